@@ -17,7 +17,11 @@ engine)
     what=(--module crates/engine/src/lib.rs --root crates/engine/src/lib.rs)
     tests=(--package engine --lib --test engine --test wire --test model)
     ;;
-abi | channel | ofi)
+ofi)
+    what=(--module crates/ofi/src/lib.rs --root crates/ofi/src/lib.rs)
+    tests=(--package ofi --lib --test ofi --test topology)
+    ;;
+abi | channel)
     what=(--module "src/$part/mod.rs" --root src/lib.rs)
     tests=(--package nvshmem-transport-libfabric --lib)
     ;;

@@ -11,8 +11,8 @@ use nvshmem_abi::c;
 use crate::abi::error::AbiError;
 use crate::job::JobError;
 use crate::logging;
-use crate::ofi::fork;
 use engine::rate_limit::RateLimit;
+use ofi::fork;
 
 /// Runs the body of an entry and turns its outcome into a status.
 ///

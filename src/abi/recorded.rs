@@ -20,9 +20,9 @@ use crate::abi::state::{self, boot_handle, job_of};
 use crate::job::recording::Recorder;
 use crate::job::recording::format::{Caller, Kind, Record};
 use crate::job::{Collectives as _, Connected};
-use crate::ofi::fork;
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
+use ofi::fork;
 
 /// What records the calls of a transport.
 ///

@@ -24,11 +24,11 @@ use crate::channel::ring::region_entry::ShownRegion;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
-use crate::ofi::{fork, signals};
 use crate::settings::Settings;
 use engine::patience::Wait;
 use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use ofi::{fork, signals};
 
 /// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
 /// room.

@@ -9,12 +9,12 @@ use super::error::JobError;
 use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use super::memory::consistency::Consistency;
-use crate::ofi::{OfiPort, Report};
 use engine::error::EngineError;
 use engine::lane::user_threads::host_lane::HostLane;
 use engine::lane::{Lane, is_idle};
 use engine::patience::Wait;
 use engine::state::regions::RegionTable;
+use ofi::{OfiPort, Report};
 
 /// How long the release of memory waits for operations that have failed and may touch it; with this much more where
 /// rails are opened again.

@@ -2,12 +2,12 @@
 
 use thiserror::Error;
 
-use crate::ofi::OfiError;
 use cuda::CudaError;
 use engine::error::EngineError;
 use engine::ids::MAX_PES;
 use engine::port::PortError;
 use engine::wire::handshake::ExchangeError;
+use ofi::OfiError;
 
 /// An error of a job.
 #[derive(Debug, Error)]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use log::{debug, warn};
 
 use crate::logging;
-use crate::ofi::{fork, signals};
 use engine::patience::Wait;
+use ofi::{fork, signals};
 
 /// Between two looks, at most and at least.
 const STEP: Duration = Duration::from_secs(1);

@@ -12,10 +12,10 @@ use super::counters::Counters;
 use super::error::JobError;
 use super::memory::memory_kinds;
 use crate::logging;
-use crate::ofi::Discovery;
-use crate::ofi::fork::{self, Present};
-use crate::ofi::signals::Blocked;
-use crate::settings::{ConsistencyChoice, Devices, Settings};
+use crate::settings::{ConsistencyChoice, Settings};
+use ofi::fork::{self, Present};
+use ofi::signals::Blocked;
+use ofi::{Devices, Discovery};
 
 /// How long the end waits for operations that a failure has left under way. A peer that lives ends them
 /// much sooner, and one that does not never.
@@ -39,12 +39,12 @@ impl Job {
         if fork::is_child() {
             return Err(JobError::Child);
         }
-        let present = Present::new();
+        let present = Present::enter();
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
         let discovery = {
-            let _blocked = Blocked::new();
-            Discovery::run(&settings, true, memory_kinds())?
+            let _blocked = Blocked::here();
+            Discovery::run(&settings.ofi(), true, memory_kinds())?
         };
         Ok(Self {
             settings,

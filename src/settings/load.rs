@@ -248,11 +248,11 @@ mod tests {
 
     use super::*;
     use crate::settings::{
-        AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, Devices,
-        GpuDirect, Progress, Provider, RailBalance, SignalChoice, StagingChoice, StripeThreshold,
-        Threading, WordsChoice, YieldWhen,
+        ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
+        StripeThreshold, WordsChoice, YieldWhen,
     };
-    use crate::topology::Distance;
+    use ofi::topology::Distance;
+    use ofi::{AtomicsChoice, BatchChoice, Devices, GpuDirect, Progress, Provider, Threading};
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())

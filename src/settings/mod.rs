@@ -15,7 +15,11 @@ mod docs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::topology::Distance;
+use ofi::topology::Distance;
+use ofi::{
+    AtomicsChoice, BatchChoice, Devices, GpuDirect, Options, Progress, Provider, RailLoss,
+    Threading,
+};
 
 pub use error::{Refused, SettingsError};
 pub use load::{Notice, Row, Source, Sources};
@@ -182,6 +186,31 @@ impl Settings {
         if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma }
     }
 
+    /// What the fabric is opened with.
+    pub fn ofi(&self) -> Options {
+        let asked = self.sources.of("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT") != Source::Default;
+        Options {
+            library: self.library.clone(),
+            provider: self.provider,
+            fabric: self.fabric.clone(),
+            devices: self.devices.clone(),
+            max_nic_per_pe: self.max_nic_per_pe,
+            progress: self.progress,
+            threading: self.threading,
+            queue_depth: self.queue_depth,
+            max_segment: self.max_segment,
+            atomics: self.atomics,
+            batch_rma: self.batching(),
+            gpu_direct: self.gpu_direct,
+            gdr_level: self.gdr_level,
+            rail_loss: match self.rail_timeout {
+                None => RailLoss::EndsJob,
+                Some(_) if asked => RailLoss::SurvivedWherePossible,
+                Some(_) => RailLoss::SurvivedWhereShown,
+            },
+        }
+    }
+
     /// Whether counters go to files, of which some is written or removed when the process ends.
     pub fn counts_outside(&self) -> bool {
         self.counters.is_some() || self.counters_page != CountersPage::None
@@ -196,58 +225,6 @@ impl Settings {
     pub fn may_map_dma_bufs(&self) -> bool {
         matches!(self.words, WordsChoice::Auto | WordsChoice::DmaBuf)
     }
-}
-
-/// A libfabric provider, as the user names it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Provider {
-    /// The first that works of: efa, cxi, verbs, tcp.
-    Auto,
-    /// AWS Elastic Fabric Adapter (`efa`).
-    Efa,
-    /// HPE Slingshot (`cxi`).
-    Cxi,
-    /// InfiniBand and RoCE (`verbs;ofi_rxm`).
-    Verbs,
-    /// TCP sockets: the native `tcp` provider where it has reliable datagram endpoints (libfabric
-    /// 1.18 and newer), else `tcp;ofi_rxm`.
-    Tcp,
-    /// `tcp;ofi_rxm` whatever the version.
-    TcpRxm,
-    /// Shared memory, for PEs on one host (`shm`).
-    Shm,
-}
-
-/// Which devices become rails. A device is named by its domain, interface or NIC, or by an IP
-/// address.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Devices {
-    /// All that the provider offers.
-    Any,
-    /// These, in this order. A device named twice gives two rails.
-    Include(Vec<String>),
-    /// All but these.
-    Exclude(Vec<String>),
-}
-
-/// Progress to ask libfabric for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progress {
-    /// `FI_PROGRESS_AUTO` first, then `FI_PROGRESS_MANUAL`.
-    Auto,
-    /// `FI_PROGRESS_MANUAL` only.
-    Manual,
-}
-
-/// Threading level to ask libfabric for first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Threading {
-    /// `FI_THREAD_COMPLETION`.
-    Completion,
-    /// `FI_THREAD_DOMAIN`.
-    Domain,
-    /// `FI_THREAD_SAFE`.
-    Safe,
 }
 
 /// Which rail an operation goes by.
@@ -285,28 +262,6 @@ pub enum SignalChoice {
     Counted,
 }
 
-/// Who carries out atomics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicsChoice {
-    /// The fabric where it does so in hardware, else the target.
-    Auto,
-    /// The fabric.
-    Native,
-    /// The target's proxy thread.
-    Target,
-}
-
-/// Whether puts that others follow are posted together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BatchChoice {
-    /// Where the provider gains from it.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
-}
-
 /// Which CUDA context memory of devices is staged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StagingChoice {
@@ -329,17 +284,6 @@ pub enum WordsChoice {
     DmaBuf,
     /// By the driver's streams.
     Stream,
-}
-
-/// Whether NICs reach device memory by themselves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum GpuDirect {
-    /// Where the fabric can; else it is staged.
-    Auto,
-    /// Always: what the fabric does not take is an error.
-    Always,
-    /// Never: all device memory is staged.
-    Never,
 }
 
 /// How data that NICs have written to device memory is made visible to the device.

@@ -9,11 +9,11 @@ use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
 use super::{
-    AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, GpuDirect,
-    Progress, Provider, RailBalance, Settings, SignalChoice, StagingChoice, StripeThreshold,
-    Threading, WordsChoice, YieldWhen,
+    ConsistencyChoice, CountersPage, CountersSignal, RailBalance, Settings, SignalChoice,
+    StagingChoice, StripeThreshold, WordsChoice, YieldWhen,
 };
-use crate::topology::Distance;
+use ofi::topology::Distance;
+use ofi::{AtomicsChoice, BatchChoice, GpuDirect, Progress, Provider, Threading};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";

@@ -7,10 +7,11 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    AtomicsChoice, BatchChoice, ConsistencyChoice, CountersSignal, Devices, GpuDirect, Progress,
-    Provider, RailBalance, SignalChoice, StagingChoice, Threading, WordsChoice, YieldWhen,
+    ConsistencyChoice, CountersSignal, RailBalance, SignalChoice, StagingChoice, WordsChoice,
+    YieldWhen,
 };
-use crate::topology::Distance;
+use ofi::topology::Distance;
+use ofi::{AtomicsChoice, BatchChoice, Devices, GpuDirect, Progress, Provider, Threading};
 
 /// A setting that takes one of a few names.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -28,10 +29,6 @@ macro_rules! choices {
 }
 
 choices! {
-    Provider {
-        "auto" = Auto, "efa" = Efa, "cxi" = Cxi, "verbs" = Verbs,
-        "tcp" = Tcp, "tcp;ofi_rxm" = TcpRxm, "shm" = Shm,
-    }
     Progress { "auto" = Auto, "manual" = Manual }
     Threading { "completion" = Completion, "domain" = Domain, "safe" = Safe }
     RailBalance { "rate" = Rate, "round_robin" = RoundRobin }
@@ -52,17 +49,8 @@ choices! {
     YieldWhen { "auto" = Auto, "always" = Always, "never" = Never }
 }
 
-impl Provider {
-    /// Every choice.
-    pub fn all() -> impl Iterator<Item = Self> {
-        Self::NAMES.iter().map(|&(_, provider)| provider)
-    }
-}
-
-impl fmt::Display for Provider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name_of(*self))
-    }
+impl Choice for Provider {
+    const NAMES: &'static [(&'static str, Self)] = Self::NAMES;
 }
 
 impl fmt::Display for CountersSignal {

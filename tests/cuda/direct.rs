@@ -13,8 +13,7 @@ use engine::port::{
     Polled, Posted, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::job::memory::direct::register_direct;
-use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
-use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
+use ofi::{DirectRefusal, Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
 use test_support::needs::named_by;
 
 use crate::bed::case::{Case, skip};
@@ -117,12 +116,11 @@ fn memory_of(opened: &Opened, addr: usize, len: usize) -> Registered<OfiRegion> 
 }
 
 fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> Opened {
-    let defaults = Settings::default();
+    let defaults = Options::default();
     let library = library.unwrap_or_else(|| defaults.library.clone());
-    let settings = Settings { provider, gpu_direct, library, max_nic_per_pe: 2, ..defaults };
+    let options = Options { provider, gpu_direct, library, max_nic_per_pe: 2, ..defaults };
     let kinds = MemoryKinds::HostAndDevices;
-    let discovery =
-        Discovery::run(&settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(&options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: these tests keep what they register until it is over.
     let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
     opened.unwrap_or_else(|error| panic!("{error}"))

@@ -5,12 +5,12 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::port::Access;
-use nvshmem_transport_libfabric::ofi::{
-    DeviceMemory, DirectRefusal, Discovery, DmaBufPart, MemoryKinds, Opened,
+use ofi::{
+    DeviceMemory, DirectRefusal, Discovery, DmaBufPart, GpuDirect, MemoryKinds, Opened, Options,
+    Provider,
 };
-use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 
-use crate::process::{PROVIDERS, open, settings, with_devices};
+use crate::process::{PROVIDERS, open, options, with_devices};
 
 /// Addresses that the CPU cannot use, as those of a device.
 struct Area {
@@ -58,9 +58,9 @@ fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRe
     (refusal, bound.into_inner())
 }
 
-fn open_for_devices(settings: &Settings) -> Opened {
+fn open_for_devices(options: &Options) -> Opened {
     let kinds = MemoryKinds::HostAndDevices;
-    let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: these tests keep what they register until it is over.
     let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
     opened.unwrap_or_else(|error| panic!("{error}"))
@@ -106,7 +106,7 @@ fn every_way_that_was_tried_is_told_for_every_rail() {
 #[test]
 fn shm_is_asked_for_device_memory_only_by_insistence() {
     for choice in [GpuDirect::Auto, GpuDirect::Never] {
-        let opened = open_for_devices(&Settings { gpu_direct: choice, ..settings(Provider::Shm) });
+        let opened = open_for_devices(&Options { gpu_direct: choice, ..options(Provider::Shm) });
         let (refusal, bound) = register(&opened, Err("none"));
         assert_eq!(bound, 0, "{choice:?}");
         assert!(!refusal.is_error, "it may be staged");
@@ -119,7 +119,7 @@ fn shm_is_asked_for_device_memory_only_by_insistence() {
 #[test]
 fn a_process_without_cuda_asks_as_ever() {
     for provider in PROVIDERS {
-        let run = |kinds| Discovery::run(&settings(provider), true, kinds).expect("it is there");
+        let run = |kinds| Discovery::run(&options(provider), true, kinds).expect("it is there");
         assert!(!run(MemoryKinds::Host).reaches_devices(), "{provider:?}");
         let opened = |kinds| {
             let discovery = run(kinds);

@@ -2,20 +2,19 @@
 
 use engine::ids::{RailId, Token};
 use engine::port::{Access, DataPath, Direction, Local, Transfer};
-use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Report};
-use nvshmem_transport_libfabric::settings::{Devices, Progress, Provider, Settings};
+use ofi::{Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, Report};
 
 use super::process::*;
 
 #[test]
 fn limits_follow_the_settings() {
     for provider in PROVIDERS {
-        let offered = open(&settings(provider));
+        let offered = open(&options(provider));
         for limits in offered.proxy.limits() {
             assert!((64..=4096).contains(&limits.depth), "{provider:?}: {limits:?}");
             assert!(limits.max_segment >= 1 << 30, "{provider:?}: {limits:?}");
         }
-        let narrow = Settings { queue_depth: 1, max_segment: 4096, ..settings(provider) };
+        let narrow = Options { queue_depth: 1, max_segment: 4096, ..options(provider) };
         let mut process = Process::start(&narrow);
         for port in [&process.opened.proxy, &process.opened.host] {
             for limits in port.limits() {
@@ -41,7 +40,7 @@ fn limits_follow_the_settings() {
 #[test]
 fn rails_on_loopback_have_addresses_of_their_own() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
-        let opened = open(&settings(provider));
+        let opened = open(&options(provider));
         let report: &Report = &opened.report;
         let names: Vec<&str> = report.rails.iter().map(|rail| rail.name.as_str()).collect();
         assert_eq!(names, ["127.0.0.1", "127.0.0.2"]);
@@ -62,20 +61,20 @@ fn rails_on_loopback_have_addresses_of_their_own() {
 #[test]
 fn chosen_devices_are_the_rails_in_their_order() {
     let devices = ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2"].map(String::from).to_vec();
-    let chosen = Settings { devices: Devices::Include(devices), ..settings(Provider::TcpRxm) };
+    let chosen = Options { devices: Devices::Include(devices), ..options(Provider::TcpRxm) };
     let discovery =
         Discovery::run(&chosen, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     let names: Vec<&str> = discovery.devices().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2#2"]);
     assert_eq!(discovery.default_rails(), [0, 1, 2, 3]);
 
-    let capped = Settings { max_nic_per_pe: 3, ..chosen };
+    let capped = Options { max_nic_per_pe: 3, ..chosen };
     let discovery =
         Discovery::run(&capped, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(discovery.default_rails(), [0, 1, 2]);
 
     let devices = Devices::Exclude(vec![String::from("127.0.0.1")]);
-    let without = Settings { devices, ..settings(Provider::Tcp) };
+    let without = Options { devices, ..options(Provider::Tcp) };
     let discovery =
         Discovery::run(&without, true, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(discovery.devices().len(), 1);
@@ -89,7 +88,7 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
         [("mlx5_9", "nothing there has this name"), ("203.0.113.7", "not an address of this host")]
     {
         let devices = Devices::Include(vec![String::from("127.0.0.1"), String::from(entry)]);
-        let wrong = Settings { devices, ..settings(Provider::Tcp) };
+        let wrong = Options { devices, ..options(Provider::Tcp) };
         let error = Discovery::run(&wrong, true, MemoryKinds::Host).expect_err("no such device");
         assert!(matches!(error, OfiError::UnknownDevice { .. }), "{error:?}");
         let said = error.to_string();
@@ -105,7 +104,7 @@ fn a_missing_provider_is_explained() {
         return;
     }
     for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
-        let error = Discovery::run(&settings(provider), true, MemoryKinds::Host)
+        let error = Discovery::run(&options(provider), true, MemoryKinds::Host)
             .expect_err("no such NIC here");
         let said = error.to_string();
         println!("{said}");
@@ -121,7 +120,7 @@ fn auto_settles_on_tcp_and_explains_the_others() {
     if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", test) {
         return;
     }
-    let automatic = Settings { devices: Devices::Any, ..settings(Provider::Auto) };
+    let automatic = Options { devices: Devices::Any, ..options(Provider::Auto) };
     let discovery = Discovery::run(&automatic, true, MemoryKinds::Host)
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
@@ -143,7 +142,7 @@ fn a_missing_library_is_an_error_that_names_it() {
     if !in_a_process_with("OFI_TEST_LIBRARY", missing, test) {
         return;
     }
-    let error = Discovery::run(&settings(Provider::Auto), true, MemoryKinds::Host)
+    let error = Discovery::run(&options(Provider::Auto), true, MemoryKinds::Host)
         .expect_err("no such library");
     assert!(matches!(error, OfiError::Load(_)), "{error:?}");
     let said = error.to_string();
@@ -157,12 +156,12 @@ fn a_missing_library_is_an_error_that_names_it() {
 #[test]
 fn progress_is_judged_not_believed() {
     for provider in PROVIDERS {
-        let report = open(&settings(provider)).report;
+        let report = open(&options(provider)).report;
         println!("{report}");
         assert!(!report.verdict.truly_automatic, "{report}");
         let asked = if report.provider == "tcp" { "AUTO" } else { "MANUAL" };
         assert!(report.asked.contains(asked) && report.progress == asked, "{report}");
-        let manual = Settings { progress: Progress::Manual, ..settings(provider) };
+        let manual = Options { progress: Progress::Manual, ..options(provider) };
         let report = open(&manual).report;
         assert!(!report.verdict.truly_automatic, "{report}");
         assert_eq!(report.progress, "MANUAL", "{report}");

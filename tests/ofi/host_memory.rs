@@ -5,14 +5,13 @@ use std::thread;
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::LocalMemory;
-use nvshmem_transport_libfabric::ofi::OfiPort;
-use nvshmem_transport_libfabric::settings::Provider;
+use ofi::{OfiPort, Provider};
 
-use crate::process::{open, pattern, settings};
+use crate::process::{open, options, pattern};
 
 /// Ports of one process, as its lanes have them.
 fn ports(count: usize) -> Vec<OfiPort> {
-    let opens = (0..count.div_ceil(2)).map(|_| open(&settings(Provider::Shm)));
+    let opens = (0..count.div_ceil(2)).map(|_| open(&options(Provider::Shm)));
     opens.flat_map(|opened| [opened.host, opened.proxy]).take(count).collect()
 }
 

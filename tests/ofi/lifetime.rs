@@ -2,14 +2,13 @@
 
 use engine::ids::{RailId, Token};
 use engine::port::{Access, DataPath, Direction, Local, Operation, Posted, Transfer};
-use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Opened};
-use nvshmem_transport_libfabric::settings::Provider;
+use ofi::{Discovery, MemoryKinds, OfiError, Opened, Provider};
 
 use super::process::*;
 
 #[test]
 fn addresses_from_elsewhere_are_checked() {
-    let mut opened = open(&settings(Provider::TcpRxm));
+    let mut opened = open(&options(Provider::TcpRxm));
     let own = opened.proxy.address(RailId(0)).to_vec();
     let error = opened.proxy.insert(RailId(0), &[&own[..], &own[..7]]).expect_err("cut short");
     assert!(error.text.contains("address 1 has 7 bytes"), "{error}");
@@ -26,7 +25,7 @@ fn addresses_from_elsewhere_are_checked() {
 #[test]
 fn addresses_are_numbered_evenly_in_the_order_in_which_they_are_inserted() {
     for provider in PROVIDERS {
-        let mut opened = open(&settings(provider));
+        let mut opened = open(&options(provider));
         for rail in rails(&opened.proxy).collect::<Vec<_>>() {
             let many = vec![opened.proxy.address(rail).to_vec(); 64];
             let peers = opened.proxy.insert(rail, &many).expect("insert the own address");
@@ -41,7 +40,7 @@ fn addresses_are_numbered_evenly_in_the_order_in_which_they_are_inserted() {
 fn it_opens_and_closes_many_times() {
     for provider in PROVIDERS {
         for cycle in 1..=10_u64 {
-            let mut process = Process::start(&settings(provider));
+            let mut process = Process::start(&options(provider));
             let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
             let transfer = Transfer {
                 direction: Direction::Write,
@@ -65,7 +64,7 @@ fn it_closes_with_operations_in_flight() {
     const LEN: usize = 256 << 10;
     for provider in PROVIDERS {
         for order in 0..3 {
-            let mut process = Process::start(&settings(provider));
+            let mut process = Process::start(&options(provider));
             let source = Memory::new(&process.opened, vec![1; LEN], Access::Local);
             let target = Memory::new(&process.opened, vec![0; LEN], Access::LocalAndRemote);
             let transfer = Transfer {
@@ -102,7 +101,7 @@ fn it_closes_with_operations_in_flight() {
 
 #[test]
 fn nothing_stays_open_when_no_rail_opens() {
-    let discovery = Discovery::run(&settings(Provider::Shm), true, MemoryKinds::Host).expect("shm");
+    let discovery = Discovery::run(&options(Provider::Shm), true, MemoryKinds::Host).expect("shm");
     // SAFETY: nothing is opened.
     let open = |rails: &[usize]| unsafe { discovery.open(rails, PEERS) };
     let error = open(&[]).expect_err("no device");

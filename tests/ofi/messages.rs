@@ -9,10 +9,9 @@ use engine::port::{
     PeerAddr, Polled, Posted, Tail, Transfer,
 };
 use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::ofi::OfiPort;
-use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
+use ofi::{OfiPort, Options, Progress, Provider, Threading};
 
-use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, pattern, rails, settings};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, options, pattern, rails};
 
 /// The token of messages whose failure nobody expects.
 const MESSAGE: Token = Token(u32::MAX);
@@ -26,11 +25,11 @@ struct Pair {
 
 impl Pair {
     fn start(provider: Provider) -> Self {
-        Self::with(&settings(provider))
+        Self::with(&options(provider))
     }
 
-    fn with(settings: &Settings) -> Self {
-        let mut ends = [0, 1].map(|_| Process::start(settings));
+    fn with(options: &Options) -> Self {
+        let mut ends = [0, 1].map(|_| Process::start(options));
         let peers = [0, 1].map(|end| {
             let mut peers = Vec::new();
             for rail in rails(&ends[0].opened.proxy) {
@@ -92,9 +91,9 @@ fn number_of(message: &[u8]) -> u32 {
 
 #[test]
 fn messages_of_every_size_arrive_both_ways_on_every_rail() {
-    for settings in fabrics() {
-        let provider = settings.provider;
-        let mut pair = Pair::with(&settings);
+    for options in fabrics() {
+        let provider = options.provider;
+        let mut pair = Pair::with(&options);
         for rail in rails(&pair.ends[0].opened.proxy) {
             let content = |from: usize, len: usize| pattern(len, 1 + from + 2 * len);
             let mut next = [0; 2];
@@ -124,9 +123,9 @@ fn messages_of_every_size_arrive_both_ways_on_every_rail() {
 #[test]
 fn a_message_may_end_with_bytes_from_elsewhere() {
     const HEAD: usize = 48;
-    for settings in fabrics() {
-        let provider = settings.provider;
-        let mut pair = Pair::with(&settings);
+    for options in fabrics() {
+        let provider = options.provider;
+        let mut pair = Pair::with(&options);
         for rail in rails(&pair.ends[0].opened.proxy) {
             let longest = pair.ends[0].opened.proxy.limits()[rail.index()].longest_message;
             assert!((MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&longest), "{provider:?} {longest}");
@@ -229,8 +228,8 @@ fn a_burst_loses_nothing() {
 fn a_rail_sends_to_itself_and_hears_the_host_lane() {
     let levels = [Threading::Completion, Threading::Domain];
     for (provider, threading) in PROVIDERS.into_iter().flat_map(|p| levels.map(|t| (p, t))) {
-        let settings = Settings { threading, progress: Progress::Manual, ..settings(provider) };
-        let mut process = Process::start(&settings);
+        let options = Options { threading, progress: Progress::Manual, ..options(provider) };
+        let mut process = Process::start(&options);
         for rail in rails(&process.opened.proxy) {
             for (lane, len) in [(Lane::Proxy, 32), (Lane::Proxy, 256), (Lane::Host, 40)] {
                 let message = numbered(7, len);
@@ -256,7 +255,7 @@ fn a_rail_sends_to_itself_and_hears_the_host_lane() {
 #[test]
 fn the_host_lane_does_not_receive() {
     for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let rail = RailId(0);
         let address = process.opened.host.address(rail).to_vec();
         let host = process.opened.proxy.insert(rail, &[address]).expect("insert the host lane")[0];
@@ -283,7 +282,7 @@ fn the_host_lane_does_not_receive() {
 #[test]
 fn wrong_messages_are_refused_with_a_reason() {
     for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let peer = process.from_proxy[0];
         let port = &mut process.opened.proxy;
         for (rail, len, why) in [(0, 257, "257 bytes"), (0, 4096, "at most 256"), (9, 32, "rail 9")]
@@ -354,7 +353,7 @@ fn messages_and_writes_complete_side_by_side() {
 #[test]
 fn the_order_behind_writes_is_reported() {
     for provider in PROVIDERS {
-        let opened = crate::process::open(&settings(provider));
+        let opened = crate::process::open(&options(provider));
         let report = &opened.report;
         assert_eq!(report.message_order.kept, provider != Provider::Shm, "{report}");
         for limits in opened.proxy.limits() {

@@ -5,8 +5,9 @@ use engine::port::{
     Access, Addressing, DataPath, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr, Polled,
     Posted, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiPort, OfiRegion, Opened};
-use nvshmem_transport_libfabric::settings::{Devices, GpuDirect, Provider, Settings};
+use ofi::{
+    Devices, Discovery, GpuDirect, MemoryKinds, OfiPort, OfiRegion, Opened, Options, Provider,
+};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -31,39 +32,37 @@ pub(crate) fn in_a_process_with(variable: &str, value: &str, test: &str) -> bool
     false
 }
 
-pub(crate) fn settings(provider: Provider) -> Settings {
+pub(crate) fn options(provider: Provider) -> Options {
     let library = std::env::var("OFI_TEST_LIBRARY");
     let devices = match provider {
         Provider::Shm => Devices::Include(vec![String::from("shm"), String::from("shm")]),
         _ => Devices::Any,
     };
-    Settings {
+    Options {
         provider,
         devices,
-        warn_after: None,
-        fail_after: None,
         library: library.unwrap_or_else(|_| String::from("libfabric.so.1")),
-        ..Settings::default()
+        ..Options::default()
     }
 }
 
-/// Settings under which device memory is asked for, of providers that have it only when asked with
+/// Options under which device memory is asked for, of providers that have it only when asked with
 /// emphasis too.
-pub(crate) fn with_devices(provider: Provider) -> Settings {
-    Settings { gpu_direct: GpuDirect::Always, ..settings(provider) }
+pub(crate) fn with_devices(provider: Provider) -> Options {
+    Options { gpu_direct: GpuDirect::Always, ..options(provider) }
 }
 
 /// Every provider, and what they are like when device memory was asked for.
-pub(crate) fn fabrics() -> Vec<Settings> {
-    PROVIDERS.into_iter().map(settings).chain(PROVIDERS.into_iter().map(with_devices)).collect()
+pub(crate) fn fabrics() -> Vec<Options> {
+    PROVIDERS.into_iter().map(options).chain(PROVIDERS.into_iter().map(with_devices)).collect()
 }
 
-pub(crate) fn open(settings: &Settings) -> Opened {
-    let kinds = match settings.gpu_direct {
+pub(crate) fn open(options: &Options) -> Opened {
+    let kinds = match options.gpu_direct {
         GpuDirect::Always => MemoryKinds::HostAndDevices,
         _ => MemoryKinds::Host,
     };
-    let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     let rails = discovery.default_rails();
     // SAFETY: these tests keep what they register, and post from, until it is over.
     let opened = unsafe { discovery.open(&rails, PEERS) };
@@ -87,8 +86,8 @@ pub(crate) enum Lane {
 }
 
 impl Process {
-    pub(crate) fn start(settings: &Settings) -> Self {
-        let mut opened = open(settings);
+    pub(crate) fn start(options: &Options) -> Self {
+        let mut opened = open(options);
         let addresses: Vec<Vec<u8>> =
             rails(&opened.proxy).map(|rail| opened.proxy.address(rail).to_vec()).collect();
         let from_host = opened.host.insert(RailId(0), &addresses).expect("insert at the host lane");

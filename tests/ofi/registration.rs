@@ -2,14 +2,14 @@
 
 use engine::ids::{RailId, Token};
 use engine::port::{Access, DataPath, Direction, Local, MemoryPort, Transfer};
-use nvshmem_transport_libfabric::settings::{Progress, Settings, Threading};
+use ofi::{Options, Progress, Threading};
 
 use super::process::*;
 
 #[test]
 fn memory_that_is_none_cannot_be_registered() {
     for provider in PROVIDERS {
-        let opened = open(&settings(provider));
+        let opened = open(&options(provider));
         let byte = 0_u8;
         let addr = &raw const byte as usize;
         for (addr, len) in [(addr, 0), (0, 8), (addr, usize::MAX)] {
@@ -23,7 +23,7 @@ fn memory_that_is_none_cannot_be_registered() {
 #[test]
 fn keys_are_unique_among_regions_of_all_kinds() {
     for provider in PROVIDERS {
-        let opened = open(&settings(provider));
+        let opened = open(&options(provider));
         let regions: Vec<Memory> =
             // Those for local use have keys too: peers read by them when they are asked to.
             (0..50).map(|at| [Access::LocalAndRemote, Access::Local][at % 2])
@@ -49,11 +49,10 @@ fn registration_runs_beside_transfers() {
     for provider in PROVIDERS {
         for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
             let progress = Progress::Manual;
-            let mut process =
-                Process::start(&Settings { threading, progress, ..settings(provider) });
+            let mut process = Process::start(&Options { threading, progress, ..options(provider) });
             let Process { opened, .. } = &mut process;
             let target = Memory::new(opened, vec![0; 8], Access::LocalAndRemote);
-            let memory = std::mem::replace(&mut opened.memory, open(&settings(provider)).memory);
+            let memory = std::mem::replace(&mut opened.memory, open(&options(provider)).memory);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {

@@ -15,10 +15,9 @@ use engine::port::{
     Polled, Posted, Transfer,
 };
 use engine::wire::message::LongPacket;
-use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
-use nvshmem_transport_libfabric::settings::Provider;
+use ofi::{OfiPort, Opened, Provider};
 
-use crate::process::{HANG, Lane, Memory, PROVIDERS, open, rails, settings};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, open, options, rails};
 
 const ROUNDS: u32 = 2000;
 const SLOT: usize = 320 << 10;
@@ -88,7 +87,7 @@ fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
         return target(&role);
     }
     for provider in PROVIDERS {
-        let mut opened = open(&settings(provider));
+        let mut opened = open(&options(provider));
         println!("{}", opened.report);
         assert!(opened.report.remote_data.offered, "{}", opened.report);
         assert!(opened.proxy.limits().iter().all(|rail| rail.remote_data));
@@ -179,7 +178,7 @@ fn send_all(
 /// The other process of the test above, for the provider of that name.
 fn target(role: &str) {
     let provider = PROVIDERS.into_iter().find(|provider| format!("{provider:?}") == role);
-    let mut opened = open(&settings(provider.expect("a provider")));
+    let mut opened = open(&options(provider.expect("a provider")));
     let bytes = vec![0; SLOT * SLOTS as usize];
     let memory = Memory::new(&opened, bytes, Access::LocalAndRemote);
     let keys: Vec<String> = rails(&opened.proxy).map(|rail| memory.key(rail).to_string()).collect();

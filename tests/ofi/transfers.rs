@@ -5,7 +5,7 @@ use engine::port::{
     Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
     Posted, RailControl, Transfer,
 };
-use nvshmem_transport_libfabric::settings::Provider;
+use ofi::Provider;
 use std::time::Instant;
 
 use super::process::*;
@@ -14,9 +14,9 @@ use super::process::*;
 fn what_is_written_is_there_and_what_is_there_is_read() {
     const MARGIN: usize = 16;
     let sizes = [1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4096, 65_537, 1 << 20, (4 << 20) + 1];
-    for settings in fabrics() {
-        let provider = settings.provider;
-        let mut process = Process::start(&settings);
+    for options in fabrics() {
+        let provider = options.provider;
+        let mut process = Process::start(&options);
         println!("{}", process.opened.report);
         assert_eq!(process.opened.report.rails.len(), 2, "{}", process.opened.report);
         for (round, len) in sizes.into_iter().enumerate() {
@@ -63,8 +63,8 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
 
 #[test]
 fn inline_values_need_no_memory_of_the_caller() {
-    for settings in fabrics() {
-        let mut process = Process::start(&settings);
+    for options in fabrics() {
+        let mut process = Process::start(&options);
         let target = Memory::new(&process.opened, vec![0; 80], Access::LocalAndRemote);
         for lane in [Lane::Host, Lane::Proxy] {
             for rail in rails(&process.opened.proxy) {
@@ -91,7 +91,7 @@ fn inline_values_need_no_memory_of_the_caller() {
 #[test]
 fn a_completion_means_that_the_data_is_visible() {
     for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let (rail, token) = (RailId(0), Token(1));
         for len in [8_usize, 4096, 65_536] {
             let target = Memory::new(&process.opened, vec![0; len], Access::LocalAndRemote);
@@ -137,7 +137,7 @@ fn a_completion_means_that_the_data_is_visible() {
 fn every_operation_in_flight_completes_once() {
     const SLOT: usize = 512;
     for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let source = pattern(SLOT * TOKENS as usize, 5);
         let source = Memory::new(&process.opened, source, Access::Local);
         let target = vec![0; source.bytes.len()];
@@ -187,7 +187,7 @@ fn every_operation_in_flight_completes_once() {
 
 #[test]
 fn wrong_posts_are_refused_with_a_reason() {
-    let mut process = Process::start(&settings(Provider::Shm));
+    let mut process = Process::start(&options(Provider::Shm));
     let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
     let peer = process.from_proxy[0];
     let port = &mut process.opened.proxy;
@@ -237,7 +237,7 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
 #[test]
 fn a_write_outside_the_region_fails_with_its_token() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
         let failure = failure_of(&mut process, target.remote(64), target.key(RailId(0)));
         assert_eq!(failure.token, Some(Token(42)), "{failure:?}");
@@ -253,7 +253,7 @@ fn a_write_outside_the_region_fails_with_its_token() {
 fn a_guessed_key_reaches_nothing() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         for guess in 0..4 {
-            let mut process = Process::start(&settings(provider));
+            let mut process = Process::start(&options(provider));
             let new = || Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
             let (known, target) = (new(), new());
             let key = if guess == 3 { known.key(RailId(0)) + 1 } else { guess };
@@ -269,7 +269,7 @@ fn a_guessed_key_reaches_nothing() {
 fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
     const RAIL: RailId = RailId(0);
     for provider in PROVIDERS.into_iter().filter(|provider| *provider != Provider::Shm) {
-        let mut process = Process::start(&settings(provider));
+        let mut process = Process::start(&options(provider));
         let memory = Memory::new(&process.opened, vec![1; 64], Access::LocalAndRemote);
         let transfer = Transfer {
             direction: Direction::Write,
@@ -297,7 +297,7 @@ fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
 
 #[test]
 fn a_clock_and_a_descriptor() {
-    let mut opened = open(&settings(Provider::Shm));
+    let mut opened = open(&options(Provider::Shm));
     let earlier = opened.host.now();
     opened.host.relax();
     assert!(opened.host.now() >= earlier);

@@ -5,8 +5,8 @@
 mod plan;
 mod tree;
 
-use nvshmem_transport_libfabric::topology::Distance::{self, Loc, Node, Phb, Pix, Pxb, Sys};
-use nvshmem_transport_libfabric::topology::{Choice, PciAddress, choose};
+use ofi::topology::Distance::{self, Loc, Node, Phb, Pix, Pxb, Sys};
+use ofi::topology::{Choice, PciAddress, choose};
 
 use tree::Tree;
 

@@ -1,7 +1,7 @@
 //! Plans of NICs that are opened, on the same machines; and what a host picks that is offered all of them.
 
-use nvshmem_transport_libfabric::topology::Distance::{Node, Pix, Pxb, Sys};
-use nvshmem_transport_libfabric::topology::{Decided, Distance, Known, PciAddress, Plan, choose};
+use ofi::topology::Distance::{Node, Pix, Pxb, Sys};
+use ofi::topology::{Decided, Distance, Known, PciAddress, Plan, choose};
 
 use super::tree::Tree;
 use super::{MACHINES, known};

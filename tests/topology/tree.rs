@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nvshmem_transport_libfabric::topology::{PciAddress, Topology};
+use ofi::topology::{PciAddress, Topology};
 use test_support::topology::lay_out;
 
 /// A tree of directories and links like sysfs, removed when dropped.

@@ -21,9 +21,9 @@ use super::frame::{
 use super::guesses::Guesses;
 use super::star::Star;
 use crate::logging;
-use crate::ofi::fork;
 use engine::ids::MAX_PES;
 use engine::rate_limit::RateLimit;
+use ofi::fork;
 
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);

@@ -6,7 +6,7 @@ use std::path::Path;
 use log::info;
 
 use crate::logging;
-use crate::topology::{cpus, numa_node};
+use ofi::topology::{cpus, numa_node};
 
 /// Most CPUs that a set of glibc's has.
 const MOST: usize = libc::CPU_SETSIZE as usize;

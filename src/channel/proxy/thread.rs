@@ -20,12 +20,12 @@ use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
 use crate::job::{Connected, Job, JobError, asked};
 use crate::logging;
-use crate::ofi::OfiPort;
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::patience::Wait;
 use engine::wire::handle::HandleBytes;
+use ofi::OfiPort;
 
 /// Turns between two looks at what user threads want.
 const CONTROL_EVERY: u32 = 32;

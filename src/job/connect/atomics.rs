@@ -1,14 +1,14 @@
 //! Atomics of the fabric while connecting: what this PE offers, and the paths they take.
 
 use crate::job::error::JobError;
-use crate::ofi::{AtomicSupport, OfiPort};
-use crate::settings::{AtomicsChoice, Settings};
+use crate::settings::Settings;
 use engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use engine::ids::{Pe, RailId};
 use engine::rails::pairing::{atomic_rail, remote_rail};
 use engine::rails::paths::PathTable;
 use engine::wire::handshake::{Addresses, RailAddress};
 use engine::wire::offer::{Offer, Wish};
+use ofi::{AtomicSupport, AtomicsChoice, OfiPort};
 
 /// What this PE tells the others. Without rails it has nothing, and nobody connects.
 pub(crate) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Offer {

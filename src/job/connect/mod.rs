@@ -18,9 +18,7 @@ use crate::job::error::JobError;
 use crate::job::memory::consistency::Consistency;
 use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::logging;
-use crate::ofi::signals::Blocked;
-use crate::ofi::{Discovery, OfiError, OfiPort, Opened};
-use crate::settings::{Provider, Settings, SignalChoice, YieldWhen};
+use crate::settings::{Settings, SignalChoice, YieldWhen};
 use engine::Watchdog;
 use engine::atomics::applier::{Agreement, Applier};
 use engine::atomics::fabric::AtomicPath;
@@ -38,6 +36,8 @@ use engine::signal::counted::TAGS;
 use engine::state::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
+use ofi::signals::Blocked;
+use ofi::{Discovery, OfiError, OfiPort, Opened, Provider};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
 /// all get an error with the reason of those that failed.
@@ -138,7 +138,7 @@ fn open(
     n_pes: u32,
 ) -> Result<Opened, JobError> {
     // Of threads that providers start.
-    let _blocked = Blocked::new();
+    let _blocked = Blocked::here();
     let single_host = here == n_pes;
     if discovery.is_for_one_host() && !single_host {
         let provider = discovery.provider();
@@ -147,7 +147,7 @@ fn open(
     let peers = n_pes as usize;
     // Init has asked as if all PEs were here.
     if discovery.depends_on_hosts() && !single_host {
-        let discovery = Discovery::run(settings, false, memory_kinds())?;
+        let discovery = Discovery::run(discovery.options(), false, memory_kinds())?;
         // SAFETY: as below.
         return Ok(unsafe { discovery.open(&discovery.default_rails(), peers)? });
     }

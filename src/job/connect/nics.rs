@@ -7,12 +7,12 @@ use log::{info, warn};
 use super::collectives::Collectives;
 use crate::job::error::JobError;
 use crate::logging;
-use crate::ofi::Device as Nic;
-use crate::settings::{Devices, Settings};
-use crate::topology::{Known, PciAddress, Plan, Topology};
+use crate::settings::Settings;
 use cuda::{Device, Driver};
 use engine::ids::Pe;
 use engine::wire::handshake::fabric_hash;
+use ofi::topology::{Known, PciAddress, Plan, Topology};
+use ofi::{Device as Nic, Devices};
 
 /// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as text,
 /// padded with zeros.

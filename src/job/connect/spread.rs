@@ -1,8 +1,8 @@
 //! The spreading of operations over rails: from the settings, and what suits the provider.
 
-use crate::ofi::Striping;
 use crate::settings::{RailBalance, Settings, StripeThreshold};
 use engine::rails::balance::Spread;
+use ofi::Striping;
 
 /// What the settings ask for with a provider that this suits.
 pub(crate) fn spread(settings: &Settings, suits: Striping) -> Spread {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::job::asked::Question;
-use crate::ofi::fork;
+use ofi::fork;
 
 /// How long an exit waits for a thread that may take no more turns.
 const PATIENCE: Duration = Duration::from_millis(200);

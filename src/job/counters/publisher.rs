@@ -16,9 +16,9 @@ use super::signal;
 use super::snapshot::{LaneCounters, Snapshot};
 use crate::job::asked::Question;
 use crate::logging;
-use crate::ofi::{fork, signals};
 use crate::settings::{CountersPage, CountersSignal, Settings};
 use engine::rails::counters::PeerCounters;
+use ofi::{fork, signals};
 
 /// How often counters are asked for, and the page written.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -3,9 +3,9 @@
 use log::{debug, info};
 
 use crate::logging;
-use crate::ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
 use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
 use engine::port::{Access, Registered};
+use ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
 
 /// Registers a range of device memory with every rail. `addr` is the address by which operations name
 /// it, which is the range's own unless it is mapped twice.

@@ -13,7 +13,6 @@ use log::{info, warn};
 
 use self::direct::register_direct;
 use crate::logging;
-use crate::ofi::{MemoryKinds, OfiMemory, OfiRegion};
 use crate::settings::{Settings, StagingChoice};
 use cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
@@ -21,6 +20,7 @@ use cuda::{
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
+use ofi::{MemoryKinds, OfiMemory, OfiRegion};
 
 /// What the user's side says of memory that is known by another address, or of which CUDA does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,6 @@
 //! Text of sysfs. The first byte of an input says what it is read as.
 
-use nvshmem_transport_libfabric::topology::{PciAddress, cpus, numa_node};
+use ofi::topology::{PciAddress, cpus, numa_node};
 
 use crate::Target;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use nvshmem_sim::Layout;
-use nvshmem_transport_libfabric::settings::Provider;
+use ofi::Provider;
 
 use crate::probe::Subject;
 use crate::selftest::named::Named;

@@ -9,10 +9,10 @@ use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
 use libfabric_sys::Library;
-use nvshmem_transport_libfabric::ofi::{
-    self, Discovery, MemoryKinds, OfiError, Refusal, environment_wishes,
+use nvshmem_transport_libfabric::settings::Settings;
+use ofi::{
+    self, Devices, Discovery, MemoryKinds, OfiError, Options, Provider, Refusal, environment_wishes,
 };
-use nvshmem_transport_libfabric::settings::{Devices, Provider, Settings};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -159,11 +159,11 @@ pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
 }
 
 fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
-    let settings = match Settings::from_env() {
-        Ok((settings, _)) => settings,
+    let options = match Settings::from_env() {
+        Ok((settings, _)) => settings.ofi(),
         Err(error) => return Fabric { error: Some(error.to_string()), ..Fabric::default() },
     };
-    let asked = settings.library.clone();
+    let asked = options.library.clone();
     let library = match Library::load(&asked) {
         Ok(library) => library,
         Err(error) => {
@@ -171,7 +171,7 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
         }
     };
     // Before the search, which sets them.
-    let wishes = environment_wishes(library, &settings, kinds);
+    let wishes = environment_wishes(library, &options, kinds);
     let environment = wishes.into_iter().map(|wish| Wish {
         provider: wish.provider.to_owned(),
         name: wish.name.to_owned(),
@@ -180,14 +180,14 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
         why: wish.why.to_owned(),
     });
     let environment = environment.collect();
-    let across_hosts = choice(&settings, false, kinds);
-    let one_host = choice(&settings, true, kinds);
+    let across_hosts = choice(&options, false, kinds);
+    let one_host = choice(&options, true, kinds);
     let others = Provider::all().filter(|provider| *provider != Provider::Auto);
     let providers = others.map(|provider| {
         // What the user has named is of one provider.
         let devices =
-            if provider == settings.provider { settings.devices.clone() } else { Devices::Any };
-        choice(&Settings { provider, devices, ..settings.clone() }, true, kinds)
+            if provider == options.provider { options.devices.clone() } else { Devices::Any };
+        choice(&Options { provider, devices, ..options.clone() }, true, kinds)
     });
     let providers = providers.collect();
     // Nothing at all is no error here: the choices say so.
@@ -210,8 +210,8 @@ fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
     }
 }
 
-fn choice(settings: &Settings, single_host: bool, kinds: MemoryKinds) -> Choice {
-    let asked = settings.provider.to_string();
+fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
+    let asked = options.provider.to_string();
     let refused = |refusals: &[Refusal]| -> Vec<Refused> {
         let one = |refusal: &Refusal| Refused {
             what: match &refusal.device {
@@ -222,7 +222,7 @@ fn choice(settings: &Settings, single_host: bool, kinds: MemoryKinds) -> Choice 
         };
         refusals.iter().map(one).collect()
     };
-    match Discovery::run(settings, single_host, kinds) {
+    match Discovery::run(options, single_host, kinds) {
         Ok(found) => {
             let rails = found.default_rails().into_iter().map(|at| &found.devices()[at]);
             let rails = rails.map(|device| Rail {

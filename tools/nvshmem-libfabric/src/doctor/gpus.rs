@@ -4,8 +4,9 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvshmem_transport_libfabric::settings::{Devices, Settings, StagingChoice};
-use nvshmem_transport_libfabric::topology::{Known, PciAddress, Plan, Topology};
+use nvshmem_transport_libfabric::settings::{Settings, StagingChoice};
+use ofi::Devices;
+use ofi::topology::{Known, PciAddress, Plan, Topology};
 
 use super::Check;
 use crate::info::Info;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::thread;
 
-use nvshmem_transport_libfabric::ofi::Interface;
+use ofi::Interface;
 
 use super::Check;
 use crate::info::Info;

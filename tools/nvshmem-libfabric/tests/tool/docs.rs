@@ -204,7 +204,7 @@ fn every_page() -> Result<(), Failed> {
 const WITH_ERRORS: [&str; 8] = [
     "crates/libfabric-sys/src/library.rs",
     "src/settings/error.rs",
-    "src/ofi/error.rs",
+    "crates/ofi/src/error.rs",
     "src/job/error.rs",
     "crates/engine/src/error.rs",
     "crates/engine/src/wire/handshake.rs",

@@ -1,0 +1,355 @@
+//! The data path of one lane over libfabric.
+
+mod operations;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use crate::data_path::host_memory;
+use crate::data_path::messages::{Messages, too_long};
+use crate::data_path::rail::Rail;
+use crate::error::refused;
+use crate::objects::completion_queue::{DirectQueue, Entries};
+use crate::objects::contexts::Contexts;
+use crate::objects::domain::Gate;
+use crate::objects::endpoint::Direct;
+use engine::atomic::Atomic;
+use engine::ids::{RailId, Token};
+use engine::port::{
+    Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
+    RailLimits, Tail,
+};
+use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
+
+/// The rails of one lane.
+///
+/// Posting, polling and messages allocate nothing and format nothing unless they fail, and lock only
+/// where the provider demands it.
+#[derive(Debug)]
+pub struct OfiPort {
+    rails: Box<[PortRail]>,
+    contexts: Arc<Contexts>,
+    limits: Box<[RailLimits]>,
+    /// Whether writes are posted with `FI_MORE` where others follow.
+    batches: bool,
+    start: Instant,
+    /// Where polls leave completions.
+    entries: Entries,
+    /// What the last poll answered, until [`DataPath::drain`] has taken it; 0 for nothing.
+    fetched: isize,
+    /// The control endpoints, one for each rail, where there are some.
+    control: Option<Box<OfiPort>>,
+}
+
+// Ports are made on one thread and used on others, a lane at a time.
+const _: () = {
+    const fn assert_send<T: Send>() {}
+    assert_send::<OfiPort>();
+};
+
+/// A rail, with what posting needs of it at hand.
+#[derive(Debug)]
+struct PortRail {
+    rail: Arc<Rail>,
+    gate: Gate,
+    /// Descriptor of the values of inline writes.
+    values_desc: usize,
+    /// Descriptor of the cells of atomic operations.
+    cells_desc: usize,
+    /// Whether atomics that fetch nothing are posted as fetching ones.
+    always_fetches: bool,
+    messages: Messages,
+    queue: DirectQueue,
+}
+
+impl OfiPort {
+    /// A port over rails that no other port uses. It posts the rails' receives.
+    pub(crate) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
+        let port_rail = |rail: &Arc<Rail>| {
+            let gate = rail.domain().gate().clone();
+            let mut messages = Messages::new(rail);
+            messages.settle(rail, &gate).map_err(|error| on_rail(rail, error))?;
+            Ok(PortRail {
+                rail: Arc::clone(rail),
+                queue: rail.endpoint().queue().direct(),
+                gate,
+                values_desc: rail.values_desc().0,
+                cells_desc: rail.cells_desc().0,
+                always_fetches: rail.always_fetches(),
+                messages,
+            })
+        };
+        Ok(Self {
+            rails: rails.iter().map(port_rail).collect::<Result<_, PortError>>()?,
+            contexts,
+            limits: rails.iter().map(|rail| rail.limits()).collect(),
+            batches: false,
+            start: Instant::now(),
+            entries: Entries::new(),
+            fetched: 0,
+            control: None,
+        })
+    }
+
+    /// The same, with the provider told when more writes follow.
+    pub(crate) fn with_batches(self, batches: bool) -> Self {
+        Self { batches, ..self }
+    }
+
+    /// The same, with another port's endpoints for control messages, one for each rail.
+    pub(crate) fn with_control(self, control: Option<OfiPort>) -> Self {
+        Self { control: control.map(Box::new), ..self }
+    }
+
+    /// The control endpoints.
+    pub fn control(&mut self) -> Option<&mut OfiPort> {
+        self.control.as_deref_mut()
+    }
+
+    /// The number of rails.
+    pub fn rails(&self) -> usize {
+        self.rails.len()
+    }
+
+    /// Tokens are below this.
+    pub fn token_capacity(&self) -> usize {
+        self.contexts.capacity()
+    }
+
+    /// A rail's own address, for peers to insert. Empty for a rail that does not exist.
+    pub fn address(&self, rail: RailId) -> &[u8] {
+        match self.rails.get(rail.index()) {
+            Some(rail) => rail.rail.endpoint().address(),
+            None => &[],
+        }
+    }
+
+    /// Inserts the addresses of peers' rails into one rail's address vector, in one call, and
+    /// gives what to post to, in the same order.
+    ///
+    /// # Errors
+    /// What libfabric refused; addresses by their place in `addresses`.
+    pub fn insert<A: AsRef<[u8]>>(
+        &mut self,
+        rail: RailId,
+        addresses: &[A],
+    ) -> Result<Vec<PeerAddr>, PortError> {
+        let rail = self.rails.get(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let endpoint = rail.rail.endpoint();
+        endpoint
+            .vector()
+            .insert(addresses, endpoint.address().len())
+            .map_err(|error| on_rail(&rail.rail, error))
+    }
+}
+
+impl OfiPort {
+    /// Takes what has come in on a rail into a packet of any length.
+    #[inline(always)]
+    fn take_message<const N: usize>(&mut self, rail: RailId, into: &mut PacketOf<N>) -> Incoming {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.receive(rail, gate, into)
+    }
+}
+
+impl Messaging for OfiPort {
+    #[inline]
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else {
+            return Err(no_such_rail(rail));
+        };
+        if bytes.len() > MAX_MESSAGE {
+            return Err(too_long(bytes.len(), MAX_MESSAGE));
+        }
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.send(rail, gate, to, token, bytes)
+    }
+
+    fn send_with_tail(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        head: &[u8],
+        tail: Tail,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else {
+            return Err(no_such_rail(rail));
+        };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        // SAFETY: the tail is the local side of a put, which the caller of the put vouches for until it ends.
+        unsafe { messages.send_with_tail(rail, gate, to, token, head, tail) }
+    }
+
+    #[inline(always)]
+    fn try_send(
+        &mut self,
+        fast: Direct,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> bool {
+        if bytes.len() <= fast.inject_size() {
+            // SAFETY: `&mut self` makes this the lane's only thread, and without a mutex there is no
+            // gate to enter. `fast` is of a rail of this port, as the trait demands, and the rail keeps
+            // the endpoint open. The length is checked.
+            return unsafe { fast.inject(bytes, to.0) } == 0;
+        }
+        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+    }
+
+    #[inline(always)]
+    fn has_message(&self, rail: RailId) -> bool {
+        self.rails.get(rail.index()).is_some_and(|rail| rail.messages.has_arrived())
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
+        self.take_message(rail, into)
+    }
+}
+
+impl RailControl for OfiPort {
+    fn can_reset(&self, rail: RailId) -> bool {
+        // What is bound to the endpoint would have to be registered again, with other keys.
+        let rail = self.rails.get(rail.index());
+        rail.is_some_and(|rail| !rail.rail.domain().binds_regions())
+    }
+
+    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let PortRail { rail, messages, queue, .. } = port_rail;
+        if rail.domain().binds_regions() {
+            let text = String::from("its memory is bound to the endpoint (FI_MR_ENDPOINT)");
+            return Err(refused("opening a rail again", text));
+        }
+        // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here, and the
+        // engine asks for [`DataPath::fast`] again. No region is bound to the endpoint, as just checked.
+        let address = unsafe { rail.endpoint().reopen() }?;
+        *queue = rail.endpoint().queue().direct();
+        self.fetched = 0;
+        // Receives are posted with the next poll.
+        messages.forget();
+        Ok(address)
+    }
+
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
+        let _gate = gate.enter();
+        rail.endpoint().trouble()
+    }
+
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        self.address(rail).to_vec()
+    }
+
+    fn insert_address(&mut self, rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        let inserted = self.insert(rail, &[address])?;
+        inserted.first().copied().ok_or_else(|| no_such_rail(rail))
+    }
+
+    fn send_control(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        match &mut self.control {
+            Some(control) => control.send(rail, to, Token(u32::MAX), bytes),
+            None => Ok(Posted::Again),
+        }
+    }
+
+    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        let Some(control) = &mut self.control else { return false };
+        if !control.has_message(rail) && control.has_completions(rail) {
+            // What it sends belongs to no segment, and may be lost.
+            let _ = control.drain(rail, &mut |_: usize| false);
+        }
+        loop {
+            match control.take_message(rail, into) {
+                Incoming::Message => return true,
+                Incoming::Nothing => return false,
+                // Of no PE.
+                Incoming::RemoteData(_) | Incoming::Broken { .. } => {}
+            }
+        }
+    }
+}
+
+impl LocalMemory for OfiPort {
+    #[inline(always)]
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        check_word(addr, atomic.width.bytes())?;
+        // SAFETY: the engine has checked that the word lies in a region that this process has
+        // registered, and its owner keeps the memory while it is. It is aligned, as just checked.
+        Ok(unsafe { host_memory::apply(addr, atomic) })
+    }
+
+    #[inline]
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        // SAFETY: the bytes are the local side of a put, which the caller of the put vouches for
+        // until it ends.
+        unsafe { host_memory::load(addr, into) };
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        // SAFETY: the engine has checked that the place lies in a registered region, or it is where
+        // the caller of a fetch has asked for the result.
+        unsafe { host_memory::store(addr, bytes) };
+        Ok(())
+    }
+
+    #[inline]
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        check_word(addr, size_of::<u64>())?;
+        // SAFETY: as for `store`; the word is aligned, as just checked.
+        unsafe { host_memory::store_flag(addr, flag) };
+        Ok(())
+    }
+}
+
+impl Clock for OfiPort {
+    #[inline]
+    fn now(&mut self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn relax(&mut self) {
+        thread::yield_now();
+    }
+}
+
+#[cold]
+fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
+    error.text = format!("rail {}: {}", rail.name(), error.text);
+    error
+}
+
+#[cold]
+fn no_such_rail(rail: RailId) -> PortError {
+    refused("choosing a rail", format!("{rail} does not exist"))
+}
+
+/// That a word can be accessed at once, which is what the processor's atomic instructions need.
+#[inline]
+fn check_word(addr: usize, width: usize) -> Result<(), PortError> {
+    if addr != 0 && addr % width == 0 { Ok(()) } else { Err(no_word(addr, width)) }
+}
+
+#[cold]
+fn no_word(addr: usize, width: usize) -> PortError {
+    refused("accessing memory", format!("{addr:#x} is no place for a word of {width} bytes"))
+}

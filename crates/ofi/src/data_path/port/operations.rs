@@ -1,0 +1,392 @@
+//! Operations of a lane on its rails: posting them, and taking their completions.
+
+use std::ffi::c_void;
+
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
+
+use crate::data_path::messages::Failed;
+use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
+use crate::error::{port_error, refused};
+use crate::objects::atomic_calls;
+use crate::objects::contexts::{AtomicCell, Contexts};
+use crate::objects::endpoint::{AtomicPost, Direct, Rma};
+use engine::ids::{RailId, Token};
+use engine::port::fabric_atomic::{FabricAtomic, Row};
+use engine::port::{
+    Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
+    Polled, PortError, Posted, RailLimits, Transfer, hand_over,
+};
+
+impl DataPath for OfiPort {
+    type Fast = Direct;
+
+    fn limits(&self) -> &[RailLimits] {
+        &self.limits
+    }
+
+    fn rail_name(&self, rail: RailId) -> &str {
+        self.rails.get(rail.index()).map_or("?", |rail| rail.rail.name())
+    }
+
+    fn takes_unregistered(&self) -> bool {
+        self.rails.iter().all(|rail| !rail.rail.domain().needs_desc())
+    }
+
+    fn batches(&self) -> bool {
+        self.batches
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        operation: Operation<'_>,
+    ) -> Result<Posted, PortError> {
+        match operation {
+            Operation::Transfer(transfer)
+            | Operation::WriteWithData(transfer, _)
+            | Operation::WriteBeforeMore(transfer) => {
+                self.post_transfer(rail, to, token, operation, transfer)
+            }
+            Operation::Atomic(atomic) => self.post_atomic(rail, to, token, atomic),
+        }
+    }
+
+    fn has_fast_path(&self) -> bool {
+        self.rails.iter().all(|rail| rail.gate.is_open())
+    }
+
+    fn fast(&self, rail: RailId) -> Direct {
+        self.rails[rail.index()].rail.endpoint().direct()
+    }
+
+    fn context(&self, token: Token) -> Context {
+        Context(self.contexts.context(token).map_or(0, |context| context as usize))
+    }
+
+    #[inline(always)]
+    fn try_post(
+        &mut self,
+        fast: Direct,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        context: Context,
+        transfer: &Transfer,
+    ) -> bool {
+        let (buf, desc) = match transfer.local {
+            Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
+            Local::Inline(value) => {
+                let Some(port_rail) = self.rails.get(rail.index()) else { return false };
+                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+                match unsafe { self.contexts.set_value(token, value) } {
+                    Some(place) if is_inline(transfer) => (place, port_rail.values_desc),
+                    _ => return false,
+                }
+            }
+        };
+        let op = Rma {
+            buf,
+            len: transfer.len,
+            desc: desc as *mut c_void,
+            peer: to.0,
+            remote: transfer.remote,
+            key: transfer.key,
+            context: context.0 as *mut c_void,
+        };
+        // SAFETY: as in `post`; without a mutex there is no gate to enter. `fast` is of a rail of
+        // this port and `context` the token's, as the trait demands. The rail keeps the endpoint
+        // open.
+        let code = unsafe {
+            match transfer.direction {
+                Direction::Write => fast.write(&op),
+                Direction::Read => fast.read(&op),
+            }
+        };
+        code == 0
+    }
+
+    fn fetched(&mut self, token: Token) -> u64 {
+        // SAFETY: inside the array. The operation has completed, so the provider is done with the
+        // cell, and `&mut self` makes this the only thread.
+        self.contexts.cell(token).map_or(0, |cell| unsafe { (*cell).result })
+    }
+
+    #[inline(always)]
+    fn has_completions(&mut self, rail: RailId) -> bool {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return true };
+        if !port_rail.gate.is_open() || !port_rail.messages.is_settled() {
+            return true;
+        }
+        // SAFETY: `&mut self` makes this the lane's only thread, there is no gate to enter, and the
+        // rail keeps the queue open.
+        self.fetched = unsafe { port_rail.queue.read(&mut self.entries) };
+        self.fetched != -(FI_EAGAIN as isize)
+    }
+
+    #[inline(always)]
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
+        let code = match std::mem::replace(&mut self.fetched, 0) {
+            0 => match self.fetch(rail) {
+                Ok(code) => code,
+                Err(error) => return broken(error),
+            },
+            code => code,
+        };
+        let Self { rails, contexts, entries, .. } = self;
+        let Some(port_rail) = rails.get_mut(rail.index()) else {
+            return broken(no_such_rail(rail));
+        };
+        if code <= 0 {
+            return if code == -(FI_EAGAIN as isize) || code == 0 {
+                Polled::Empty
+            } else {
+                poll_failed(contexts, port_rail, code)
+            };
+        }
+        // SAFETY: libfabric has written so many entries, at most as many as it was given room, and
+        // nobody has written to them since.
+        let entries = unsafe { entries.written(code as usize) };
+        let mut others = Others { count: 0, wrong: None };
+        let places = contexts.places();
+        let index_of = |entry: &fi_cq_data_entry| places.index_of(entry.op_context);
+        hand_over(completions, entries, index_of, |entry| others.take(port_rail, entry));
+        if others.count == 0 {
+            return Polled::Completed(entries.len());
+        }
+        others.polled(entries.len())
+    }
+}
+
+/// Completions of a poll that are no segments'. Out of the way, so that the loop over the others is short.
+struct Others {
+    count: usize,
+    /// The first that is nobody's.
+    wrong: Option<PortError>,
+}
+
+impl Others {
+    #[inline(never)]
+    fn take(&mut self, port_rail: &mut PortRail, entry: &fi_cq_data_entry) {
+        self.count += 1;
+        let PortRail { rail, messages, .. } = port_rail;
+        if let Err(error) = messages.completed(rail, entry) {
+            self.wrong.get_or_insert(error);
+        }
+    }
+
+    /// What a poll has found that gave so many.
+    #[inline(never)]
+    fn polled(self, all: usize) -> Polled {
+        match (self.wrong, all - self.count) {
+            (Some(error), _) => broken(error),
+            (None, 0) => Polled::Empty,
+            (None, count) => Polled::Completed(count),
+        }
+    }
+}
+
+impl OfiPort {
+    /// Takes up to [`POLL_BATCH`] completions of a rail.
+    pub fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+        let mut places = done.iter_mut();
+        let capacity = self.contexts.capacity();
+        self.drain(rail, &mut |index: usize| {
+            let known = index < capacity;
+            if known {
+                // Never more tokens than places: a poll takes no more entries.
+                if let Some(place) = places.next() {
+                    *place = Token(index as u32);
+                }
+            }
+            known
+        })
+    }
+
+    /// Posts a write or a read.
+    #[inline]
+    fn post_transfer(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        operation: Operation<'_>,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
+        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
+        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
+        let Some(op) = op else {
+            return Err(not_inline(transfer));
+        };
+        let endpoint = port_rail.rail.endpoint();
+        let gate = port_rail.gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
+        // context and inline values live as long as the rail. Other memory is what the engine
+        // registered and keeps until the token comes back, as `Local::Memory` demands.
+        let code = unsafe {
+            match (transfer.direction, operation) {
+                (Direction::Read, _) => endpoint.read(&op),
+                (_, Operation::WriteWithData(_, data)) => endpoint.write_data(&op, data),
+                (_, Operation::WriteBeforeMore(_)) => endpoint.write_more(&op),
+                (Direction::Write, _) => endpoint.write(&op),
+            }
+        };
+        drop(gate);
+        let call = match transfer.direction {
+            Direction::Write => "fi_write",
+            Direction::Read => "fi_read",
+        };
+        answer(port_rail, code, || call)
+    }
+
+    /// Posts an atomic.
+    #[cold]
+    fn post_atomic(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        atomic: &FabricAtomic,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
+        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
+        let Some(cell) = self.contexts.cell(token).filter(|_| port_rail.rail.has_atomics()) else {
+            return Err(refused("posting an atomic", String::from("FI_ATOMIC was not asked for")));
+        };
+        // SAFETY: inside the array. `&mut self` makes this the only thread, and the token is not in
+        // use, so the provider does not have the cell.
+        unsafe {
+            let FabricAtomic { operand, compare, .. } = *atomic;
+            cell.write(AtomicCell { operand, compare, result: 0 });
+        }
+        let row = Row { fetches: atomic.row.fetches || port_rail.always_fetches, ..atomic.row };
+        let op = AtomicPost {
+            cell,
+            desc: port_rail.cells_desc as *mut c_void,
+            peer: to.0,
+            remote: atomic.remote,
+            key: atomic.key,
+            context,
+        };
+        let gate = port_rail.gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context and
+        // cell live as long as the rail, and nobody uses the cell before the token comes back.
+        let code = unsafe { port_rail.rail.endpoint().atomic(row, &op) };
+        drop(gate);
+        answer(port_rail, code, || atomic_calls::name_of(row))
+    }
+
+    /// Polls a rail, whatever stands in the way.
+    #[cold]
+    fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let PortRail { rail, gate, messages, queue, .. } = port_rail;
+        if !messages.is_settled() {
+            messages.settle(rail, gate)?;
+        }
+        let _entered = gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, the gate is entered, and the rail
+        // keeps the queue open.
+        Ok(unsafe { queue.read(&mut self.entries) })
+    }
+}
+
+/// What libfabric is told of a segment. None for an inline value that cannot be one.
+///
+/// # Safety
+/// Only the thread that has the port, with a token that is not in use.
+#[inline(always)]
+unsafe fn rma(
+    contexts: &Contexts,
+    port_rail: &PortRail,
+    token: Token,
+    to: PeerAddr,
+    context: *mut c_void,
+    transfer: &Transfer,
+) -> Option<Rma> {
+    let (buf, desc) = match transfer.local {
+        Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
+        Local::Inline(value) => {
+            if !is_inline(transfer) {
+                return None;
+            }
+            // SAFETY: by contract.
+            (unsafe { contexts.set_value(token, value) }?, port_rail.values_desc)
+        }
+    };
+    Some(Rma {
+        buf,
+        len: transfer.len,
+        desc: desc as *mut c_void,
+        peer: to.0,
+        remote: transfer.remote,
+        key: transfer.key,
+        context,
+    })
+}
+
+/// Whether the segment may carry a value of its own.
+#[inline(always)]
+fn is_inline(transfer: &Transfer) -> bool {
+    transfer.len <= size_of::<u64>() && transfer.direction == Direction::Write
+}
+
+/// What the engine is told of a post.
+#[inline]
+fn answer(
+    port_rail: &PortRail,
+    code: isize,
+    call: impl FnOnce() -> &'static str,
+) -> Result<Posted, PortError> {
+    if code == 0 {
+        Ok(Posted::Yes)
+    } else if code == -(FI_EAGAIN as isize) {
+        Ok(Posted::Again)
+    } else {
+        Err(port_error(port_rail.rail.domain().library(), call(), code as i64))
+    }
+}
+
+/// A poll that answered with an error.
+#[cold]
+fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Polled {
+    let PortRail { rail, gate, messages, .. } = port_rail;
+    if code != -(FI_EAVAIL as isize) {
+        return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
+    }
+    let entered = gate.enter();
+    // SAFETY: called from `poll` only, which has the port for itself; the gate is entered.
+    let entry = unsafe { rail.endpoint().queue().read_error() };
+    drop(entered);
+    let Some(mut entry) = entry else { return Polled::Empty };
+    let token = contexts.token(entry.op_context);
+    let (token, is_message) = match token {
+        Some(_) => (token, false),
+        None => match messages.failed(rail, entry.op_context, &mut entry.error) {
+            Failed::Sent(token) => (Some(token), true),
+            Failed::Rail => (None, false),
+            Failed::Received => return Polled::Empty,
+        },
+    };
+    Polled::Failed(Failure { token, is_message, error: entry.error })
+}
+
+/// The failure of a rail as a whole.
+#[cold]
+fn broken(error: PortError) -> Polled {
+    Polled::Failed(Failure { token: None, is_message: false, error })
+}
+
+#[cold]
+fn no_such_token(token: Token) -> PortError {
+    refused("posting", format!("token {} is beyond the port's capacity", token.0))
+}
+
+#[cold]
+fn not_inline(transfer: &Transfer) -> PortError {
+    refused("posting", format!("{} bytes cannot be an inline write", transfer.len))
+}

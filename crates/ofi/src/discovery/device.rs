@@ -1,0 +1,60 @@
+//! A device that can become a rail.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::objects::info::Info;
+use crate::provider::{Nic, Profile};
+use crate::topology::sysfs;
+
+/// A device of the chosen provider, ready to be opened.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// The rail's name in messages: the user's entry, or the NIC, interface or domain.
+    pub name: String,
+    /// Libfabric's name of the domain. For an address that is not listed it says nothing: with
+    /// 127.0.0.2 it is the provider's name.
+    pub domain: String,
+    /// Libfabric's name of the fabric. Devices of one fabric reach one another.
+    pub fabric: String,
+    /// The source address, for providers that use IP addresses.
+    pub address: Option<IpAddr>,
+    /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
+    /// NIC that reads memory itself.
+    pub pci_path: Option<PathBuf>,
+    pub(crate) profile: &'static Profile,
+    pub(crate) info: Arc<Info>,
+}
+
+impl Device {
+    pub(crate) fn new(name: String, profile: &'static Profile, info: Info) -> Self {
+        let domain = info.domain_name();
+        let pci_path = profile.nic.and_then(|nic| pci_path(nic, &info));
+        Self {
+            name,
+            domain,
+            fabric: info.fabric_name(),
+            address: info.source_ip(),
+            pci_path,
+            profile,
+            info: Arc::new(info),
+        }
+    }
+}
+
+/// The NIC's PCI device directory: from what libfabric says, else from the kernel's class of NICs.
+fn pci_path(nic: Nic, info: &Info) -> Option<PathBuf> {
+    if let Some(function) = info.pci_function() {
+        let path = sysfs().join("bus/pci/devices").join(function);
+        if let Ok(path) = fs::canonicalize(path) {
+            return Some(path);
+        }
+    }
+    let domain = info.domain_name();
+    let device = domain.strip_suffix(nic.domain_suffix).unwrap_or(&domain);
+    let names = info.nic_name().into_iter().chain([device.to_owned()]);
+    let class = sysfs().join("class").join(nic.class);
+    names.into_iter().find_map(|name| fs::canonicalize(class.join(name).join("device")).ok())
+}

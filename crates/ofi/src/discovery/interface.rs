@@ -1,0 +1,94 @@
+//! The host's network interfaces.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, UdpSocket};
+use std::ptr;
+
+use crate::objects::info::sockaddr_ip;
+
+/// One address of one interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// The kernel's name of the interface.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The interface leads to this host alone.
+    pub loopback: bool,
+    /// Up, and with a carrier.
+    pub running: bool,
+}
+
+impl Interface {
+    /// All addresses of all interfaces. Empty when the kernel does not say.
+    pub fn all() -> Vec<Self> {
+        let mut list = ptr::null_mut();
+        // SAFETY: getifaddrs writes the head of a list, to be freed below.
+        if unsafe { libc::getifaddrs(&mut list) } != 0 {
+            return Vec::new();
+        }
+        let mut interfaces = Vec::new();
+        let mut next = list;
+        while !next.is_null() {
+            // SAFETY: an entry of the live list.
+            let entry = unsafe { &*next };
+            next = entry.ifa_next;
+            // SAFETY: the kernel's socket addresses are as long as their family says.
+            let address = unsafe { sockaddr_ip(entry.ifa_addr.cast(), usize::MAX) };
+            let Some(address) = address else { continue };
+            // SAFETY: a string that ends in a zero byte, part of the live list.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+            let flag = |flag: i32| entry.ifa_flags & flag as u32 != 0;
+            interfaces.push(Self {
+                name,
+                address,
+                loopback: flag(libc::IFF_LOOPBACK),
+                running: flag(libc::IFF_UP) && flag(libc::IFF_RUNNING),
+            });
+        }
+        // SAFETY: from getifaddrs, freed once; nothing of it is referred to any more.
+        unsafe { libc::freeifaddrs(list) };
+        interfaces
+    }
+
+    /// Whether the interface joins containers or virtual machines of this host, by the names that
+    /// the usual software gives: such an interface leads to no other host.
+    pub fn is_virtual_bridge(name: &str) -> bool {
+        ["docker", "virbr", "veth", "br-", "vnet", "cni", "lxc", "lxd", "cali", "flannel", "podman"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+    }
+}
+
+/// Whether a socket of this host can have the address.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    // Binding sends nothing; it asks the kernel, which knows all of 127.0.0.0/8 as well.
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_an_interface_of_every_host() {
+        let interfaces = Interface::all();
+        let localhost = IpAddr::from([127, 0, 0, 1]);
+        let loopback = interfaces.iter().find(|i| i.address == localhost).expect("127.0.0.1");
+        assert!(loopback.loopback && loopback.running);
+    }
+
+    #[test]
+    fn addresses_of_the_loopback_net_are_local_and_documentation_addresses_are_not() {
+        assert!(is_local(IpAddr::from([127, 0, 0, 2])));
+        assert!(!is_local(IpAddr::from([203, 0, 113, 7])));
+    }
+
+    #[test]
+    fn bridges_are_known_by_name() {
+        assert!(Interface::is_virtual_bridge("docker0"));
+        assert!(Interface::is_virtual_bridge("br-1f2e3d"));
+        assert!(!Interface::is_virtual_bridge("bond0"));
+        assert!(!Interface::is_virtual_bridge("eth0"));
+    }
+}

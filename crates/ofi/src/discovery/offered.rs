@@ -1,0 +1,53 @@
+//! What libfabric offers on this machine, whatever it is worth to the transport: for people who ask.
+
+use std::ptr;
+
+use libfabric_sys::{Library, Version, fi_info};
+
+use crate::error::check;
+use crate::objects::info::Info;
+use engine::port::PortError;
+
+/// A provider, with its layers, as `fi_info` lists it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offered {
+    /// Its name.
+    pub provider: String,
+    /// Its own version.
+    pub version: Version,
+    /// Its domains, each once.
+    pub domains: Vec<String>,
+}
+
+/// All providers that have something on this machine, in libfabric's order.
+///
+/// # Errors
+/// What `fi_getinfo` answers when there is nothing at all.
+pub fn offered(library: &'static Library) -> Result<Vec<Offered>, PortError> {
+    let mut list: *mut fi_info = ptr::null_mut();
+    // SAFETY: nothing is asked for in particular, and the list is freed below.
+    let code = unsafe { library.getinfo(ptr::null(), ptr::null(), 0, ptr::null(), &mut list) };
+    check(library, "fi_getinfo", code)?;
+    let mut offered: Vec<Offered> = Vec::new();
+    let mut entry = list;
+    while !entry.is_null() {
+        // SAFETY: an entry of the live list.
+        if let Some(info) = unsafe { Info::copy(library, entry) } {
+            let (provider, version) = (info.provider(), info.provider_version());
+            let known = offered.iter().position(|known| known.provider == provider);
+            let at = known.unwrap_or_else(|| {
+                offered.push(Offered { provider, version, domains: Vec::new() });
+                offered.len() - 1
+            });
+            let domain = info.domain_name();
+            if !offered[at].domains.contains(&domain) {
+                offered[at].domains.push(domain);
+            }
+        }
+        // SAFETY: as above.
+        entry = unsafe { (*entry).next };
+    }
+    // SAFETY: from getinfo, freed once; the copies share nothing with it.
+    unsafe { library.freeinfo(list) };
+    Ok(offered)
+}

@@ -1,0 +1,441 @@
+//! The search: providers are asked in turn, until one has devices to use.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use libfabric_sys::{FI_DELIVERY_COMPLETE, FI_MR_LOCAL, Library};
+use log::{debug, info, warn};
+
+use crate::discovery::device::Device;
+use crate::discovery::interface::{Interface, is_local};
+use crate::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
+use crate::discovery::selection::{Listed, Source, describe, select};
+use crate::environment;
+use crate::error::{OfiError, Refusal};
+use crate::memory_kinds::MemoryKinds;
+use crate::objects::info::Info;
+use crate::options::{Devices, GpuDirect, Options, Progress};
+use crate::provider::{Fact, Profile, Provider, candidates};
+use crate::topology::sysfs;
+use engine::port::PortError;
+
+/// The provider chosen and its devices.
+#[derive(Debug)]
+pub struct Discovery {
+    pub(crate) library: &'static Library,
+    pub(crate) profile: &'static Profile,
+    pub(crate) options: Options,
+    pub(crate) asked: Step,
+    devices: Vec<Device>,
+    refusals: Vec<Refusal>,
+}
+
+impl Discovery {
+    /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
+    ///
+    /// `single_host` says that all PEs of the job are on this host: providers over plain sockets
+    /// then default to loopback. `kinds` says whether the fabric is to reach device memory, where it
+    /// can.
+    ///
+    /// # Errors
+    /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
+    /// nothing is left, with the reason for everything that was refused.
+    pub fn run(options: &Options, single_host: bool, kinds: MemoryKinds) -> Result<Self, OfiError> {
+        let library = Library::load(&options.library)?;
+        environment::prepare(library, options, kinds);
+        let mut refusals = Vec::new();
+        for &profile in candidates(options.provider) {
+            match examine(library, profile, options, single_host, kinds, &mut refusals)? {
+                Some((asked, devices)) => {
+                    let options = options.clone();
+                    let found = Self { library, profile, options, asked, devices, refusals };
+                    found.log();
+                    return Ok(found);
+                }
+                None => continue,
+            }
+        }
+        Err(OfiError::NoDevice { asked: options.provider, refusals })
+    }
+
+    /// The libfabric provider, with its layers: `tcp;ofi_rxm`.
+    pub fn provider(&self) -> &'static str {
+        self.profile.name
+    }
+
+    /// Whether it joins the PEs of one host only.
+    pub fn is_for_one_host(&self) -> bool {
+        *self.profile.one_host
+    }
+
+    /// Whether what is found depends on `single_host`, unless the user has named devices.
+    pub fn depends_on_hosts(&self) -> bool {
+        *self.profile.interfaces && self.options.devices == Devices::Any
+    }
+
+    /// Whether transfers may reach device memory by themselves: it was asked for and granted. Whether
+    /// they do is known when memory is registered.
+    pub fn reaches_devices(&self) -> bool {
+        self.devices[0].info.reaches_devices()
+    }
+
+    /// Whether local memory must be registered (`FI_MR_LOCAL`).
+    pub fn needs_descriptors(&self) -> bool {
+        self.devices[0].info.mr_mode() & FI_MR_LOCAL != 0
+    }
+
+    /// The usable devices, in rail order. At least one.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// What was offered and not taken.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// What was asked for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The devices to open unless somebody knows better: all, up to
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`, as indices into [`Self::devices`].
+    pub fn default_rails(&self) -> Vec<usize> {
+        (0..self.devices.len().min(usize::from(self.options.max_nic_per_pe))).collect()
+    }
+
+    /// The providers that would have come first, and whose NICs this machine has: what is used in their place may be much
+    /// slower. Who names devices has chosen.
+    fn unused(&self, sysfs: &Path) -> Vec<String> {
+        if matches!(self.options.devices, Devices::Include(_)) {
+            return Vec::new();
+        }
+        let tried = candidates(self.options.provider).iter();
+        let passed = tried.take_while(|profile| profile.name != self.profile.name);
+        passed.filter_map(|profile| self.unused_of(profile, sysfs)).collect()
+    }
+
+    fn unused_of(&self, profile: &Profile, sysfs: &Path) -> Option<String> {
+        let nics = profile.nic.filter(|_| !profile.missing.is_empty())?.of_machine(sysfs);
+        if nics.is_empty() {
+            return None;
+        }
+        let of = self.refusals.iter().filter(|refusal| refusal.provider == profile.name);
+        let reasons: Vec<&str> = of.map(|refusal| refusal.reason.as_str()).collect();
+        Some(format!(
+            "this machine has NICs of {name} ({}), and provider {} is used in its place: {}; NVSHMEM_LIBFABRIC_PROVIDER={name} makes \
+             that an error",
+            nics.join(", "),
+            self.profile.name,
+            reasons.join("; "),
+            name = profile.name,
+        ))
+    }
+
+    fn log(&self) {
+        let info = &self.devices[0].info;
+        let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        info!(
+            "libfabric {} ({}), API {}: provider {} with {} device(s): {}",
+            self.library.version(),
+            self.library.path(),
+            self.library.api_version(),
+            self.profile.name,
+            names.len(),
+            names.join(", ")
+        );
+        info!(
+            "asked for {}{}; got progress {}, threading {}, mr_mode {}",
+            self.asked,
+            if self.reaches_devices() { ", with FI_HMEM" } else { "" },
+            info.progress_text(),
+            info.threading_text(),
+            info.mr_mode_text()
+        );
+        if self.batches() {
+            info!("puts that the host announces together share a doorbell (FI_MORE)");
+        }
+        let cap = usize::from(self.options.max_nic_per_pe);
+        if names.len() > cap {
+            info!("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE={cap}: not used: {}", names[cap..].join(", "));
+        }
+        for refusal in &self.refusals {
+            info!("not used: {refusal}");
+        }
+        for unused in self.unused(&sysfs()) {
+            warn!("{unused}");
+        }
+        for (name, Fact { value, why, source }) in self.profile.facts() {
+            debug!("provider {}: {name} is {value}: {why} ({source})", self.profile.name);
+        }
+    }
+}
+
+/// The devices of one provider, or nothing and a refusal.
+fn examine(
+    library: &'static Library,
+    profile: &'static Profile,
+    options: &Options,
+    single_host: bool,
+    kinds: MemoryKinds,
+    refusals: &mut Vec<Refusal>,
+) -> Result<Option<(Step, Vec<Device>)>, OfiError> {
+    let refuse = |device: Option<String>, reason: String| Refusal {
+        provider: profile.name.to_owned(),
+        device,
+        reason,
+    };
+
+    if let Err(reason) = is_there(library, profile) {
+        refusals.push(refuse(None, reason));
+        return Ok(None);
+    }
+    let fabrics: Vec<Option<&str>> = match (&options.fabric, *profile.fabrics) {
+        (Some(named), _) => vec![Some(named)],
+        (None, []) => vec![None],
+        (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
+    };
+    let mut answer = None;
+    for fabric in fabrics {
+        match ask(library, profile, fabric, options, kinds) {
+            Ok(found) => {
+                answer = Some((fabric, found));
+                break;
+            }
+            Err(reason) => {
+                refusals.push(refuse(fabric.map(|name| format!("fabric {name}")), reason))
+            }
+        }
+    }
+    let Some((fabric, Answer { demand, reaching, step, infos })) = answer else {
+        return Ok(None);
+    };
+    if let Some(fabric) = fabric {
+        let why = if options.fabric.is_some() { "as asked for" } else { profile.fabrics.why };
+        info!("provider {}: fabric {fabric}: {why}", profile.name);
+    }
+    let mut usable = Vec::new();
+    for info in infos {
+        match reason_against(&info) {
+            Some(reason) => refusals.push(refuse(Some(info.domain_name()), reason)),
+            None => usable.push(info),
+        }
+    }
+    let mut infos: Vec<Option<Info>> = usable.into_iter().map(Some).collect();
+    let listed = list(&infos);
+
+    let unknown = |entry: String, reason: String| OfiError::UnknownDevice {
+        entry,
+        provider: profile.name.to_owned(),
+        reason,
+        available: describe(&listed),
+    };
+    let no_match = || String::from("nothing there has this name or address");
+    let selection = match select(&options.devices, &listed, profile, single_host) {
+        Ok(selection) => selection,
+        Err(entry) if options.provider == Provider::Auto => {
+            refusals.push(refuse(None, unknown(entry, no_match()).to_string()));
+            return Ok(None);
+        }
+        Err(entry) => return Err(unknown(entry, no_match())),
+    };
+    refusals.extend(
+        selection.passed_over.into_iter().map(|passed| refuse(Some(passed.device), passed.reason)),
+    );
+
+    let named = matches!(options.devices, Devices::Include(_));
+    let mut devices: Vec<Device> = Vec::new();
+    let mut opened_at: Vec<Source> = Vec::new();
+    for choice in selection.choices {
+        // A device named twice shares what was asked about it.
+        if let Some(same) = opened_at.iter().position(|source| *source == choice.source) {
+            let again = Device { name: choice.name, ..devices[same].clone() };
+            devices.push(again);
+            opened_at.push(choice.source);
+            continue;
+        }
+        let info = match choice.source {
+            Source::Listed(index) => match infos[index].take() {
+                Some(info) => Ok(info),
+                None => Err(String::from("taken already")),
+            },
+            Source::Address(ip) => at_address(library, profile, fabric, demand, reaching, ip),
+        };
+        match info {
+            Ok(info) => {
+                devices.push(Device::new(choice.name, profile, info));
+                opened_at.push(choice.source);
+            }
+            Err(reason) if named && options.provider != Provider::Auto => {
+                return Err(unknown(choice.name, reason));
+            }
+            Err(reason) => refusals.push(refuse(Some(choice.name), reason)),
+        }
+    }
+    if devices.is_empty() {
+        refusals.push(refuse(None, format!("no device left of: {}", describe(&listed))));
+        return Ok(None);
+    }
+    Ok(Some((step, devices)))
+}
+
+/// What a provider has accepted.
+struct Answer {
+    demand: Demand,
+    reaching: Reaching,
+    step: Step,
+    infos: Vec<Info>,
+}
+
+/// Whether libfabric has the provider at all, or why it is to be passed over.
+fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
+    let missing = |error: Option<PortError>| {
+        let said = error.map_or_else(String::new, |error| format!(" ({error})"));
+        let help = *profile.missing;
+        let help = if help.is_empty() { String::new() } else { format!("; {help}") };
+        Err(format!("this libfabric does not have it on this machine{said}{help}"))
+    };
+    match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
+        Ok(infos) if !infos.is_empty() => Ok(()),
+        Ok(_) => missing(None),
+        Err(error) => missing(Some(error)),
+    }
+}
+
+/// Goes down the ladder until the provider answers, or says why it never does.
+fn ask(
+    library: &'static Library,
+    profile: &'static Profile,
+    fabric: Option<&str>,
+    options: &Options,
+    kinds: MemoryKinds,
+) -> Result<Answer, String> {
+    let query = |demand, reaching| query(library, profile, fabric, demand, reaching, None);
+    match query(Demand::Rma, Reaching::Host) {
+        Ok(infos) if !infos.is_empty() => {}
+        _ => {
+            return Err(format!(
+                "libfabric {} has it, but without reliable datagram endpoints (FI_EP_RDM) that do \
+                 messages and RMA",
+                library.version()
+            ));
+        }
+    }
+    if options.progress == Progress::Auto && *profile.avoids_auto {
+        let why = profile.avoids_auto.why;
+        info!("provider {}: automatic progress is not asked for: {why}", profile.name);
+    }
+    let mut last = String::new();
+    let ladder = Step::ladder(options, profile);
+    // With atomics first, where they are wanted; connecting finds out whether all PEs have them. With
+    // device memory before without: what it costs, staging costs more.
+    let atomics = wants_atomics(options, profile);
+    let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, Reaching::Devices));
+    for with_atomics in [true, false] {
+        for reaching in [Reaching::Devices, Reaching::Host] {
+            if with_atomics && !atomics || reaching == Reaching::Devices && !devices {
+                continue;
+            }
+            for &step in &ladder {
+                let demand = if with_atomics { Demand::Atomics(step) } else { Demand::Full(step) };
+                match query(demand, reaching) {
+                    Ok(infos) if !infos.is_empty() => {
+                        return Ok(Answer { demand, reaching, step, infos });
+                    }
+                    Ok(_) => last = String::from("only other providers answered"),
+                    Err(error) => last = error.to_string(),
+                }
+                let atomics = if with_atomics { ", with FI_ATOMIC" } else { "" };
+                let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
+                info!("provider {} refuses {step}{atomics}{hmem}", profile.name);
+            }
+        }
+    }
+    Err(format!(
+        "it does not offer FI_DELIVERY_COMPLETE, without which quiet cannot promise that data has \
+         arrived ({last})"
+    ))
+}
+
+/// Whether the provider is to be asked for device memory. One question in advance spares all steps of
+/// the ladder where the answer is no.
+fn offers_devices(
+    profile: &'static Profile,
+    options: &Options,
+    kinds: MemoryKinds,
+    ask: impl FnOnce() -> Result<Vec<Info>, PortError>,
+) -> bool {
+    if kinds == MemoryKinds::Host {
+        return false;
+    }
+    let not_asked = |reason: &str| {
+        info!("provider {}: FI_HMEM is not asked for: {reason}", profile.name);
+        false
+    };
+    match options.gpu_direct {
+        GpuDirect::Never => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
+        GpuDirect::Auto if !*profile.device_memory => return not_asked(profile.device_memory.why),
+        _ => {}
+    }
+    let refusal = match ask() {
+        Ok(infos) if !infos.is_empty() => return true,
+        Ok(_) => String::from("only other providers answered"),
+        Err(error) => error.to_string(),
+    };
+    info!("provider {} refuses FI_HMEM: {refusal}", profile.name);
+    false
+}
+
+/// The endpoint at a source address that is not listed.
+fn at_address(
+    library: &'static Library,
+    profile: &'static Profile,
+    fabric: Option<&str>,
+    demand: Demand,
+    reaching: Reaching,
+    ip: IpAddr,
+) -> Result<Info, String> {
+    // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
+    if !is_local(ip) {
+        return Err(String::from("not an address of this host"));
+    }
+    let infos = query(library, profile, fabric, demand, reaching, Some(ip));
+    let infos = infos.map_err(|error| error.to_string())?;
+    let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
+    match usable.find(|info| reason_against(info).is_none()) {
+        Some(info) => Ok(info),
+        None => Err(String::from("the provider has no endpoint at this address")),
+    }
+}
+
+/// Why an answer cannot be used, although it came to the full demand.
+fn reason_against(info: &Info) -> Option<String> {
+    if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
+        return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));
+    }
+    if info.tx_size() == 0 || info.max_message() == 0 {
+        return Some(String::from("it has no room for a single operation"));
+    }
+    None
+}
+
+/// What the choice among the answers needs to know.
+fn list(infos: &[Option<Info>]) -> Vec<Listed> {
+    let interfaces = Interface::all();
+    let describe = |info: &Info| {
+        let ip = info.source_ip();
+        let domain = info.domain_name();
+        let interface = interfaces.iter().find(|interface| Some(interface.address) == ip);
+        Listed {
+            interface: interface.map(|interface| interface.name.clone()),
+            nic: info.nic_name(),
+            loopback: ip.is_some_and(|ip| ip.is_loopback())
+                || interface.is_some_and(|interface| interface.loopback),
+            running: interface.is_none_or(|interface| interface.running),
+            ip,
+            domain,
+        }
+    };
+    infos.iter().flatten().map(describe).collect()
+}

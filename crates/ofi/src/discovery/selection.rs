@@ -1,0 +1,347 @@
+//! The selection: which of the listed devices become rails, and in which order.
+//!
+//! No libfabric here: the policy works on names and addresses alone.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::discovery::interface::Interface;
+use crate::options::Devices;
+use crate::provider::Profile;
+
+/// What a provider listed, as far as the choice depends on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) domain: String,
+    pub(crate) interface: Option<String>,
+    pub(crate) nic: Option<String>,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) loopback: bool,
+    /// The interface is up, as far as one is known.
+    pub(crate) running: bool,
+}
+
+impl Listed {
+    /// What the user calls it when nothing else was said.
+    fn name(&self) -> &str {
+        self.nic.as_ref().or(self.interface.as_ref()).unwrap_or(&self.domain)
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        self.domain == name
+            || self.interface.as_deref() == Some(name)
+            || self.nic.as_deref() == Some(name)
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.ip.is_some_and(|ip| ip.is_ipv6())
+    }
+
+    fn describe(&self) -> String {
+        let mut names = vec![self.name()];
+        if self.domain != names[0] {
+            names.push(&self.domain);
+        }
+        match self.ip {
+            Some(ip) => format!("{} ({ip})", names.join("/")),
+            None => names.join("/"),
+        }
+    }
+}
+
+/// Where the device of a rail comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// The list, at this place.
+    Listed(usize),
+    /// A query for this source address.
+    Address(IpAddr),
+}
+
+/// A device chosen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Choice {
+    /// The rail's name: the user's word for it where there is one.
+    pub(crate) name: String,
+    pub(crate) source: Source,
+}
+
+/// A device that was listed and not chosen, with the reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PassedOver {
+    pub(crate) device: String,
+    pub(crate) reason: String,
+}
+
+/// The outcome.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Selection {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) passed_over: Vec<PassedOver>,
+}
+
+/// The list in words.
+pub(crate) fn describe(listed: &[Listed]) -> String {
+    let mut described: Vec<String> = Vec::new();
+    for device in listed {
+        let text = device.describe();
+        if !described.contains(&text) {
+            described.push(text);
+        }
+    }
+    if described.is_empty() { String::from("nothing") } else { described.join(", ") }
+}
+
+/// Chooses.
+///
+/// # Errors
+/// The first entry of an include list that matches nothing.
+pub(crate) fn select(
+    devices: &Devices,
+    listed: &[Listed],
+    profile: &'static Profile,
+    single_host: bool,
+) -> Result<Selection, String> {
+    let mut selection = match devices {
+        Devices::Any => default_choice(listed, profile, single_host),
+        Devices::Include(entries) => {
+            let mut choices = Vec::new();
+            for entry in entries {
+                let source = find(entry, listed, profile).ok_or_else(|| entry.clone())?;
+                choices.push(Choice { name: entry.clone(), source });
+            }
+            Selection { choices, ..Selection::default() }
+        }
+        Devices::Exclude(entries) => {
+            let mut selection = default_choice(listed, profile, single_host);
+            let excluded = |choice: &Choice| {
+                entries.iter().any(|entry| {
+                    choice.name == *entry
+                        || match choice.source {
+                            Source::Listed(index) => {
+                                let ip = listed[index].ip;
+                                listed[index].is_called(entry)
+                                    || ip.is_some_and(|ip| entry.parse() == Ok(ip))
+                            }
+                            Source::Address(ip) => entry.parse() == Ok(ip),
+                        }
+                })
+            };
+            let (out, rest): (Vec<_>, Vec<_>) = selection.choices.into_iter().partition(excluded);
+            selection.choices = rest;
+            selection.passed_over.extend(out.into_iter().map(|choice| PassedOver {
+                device: choice.name,
+                reason: String::from("excluded by NVSHMEM_LIBFABRIC_DEVICES"),
+            }));
+            selection
+        }
+    };
+    number_repetitions(&mut selection.choices);
+    Ok(selection)
+}
+
+/// The device that an entry of the user's list means.
+fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Source> {
+    if let Ok(ip) = entry.parse::<IpAddr>() {
+        return match listed.iter().position(|device| device.ip == Some(ip)) {
+            Some(index) => Some(Source::Listed(index)),
+            // 127.0.0.2 is an address of every host and listed by none.
+            None => profile.by_address.then_some(Source::Address(ip)),
+        };
+    }
+    let called = |device: &Listed| device.is_called(entry);
+    let ipv4 = listed.iter().position(|device| called(device) && !device.is_ipv6());
+    ipv4.or_else(|| listed.iter().position(called)).map(Source::Listed)
+}
+
+/// The choice without the user's word.
+fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: bool) -> Selection {
+    let mut selection = Selection::default();
+    if *profile.interfaces && single_host {
+        // Two, so that what runs on one machine is what runs on a cluster.
+        for ip in [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)] {
+            let listed = listed.iter().position(|device| device.ip == Some(ip.into()));
+            let source = listed.map_or(Source::Address(ip.into()), Source::Listed);
+            selection.choices.push(Choice { name: ip.to_string(), source });
+        }
+        return selection;
+    }
+
+    for (index, device) in listed.iter().enumerate() {
+        match reason_against(index, listed, profile) {
+            Some(reason) => {
+                let passed = PassedOver { device: device.describe(), reason };
+                if !selection.passed_over.contains(&passed) {
+                    selection.passed_over.push(passed);
+                }
+            }
+            None => selection
+                .choices
+                .push(Choice { name: device.name().to_owned(), source: Source::Listed(index) }),
+        }
+    }
+    selection
+}
+
+/// Why a listed device is not a rail by default.
+fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) -> Option<String> {
+    let device = &listed[index];
+    if *profile.interfaces {
+        let interface = device.interface.as_ref().unwrap_or(&device.domain);
+        if device.loopback {
+            return Some(String::from("loopback reaches no other host"));
+        }
+        if Interface::is_virtual_bridge(interface) {
+            return Some(String::from(
+                "looks like a bridge of containers or virtual machines; name it in \
+                 NVSHMEM_LIBFABRIC_DEVICES to use it",
+            ));
+        }
+        if !device.running {
+            return Some(String::from("the interface is down"));
+        }
+        if device.is_ipv6() {
+            return Some(String::from("IPv6; name the address in NVSHMEM_LIBFABRIC_DEVICES"));
+        }
+    }
+    // One rail per device, however many entries the provider lists for it.
+    let same = |other: &Listed| other.domain == device.domain;
+    let best = listed
+        .iter()
+        .position(|other| same(other) && !other.is_ipv6())
+        .or_else(|| listed.iter().position(same));
+    (best != Some(index)).then(|| String::from("listed again; the first IPv4 entry is used"))
+}
+
+/// Tells rails on one device apart: `shm`, `shm#2`.
+fn number_repetitions(choices: &mut [Choice]) {
+    for index in (0..choices.len()).rev() {
+        let name = &choices[index].name;
+        let before = choices[..index].iter().filter(|choice| choice.name == *name).count();
+        if before > 0 {
+            choices[index].name = format!("{name}#{}", before + 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::{Provider, candidates};
+
+    fn tcp() -> &'static Profile {
+        candidates(Provider::TcpRxm)[0]
+    }
+
+    fn device(domain: &str, ip: &str) -> Listed {
+        let ip: IpAddr = ip.parse().expect("test address");
+        Listed {
+            domain: domain.to_owned(),
+            interface: Some(domain.to_owned()),
+            nic: None,
+            ip: Some(ip),
+            loopback: domain == "lo",
+            running: domain != "down0",
+        }
+    }
+
+    fn host() -> Vec<Listed> {
+        vec![
+            device("eth0", "fd00::2"),
+            device("eth0", "192.0.2.2"),
+            device("eth0", "192.0.2.2"),
+            device("eth1", "198.51.100.2"),
+            device("docker0", "172.17.0.1"),
+            device("down0", "203.0.113.1"),
+            device("lo", "127.0.0.1"),
+        ]
+    }
+
+    fn names(selection: &Selection) -> Vec<&str> {
+        selection.choices.iter().map(|choice| choice.name.as_str()).collect()
+    }
+
+    fn include(entries: &[&str]) -> Devices {
+        Devices::Include(entries.iter().map(|entry| entry.to_string()).collect())
+    }
+
+    #[test]
+    fn across_hosts_every_real_interface_is_one_rail() {
+        let selection = select(&Devices::Any, &host(), tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth0", "eth1"]);
+        assert_eq!(selection.choices[0].source, Source::Listed(1), "IPv4 and the first entry");
+        let reason = |device: &str| {
+            let of = selection.passed_over.iter().find(|passed| passed.device.contains(device));
+            of.map(|passed| passed.reason.as_str()).unwrap_or_default()
+        };
+        assert!(reason("docker0").contains("bridge"));
+        assert!(reason("down0").contains("down"));
+        assert!(reason("lo").contains("loopback"));
+        assert!(reason("fd00::2").contains("IPv6"));
+    }
+
+    #[test]
+    fn on_one_host_two_loopback_addresses_are_the_rails() {
+        let selection = select(&Devices::Any, &host(), tcp(), true).unwrap();
+        assert_eq!(names(&selection), ["127.0.0.1", "127.0.0.2"]);
+        assert_eq!(selection.choices[0].source, Source::Listed(6));
+        assert_eq!(
+            selection.choices[1].source,
+            Source::Address(IpAddr::from([127, 0, 0, 2])),
+            "not listed, so by address"
+        );
+    }
+
+    #[test]
+    fn an_include_list_gives_the_order_and_the_names() {
+        let devices = include(&["eth1", "192.0.2.2", "docker0"]);
+        let selection = select(&devices, &host(), tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth1", "192.0.2.2", "docker0"]);
+        assert_eq!(selection.choices[1].source, Source::Listed(1));
+    }
+
+    #[test]
+    fn a_device_named_twice_is_two_rails_with_names_of_their_own() {
+        let listed = [Listed { domain: String::from("shm"), running: true, ..Listed::default() }];
+        let shm = candidates(Provider::Shm)[0];
+        let selection = select(&include(&["shm", "shm", "shm"]), &listed, shm, true).unwrap();
+        assert_eq!(names(&selection), ["shm", "shm#2", "shm#3"]);
+    }
+
+    #[test]
+    fn an_entry_that_matches_nothing_is_named() {
+        let unknown = select(&include(&["eth1", "mlx5_7"]), &host(), tcp(), false).unwrap_err();
+        assert_eq!(unknown, "mlx5_7");
+        let efa = candidates(Provider::Efa)[0];
+        let unknown = select(&include(&["127.0.0.2"]), &host(), efa, false).unwrap_err();
+        assert_eq!(unknown, "127.0.0.2", "efa cannot be opened by an address it does not list");
+    }
+
+    #[test]
+    fn an_exclude_list_takes_from_the_default() {
+        let exclude = |entry: &str| Devices::Exclude(vec![entry.to_owned()]);
+        let selection = select(&exclude("eth0"), &host(), tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth1"]);
+        assert!(selection.passed_over.iter().any(|passed| passed.reason.contains("excluded")));
+        let selection = select(&exclude("198.51.100.2"), &host(), tcp(), false).unwrap();
+        assert_eq!(names(&selection), ["eth0"]);
+        let selection = select(&exclude("127.0.0.2"), &host(), tcp(), true).unwrap();
+        assert_eq!(names(&selection), ["127.0.0.1"]);
+    }
+
+    #[test]
+    fn nics_are_called_by_their_own_name_or_their_domain() {
+        let listed = [Listed {
+            domain: String::from("rdmap0s6-rdm"),
+            nic: Some(String::from("rdmap0s6")),
+            running: true,
+            ..Listed::default()
+        }];
+        let efa = candidates(Provider::Efa)[0];
+        for name in ["rdmap0s6", "rdmap0s6-rdm"] {
+            let selection = select(&include(&[name]), &listed, efa, false).unwrap();
+            assert_eq!(selection.choices[0].source, Source::Listed(0));
+        }
+        let selection = select(&Devices::Any, &listed, efa, false).unwrap();
+        assert_eq!(names(&selection), ["rdmap0s6"]);
+    }
+}

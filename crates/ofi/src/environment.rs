@@ -1,0 +1,263 @@
+//! The environment that providers read when libfabric starts: set here, and nowhere else, where the user has not.
+//!
+//! Providers take these choices from the environment alone. libfabric reads it at the first question, so it is set once,
+//! between loading the library, whose version matters, and asking. Decision 36 has the reasons.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Once;
+
+use libfabric_sys::{Library, Version};
+use log::info;
+
+use crate::memory_kinds::MemoryKinds;
+use crate::options::Options;
+use crate::provider::{Profile, Provider, Variable, Wanted, candidates};
+use crate::topology::sysfs;
+
+/// Where launchers say how many processes a job has.
+const JOB_SIZES: [&str; 6] = [
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "SLURM_NTASKS",
+    "PALS_SIZE",
+    "WORLD_SIZE",
+];
+
+/// Connections that ofi_rxm makes room for by itself.
+const USUAL: usize = 1024;
+
+/// Connections for which soft RoCE has room: its completion queues take 32767 entries, and ofi_rxm wants 256 for each.
+const SOFT_ROCE: usize = 127;
+
+/// Connections that an endpoint has beside those with every other PE's lanes: with its own process, and some to spare.
+const SPARE: usize = 16;
+
+/// Sets what the providers that may be used read. The first call of the process counts.
+pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let situation = Situation::of_process(library, kinds);
+        for profile in concerned(options) {
+            for variable in *profile.environment {
+                set(profile, variable, &situation);
+            }
+        }
+    });
+}
+
+/// A variable that a provider ought to find in the environment, for people who ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EnvironmentWish {
+    /// The provider.
+    pub provider: &'static str,
+    /// The variable.
+    pub name: &'static str,
+    /// What it is set to, unless the user has set it.
+    pub value: String,
+    /// What the user has set it to.
+    pub theirs: Option<String>,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What would be set here for the providers that may be used. To be asked before the fabric is searched, which sets it.
+pub fn environment_wishes(
+    library: &Library,
+    options: &Options,
+    kinds: MemoryKinds,
+) -> Vec<EnvironmentWish> {
+    let situation = Situation::of_process(library, kinds);
+    let wish = |profile: &'static Profile, variable: &'static Variable| {
+        let theirs = std::env::var_os(variable.name);
+        Some(EnvironmentWish {
+            provider: profile.name,
+            name: variable.name,
+            value: situation.value(variable)?.to_string_lossy().into_owned(),
+            theirs: theirs.map(|value| value.to_string_lossy().into_owned()),
+            why: variable.value.why,
+        })
+    };
+    let variables = concerned(options)
+        .flat_map(|profile| profile.environment.iter().map(move |v| (profile, v)));
+    variables.filter_map(|(profile, variable)| wish(profile, variable)).collect()
+}
+
+/// The providers that may be used. Who leaves the choice to us has only what the machine can use set.
+fn concerned(options: &Options) -> impl Iterator<Item = &'static Profile> {
+    let auto = options.provider == Provider::Auto;
+    let profiles = candidates(options.provider).iter().copied();
+    profiles.filter(move |profile| !auto || has_nics(profile, &sysfs()))
+}
+
+/// What values depend on.
+struct Situation {
+    library: Version,
+    /// The process has memory of devices.
+    devices: bool,
+    /// As the launcher says.
+    job_size: Option<usize>,
+    soft_roce: bool,
+}
+
+impl Situation {
+    fn of_process(library: &Library, kinds: MemoryKinds) -> Self {
+        Self {
+            library: library.version(),
+            devices: kinds == MemoryKinds::HostAndDevices,
+            job_size: JOB_SIZES
+                .iter()
+                .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
+                .max(),
+            soft_roce: has_soft_roce(&sysfs().join("class/infiniband")),
+        }
+    }
+
+    /// The value of a variable here; none where it is to be left alone.
+    fn value(&self, variable: &Variable) -> Option<OsString> {
+        if !variable.is_of(self.library) || variable.for_devices && !self.devices {
+            return None;
+        }
+        match *variable.value {
+            Wanted::Text(text) => Some(text.into()),
+            Wanted::Connections => self.connections().map(|count| count.to_string().into()),
+        }
+    }
+
+    fn connections(&self) -> Option<usize> {
+        if self.soft_roce {
+            return Some(SOFT_ROCE);
+        }
+        // Both lanes of each PE. Never fewer than usual: what one launcher says may be a part of the job.
+        let wanted = self.job_size?.saturating_mul(2).saturating_add(SPARE);
+        (wanted > USUAL).then_some(wanted)
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "libfabric takes this from nothing but the environment"
+)]
+fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
+    let Some(value) = situation.value(variable) else { return };
+    let (name, provider) = (variable.name, profile.name);
+    if let Some(theirs) = std::env::var_os(name) {
+        info!("provider {provider}: {name}={} is the user's", theirs.to_string_lossy());
+        return;
+    }
+    let why = variable.value.why;
+    info!("provider {provider}: {name} is set to {}: {why}", value.to_string_lossy());
+    // SAFETY: no other thread reads the environment by other means than the standard library or changes it meanwhile. That is
+    // the program's to keep, which calls NVSHMEM's init; decision 36.
+    unsafe {
+        std::env::set_var(name, value);
+    }
+}
+
+/// Whether the machine has NICs of a provider, or nobody knows where they would be.
+fn has_nics(profile: &Profile, sysfs: &Path) -> bool {
+    let Some(nic) = *profile.nic else { return true };
+    !nic.of_machine(sysfs).is_empty()
+}
+
+/// Whether some RDMA device is soft RoCE, which alone names its network interface as `parent`.
+fn has_soft_roce(class: &Path) -> bool {
+    let devices = class.read_dir().into_iter().flatten().flatten();
+    devices.into_iter().any(|device| device.path().join("parent").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Provider;
+
+    fn values(provider: Provider, situation: &Situation) -> Vec<(&'static str, String)> {
+        let variables = *candidates(provider)[0].environment;
+        let value = |variable: &Variable| {
+            let value = situation.value(variable)?;
+            Some((variable.name, value.to_string_lossy().into_owned()))
+        };
+        variables.iter().filter_map(value).collect()
+    }
+
+    fn situation() -> Situation {
+        let library = Version::new(2, 5);
+        Situation { library, devices: true, job_size: Some(8), soft_roce: false }
+    }
+
+    fn has(values: &[(&str, String)], name: &str, value: &str) -> bool {
+        values.iter().any(|(found, is)| *found == name && is == value)
+    }
+
+    #[test]
+    fn queues_are_made_for_the_job_and_fit_soft_roce() {
+        let universe = |situation: &Situation| {
+            let values = values(Provider::Verbs, situation);
+            let found = values.into_iter().find(|(name, _)| *name == "FI_UNIVERSE_SIZE");
+            found.map(|(_, value)| value)
+        };
+        for few in [None, Some(8), Some(504)] {
+            assert_eq!(universe(&Situation { job_size: few, ..situation() }), None, "{few:?}");
+        }
+        let many = Situation { job_size: Some(4096), ..situation() };
+        assert_eq!(universe(&many).as_deref(), Some("8208"));
+        // What libfabric has by itself is too much there.
+        for size in [None, Some(4096)] {
+            let soft = Situation { job_size: size, soft_roce: true, ..situation() };
+            assert_eq!(universe(&soft).as_deref(), Some("127"));
+        }
+    }
+
+    #[test]
+    fn what_matters_for_memory_of_devices_is_left_alone_without() {
+        let without = Situation { devices: false, ..situation() };
+        assert!(has(&values(Provider::Verbs, &situation()), "MLX5_SCATTER_TO_CQE", "0"));
+        assert!(!has(&values(Provider::Verbs, &without), "MLX5_SCATTER_TO_CQE", "0"));
+        assert!(values(Provider::Cxi, &without).is_empty());
+    }
+
+    #[test]
+    fn cxi_copies_nothing_by_cuda_in_any_version() {
+        let older = Situation { library: Version::new(2, 2), ..situation() };
+        assert_eq!(values(Provider::Cxi, &older), [("FI_CXI_OPTIMIZED_MRS", String::from("0"))]);
+        let idc = "FI_CXI_DISABLE_NON_INJECT_RMA_IDC";
+        assert_eq!(values(Provider::Cxi, &situation()), [(idc, String::from("1"))]);
+    }
+
+    #[test]
+    fn every_variable_is_in_the_documentation() {
+        let text = include_str!("../../../docs/providers.md");
+        for provider in Provider::all() {
+            for profile in candidates(provider) {
+                for variable in *profile.environment {
+                    let row = format!("| `{}` |", variable.name);
+                    assert!(text.contains(&row), "docs/providers.md lacks {row}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nics_are_looked_for_where_the_kernel_lists_them() {
+        let sysfs =
+            std::env::temp_dir().join(format!("nvshmem-environment-{}", std::process::id()));
+        let class = sysfs.join("class/infiniband");
+        let device = class.join("rxe0");
+        std::fs::create_dir_all(&device).expect("a directory");
+        let before = has_soft_roce(&class);
+        std::fs::write(device.join("parent"), "eth0\n").expect("a file");
+        let after = has_soft_roce(&class);
+        let providers = [Provider::Verbs, Provider::Efa, Provider::Cxi, Provider::Tcp];
+        let has = |provider| has_nics(candidates(provider)[0], &sysfs);
+        let found = providers.map(has);
+        // An EFA NIC is in the same class, and known by its driver.
+        std::fs::create_dir_all(class.join("rdmap0s6/device")).expect("a directory");
+        std::os::unix::fs::symlink("../drivers/efa", class.join("rdmap0s6/device/driver"))
+            .expect("a link");
+        let with_efa = has(Provider::Efa);
+        std::fs::remove_dir_all(&sysfs).expect("removed");
+        assert_eq!((before, after, with_efa), (false, true, true));
+        assert_eq!(found, [true, false, false, true]);
+    }
+}

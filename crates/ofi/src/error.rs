@@ -1,0 +1,111 @@
+//! Errors of this layer, each with what was tried and libfabric's own text.
+
+use std::fmt;
+
+use libfabric_sys::{Library, LoadError};
+use thiserror::Error;
+
+use crate::provider::Provider;
+use engine::port::PortError;
+
+/// Something that libfabric could have given, and why it was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The provider.
+    pub provider: String,
+    /// The device; none when the whole provider was refused.
+    pub device: Option<String>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{}, {device}: {}", self.provider, self.reason),
+            None => write!(f, "{}: {}", self.provider, self.reason),
+        }
+    }
+}
+
+/// Why the fabric cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum OfiError {
+    /// Libfabric itself cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// No provider has a device that can be used.
+    #[error("no usable libfabric device for provider `{asked}`{}", list(.refusals))]
+    NoDevice {
+        /// The provider asked for, as the user names it.
+        asked: Provider,
+        /// Everything that was looked at, and why it was not taken.
+        refusals: Vec<Refusal>,
+    },
+    /// A device that the user named cannot be used.
+    #[error(
+        "NVSHMEM_LIBFABRIC_DEVICES: `{entry}` is no device of provider {provider}: {reason}; \
+         it has: {available}"
+    )]
+    UnknownDevice {
+        /// The user's entry.
+        entry: String,
+        /// The provider searched.
+        provider: String,
+        /// Why it is not one.
+        reason: String,
+        /// What it has.
+        available: String,
+    },
+    /// Devices were found, but none of them could be opened.
+    #[error("no rail could be opened:{}", lines(.failures))]
+    NoRail {
+        /// One line per device.
+        failures: Vec<String>,
+    },
+    /// Devices that the user has named are there, and some of them could not be opened.
+    #[error(
+        "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened; without it in the list, or without the list, the job goes \
+         on with the others:{}",
+        lines(.failures)
+    )]
+    NamedDevice {
+        /// One line per device.
+        failures: Vec<String>,
+    },
+    /// A call to libfabric failed.
+    #[error("{object}: {error}")]
+    Call {
+        /// The object it was made on.
+        object: String,
+        /// What libfabric said.
+        error: PortError,
+    },
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
+}
+
+fn lines(failures: &[String]) -> String {
+    failures.iter().map(|failure| format!("\n  {failure}")).collect()
+}
+
+/// The error for a negative result of `call`.
+#[cold]
+pub(crate) fn port_error(library: &Library, call: &'static str, code: i64) -> PortError {
+    let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
+    PortError { call, code, text: library.strerror(code) }
+}
+
+/// `Ok` for a result that is not negative.
+pub(crate) fn check(library: &Library, call: &'static str, code: i32) -> Result<(), PortError> {
+    if code < 0 { Err(port_error(library, call, code.into())) } else { Ok(()) }
+}
+
+/// An error found here, before libfabric was asked.
+#[cold]
+pub(crate) fn refused(call: &'static str, text: String) -> PortError {
+    PortError { call, code: libfabric_sys::FI_EINVAL, text }
+}

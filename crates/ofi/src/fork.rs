@@ -1,0 +1,195 @@
+//! Children of fork: processes with a copy of this one's memory and descriptors, and with none of its threads.
+//!
+//! What a child did on rails would be done on its parent's. So there nothing is used, nothing closed and nothing freed,
+//! and its copies of the rails' sockets become something else: with them, peers would not notice that the parent has
+//! gone, and its ports would stay taken. Children that run another program at once, as those of `posix_spawn`, do not
+//! get so far as to let go of sockets, so these are marked to be closed then.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::mem::{MaybeUninit, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+
+/// Jobs of this process.
+static JOBS: AtomicUsize = AtomicUsize::new(0);
+
+/// This process is a child of one that has had jobs when it forked.
+static CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Where rails are, of this process and of those that it talks to: by [`key`], as a large job has many.
+static RAILS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
+
+/// Whether this process is a child of fork, and what it has of a job its parent's.
+#[inline(always)]
+pub fn is_child() -> bool {
+    CHILD.load(Ordering::Relaxed)
+}
+
+/// A job of this process, as long as it lives.
+#[derive(Debug)]
+pub struct Present(());
+
+impl Present {
+    /// Of this process.
+    pub fn enter() -> Self {
+        static ONCE: Once = Once::new();
+        // SAFETY: the function is one that children may run. The C library forgets it should this library be unloaded.
+        ONCE.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        });
+        JOBS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        if !is_child() && JOBS.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *rails() = None;
+        }
+    }
+}
+
+/// Notes where rails are, by their addresses as libfabric has them. Only those of sockets matter, which say that they are.
+pub fn note_rails<A: AsRef<[u8]>>(addresses: &[A]) {
+    let found = addresses.iter().filter_map(|address| socket_address(address.as_ref()));
+    rails().get_or_insert_default().extend(found.map(key));
+}
+
+/// Notes an address that sockets of a job have, at either end.
+pub fn note(at: SocketAddr) {
+    rails().get_or_insert_default().insert(key(at));
+}
+
+/// What an address is known by. No two of IPv4 share it, nor any others by chance.
+fn key(at: SocketAddr) -> u64 {
+    let port = u64::from(at.port());
+    match at.ip() {
+        IpAddr::V4(ip) => u64::from(u32::from(ip)) << 16 | port,
+        IpAddr::V6(ip) => {
+            let bits = u128::from(ip);
+            let folded = (bits >> 64) as u64 ^ (bits as u64).rotate_left(23);
+            folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ port
+        }
+    }
+}
+
+fn rails() -> MutexGuard<'static, Option<HashSet<u64>>> {
+    // Each change of it is one call.
+    RAILS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Marks the sockets of rails to be closed when a child runs another program.
+pub fn close_on_exec() {
+    let rails = rails();
+    let Some(rails) = rails.as_ref() else { return };
+    for fd in sockets_of(rails) {
+        // SAFETY: flags of a descriptor alone. Should it have been closed and be another file's by now, that file is one
+        // of a library that wants it inherited and opens it at this very moment: there is no way to know.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+                libc::fcntl(fd, libc::F_SETFD, flags | libc::FD_CLOEXEC);
+            }
+        }
+    }
+}
+
+/// What a child of fork does first. It has one thread; glibc keeps memory that is allocated usable there.
+extern "C" fn in_child() {
+    if JOBS.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    CHILD.store(true, Ordering::Relaxed);
+    let rails = match RAILS.try_lock() {
+        Ok(rails) => rails,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Another thread was at it, and is not here to finish: the sockets stay.
+        Err(TryLockError::WouldBlock) => return,
+    };
+    let (Some(rails), Ok(nothing)) = (rails.as_ref(), File::open("/dev/null")) else { return };
+    for fd in sockets_of(rails) {
+        // Not just closed: whoever has the number here may close it again, when it could be another file's.
+        // SAFETY: descriptors of this process, whose only thread this is. The parent's stay as they are.
+        unsafe { libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
+    }
+}
+
+/// The descriptors of sockets one of whose ends is at one of these addresses.
+fn sockets_of(rails: &HashSet<u64>) -> Vec<RawFd> {
+    let Ok(files) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
+    let is_of_rail = |fd: &RawFd| {
+        let ends = [end(*fd, libc::getsockname), end(*fd, libc::getpeername)];
+        ends.iter().flatten().any(|end| rails.contains(&key(*end)))
+    };
+    numbers.filter(is_of_rail).collect()
+}
+
+type NameOf = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
+
+/// The address of one end of a socket. None for what is no socket of the internet, or not connected.
+fn end(fd: RawFd, name_of: NameOf) -> Option<SocketAddr> {
+    let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: room for as many bytes as it says. Any number may be asked about.
+    if unsafe { name_of(fd, address.as_mut_ptr().cast(), &raw mut len) } != 0 {
+        return None;
+    }
+    // SAFETY: zeroed at first, so all bytes are there.
+    let bytes: [u8; size_of::<libc::sockaddr_storage>()] = unsafe { std::mem::transmute(address) };
+    socket_address(bytes.get(..len as usize)?)
+}
+
+/// Reads a `sockaddr` of IPv4 or IPv6.
+fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
+    let (family, rest) = bytes.split_first_chunk()?;
+    let (port, rest) = rest.split_first_chunk()?;
+    let port = u16::from_be_bytes(*port);
+    match i32::from(u16::from_ne_bytes(*family)) {
+        libc::AF_INET => Some(SocketAddr::from((Ipv4Addr::from(*rest.first_chunk::<4>()?), port))),
+        libc::AF_INET6 => {
+            // Behind the flow.
+            let ip = rest.get(4..)?.first_chunk::<16>()?;
+            Some(SocketAddr::from((Ipv6Addr::from(*ip), port)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_told_by_either_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other =
+            TcpListener::bind("[::1]:0").or_else(|_| TcpListener::bind("127.0.0.1:0")).unwrap();
+        let rail = listener.local_addr().unwrap();
+        let out = TcpStream::connect(rail).unwrap();
+        let (inward, _) = listener.accept().unwrap();
+        let mut found = sockets_of(&HashSet::from([key(rail)]));
+        found.sort_unstable();
+        let mut expected = [listener.as_raw_fd(), out.as_raw_fd(), inward.as_raw_fd()];
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        let at = other.local_addr().unwrap();
+        assert_eq!(sockets_of(&HashSet::from([key(at)])), [other.as_raw_fd()]);
+    }
+
+    #[test]
+    fn addresses_of_other_kinds_are_none() {
+        let ip4 = [&2_u16.to_ne_bytes()[..], &[0x12, 0x67, 127, 0, 0, 1]].concat();
+        assert_eq!(socket_address(&ip4), Some("127.0.0.1:4711".parse().unwrap()));
+        assert_eq!(socket_address(&ip4[..7]), None);
+        for other in [&[][..], b"fi_shm://1:2", &[0; 32]] {
+            assert_eq!(socket_address(other), None);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Owners of libfabric objects, and the engine's ports over them.
+//!
+//! ```text
+//! environment what providers read when libfabric starts
+//! options     what is asked for
+//! open        both lanes on the devices found; report, progress_probe, atomic_support: what they are worth
+//! memory      registration with all rails            data_path   posting and polling: the engine's port
+//! discovery   what providers offer, and what is taken
+//! objects     one owner for each object of libfabric
+//! provider    what is known of each provider
+//! topology    how near NICs are to GPUs
+//! ```
+//!
+//! The way from [`Options`] to a port:
+//!
+//! 1. [`Discovery::run`] loads libfabric, asks the providers in turn and lists the usable devices,
+//!    with a [`Refusal`] for each thing that was offered and not taken.
+//! 2. [`Discovery::open`] opens the chosen devices: one domain for the host lane and one domain per
+//!    rail of the proxy lane, each with one endpoint, one completion queue and one address vector.
+//! 3. The caller exchanges the rails' addresses ([`OfiPort::address`]) and hands the peers' to
+//!    [`OfiPort::insert`].
+//!
+//! # Messages
+//! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send from
+//! what is too long for `fi_inject`. They belong to the rail, and their use to its port: completions
+//! of messages never reach the engine, which only takes what has come in: messages, and the remote
+//! data of peers' writes.
+//!
+//! # Ownership
+//! Every libfabric object has one owner that closes it when dropped, and holds what it was made
+//! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,
+//! fabric. So no order of drops, also out of a half-built state, closes a parent before its child.
+//! Dropping a port closes its endpoints and thereby ends what is in flight (but see [`OfiRegion`]
+//! for providers that bind regions to endpoints).
+//!
+//! # Threads
+//! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
+//! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
+//! does not exist in the other modes (see `objects/domain.rs`).
+
+mod atomic_support;
+mod data_path;
+mod discovery;
+mod environment;
+mod error;
+pub mod fork;
+mod memory;
+mod memory_kinds;
+mod objects;
+mod open;
+mod options;
+mod progress_probe;
+mod provider;
+mod report;
+pub mod signals;
+pub mod topology;
+
+pub use atomic_support::AtomicSupport;
+pub use data_path::port::OfiPort;
+pub use discovery::device::Device;
+pub use discovery::interface::Interface;
+pub use discovery::message_order::MessageOrder;
+pub use discovery::offered::{Offered, offered};
+pub use discovery::remote_data::RemoteData;
+pub use discovery::search::Discovery;
+pub use environment::{EnvironmentWish, environment_wishes};
+pub use error::{OfiError, Refusal};
+pub use memory::device_memory::DirectRefusal;
+pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
+pub use memory::registration::{OfiMemory, OfiRegion};
+pub use memory_kinds::MemoryKinds;
+pub use open::Opened;
+pub use options::{
+    AtomicsChoice, BatchChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading,
+};
+pub use progress_probe::Verdict;
+pub use provider::{Provider, Striping};
+pub use report::{RailReport, Report};

@@ -1,0 +1,189 @@
+//! A completion queue.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libfabric_sys::{
+    FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
+};
+
+use crate::error::{check, port_error};
+use crate::objects::domain::Domain;
+use crate::objects::fabric::{close, opened};
+use engine::port::{POLL_BATCH, PortError};
+
+/// Room for the entries of one poll.
+#[derive(Debug)]
+pub(crate) struct Entries(Box<[MaybeUninit<fi_cq_data_entry>; POLL_BATCH]>);
+
+// SAFETY: plain numbers and addresses; nothing is done with the addresses here.
+unsafe impl Send for Entries {}
+
+impl Entries {
+    pub(crate) fn new() -> Self {
+        Self(Box::new([const { MaybeUninit::uninit() }; POLL_BATCH]))
+    }
+
+    /// The first `count` entries.
+    ///
+    /// # Safety
+    /// They have been written: a read of a queue into this room has answered at least `count`, which
+    /// is at most [`POLL_BATCH`].
+    #[inline(always)]
+    pub(crate) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
+        // SAFETY: by contract.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }
+    }
+}
+
+/// An operation that failed, or the queue itself.
+pub(crate) struct ErrorEntry {
+    /// The context the operation was posted with. Null when no operation is meant.
+    pub(crate) op_context: *mut c_void,
+    pub(crate) error: PortError,
+}
+
+/// Owner of a `fid_cq` in `FI_CQ_FORMAT_DATA`, the shortest format with remote data.
+///
+/// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    /// Never null. Only [`CompletionQueue::replace`] changes it.
+    raw: AtomicPtr<fid_cq>,
+    domain: Arc<Domain>,
+}
+
+impl CompletionQueue {
+    /// Opens a queue for `size` completions.
+    pub(crate) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
+        let mut attr = Padded::<fi_cq_attr>::new();
+        attr.size = size;
+        attr.format = FI_CQ_FORMAT_DATA;
+        attr.wait_obj = FI_WAIT_NONE;
+        let mut raw = ptr::null_mut();
+        let gate = domain.gate().enter();
+        // SAFETY: the domain is open; the attributes are padded for newer libraries.
+        let code =
+            unsafe { fi_cq_open(domain.as_ptr(), attr.as_mut_ptr(), &mut raw, ptr::null_mut()) };
+        drop(gate);
+        check(domain.library(), "fi_cq_open", code)?;
+        let raw = AtomicPtr::new(opened(raw, "fi_cq_open")?.as_ptr());
+        Ok(Self { raw, domain: Arc::clone(domain) })
+    }
+
+    pub(crate) fn as_fid(&self) -> *mut fid {
+        self.as_ptr().cast()
+    }
+
+    fn as_ptr(&self) -> *mut fid_cq {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    /// Takes another queue's place in it, and gives the one it had, to be closed.
+    pub(crate) fn replace(&self, other: CompletionQueue) -> CompletionQueue {
+        let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
+        other.raw.store(old, Ordering::Relaxed);
+        other
+    }
+
+    /// Takes completions; the result of `fi_cq_read`. That many entries are written.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate.
+    #[cfg(test)]
+    pub(crate) unsafe fn read(&self, entries: &mut Entries) -> isize {
+        // SAFETY: open; the rest is the caller's promise.
+        unsafe { self.direct().read(entries) }
+    }
+
+    /// The resolved way to read it.
+    pub(crate) fn direct(&self) -> DirectQueue {
+        // SAFETY: open, and so is its table of operations, which does not change.
+        let read = unsafe { (*(*self.as_ptr()).ops).read };
+        DirectQueue { raw: self.as_ptr(), read: read.unwrap_or(no_read) }
+    }
+
+    /// Takes an error, after `read` has answered `-FI_EAVAIL`. None when there is none
+    /// after all.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate.
+    #[cold]
+    pub(crate) unsafe fn read_error(&self) -> Option<ErrorEntry> {
+        let library = self.domain.library();
+        let mut entry = Padded::<fi_cq_err_entry>::new();
+        // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
+        // in its own memory, valid until the queue is read next.
+        let code = unsafe { fi_cq_readerr(self.as_ptr(), entry.as_mut_ptr(), 0) };
+        if code == -(FI_EAGAIN as isize) || code == 0 {
+            return None;
+        }
+        if code < 0 {
+            let error = port_error(library, "fi_cq_readerr", code as i64);
+            return Some(ErrorEntry { op_context: ptr::null_mut(), error });
+        }
+        let mut error = port_error(library, "completion", entry.err.into());
+        let mut buffer = [0 as c_char; 256];
+        // SAFETY: open; err_data comes from the entry just read; the buffer has the size given.
+        let detail = unsafe {
+            fi_cq_strerror(
+                self.as_ptr(),
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        if !detail.is_null() {
+            // SAFETY: not null; a string that lives at least until the queue is used again.
+            let detail = unsafe { CStr::from_ptr(detail) }.to_string_lossy();
+            if !detail.is_empty() && *detail != *error.text {
+                error.text = format!("{}; the provider: {detail}", error.text);
+            }
+        }
+        Some(ErrorEntry { op_context: entry.op_context, error })
+    }
+}
+
+/// The way to read a queue, resolved once: what `fi_cq_read` looks up at each call.
+///
+/// It does not keep the queue open; [`crate::data_path::port`] keeps both together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectQueue {
+    raw: *mut fid_cq,
+    read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
+}
+
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Send for DirectQueue {}
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Sync for DirectQueue {}
+
+impl DirectQueue {
+    /// Takes completions; the result of `fi_cq_read`. That many entries are written.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate, while the queue is open.
+    #[inline(always)]
+    pub(crate) unsafe fn read(&self, entries: &mut Entries) -> isize {
+        // SAFETY: open; the queue's format is that of the entries, and their number is given.
+        unsafe { (self.read)(self.raw, entries.0.as_mut_ptr().cast(), POLL_BATCH) }
+    }
+}
+
+/// Stands in for a call that the provider does not have.
+unsafe extern "C" fn no_read(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open, and the endpoint bound to it is closed: it owns this queue.
+        unsafe { close(self.domain.library(), "completion queue", self.as_fid()) };
+    }
+}

@@ -1,0 +1,165 @@
+//! An open domain: one device, as used by one lane.
+
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libfabric_sys::{
+    FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_DOMAIN, Library,
+    fi_domain, fid_domain,
+};
+
+use crate::error::check;
+use crate::objects::fabric::{Fabric, close, opened};
+use crate::objects::info::Info;
+use engine::port::{Addressing, PortError};
+
+/// Serialises the calls on one domain where its provider asks for that.
+///
+/// Lanes never share a domain, so with `FI_THREAD_COMPLETION` and `FI_THREAD_SAFE` nothing needs
+/// serialising: a lane is one thread at a time, and registration is safe beside it. With
+/// `FI_THREAD_DOMAIN` every call on the domain counts, registration from other threads included.
+/// Then, and only then, there is a mutex, which each call holds for its own duration. It cannot
+/// deadlock: no call is made under it that takes another gate, and libfabric calls nothing back.
+///
+/// Without the mutex, entering costs one branch that always goes the same way.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Option<Arc<Mutex<()>>>);
+
+impl Gate {
+    /// Whether there is no mutex, so that nobody need enter.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// A call within the gate, out of the way of those who need not enter.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _entered = self.enter();
+        call()
+    }
+
+    /// Waits for other calls on the domain to end, where that is needed.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+        // The mutex guards no data, so a panic elsewhere leaves nothing inconsistent.
+        self.0.as_ref().map(|mutex| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Keys for regions where the provider does not choose them. Never used twice: a peer may hold the key of a region
+/// that is gone.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    /// From one on.
+    Counted(AtomicU64),
+    /// Whoever reaches the rail's port, and does not know one, reaches no memory.
+    Random,
+}
+
+impl Keys {
+    /// Random ones, or those that are counted.
+    pub(crate) fn new(random: bool) -> Self {
+        if random { Self::Random } else { Self::Counted(AtomicU64::new(1)) }
+    }
+
+    fn next(&self) -> Result<u64, PortError> {
+        match self {
+            Self::Counted(next) => Ok(next.fetch_add(1, Ordering::Relaxed)),
+            // Two alike, or one that means none, come up once in 2^60 or so.
+            Self::Random => getrandom::u64().map_err(|error| PortError {
+                call: "drawing a key for memory",
+                code: error.raw_os_error().unwrap_or_default(),
+                text: error.to_string(),
+            }),
+        }
+    }
+}
+
+/// Owner of a `fid_domain`.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    raw: NonNull<fid_domain>,
+    gate: Gate,
+    keys: Keys,
+    info: Arc<Info>,
+    fabric: Arc<Fabric>,
+}
+
+// SAFETY: calls on the domain go through its gate, which gives each threading level what it needs.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(crate) fn open(
+        fabric: Arc<Fabric>,
+        info: Arc<Info>,
+        keys: Keys,
+    ) -> Result<Self, PortError> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the fabric is open, and the info comes from the same library.
+        let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
+        check(info.library(), "fi_domain", code)?;
+        let gated = info.threading() == FI_THREAD_DOMAIN;
+        Ok(Self {
+            raw: opened(raw, "fi_domain")?,
+            gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
+            keys,
+            info,
+            fabric,
+        })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut fid_domain {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn library(&self) -> &'static Library {
+        self.info.library()
+    }
+
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    pub(crate) fn info(&self) -> &Info {
+        &self.info
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The key to ask for when registering.
+    pub(crate) fn next_key(&self) -> Result<u64, PortError> {
+        if self.has(FI_MR_PROV_KEY) { Ok(0) } else { self.keys.next() }
+    }
+
+    pub(crate) fn addressing(&self) -> Addressing {
+        if self.has(FI_MR_VIRT_ADDR) { Addressing::Virtual } else { Addressing::Offset }
+    }
+
+    /// Whether local buffers must be registered.
+    pub(crate) fn needs_desc(&self) -> bool {
+        self.has(FI_MR_LOCAL)
+    }
+
+    /// Whether regions belong to an endpoint.
+    pub(crate) fn binds_regions(&self) -> bool {
+        self.has(FI_MR_ENDPOINT)
+    }
+
+    fn has(&self, mr_mode: i32) -> bool {
+        self.info.mr_mode() & mr_mode != 0
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: open, and everything made from it is closed: each holds this domain in an Arc.
+        unsafe { close(self.library(), "domain", self.raw.as_ptr().cast()) };
+    }
+}

@@ -1,0 +1,575 @@
+//! An endpoint with its completion queue and its address vector.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libfabric_sys::{
+    FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE, FI_RECV,
+    FI_TRANSMIT, Padded, fi_addr_t, fi_atomic, fi_atomicvalid, fi_compare_atomic,
+    fi_compare_atomicvalid, fi_enable, fi_endpoint, fi_ep_bind, fi_fetch_atomic,
+    fi_fetch_atomicvalid, fi_getname, fi_inject, fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov,
+    fi_sendmsg, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
+};
+
+use crate::error::check;
+use crate::fork;
+use crate::objects::address_vector::AddressVector;
+use crate::objects::atomic_calls::{self, Call};
+use crate::objects::completion_queue::CompletionQueue;
+use crate::objects::contexts::AtomicCell;
+use crate::objects::cuda_calls::CudaCalls;
+use crate::objects::domain::Domain;
+use crate::objects::event_queue::EventQueue;
+use crate::objects::fabric::{close, opened};
+use engine::port::PortError;
+use engine::port::fabric_atomic::Row;
+use engine::port::registration::note_unclosed;
+use engine::wire::message::MAX_MESSAGE;
+
+/// The call that an endpoint's resources are made in.
+pub(crate) const ENABLE: &str = "fi_enable";
+
+/// Owner of a `fid_ep`, enabled, and of the objects bound to it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// Never null. Only [`Endpoint::reopen`] changes it.
+    raw: AtomicPtr<fid_ep>,
+    address: Vec<u8>,
+    domain: Arc<Domain>,
+    queue: CompletionQueue,
+    vector: AddressVector,
+    /// What has gone wrong with it, where the provider tells.
+    events: Option<EventQueue>,
+    /// Room in the queue.
+    completions: usize,
+    /// Addresses that the vector is made for.
+    peers: usize,
+    cuda_calls: CudaCalls,
+    closed: bool,
+}
+
+// SAFETY: the pointers are to libfabric objects that may move between threads; who calls when is
+// settled by the unsafe methods' contracts and, for safe ones, by the domain's gate.
+unsafe impl Send for Endpoint {}
+// SAFETY: as above.
+unsafe impl Sync for Endpoint {}
+
+/// One RMA operation, as `fi_write` and `fi_read` take it.
+pub(crate) struct Rma {
+    pub(crate) buf: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+    pub(crate) peer: fi_addr_t,
+    pub(crate) remote: u64,
+    pub(crate) key: u64,
+    pub(crate) context: *mut c_void,
+}
+
+/// One atomic operation, as [`Endpoint::atomic`] takes it.
+pub(crate) struct AtomicPost {
+    pub(crate) cell: *mut AtomicCell,
+    /// Descriptor of the cell.
+    pub(crate) desc: *mut c_void,
+    pub(crate) peer: fi_addr_t,
+    pub(crate) remote: u64,
+    pub(crate) key: u64,
+    pub(crate) context: *mut c_void,
+}
+
+/// A buffer of a message, as `fi_sendmsg` and `fi_recv` take it.
+#[derive(Debug)]
+pub(crate) struct MessageBuffer {
+    pub(crate) buf: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+    pub(crate) context: *mut c_void,
+}
+
+// SAFETY: addresses alone; what they point to is handed to libfabric by unsafe calls only, whose
+// callers see to the threads.
+unsafe impl Send for MessageBuffer {}
+
+impl Endpoint {
+    /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
+    /// `peers`; with an event queue, where there are `events` of it.
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        completions: usize,
+        peers: usize,
+        events: bool,
+    ) -> Result<Self, PortError> {
+        let queue = CompletionQueue::open(domain, completions)?;
+        let vector = AddressVector::open(domain, peers)?;
+        let events = events.then(|| EventQueue::open(domain.fabric())).transpose()?;
+        let (raw, cuda_calls) = open_enabled(domain, &queue, &vector, events.as_ref())?;
+        // From here on an early return closes the endpoint, then queue and vector.
+        let mut endpoint = Self {
+            raw: AtomicPtr::new(raw.as_ptr()),
+            address: Vec::new(),
+            domain: Arc::clone(domain),
+            queue,
+            vector,
+            events,
+            completions,
+            peers,
+            cuda_calls,
+            closed: false,
+        };
+        endpoint.address = name_of(domain, raw)?;
+        Ok(endpoint)
+    }
+
+    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others take
+    /// their places. Gives the new address. What the vector knows is inserted again and posted to as before.
+    ///
+    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of libfabric
+    /// 2.x crashes on the first post to an address that was inserted before (with `FI_THREAD_COMPLETION`
+    /// each queue has a domain of its own inside, whose copy of the vector lacks the peers).
+    ///
+    /// # Errors
+    /// The provider opens no other. Nothing has changed then.
+    ///
+    /// # Safety
+    /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both again
+    /// before it uses them; no region is bound to it.
+    pub(crate) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
+        // What is opened here is closed on an early return, the endpoint before the others.
+        let queue = CompletionQueue::open(&self.domain, self.completions)?;
+        let vector = AddressVector::open(&self.domain, self.peers)?;
+        let (raw, _) = open_enabled(&self.domain, &queue, &vector, self.events.as_ref())?;
+        let ready = name_of(&self.domain, raw).and_then(|address| {
+            vector.insert_all_of(&self.vector, address.len())?;
+            Ok(address)
+        });
+        let address = ready.inspect_err(|_| {
+            let _gate = self.domain.gate().enter();
+            // SAFETY: open, and nobody else has it.
+            unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) };
+        })?;
+        let old = self.raw.swap(raw.as_ptr(), Ordering::Relaxed);
+        let old_queue = self.queue.replace(queue);
+        let old_vector = self.vector.replace(vector);
+        let gate = self.domain.gate().enter();
+        // SAFETY: open, of no use to anybody any more, and closed before its queue and its vector.
+        // Contexts and buffers of what was in flight outlive it.
+        if !unsafe { close(self.domain.library(), "endpoint", old.cast()) } {
+            note_unclosed();
+        }
+        drop(gate);
+        drop((old_queue, old_vector));
+        // What is there is of the endpoint that is gone.
+        while self.trouble().is_some() {}
+        Ok(address)
+    }
+
+    /// What has gone wrong with it and belongs to no operation, once.
+    pub(crate) fn trouble(&self) -> Option<PortError> {
+        self.events.as_ref()?.error()
+    }
+
+    /// Closes it, if that was not done. Nothing of it is used any more.
+    pub(crate) fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open; regions bound to it are closed: they hold its rail. Operations in flight
+        // are dropped by the provider, and their contexts outlive this call (see `Rail`). Queue and
+        // vector, being fields, are closed after it, when the gate is free again.
+        if !unsafe { close(self.domain.library(), "endpoint", self.as_fid()) } {
+            note_unclosed();
+        }
+    }
+
+    /// The address that peers insert.
+    pub(crate) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    pub(crate) fn as_fid(&self) -> *mut fid {
+        self.as_ptr().cast()
+    }
+
+    #[inline]
+    fn as_ptr(&self) -> *mut fid_ep {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    /// Whether transfers may call CUDA.
+    pub(crate) fn cuda_calls(&self) -> &CudaCalls {
+        &self.cuda_calls
+    }
+
+    #[inline]
+    pub(crate) fn queue(&self) -> &CompletionQueue {
+        &self.queue
+    }
+
+    pub(crate) fn vector(&self) -> &AddressVector {
+        &self.vector
+    }
+
+    /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
+    ///
+    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
+    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. The buffer and the context are valid until
+    /// the operation completes or the endpoint is closed.
+    #[inline]
+    pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
+        let ep = self.as_ptr();
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+
+    /// Posts a write that also reports `data` in the completion queue of the target. As
+    /// [`Self::write`] else.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline]
+    pub(crate) unsafe fn write_data(&self, op: &Rma, data: u64) -> isize {
+        let ep = self.as_ptr();
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_writedata(ep, buf, len, desc, data, peer, remote, key, context) }
+    }
+
+    /// As [`Self::write`], with the word that another write follows at once (`FI_MORE`).
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    pub(crate) unsafe fn write_more(&self, op: &Rma) -> isize {
+        let local = iovec { iov_base: op.buf, iov_len: op.len };
+        let remote = fi_rma_iov { addr: op.remote, len: op.len, key: op.key };
+        let mut desc = op.desc;
+        let mut message = Padded::<fi_msg_rma>::new();
+        message.msg_iov = &local;
+        message.desc = &mut desc;
+        message.iov_count = 1;
+        message.addr = op.peer;
+        message.rma_iov = &remote;
+        message.rma_iov_count = 1;
+        message.context = op.context;
+        let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | FI_MORE;
+        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
+        // promise.
+        unsafe { fi_writemsg(self.as_ptr(), message.as_mut_ptr(), flags) }
+    }
+
+    /// The resolved way.
+    pub(crate) fn direct(&self) -> Direct {
+        // SAFETY: open, and so are its tables of operations, which do not change.
+        let (write, read) = unsafe {
+            let table = (*self.as_ptr()).rma;
+            ((*table).write, (*table).read)
+        };
+        // SAFETY: as above.
+        let inject = unsafe { (*(*self.as_ptr()).msg).inject };
+        Direct {
+            raw: self.as_ptr(),
+            write: write.unwrap_or(no_write),
+            read: read.unwrap_or(no_read),
+            inject: inject.unwrap_or(no_inject),
+            inject_size: self.domain.info().inject_size().min(MAX_MESSAGE),
+        }
+    }
+
+    /// Posts a read.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline]
+    pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
+        let ep = self.as_ptr();
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+
+    /// Whether the endpoint carries out a row of the table of atomics.
+    pub(crate) fn has_atomic(&self, row: Row) -> bool {
+        let (call, datatype, op) = atomic_calls::call_of(row);
+        let ep = self.as_ptr();
+        let mut count = 0;
+        let _gate = self.domain.gate().enter();
+        // SAFETY: enabled; the count is a local.
+        let code = unsafe {
+            match call {
+                Call::Plain => fi_atomicvalid(ep, datatype, op, &mut count),
+                Call::Fetch => fi_fetch_atomicvalid(ep, datatype, op, &mut count),
+                Call::Compare => fi_compare_atomicvalid(ep, datatype, op, &mut count),
+            }
+        };
+        code == 0 && count > 0
+    }
+
+    /// Posts an atomic operation with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. The cell and the context are valid, and
+    /// nobody else uses them, until the operation completes or the endpoint is closed. The endpoint
+    /// was opened with `FI_ATOMIC`.
+    pub(crate) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
+        let (call, datatype, verb) = atomic_calls::call_of(row);
+        let AtomicPost { cell, desc, peer, remote, key, context } = *op;
+        let ep = self.as_ptr();
+        // SAFETY: enabled; the cell is valid by the caller's promise, as is the rest.
+        unsafe {
+            let operand = (&raw mut (*cell).operand).cast::<c_void>();
+            let compare = (&raw mut (*cell).compare).cast::<c_void>();
+            let result = (&raw mut (*cell).result).cast::<c_void>();
+            match call {
+                Call::Plain => {
+                    fi_atomic(ep, operand, 1, desc, peer, remote, key, datatype, verb, context)
+                }
+                Call::Fetch => fi_fetch_atomic(
+                    ep, operand, 1, desc, result, desc, peer, remote, key, datatype, verb, context,
+                ),
+                Call::Compare => fi_compare_atomic(
+                    ep, operand, 1, desc, compare, desc, result, desc, peer, remote, key, datatype,
+                    verb, context,
+                ),
+            }
+        }
+    }
+
+    /// Sends a message that is copied before this returns, and never completes. Native tcp reports
+    /// nothing of one that fails later, so its sender learns that from missing acknowledgements.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. The message is at most as long as the
+    /// transmit attributes' `inject_size`: providers copy a longer one over their own memory.
+    #[inline]
+    pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
+        // SAFETY: enabled; the bytes are only read, and only during the call.
+        unsafe { fi_inject(self.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
+    }
+
+    /// Sends a message that completes when its buffer is free again.
+    ///
+    /// Not with `fi_send`, which takes the endpoint's flags: with `FI_DELIVERY_COMPLETE` the peer's
+    /// tcp provider answers each message, and native tcp then moves 180 thousand messages of 32
+    /// bytes a second instead of 610 thousand (libfabric 2.5.1, both ends on one core). The engine's
+    /// peers acknowledge what matters.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. Buffer and context are valid, the buffer
+    /// unchanged, until the operation completes or the endpoint is closed.
+    #[inline]
+    pub(crate) unsafe fn send(&self, buffer: &MessageBuffer, peer: fi_addr_t) -> isize {
+        let memory = iovec { iov_base: buffer.buf, iov_len: buffer.len };
+        let mut desc = buffer.desc;
+        let mut message = Padded::<fi_msg>::new();
+        message.msg_iov = &memory;
+        message.desc = &mut desc;
+        message.iov_count = 1;
+        message.addr = peer;
+        message.context = buffer.context;
+        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
+        // promise.
+        unsafe { fi_sendmsg(self.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
+    }
+
+    /// Posts a buffer for a message from anybody.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. Nobody touches the buffer, and it and the
+    /// context are valid, until the operation completes or the endpoint is closed.
+    #[inline]
+    pub(crate) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
+        let MessageBuffer { buf, len, desc, context } = *buffer;
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_recv(self.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
+    }
+}
+
+/// `fi_getname`, with as much room as it takes.
+fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> {
+    let library = domain.library();
+    let mut address = vec![0_u8; 128];
+    // The second round has the room that the first one asked for.
+    for _ in 0..2 {
+        let mut len = address.len();
+        // SAFETY: enabled; the buffer has the length given.
+        let code = unsafe { fi_getname(raw.as_ptr(), address.as_mut_ptr().cast(), &mut len) };
+        if code == -(FI_ETOOSMALL as i32) || len > address.len() {
+            address = vec![0; len];
+            continue;
+        }
+        check(library, "fi_getname", code)?;
+        address.truncate(len);
+        fork::note_rails(&[&address]);
+        return Ok(address);
+    }
+    check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
+    Ok(address)
+}
+
+/// Opens an endpoint, binds it to its queues and its vector, and enables it.
+fn open_enabled(
+    domain: &Arc<Domain>,
+    queue: &CompletionQueue,
+    vector: &AddressVector,
+    events: Option<&EventQueue>,
+) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
+    let library = domain.library();
+    let mut raw = ptr::null_mut();
+    let _gate = domain.gate().enter();
+    // SAFETY: the domain is open, and the info is the one it was opened with.
+    let code =
+        unsafe { fi_endpoint(domain.as_ptr(), domain.info().as_ptr(), &mut raw, ptr::null_mut()) };
+    check(library, "fi_endpoint", code)?;
+    let opened = opened(raw, "fi_endpoint")?;
+    let enable = || {
+        let mut cuda_calls = CudaCalls::NotAsked;
+        // SAFETY: endpoint, queues and vector are open and of one fabric.
+        unsafe {
+            check(
+                library,
+                "fi_ep_bind (cq)",
+                fi_ep_bind(raw, queue.as_fid(), FI_TRANSMIT | FI_RECV),
+            )?;
+            check(library, "fi_ep_bind (av)", fi_ep_bind(raw, vector.as_fid(), 0))?;
+            if let Some(events) = events {
+                check(library, "fi_ep_bind (eq)", fi_ep_bind(raw, events.as_fid(), 0))?;
+            }
+            if domain.info().reaches_devices() {
+                cuda_calls = CudaCalls::forbid(library, raw);
+            }
+            check(library, ENABLE, fi_enable(raw))?;
+        }
+        Ok(cuda_calls)
+    };
+    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|_| {
+        // SAFETY: open, and nobody else has it.
+        unsafe { close(library, "endpoint", raw.cast()) };
+    })
+}
+
+/// The way of an endpoint's writes and reads, resolved once: what [`Endpoint::write`] and
+/// [`Endpoint::read`] look up at each call.
+///
+/// It does not keep the endpoint open; [`crate::data_path::port`] keeps both together.
+#[derive(Clone, Copy, Debug)]
+pub struct Direct {
+    raw: *mut fid_ep,
+    write: Write,
+    read: Read,
+    inject: Inject,
+    inject_size: usize,
+}
+
+/// `fi_inject` as the provider has it.
+type Inject = unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> isize;
+
+/// `fi_write` as the provider has it.
+type Write = unsafe extern "C" fn(
+    *mut fid_ep,
+    *const c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    u64,
+    u64,
+    *mut c_void,
+) -> isize;
+
+/// `fi_read` as the provider has it.
+type Read = unsafe extern "C" fn(
+    *mut fid_ep,
+    *mut c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    u64,
+    u64,
+    *mut c_void,
+) -> isize;
+
+/// Stands in for a call that the provider does not have.
+unsafe extern "C" fn no_write(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: usize,
+    _: *mut c_void,
+    _: fi_addr_t,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+/// As [`no_write`].
+unsafe extern "C" fn no_read(
+    _: *mut fid_ep,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: fi_addr_t,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+// SAFETY: as for `Endpoint`.
+unsafe impl Send for Direct {}
+// SAFETY: as for `Endpoint`.
+unsafe impl Sync for Direct {}
+
+/// As [`no_write`].
+unsafe extern "C" fn no_inject(_: *mut fid_ep, _: *const c_void, _: usize, _: fi_addr_t) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+impl Direct {
+    /// Longest message for [`Direct::inject`].
+    #[inline(always)]
+    pub(crate) fn inject_size(&self) -> usize {
+        self.inject_size
+    }
+
+    /// As [`Endpoint::inject`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::inject`], and the endpoint is open.
+    #[inline(always)]
+    pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
+        // SAFETY: the caller's promise.
+        unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
+    }
+
+    /// As [`Endpoint::write`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::write`], and the endpoint is open.
+    #[inline(always)]
+    pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: the caller's promise.
+        unsafe { (self.write)(self.raw, buf, len, desc, peer, remote, key, context) }
+    }
+
+    /// As [`Endpoint::read`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::read`], and the endpoint is open.
+    #[inline(always)]
+    pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: the caller's promise.
+        unsafe { (self.read)(self.raw, buf, len, desc, peer, remote, key, context) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

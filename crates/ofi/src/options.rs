@@ -1,0 +1,148 @@
+//! What this layer is asked for. Whoever opens a fabric makes it, out of what users have set.
+
+use libfabric_sys::DEFAULT_LIBRARY;
+
+use crate::provider::Provider;
+use crate::topology::Distance;
+
+/// How libfabric is loaded, searched and opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The libfabric to load, a name or a path.
+    pub library: String,
+    /// The provider to use.
+    pub provider: Provider,
+    /// The one fabric to use, where a provider has several; none is the first that answers.
+    pub fabric: Option<String>,
+    /// Which devices become rails, and in which order.
+    pub devices: Devices,
+    /// Most rails of the proxy lane.
+    pub max_nic_per_pe: u8,
+    /// Progress to ask libfabric for.
+    pub progress: Progress,
+    /// The threading level to ask for first.
+    pub threading: Threading,
+    /// Most segments in flight on one rail; 0 takes what the provider offers.
+    pub queue_depth: u32,
+    /// Longest segment in bytes; 0 takes the provider's limit.
+    pub max_segment: u64,
+    /// Who carries out atomics.
+    pub atomics: AtomicsChoice,
+    /// Whether puts that others follow are posted together.
+    pub batch_rma: BatchChoice,
+    /// Whether NICs reach device memory by themselves.
+    pub gpu_direct: GpuDirect,
+    /// How far from a GPU a NIC may be to reach its memory by itself.
+    pub gdr_level: Distance,
+    /// Whether a rail that fails is done without.
+    pub rail_loss: RailLoss,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            library: String::from(DEFAULT_LIBRARY),
+            provider: Provider::Auto,
+            fabric: None,
+            devices: Devices::Any,
+            max_nic_per_pe: 16,
+            progress: Progress::Auto,
+            threading: Threading::Completion,
+            queue_depth: 0,
+            max_segment: 0,
+            atomics: AtomicsChoice::Auto,
+            batch_rma: BatchChoice::Auto,
+            gpu_direct: GpuDirect::Auto,
+            gdr_level: Distance::Pxb,
+            rail_loss: RailLoss::SurvivedWhereShown,
+        }
+    }
+}
+
+/// Which devices become rails. A device is named by its domain, interface or NIC, or by an IP
+/// address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Devices {
+    /// All that the provider offers.
+    Any,
+    /// These, in this order. A device named twice gives two rails.
+    Include(Vec<String>),
+    /// All but these.
+    Exclude(Vec<String>),
+}
+
+/// Progress to ask libfabric for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// `FI_PROGRESS_AUTO` first, then `FI_PROGRESS_MANUAL`.
+    Auto,
+    /// `FI_PROGRESS_MANUAL` only.
+    Manual,
+}
+
+/// Threading level to ask libfabric for first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threading {
+    /// `FI_THREAD_COMPLETION`.
+    Completion,
+    /// `FI_THREAD_DOMAIN`.
+    Domain,
+    /// `FI_THREAD_SAFE`.
+    Safe,
+}
+
+/// Who carries out atomics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicsChoice {
+    /// The fabric where it does so in hardware, else the target.
+    Auto,
+    /// The fabric.
+    Native,
+    /// The target's proxy thread.
+    Target,
+}
+
+/// Whether puts that others follow are posted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchChoice {
+    /// Where the provider gains from it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Whether NICs reach device memory by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuDirect {
+    /// Where the fabric can; else it is staged.
+    Auto,
+    /// Always: what the fabric does not take is an error.
+    Always,
+    /// Never: all device memory is staged.
+    Never,
+}
+
+/// Whether a rail that fails is done without, if there are several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RailLoss {
+    /// It ends the job.
+    EndsJob,
+    /// It is done without where the provider is known to allow that.
+    SurvivedWhereShown,
+    /// Also where nobody has tried.
+    SurvivedWherePossible,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The defaults, for tests of this layer, with the libfabric that `OFI_TEST_LIBRARY` names.
+    pub(crate) fn options() -> Options {
+        let defaults = Options::default();
+        let library = std::env::var("OFI_TEST_LIBRARY").unwrap_or(defaults.library);
+        Options { library, ..Options::default() }
+    }
+}

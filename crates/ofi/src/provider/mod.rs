@@ -1,0 +1,234 @@
+//! Providers: what is known of each, in one profile, every fact with its source.
+//!
+//! A profile starts from [`profile::CAUTIOUS`], which is right for any provider whatever it does, and states only what
+//! somebody has found out about this one. No profile is made from another, and nothing outside this room
+//! compares the name of a provider: it asks for the fact. `docs/adding-a-provider.md` is the way to a new one.
+
+mod cxi;
+mod efa;
+#[macro_use]
+mod fact;
+mod profile;
+mod rxm;
+mod shm;
+mod tcp;
+mod variable;
+mod verbs;
+
+use std::fmt;
+
+pub(crate) use fact::Fact;
+pub use profile::Striping;
+pub(crate) use profile::{Nic, Profile, Reopening};
+pub(crate) use variable::{Variable, Wanted};
+
+/// A libfabric provider, as the user names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Provider {
+    /// The first that works of: efa, cxi, verbs, tcp.
+    Auto,
+    /// AWS Elastic Fabric Adapter (`efa`).
+    Efa,
+    /// HPE Slingshot (`cxi`).
+    Cxi,
+    /// InfiniBand and RoCE (`verbs;ofi_rxm`).
+    Verbs,
+    /// TCP sockets: the native `tcp` provider where it has reliable datagram endpoints (libfabric
+    /// 1.18 and newer), else `tcp;ofi_rxm`.
+    Tcp,
+    /// `tcp;ofi_rxm` whatever the version.
+    TcpRxm,
+    /// Shared memory, for PEs on one host (`shm`).
+    Shm,
+}
+
+impl Provider {
+    /// Every choice by its name.
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("efa", Self::Efa),
+        ("cxi", Self::Cxi),
+        ("verbs", Self::Verbs),
+        ("tcp", Self::Tcp),
+        ("tcp;ofi_rxm", Self::TcpRxm),
+        ("shm", Self::Shm),
+    ];
+
+    /// Every choice.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::NAMES.iter().map(|&(_, provider)| provider)
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, provider)| provider == self);
+        f.write_str(name.map_or("", |(name, _)| *name))
+    }
+}
+
+/// What to try for the user's choice, in order.
+pub(crate) fn candidates(provider: Provider) -> &'static [&'static Profile] {
+    use {cxi::CXI, efa::EFA, shm::SHM, tcp::TCP, tcp::TCP_RXM, verbs::VERBS};
+    match provider {
+        Provider::Auto => &[&EFA, &CXI, &VERBS, &TCP, &TCP_RXM],
+        Provider::Efa => &[&EFA],
+        Provider::Cxi => &[&CXI],
+        Provider::Verbs => &[&VERBS],
+        // Libfabric 1.17 has connected endpoints only in its tcp provider.
+        Provider::Tcp => &[&TCP, &TCP_RXM],
+        Provider::TcpRxm => &[&TCP_RXM],
+        Provider::Shm => &[&SHM],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::provider::fact::Source;
+    use crate::provider::profile::CAUTIOUS;
+
+    /// The profiles, each once, with the facts in which they differ from the cautious one.
+    const DIFFER: [(Provider, &[&str]); 6] = [
+        (
+            Provider::Efa,
+            &[
+                "nic",
+                "fabrics",
+                "data_takes_receives",
+                "missing",
+                "registers_beside",
+                "events",
+                "remote_data",
+                "device_memory",
+                "dma_bufs",
+            ],
+        ),
+        (
+            Provider::Cxi,
+            &[
+                "nic",
+                "environment",
+                "order_of_writes_costs",
+                "completions",
+                "hardware_atomics",
+                "batches",
+                "device_memory",
+                "copies_little",
+                "dma_bufs",
+                "reopening",
+            ],
+        ),
+        (
+            Provider::Verbs,
+            &[
+                "by_address",
+                "nic",
+                "environment",
+                "enabling_refused",
+                "progress_thread",
+                "registers_beside",
+                "avoids_auto",
+                "device_memory",
+                "dma_bufs",
+                "reopening",
+            ],
+        ),
+        (
+            Provider::Tcp,
+            &[
+                "interfaces",
+                "by_address",
+                "registers_beside",
+                "messages_follow_writes",
+                "remote_data",
+                "outlives_receives",
+                "longest_message",
+                "random_keys",
+                "reopening",
+                "striping",
+            ],
+        ),
+        (
+            Provider::TcpRxm,
+            &[
+                "interfaces",
+                "by_address",
+                "progress_thread",
+                "registers_beside",
+                "avoids_auto",
+                "messages_follow_writes",
+                "remote_data",
+                "outlives_receives",
+                "longest_message",
+                "random_keys",
+                "reopening",
+                "striping",
+            ],
+        ),
+        (
+            Provider::Shm,
+            &[
+                "one_host",
+                "separate_rails",
+                "registers_beside",
+                "remote_data",
+                "longest_message",
+                "atomics_always_fetch",
+                "random_keys",
+                "reopening",
+                "striping",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn a_fact_that_differs_from_the_cautious_one_has_a_source() {
+        for (provider, differ) in DIFFER {
+            let profile = candidates(provider)[0];
+            let facts = profile.facts().into_iter().zip(CAUTIOUS.facts());
+            let mut found = Vec::new();
+            for ((name, fact), (_, cautious)) in facts {
+                let told = format!("{}: {name} is {}: {}", profile.name, fact.value, fact.why);
+                assert!(!fact.why.is_empty(), "{told}: and why?");
+                match fact.source {
+                    Source::NotExamined => {
+                        assert_eq!(fact.value, cautious.value, "{told}: who says so?");
+                    }
+                    Source::Manual(of) | Source::Code(of) | Source::Seen(of) => {
+                        assert!(of.len() > 4, "{told}: who says so?");
+                    }
+                }
+                if fact.value != cautious.value {
+                    println!("{told} ({})", fact.source);
+                    found.push(name);
+                }
+            }
+            // A fact that is new, or gone, is meant.
+            assert_eq!(found, differ, "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn the_page_about_adding_a_provider_has_every_fact() {
+        let page = include_str!("../../../../docs/adding-a-provider.md");
+        for (name, _) in CAUTIOUS.facts() {
+            assert!(page.contains(&format!("`{name}`")), "say what a wrong {name} costs");
+        }
+    }
+
+    #[test]
+    fn every_choice_of_the_user_is_tried_and_has_a_profile_of_its_own() {
+        let first = |choice: Provider| candidates(choice)[0].name;
+        let named: BTreeSet<&str> = DIFFER.iter().map(|&(choice, _)| first(choice)).collect();
+        assert_eq!(named.len(), DIFFER.len());
+        for choice in Provider::all() {
+            let listed = DIFFER.iter().any(|&(of, _)| of == choice);
+            assert!(listed || choice == Provider::Auto, "{choice}: say how it differs");
+            assert!(candidates(choice).iter().all(|profile| named.contains(profile.name)));
+        }
+        assert!(!named.contains(CAUTIOUS.name), "it is nobody's");
+    }
+}

@@ -1,0 +1,94 @@
+//! The report of what was opened, in words.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use libfabric_sys::Version;
+
+use crate::discovery::message_order::MessageOrder;
+use crate::discovery::remote_data::RemoteData;
+use crate::progress_probe::Verdict;
+use crate::provider::Striping;
+use engine::port::Addressing;
+
+/// What was asked for, what was got, and what is open. Its `Display` is one line.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The provider with its layers.
+    pub provider: String,
+    /// The provider's own version.
+    pub provider_version: Version,
+    /// The version of libfabric.
+    pub library_version: Version,
+    /// The name or path libfabric was loaded by.
+    pub library: String,
+    /// Progress and threading asked for, when the provider accepted.
+    pub asked: String,
+    /// Data progress that the provider answered with.
+    pub progress: String,
+    /// Threading level that the provider answered with.
+    pub threading: String,
+    /// Memory registration mode that the provider answered with.
+    pub mr_mode: String,
+    /// How peers address registered memory, on every rail.
+    pub addressing: Addressing,
+    /// Whether data really moves by itself.
+    pub verdict: Verdict,
+    /// Whether messages stay behind the writes before them, on every rail.
+    pub message_order: MessageOrder,
+    /// Whether writes may carry remote data, on every rail.
+    pub remote_data: RemoteData,
+    /// How puts and gets are cut, where the settings do not say.
+    pub striping: Striping,
+    /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
+    pub rails: Vec<RailReport>,
+    /// Devices that could not be opened, one line each.
+    pub failures: Vec<String>,
+}
+
+/// One open rail.
+#[derive(Clone, Debug)]
+pub struct RailReport {
+    /// Its name in messages.
+    pub name: String,
+    /// Libfabric's name of the domain.
+    pub domain: String,
+    /// The fabric: what has the same name reaches one another. It is libfabric's name, with the rail's number where
+    /// rails are separate.
+    pub fabric: String,
+    /// The NIC in sysfs, for NICs.
+    pub pci_path: Option<PathBuf>,
+    /// Most operations in flight.
+    pub depth: u32,
+    /// Largest operation in bytes.
+    pub max_segment: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
+             threading {}; mr_mode {}; messages ordered behind writes: {} ({}); \
+             remote data: {} ({}); {} rail(s):",
+            self.library_version,
+            self.library,
+            self.provider,
+            self.asked,
+            self.progress,
+            if self.verdict.truly_automatic { "truly" } else { "not" },
+            self.verdict.reason,
+            self.threading,
+            self.mr_mode,
+            if self.message_order.kept { "yes" } else { "no" },
+            self.message_order.reason,
+            if self.remote_data.offered { "yes" } else { "no" },
+            self.remote_data.reason,
+            self.rails.len()
+        )?;
+        for rail in &self.rails {
+            write!(f, " {} (depth {})", rail.name, rail.depth)?;
+        }
+        Ok(())
+    }
+}

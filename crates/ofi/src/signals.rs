@@ -1,0 +1,90 @@
+//! Signals of the program, which threads of ours and of the providers' do not take.
+//!
+//! A signal for the process goes to any thread that does not block it. A program's handlers expect the program's
+//! threads, and one that runs in the middle of a provider's call may wait for what that call holds.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::thread::{Builder, JoinHandle};
+
+/// As long as this lives, its thread takes no signal but those that are about the thread itself, nor do threads that are
+/// started by it.
+#[expect(missing_debug_implementations, reason = "a guard: there is nothing to show")]
+pub struct Blocked {
+    before: libc::sigset_t,
+    /// It is about the thread that has made it.
+    _here: PhantomData<*const ()>,
+}
+
+impl Blocked {
+    /// Blocks them for the calling thread, until it is dropped.
+    pub fn here() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        let own = [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGSYS,
+        ];
+        // SAFETY: sets to write to, the first of which is filled before it is read. The last call fails for a wrong first
+        // argument only, so the second set is written.
+        let before = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for signal in own {
+                libc::sigdelset(all.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            before.assume_init()
+        };
+        Self { before, _here: PhantomData }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: a set that was written when this was made.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
+        };
+    }
+}
+
+/// Starts a thread that takes none of the program's signals.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let _blocked = Blocked::here();
+    Builder::new().name(String::from(name)).spawn(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_blocked(signal: i32) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: a set to write to, which the call does.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    fn threads_of_ours_take_no_signal_and_others_take_what_they_did() {
+        let signals = [libc::SIGINT, libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1, libc::SIGCHLD];
+        let blocked = move || signals.map(is_blocked);
+        let faults = || is_blocked(libc::SIGSEGV) || is_blocked(libc::SIGBUS);
+        let before = blocked();
+        let there = spawn("test", move || (blocked(), faults())).unwrap().join().unwrap();
+        assert_eq!(there, ([true; 5], false));
+        assert_eq!(blocked(), before);
+    }
+}
