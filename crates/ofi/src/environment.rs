@@ -1,7 +1,7 @@
 //! The environment that providers read when libfabric starts: set here, and nowhere else, where the user has not.
 //!
 //! Providers take these choices from the environment alone. libfabric reads it at the first question, so it is set once,
-//! between loading the library, whose version matters, and asking. Decision 36 has the reasons.
+//! between loading the library, whose version matters, and asking. Decision 27 has the reasons.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -149,7 +149,7 @@ fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
     let why = variable.value.why;
     info!("provider {provider}: {name} is set to {}: {why}", value.to_string_lossy());
     // SAFETY: no other thread reads the environment by other means than the standard library or changes it meanwhile. That is
-    // the program's to keep, which calls NVSHMEM's init; decision 36.
+    // the program's to keep, which calls NVSHMEM's init; decision 27.
     unsafe {
         std::env::set_var(name, value);
     }

@@ -4,7 +4,7 @@
 //!
 //! Two jobs, one after the other. In the first, heaps are memory of the host and rails fail. In the second, every other heap is
 //! on a device that the fabric does not reach, and user threads take part: neither has a promise where rails fail
-//! (`docs/decisions/0020-rail-health.md`), so links are slow there, and processes stopped.
+//! (`docs/decisions/0020-failover.md`), so links are slow there, and processes stopped.
 //!
 //! Some seconds of each are tests. `make soak` has as many minutes as it is told, and `docs/reliability.md` its figures.
 

@@ -35,7 +35,7 @@ pub(super) fn choose(library: &'static Library, opening: &Opening<'_>) -> Result
         (fi::FI_PROGRESS_MANUAL, fi::FI_THREAD_SAFE),
     ];
     let mut last = refused("fi_getinfo", "nothing was asked");
-    // As in the plugin: its decision 9.
+    // As in the plugin: its decision 27.
     let skipped = usize::from(opening.provider.ends_with(RXM));
     for (progress, threading) in ladder.into_iter().skip(skipped) {
         match query(library, opening, progress, threading) {
