@@ -123,6 +123,33 @@ fn staged_bytes_go_another_way_into_registered_memory() {
     assert_ne!(looks.counted(|rail| rail.reissued), [0, 0]);
 }
 
+/// Requests that have arrived wait there for the bytes of a put before them, which the peer reads over a path that has failed.
+/// That takes longer than the timeout, and costs none of the paths that they have come by.
+#[test]
+fn requests_that_wait_at_the_peer_are_not_lost() {
+    const LEN: usize = 1024;
+    for rail in [0, 1] {
+        let mut looks = Looks::at(&Shape { staged: 0b0100, ..shape() });
+        looks.fabric.link_down((Pe(1), RailId(rail)), (Pe(0), RailId(1 - rail)));
+        let (handle, scratch) = (looks.members[0].scratch_handle, looks.members[0].scratch);
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at >> 8 ^ at) as u8).collect();
+        looks.fabric.store(Pe(0), scratch, &bytes);
+        for at in [0, 1, 2] {
+            let part = looks.targets.part((scratch, &handle), 1, at * LEN, LEN);
+            looks.members[0].lane.begin(&part).unwrap();
+        }
+        looks.members[0].lane.fence(Pe(1)).unwrap();
+        (0..4).for_each(|_| looks.add(1));
+        let waited = looks.changes(8 * TIMEOUT, Looks::is_done);
+        assert!(matches!(waited[..], [(look, true)] if look > TIMEOUT + 1), "{waited:?}");
+        assert_eq!(looks.failures(), [0, 0], "rail {rail} of the peer");
+        assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 4);
+        for at in [0, 1, 2] {
+            assert!(looks.fabric.load(Pe(1), looks.members[1].base + at * LEN, LEN) == bytes);
+        }
+    }
+}
+
 /// In looks: twice the timeout, and what news may take.
 #[test]
 fn the_last_path_has_its_time_of_grace_to_the_look() {

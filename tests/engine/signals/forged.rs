@@ -10,6 +10,13 @@ use super::Targets;
 use crate::as_entry::AsEntry as _;
 use crate::job::{FIRST_REGION, Job, Shape, seal};
 
+/// An acknowledgement from PE 0, with what it says to have arrived.
+fn ack_of(seq: Seq, ack: Seq) -> Vec<u8> {
+    let mut packet = Packet::EMPTY;
+    seal(&Message { from: Pe(0), seq, ack, behind: 0, body: Body::Ack }, 1, &mut packet);
+    packet.bytes().to_vec()
+}
+
 /// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
 #[test]
 fn messages_from_outside_of_the_job_are_dropped() {
@@ -34,13 +41,8 @@ fn messages_from_outside_of_the_job_are_dropped() {
         ("not sealed, from nowhere", uncovered(9, Seq(0))),
         ("unknown PE", atomic_message(9, first, FIRST_REGION, 0)),
         ("out of the window", atomic_message(0, Seq(5000), FIRST_REGION, 0)),
-        ("acknowledges what was not sent", {
-            let mut packet = Packet::EMPTY;
-            let ack = first.next();
-            let message = Message { from: Pe(0), seq: Seq(0), ack, behind: 0, body: Body::Ack };
-            seal(&message, 1, &mut packet);
-            packet.bytes().to_vec()
-        }),
+        ("acknowledges what was not sent", ack_of(first, first.next())),
+        ("says that what was not sent has arrived", ack_of(first.next(), first)),
     ];
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);

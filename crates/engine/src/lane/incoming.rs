@@ -95,7 +95,8 @@ impl<P: Port> Lane<P> {
             return Some("its sender is no PE of the job");
         }
         let link = self.core.streams.find(from).and_then(|stream| stream.link.as_deref());
-        if link.map_or(FIRST, |link| link.next).is_before(ack) {
+        let sent = link.map_or(FIRST, |link| link.next);
+        if sent.is_before(ack) || matches!(body, Body::Ack) && sent.is_before(seq) {
             return Some("it acknowledges what was not sent");
         }
         let is_beyond = link.map_or_else(
@@ -168,10 +169,10 @@ impl<P: Port> Lane<P> {
         let Some(stream) = self.core.streams.find_mut(pe) else { return };
         let link = stream.link();
         match message.body {
-            Body::Ack => return,
+            Body::Ack => return link.has_arrived_there(message.seq),
             Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
             Body::AckRequest => {
-                link.asked(message.seq);
+                link.asked(message.seq, self.core.recovers);
                 if self.core.recovers {
                     self.core.take_turns(pe);
                 }

@@ -54,7 +54,7 @@ impl<P: Port> Core<P> {
             let (seq, body) = if link.request_due {
                 (link.requested(), Body::AckRequest)
             } else {
-                (Seq(0), Body::Ack)
+                (link.received.prefix(), Body::Ack)
             };
             let due = link.request_due || link.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, packet) {

@@ -137,12 +137,15 @@ impl Recovery {
             let mut unheard = None;
             let mut asks = false;
             if let Some(link) = stream.link.as_deref_mut() {
-                let waits = link.oldest != NIL && stream.lost_writes == 0;
-                asks = peer.look((link.ack_received, link.received.prefix()), waits, now);
+                // What is there, and waits for what it comes behind, is not lost, however long.
+                let missing = messages.first_missing(link);
+                let waits = missing.is_some() && stream.lost_writes == 0;
+                let stands = peer.look((link.heard(), link.received.prefix()), waits, now);
+                asks = stands || missing.is_none() && link.oldest != NIL;
                 if asks {
                     link.ask_again();
                 }
-                if let Some((rail, _)) = messages.rail_of(link.oldest) {
+                if let Some(rail) = missing {
                     pings = now - peer.unheard >= *timeout / 2;
                     if judges && peer.is_unheard(rail, now, *timeout) {
                         peer.unheard = now;
@@ -302,8 +305,8 @@ impl PeerHealth {
         asked || self.grace.is_some() || self.paths.iter().any(is_open)
     }
 
-    /// Takes in what the peer has acknowledged, and which messages of it are here. Whether acknowledgements that are
-    /// waited for have not come.
+    /// Takes in what the peer is known to have had, and which messages of it are here. Whether nothing was heard of some that
+    /// may be lost.
     fn look(&mut self, seen: (Seq, Seq), waits: bool, now: u32) -> bool {
         let before = self.seen.replace(seen);
         if before.unwrap_or((FIRST, FIRST)) != seen {

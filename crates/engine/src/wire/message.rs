@@ -8,7 +8,7 @@
 //! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
 //! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
 //! | 2..4 | sender's PE |
-//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about; for a reply, that of the request; about rails, that of what is said; zero for what has none |
+//! | 4..8 | number of the message in its stream; for an ack, all before it has arrived, if not been carried out; for an ack request, the number it asks about; for a reply, that of the request; about rails, that of what is said; zero for what has none |
 //! | 8..12 | acknowledges everything of the reverse stream before this number |
 //! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the slot of the ticket; else zero |
 //!
@@ -69,7 +69,7 @@ const _: () = assert!(MAX_EAGER >= 64);
 /// What a message asks for or tells.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Body<'a> {
-    /// Nothing but the acknowledgement in the head.
+    /// Nothing but the head: its number is that of the first message which has not arrived.
     Ack,
     /// Acknowledge the message with the head's number as soon as everything up to it has arrived.
     AckRequest,
@@ -144,7 +144,7 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Its sender; below 65536, as NVSHMEM's PEs are.
     pub from: Pe,
-    /// Its number. A reply has that of its request; what is about rails has a number of its own, or zero, which is the same over all
+    /// Its number. A reply has that of its request, an ack that of the first message of the reverse stream that has not arrived; what is about rails has a number of its own, or zero, which is the same over all
     /// paths; all others without a number carry zero.
     pub seq: Seq,
     /// Everything of the reverse stream before this number has arrived.
@@ -425,12 +425,7 @@ impl<'a> Message<'a> {
             KIND_ACK | KIND_ACK_REQUEST => {
                 exactly(HEAD)?;
                 zero(u64::from(code) | u64::from(word))?;
-                if kind == KIND_ACK_REQUEST {
-                    Body::AckRequest
-                } else {
-                    zero(seq.0.into())?;
-                    Body::Ack
-                }
+                if kind == KIND_ACK_REQUEST { Body::AckRequest } else { Body::Ack }
             }
             KIND_ATOMIC => {
                 exactly(ATOMIC)?;

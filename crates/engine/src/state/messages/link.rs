@@ -38,6 +38,8 @@ pub(crate) struct Link {
     pub(crate) newest: u32,
     /// The latest acknowledgement that the peer has given.
     pub(crate) ack_received: Seq,
+    /// Everything before this number has arrived, as the peer has said last; it may wait there for what it comes behind.
+    arrived: Seq,
     /// Messages that have a slot and have not left.
     pub(crate) unsent: u32,
     /// Answers sent and not acknowledged, of those messages.
@@ -100,6 +102,7 @@ impl Link {
             oldest: NIL,
             newest: NIL,
             ack_received: FIRST,
+            arrived: FIRST,
             unsent: 0,
             answers: 0,
             is_noted: false,
@@ -156,6 +159,20 @@ impl Link {
             self.requested = self.next;
             self.request_due = true;
         }
+    }
+
+    /// The peer says that everything before this number has arrived.
+    #[inline]
+    pub(crate) fn has_arrived_there(&mut self, seq: Seq) {
+        if self.arrived.is_before(seq) {
+            self.arrived = seq;
+        }
+    }
+
+    /// Everything before this number is known to have arrived at the peer, carried out or not.
+    pub(crate) fn heard(&self) -> Seq {
+        let Self { arrived, ack_received, .. } = *self;
+        if arrived.is_before(ack_received) { ack_received } else { arrived }
     }
 
     /// Whether another message may be sent: the peer remembers no more than a window.
@@ -305,14 +322,15 @@ impl Link {
         self.requested
     }
 
-    /// The peer asks for everything before `seq` to be acknowledged.
-    pub(crate) fn asked(&mut self, seq: Seq) {
+    /// The peer asks for everything before `seq` to be acknowledged. If it `recovers` it is told at once what has arrived
+    /// and waits here, or it would take it for lost.
+    pub(crate) fn asked(&mut self, seq: Seq, recovers: bool) {
         self.wanted = match self.wanted {
             Some(wanted) if seq.is_before(wanted) => Some(wanted),
             _ => Some(seq),
         };
         // What waits for its data may wait long; what is before it need not.
-        if self.unapplied.is_some() && self.ack() != self.ack_sent {
+        if self.unapplied.is_some() && (recovers || self.ack() != self.ack_sent) {
             self.ack_due = true;
         }
         self.check_wanted();

@@ -344,9 +344,11 @@ impl MessageTable {
         self.seq_of(index)
     }
 
-    /// The rail of a message, and its segment.
-    pub(crate) fn rail_of(&self, index: u32) -> Option<(RailId, u32)> {
-        self.slots.get(index as usize).map(|slot| (slot.rail, slot.segment))
+    /// The rail of the oldest message of a link that its peer has not said to be there.
+    pub(crate) fn first_missing(&self, link: &Link) -> Option<RailId> {
+        let heard = link.heard();
+        let mut slots = self.list(link.oldest).map(|index| &self.slots[index as usize]);
+        slots.find(|slot| !slot.seq.is_before(heard)).map(|slot| slot.rail)
     }
 
     /// The messages of a link that `so` says of, by rail, have to be sent again. How many there are.

@@ -91,10 +91,10 @@ fn half_a_window_is_acknowledged_unasked_and_what_is_asked_for_as_soon_as_it_is_
     assert!(link.ack_due);
     link.carried(link.ack());
     assert!(!link.ack_due);
-    link.asked(Seq(seq.0.wrapping_add(2)));
+    link.asked(Seq(seq.0.wrapping_add(2)), false);
     assert!(!link.ack_due, "two of them are not here");
-    link.asked(Seq(seq.0.wrapping_add(3)));
-    link.asked(Seq(seq.0.wrapping_add(1)));
+    link.asked(Seq(seq.0.wrapping_add(3)), false);
+    link.asked(Seq(seq.0.wrapping_add(1)), false);
     for _ in 0..2 {
         arrive(&mut link, &mut seq);
         assert!(!link.ack_due, "the furthest question counts");
@@ -154,7 +154,8 @@ fn slots_count_for_the_segments_that_they_stand_for() {
     let beside = table.take_beside(2).unwrap();
     assert_eq!((table.segments(), table.left), (1, 2));
     table.forget_segment(index);
-    assert_eq!((table.segments(), table.rail_of(index)), (0, Some((RailId(0), NIL))));
+    assert_eq!(table.segments(), 0);
+    assert_eq!(table.named_by(MessageTable::token(index, FIRST)), Some((index, NIL)));
     table.give_beside(beside);
     table.give_beside(index);
     assert_eq!((table.segments(), table.left), (0, 4));
@@ -227,17 +228,41 @@ fn a_peer_that_asks_gets_what_is_new_before_a_signal_that_waits() {
     let seq = |number: u32| Seq(FIRST.0.wrapping_add(number));
     let mut link = Link::new(Pe(1));
     link.received.arrive(seq(0));
-    link.asked(seq(3));
+    link.asked(seq(3), true);
     assert!(!link.ack_due && !link.has_order(), "nothing waits here, and the rest is on its way");
     for number in 1..4 {
         link.received.arrive(seq(number));
     }
     link.waits_for_data(Some(seq(2)));
-    link.asked(seq(4));
+    link.asked(seq(4), false);
     assert!(link.ack_due && link.ack() == seq(2));
     link.carried(link.ack());
-    link.asked(seq(4));
+    link.asked(seq(4), false);
     assert!(!link.ack_due, "there is nothing new");
+    link.asked(seq(4), true);
+    assert!(link.ack_due, "it would take for lost what waits here");
+}
+
+#[test]
+fn what_is_missing_is_the_first_that_the_peer_has_not_said_to_be_there() {
+    let seq = |number: u32| Seq(FIRST.0.wrapping_add(number));
+    let (mut table, mut link) = (MessageTable::new(4), Link::new(Pe(1)));
+    assert_eq!(table.first_missing(&link), None);
+    for rail in [2, 0, 1] {
+        send(&mut table, &mut link, rail);
+    }
+    let missing = |table: &MessageTable, link: &Link| table.first_missing(link).map(|rail| rail.0);
+    assert_eq!(missing(&table, &link), Some(2));
+    link.has_arrived_there(seq(2));
+    link.has_arrived_there(seq(1));
+    assert_eq!((link.heard(), missing(&table, &link)), (seq(2), Some(1)), "what is late says less");
+    link.has_arrived_there(seq(3));
+    assert_eq!(missing(&table, &link), None, "none is acknowledged, and all are there");
+    assert_eq!(ack(&mut table, &mut link, seq(3)), 3);
+    send(&mut table, &mut link, 1);
+    assert_eq!((link.heard(), missing(&table, &link)), (seq(3), Some(1)));
+    link.ack_received = seq(4);
+    assert_eq!(link.heard(), seq(4), "what is acknowledged is there");
 }
 
 #[test]
