@@ -123,6 +123,24 @@ fn staged_bytes_go_another_way_into_registered_memory() {
     assert_ne!(looks.counted(|rail| rail.reissued), [0, 0]);
 }
 
+/// So does one that finds another rail already for the request to the peer, as its own takes none.
+#[test]
+fn a_staged_get_that_is_asked_for_over_another_rail_has_its_descriptor() {
+    const LEN: usize = 4096;
+    for rail in [0, 1] {
+        let mut looks = Looks::at(&Shape { staged: 0b0100, ..shape() });
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at >> 8 ^ at) as u8).collect();
+        looks.fabric.store(Pe(1), looks.members[1].base, &bytes);
+        looks.fabric.refuse_messages(Pe(0), RailId(rail), true);
+        let (handle, scratch) = (looks.members[0].scratch_handle, looks.members[0].scratch);
+        let part = looks.targets.part((scratch, &handle), 1, 0, LEN);
+        looks.members[0].lane.begin(&Request { direction: Direction::Read, ..part }).unwrap();
+        (0..8 * TIMEOUT).for_each(|_| looks.next());
+        assert!(looks.is_done());
+        assert!(looks.fabric.load(Pe(0), scratch, LEN) == bytes, "rail {rail}");
+    }
+}
+
 /// Requests that have arrived wait there for the bytes of a put before them, which the peer reads over a path that has failed.
 /// That takes longer than the timeout, and costs none of the paths that they have come by.
 #[test]

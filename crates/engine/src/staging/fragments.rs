@@ -416,7 +416,10 @@ impl Staging {
             core.messages.forget_fragment(message);
         }
         self.state().fragment(token).remote_end = RemoteEnd::Exposed(from);
-        self.fetch(core, token);
+        match self.describe_anew(core, token) {
+            Ok(()) => self.fetch(core, token),
+            Err(error) => self.fail_fragment(core, token, error),
+        }
         self.start_waiting(core);
     }
 

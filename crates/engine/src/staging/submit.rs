@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::error::EngineError;
-use crate::ids::{LaneKind, Pe, RailId};
+use crate::ids::{LaneKind, Pe, RailId, Token};
 use crate::port::copies::Reach;
-use crate::port::{Direction, Local, Port};
+use crate::port::{Direction, Local, Port, PortError};
 use crate::posting::Core;
 use crate::request::{LocalSide, Request, refused};
 use crate::staging::Staging;
@@ -201,6 +201,32 @@ impl Staging {
         }
         let exposed = Exposure { slot: view.place, stamp: view.stamp, offset: offset as u64 };
         Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
+    }
+
+    /// A fragment of which the peer was asked, perhaps over another rail than it was to be, reads into its local memory next:
+    /// with the descriptor of the rail that it is on now.
+    pub(crate) fn describe_anew<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+    ) -> Result<(), PortError> {
+        let rail = core.segments[token.0].rail;
+        let fragment = self.state().fragment(token);
+        let (addr, len) = (fragment.memory, fragment.len);
+        let LocalEnd::Fabric { desc, .. } = &mut fragment.local_end else { return Ok(()) };
+        if !core.recovers || !core.needs_desc {
+            return Ok(());
+        }
+        core.regions.sync();
+        match core.regions.desc_at(addr, len, rail) {
+            Some(found) => *desc = found,
+            None if core.port.takes_unregistered() => {}
+            None => {
+                let text = String::from("its local memory is not registered any more");
+                return Err(PortError { call: "reading", code: 0, text });
+            }
+        }
+        Ok(())
     }
 
     /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
