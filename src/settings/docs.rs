@@ -5,8 +5,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::Settings;
-use super::table::{PREFIX, TABLE, WITHOUT_EFFECT};
+use super::table::{DEBUG, DEBUG_ACCEPTS, DEBUG_DOC, For, PREFIX, Settings, TABLE, WITHOUT_EFFECT};
 use crate::logging;
 
 const HEAD: &str = "\
@@ -15,63 +14,69 @@ const HEAD: &str = "\
 <!-- Made from src/settings/table.rs and src/logging/config.rs. Do not edit by hand: run
      UPDATE_DOCS=1 cargo test --lib settings::docs -->
 
-Every setting is an environment variable, read once when NVSHMEM starts the transport. Names of
-values may be in upper or lower case. An empty value counts as not set. A value that is not
-accepted stops the transport with a message; several are all reported. An unknown variable that
-begins with `NVSHMEM_LIBFABRIC_` is reported and ignored.
+Settings are environment variables, read once when NVSHMEM starts the transport. Values that are
+names may be in upper or lower case, and an empty value is no value. If a value is refused, the
+transport does not start, and the error lists every refused value with what is accepted. Unknown
+variables that begin with `NVSHMEM_LIBFABRIC_`, and those of earlier versions, are ignored with a
+warning. `nvshmem-libfabric info --only settings` shows what is in force.
+
+## For users
 ";
 
-fn entry(page: &mut String, name: &str, accepts: &str, default: &str, doc: &str) {
-    let written = write!(
-        page,
-        "\n### `{name}`\n\n{}\n\n- Accepts: {}\n- Default: {default}\n",
-        wrap(doc, ""),
-        wrap(accepts, "  "),
-    );
-    written.expect("a string takes all text");
+const NVIDIA: &str = "
+## NVIDIA's names
+
+";
+
+const KEYS: &str = "
+## Debug keys
+
+For experts and tests: `NVSHMEM_LIBFABRIC_DEBUG=queue_depth=2,signals=chained`. They may change with
+any version. An unknown key, and one that is there twice, is refused.
+";
+
+const LOGGING: &str = "
+## Logging
+
+NVSHMEM's own variables, with the same meaning for this transport.
+";
+
+fn table(first: &str) -> String {
+    format!("\n| {first} | accepts | default | |\n|---|---|---|---|\n")
 }
 
-/// Breaks lines before column 100, with `indent` before each but the first.
-fn wrap(text: &str, indent: &str) -> String {
-    let mut lines = String::new();
-    // The first line of an entry follows "- Accepts: ".
-    let mut column = if indent.is_empty() { 0 } else { "- Accepts: ".len() };
-    for word in text.split(' ') {
-        if column > indent.len() && column + 1 + word.len() > 99 {
-            lines.push('\n');
-            lines.push_str(indent);
-            column = indent.len();
-        } else if !lines.is_empty() {
-            lines.push(' ');
-            column += 1;
-        }
-        lines.push_str(word);
-        column += word.len();
+fn row(page: &mut String, name: &str, accepts: &str, default: &str, doc: &str) {
+    writeln!(page, "| `{name}` | {accepts} | {default} | {doc} |")
+        .expect("a string takes all text");
+}
+
+fn rows(page: &mut String, who: For) {
+    let defaults = Settings::default();
+    for setting in TABLE.iter().filter(|setting| setting.who == who) {
+        let default = format!("`{}`", (setting.show)(&defaults));
+        row(page, setting.name, &(setting.accepts)(), &default, setting.doc);
     }
-    lines
 }
 
 fn render() -> String {
-    let defaults = Settings::default();
-    let mut page = String::from(HEAD);
-    page.push_str("\n## The transport\n");
-    for setting in TABLE {
-        let default = format!("`{}`", (setting.show)(&defaults));
-        entry(&mut page, setting.name, &(setting.accepts)(), &default, setting.doc);
+    let mut page = String::from(HEAD) + &table("variable");
+    rows(&mut page, For::Users);
+    row(&mut page, DEBUG, DEBUG_ACCEPTS, "`none`", DEBUG_DOC);
+    page.push_str(KEYS);
+    page.push_str(&table("key"));
+    rows(&mut page, For::Debug);
+    page.push_str(NVIDIA);
+    for setting in TABLE.iter().filter(|setting| setting.who == For::Nvidia) {
+        writeln!(page, "- `{}` ({}): {}", setting.name, (setting.accepts)(), setting.doc)
+            .expect("a string takes all text");
     }
-    page.push_str(
-        "\n## Logging\n\nNVSHMEM's own variables, with the same meaning for this transport.\n",
-    );
-    for variable in logging::VARIABLES {
-        entry(&mut page, variable.name, variable.accepts, variable.default, variable.doc);
-    }
-    page.push_str(
-        "\n## Accepted without effect\n\nNVIDIA's own libfabric transport has these. They steer \
-         machinery that this one does not have;\nsetting them is harmless and noted in the log at \
-         level INFO.\n\n",
-    );
     for name in WITHOUT_EFFECT {
-        writeln!(page, "- `{name}`").expect("a string takes all text");
+        writeln!(page, "- `{name}`: accepted without effect.").expect("a string takes all text");
+    }
+    page.push_str(LOGGING);
+    page.push_str(&table("variable"));
+    for variable in logging::VARIABLES {
+        row(&mut page, variable.name, variable.accepts, variable.default, variable.doc);
     }
     page
 }
@@ -88,11 +93,20 @@ fn the_page_is_made_from_the_table() {
         written == page,
         "docs/settings.md is out of date: UPDATE_DOCS=1 cargo test --lib settings::docs"
     );
+}
+
+#[test]
+fn users_have_few_settings_with_whole_sentences() {
+    let is_ours = |name: &str| name.starts_with(PREFIX) || name == "NVSHMEM_DISABLE_GDRCOPY";
+    let recorder = |name: &str| name.starts_with("NVSHMEM_LIBFABRIC_TRACE");
+    let users = TABLE.iter().filter(|setting| setting.who == For::Users && !recorder(setting.name));
+    assert!(users.count() < 24, "with {DEBUG}, at most 24");
     for setting in TABLE {
-        // NVIDIA's own names have a shorter one.
-        let ours = setting.name.starts_with(PREFIX) || setting.name == "NVSHMEM_DISABLE_GDRCOPY";
-        assert!(ours, "{}", setting.name);
-        assert!(written.contains(&format!("### `{}`\n", setting.name)), "{}", setting.name);
+        let is_key = setting.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        assert_eq!(is_key, setting.who == For::Debug, "{}", setting.name);
+        assert!(is_key || is_ours(setting.name), "{}", setting.name);
         assert!(setting.doc.ends_with('.'), "{}: whole sentences", setting.name);
+        let cells = (setting.accepts)() + setting.doc;
+        assert!(!cells.contains('|'), "{}: a cell of a table", setting.name);
     }
 }

@@ -8,8 +8,8 @@ use thiserror::Error;
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{name}={given:?} is refused: {reason}. Accepted: {accepted}")]
 pub struct Refused {
-    /// The variable.
-    pub name: &'static str,
+    /// The variable; with `=key` behind it where it is a debug key's value.
+    pub name: String,
     /// Its value, as it was given.
     pub given: String,
     /// What is wrong with it.

@@ -4,11 +4,9 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
-use log::Level;
-
-use super::Settings;
 use super::error::{Refused, SettingsError};
-use super::table::{PREFIX, Setting, TABLE, WITHOUT_EFFECT};
+use super::notice::{Notice, near};
+use super::table::{DEBUG, DEBUG_ACCEPTS, DEBUG_DOC, For, PREFIX, Setting, Settings, TABLE};
 
 /// Where a value came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,12 +29,12 @@ impl fmt::Display for Source {
 /// Where the values of a [`Settings`] came from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sources {
-    /// The variables that were set. All others are defaults.
+    /// The variables and debug keys that were set. All others are defaults.
     from_environment: Vec<&'static str>,
 }
 
 impl Sources {
-    /// Where the value of the variable `name` came from.
+    /// Where the value of a variable or debug key came from.
     pub fn of(&self, name: &str) -> Source {
         if self.from_environment.contains(&name) { Source::Environment } else { Source::Default }
     }
@@ -53,49 +51,6 @@ pub struct Row {
     pub source: Source,
     /// What the setting does.
     pub doc: &'static str,
-}
-
-/// Something about the environment that the user should hear of, and that is no error.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Notice {
-    /// A variable with our prefix that we do not know, perhaps misspelt.
-    Unknown {
-        /// The variable.
-        name: String,
-        /// The known variable that is spelt most like it, when one is close.
-        nearest: Option<&'static str>,
-    },
-    /// A variable of NVIDIA's own libfabric transport that changes nothing here.
-    WithoutEffect {
-        /// The variable.
-        name: &'static str,
-    },
-}
-
-impl Notice {
-    /// The level to log it at.
-    pub fn level(&self) -> Level {
-        match self {
-            Self::Unknown { .. } => Level::Warn,
-            Self::WithoutEffect { .. } => Level::Info,
-        }
-    }
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown { name, nearest: Some(nearest) } => {
-                write!(f, "{name} is not a known setting and is ignored; did you mean {nearest}?")
-            }
-            Self::Unknown { name, nearest: None } => {
-                write!(f, "{name} is not a known setting and is ignored")
-            }
-            Self::WithoutEffect { name } => {
-                write!(f, "{name} is accepted and has no effect in this transport")
-            }
-        }
-    }
 }
 
 impl Settings {
@@ -122,59 +77,109 @@ impl Settings {
         V: AsRef<OsStr>,
     {
         let ours = select(variables);
+        let value = |name| ours.iter().find(|(set, _)| set == name).map(|(_, value)| value);
         let mut settings = Self::default();
         let mut refused = Vec::new();
-        for setting in TABLE {
-            let Some((_, value)) = ours.iter().find(|(name, _)| name == setting.name) else {
-                continue;
-            };
-            match settings.apply(setting, value) {
-                Ok(()) => settings.sources.from_environment.push(setting.name),
-                Err(error) => refused.push(error),
-            }
+        for setting in variables_of_their_own() {
+            let Some(value) = value(setting.name) else { continue };
+            refused.extend(settings.apply(setting, setting.name, value).err());
+        }
+        for entry in value(DEBUG).iter().flat_map(|keys| entries(keys)) {
+            refused.extend(settings.apply_key(&entry).err());
         }
         settings.derive();
         if refused.is_empty() {
-            Ok((settings, notices(ours.iter().map(|(name, _)| name.as_str()))))
+            Ok((settings, ours.iter().filter_map(|(name, _)| Notice::of(name)).collect()))
         } else {
             Err(SettingsError { refused })
         }
     }
 
-    /// Every setting with its value and where that came from, in the order of the documentation.
+    /// Every variable with its value and where that came from, in the order of the documentation. That of the debug keys,
+    /// the last, has those that are set.
     pub fn describe(&self) -> Vec<Row> {
-        TABLE
-            .iter()
-            .map(|setting| Row {
-                name: setting.name,
-                value: (setting.show)(self),
-                source: self.sources.of(setting.name),
-                doc: setting.doc,
-            })
-            .collect()
+        let row = |setting: &Setting| Row {
+            name: setting.name,
+            value: (setting.show)(self),
+            source: self.sources.of(setting.name),
+            doc: setting.doc,
+        };
+        let is_set = |key: &&Setting| self.sources.of(key.name) == Source::Environment;
+        let keys: Vec<String> =
+            keys().filter(is_set).map(|key| format!("{}={}", key.name, (key.show)(self))).collect();
+        let (value, source) = match keys.is_empty() {
+            true => (String::from(NO_KEYS), Source::Default),
+            false => (keys.join(","), Source::Environment),
+        };
+        let keys = Row { name: DEBUG, value, source, doc: DEBUG_DOC };
+        variables_of_their_own().map(row).chain([keys]).collect()
     }
 
     /// What follows from other settings, unless it is set.
     fn derive(&mut self) {
         let Some(deadline) = self.fail_after else { return };
-        if self.sources.of("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS") == Source::Default {
+        if self.sources.of("bootstrap_seconds") == Source::Default {
             let beyond = deadline.saturating_add(Duration::from_secs(60));
             self.bootstrap_patience = self.bootstrap_patience.max(beyond);
         }
     }
 
-    fn apply(&mut self, setting: &Setting, value: &OsStr) -> Result<(), Refused> {
+    fn apply(&mut self, setting: &Setting, name: &str, value: &OsStr) -> Result<(), Refused> {
         let outcome = match value.to_str() {
             Some(text) => (setting.set)(self, text.trim()),
             None => Err(String::from("not valid UTF-8")),
         };
         outcome.map_err(|reason| Refused {
-            name: setting.name,
+            name: String::from(name),
             given: value.to_string_lossy().into_owned(),
             reason,
             accepted: (setting.accepts)(),
-        })
+        })?;
+        self.sources.from_environment.push(setting.name);
+        Ok(())
     }
+
+    /// Takes in an entry of the list of debug keys.
+    fn apply_key(&mut self, entry: &str) -> Result<(), Refused> {
+        let refuse = |reason: String, accepted: String| {
+            Err(Refused { name: String::from(DEBUG), given: String::from(entry), reason, accepted })
+        };
+        let parts = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+        let Some((key, value)) = parts.filter(|(key, value)| !key.is_empty() && !value.is_empty())
+        else {
+            return refuse(String::from("a key or its value is missing"), DEBUG_ACCEPTS.into());
+        };
+        let Some(setting) = keys().find(|setting| setting.name == key) else {
+            let names = || keys().map(|setting| setting.name);
+            let (near, all) = (near(key, names()), names().collect::<Vec<_>>());
+            let listed = if near.is_empty() { all } else { near };
+            return refuse(format!("there is no key {key:?}"), listed.join(", "));
+        };
+        if self.sources.of(key) == Source::Environment {
+            return refuse(format!("{key} is there twice"), String::from("each key once"));
+        }
+        self.apply(setting, &format!("{DEBUG}={key}"), OsStr::new(value))
+    }
+}
+
+/// The value of the variable of debug keys where none is set.
+const NO_KEYS: &str = "none";
+
+/// The settings that are variables.
+pub(super) fn variables_of_their_own() -> impl Iterator<Item = &'static Setting> {
+    TABLE.iter().filter(|setting| setting.who != For::Debug)
+}
+
+/// The debug keys.
+pub(super) fn keys() -> impl Iterator<Item = &'static Setting> {
+    TABLE.iter().filter(|setting| setting.who == For::Debug)
+}
+
+/// The entries of a list of debug keys. What is no text is in no key's value either.
+fn entries(list: &OsStr) -> Vec<String> {
+    let text = list.to_string_lossy();
+    let text = text.trim();
+    if text == NO_KEYS { Vec::new() } else { text.split(',').map(String::from).collect() }
 }
 
 /// The variables with our prefix that have a value.
@@ -189,57 +194,10 @@ where
             (name.as_ref().to_string_lossy().into_owned(), Box::from(value.as_ref()))
         })
         .filter(|(name, value): &(String, Box<OsStr>)| {
-            let ours = name.starts_with(PREFIX) || TABLE.iter().any(|known| known.name == name);
+            let ours = name.starts_with(PREFIX) || variables_of_their_own().any(|v| v.name == name);
             ours && !value.to_string_lossy().trim().is_empty()
         })
         .collect()
-}
-
-/// What to say about the names of variables that are set.
-fn notices<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    for name in names {
-        if TABLE.iter().any(|setting| setting.name == name) {
-            continue;
-        }
-        notices.push(match WITHOUT_EFFECT.iter().find(|&&known| known == name) {
-            Some(name) => Notice::WithoutEffect { name },
-            None => Notice::Unknown { name: String::from(name), nearest: nearest(name) },
-        });
-    }
-    notices
-}
-
-/// The known variable spelt most like `name`, when at most a third of its own part differs.
-fn nearest(name: &str) -> Option<&'static str> {
-    let own = name.strip_prefix(PREFIX)?;
-    let known = TABLE.iter().map(|setting| setting.name).chain(WITHOUT_EFFECT.iter().copied());
-    known
-        .filter_map(|candidate| {
-            let other = candidate.strip_prefix(PREFIX)?;
-            let distance = edit_distance(own, other);
-            (distance * 3 <= other.len()).then_some((distance, candidate))
-        })
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// How many letters must be put in, taken out or replaced to turn one text into the other
-/// (Levenshtein's distance), whatever their case.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<u8> = b.bytes().map(|byte| byte.to_ascii_uppercase()).collect();
-    // The distances from the part of `a` read so far to every beginning of `b`.
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().map(|byte| byte.to_ascii_uppercase()).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -247,12 +205,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
-    use crate::settings::{
-        ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
-        StripeThreshold, WordsChoice, YieldWhen,
-    };
-    use ofi::topology::Distance;
-    use ofi::{AtomicsChoice, BatchChoice, Devices, GpuDirect, Progress, Provider, Threading};
+    use ofi::{BatchChoice, Devices, RailLoss};
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -262,108 +215,74 @@ mod tests {
         load(variables).expect_err("refused").refused
     }
 
+    /// Those of debug keys.
+    fn refused_keys(list: &str) -> Vec<String> {
+        refusals(&[(DEBUG, list)]).iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn an_empty_environment_gives_the_defaults() {
         let (settings, notices) = load(&[("PATH", "/bin"), ("NVSHMEM_DEBUG", "INFO")]).unwrap();
         assert_eq!(notices, []);
-        assert_eq!(settings.provider, Provider::Auto);
-        assert_eq!(settings.devices, Devices::Any);
         assert_eq!(settings.max_nic_per_pe, 16);
         assert_eq!(settings.warn_after, Some(Duration::from_secs(10)));
         assert_eq!(settings.fail_after, Some(Duration::from_secs(120)));
-        assert_eq!(settings.library, "libfabric.so.1");
+        assert_eq!(settings.ofi(), ofi::Options::default());
         assert!(settings.describe().iter().all(|row| row.source == Source::Default));
     }
 
     #[test]
-    fn every_setting_is_read() {
-        let variables = [
-            ("NVSHMEM_LIBFABRIC_PROVIDER", "TCP;OFI_RXM"),
-            ("NVSHMEM_LIBFABRIC_FABRIC", "127.0.0.0/8"),
-            ("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2"),
-            ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2"),
-            ("NVSHMEM_LIBFABRIC_PROGRESS", "manual"),
-            ("NVSHMEM_LIBFABRIC_THREADING", "safe"),
-            ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "1"),
-            ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "64K"),
-            ("NVSHMEM_LIBFABRIC_RAIL_BALANCE", "Round_Robin"),
-            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "Never"),
-            ("NVSHMEM_LIBFABRIC_STRIPE_SEGMENT", "1M"),
-            ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "Chained"),
-            ("NVSHMEM_LIBFABRIC_ATOMICS", "native"),
-            ("NVSHMEM_LIBFABRIC_BATCH_RMA", "always"),
-            ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes"),
-            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "64k"),
-            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256"),
-            ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "Program"),
-            ("NVSHMEM_LIBFABRIC_WORDS", "GDRCopy"),
-            ("NVSHMEM_DISABLE_GDRCOPY", "1"),
-            ("NVSHMEM_LIBFABRIC_GPU_DIRECT", "Always"),
-            ("NVSHMEM_LIBFABRIC_GDR_LEVEL", "PHB"),
-            ("NVSHMEM_LIBFABRIC_CONSISTENCY", "write-read"),
-            ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
-            ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
-            ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", "4"),
-            ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0"),
-            ("NVSHMEM_LIBFABRIC_YIELD", "never"),
-            ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
-            ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", "/tmp/Pages"),
-            ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", "USR2"),
-            ("NVSHMEM_LIBFABRIC_TRACE", "/tmp/Trace-%p"),
-            ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1M"),
-            ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711"),
-            ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "8"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "64K"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_SLEEP", "0"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_PIN", "no"),
-            ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1"),
+    fn every_setting_is_read_and_shown() {
+        // What is given, and what is shown for it.
+        let given = [
+            ("NVSHMEM_LIBFABRIC_PROVIDER", "TCP;OFI_RXM", "tcp;ofi_rxm"),
+            ("NVSHMEM_LIBFABRIC_FABRIC", "127.0.0.0/8", "127.0.0.0/8"),
+            ("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1, 127.0.0.2", "127.0.0.1,127.0.0.2"),
+            ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2", "2"),
+            ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1", "/opt/lib/libfabric.so.1"),
+            ("NVSHMEM_LIBFABRIC_RAIL_BALANCE", "Round_Robin", "round_robin"),
+            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "64K", "65536"),
+            ("NVSHMEM_LIBFABRIC_ATOMICS", "native", "native"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "64k", "65536"),
+            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256", "256"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "Program", "program"),
+            ("NVSHMEM_LIBFABRIC_GPU_DIRECT", "Always", "always"),
+            ("NVSHMEM_LIBFABRIC_GDR_LEVEL", "PHB", "phb"),
+            ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0", "0"),
+            ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 ", "7"),
+            ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", "4", "4"),
+            ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0", "0"),
+            ("NVSHMEM_LIBFABRIC_YIELD", "never", "never"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p", "/tmp/of-pe-%p"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", "/tmp/Pages", "/tmp/Pages"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", "USR2", "usr2"),
+            ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711", "host0:4711"),
+            ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
+            ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes", "true"),
+            ("NVSHMEM_LIBFABRIC_TRACE", "/tmp/Trace-%p", "/tmp/Trace-%p"),
+            ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1M", "1048576"),
+            (
+                DEBUG,
+                "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,signals=Chained,\
+                 batch_rma=always,words=GDRCopy,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 channel_slots=64K,channel_sleep=0,channel_pin=no",
+                "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,signals=chained,\
+                 batch_rma=always,words=gdrcopy,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 channel_slots=65536,channel_sleep=0,channel_pin=false",
+            ),
         ];
-        assert_eq!(variables.len(), TABLE.len(), "a setting is missing here");
-        let (settings, notices) = load(&variables).unwrap();
+        let (settings, notices) = load(&given.map(|(name, value, _)| (name, value))).unwrap();
         assert_eq!(notices, []);
-        assert_eq!(settings.provider, Provider::TcpRxm);
-        assert_eq!(settings.fabric.as_deref(), Some("127.0.0.0/8"));
-        assert_eq!(
-            settings.devices,
-            Devices::Include(vec!["127.0.0.1".into(), "127.0.0.2".into()])
-        );
-        assert_eq!(settings.max_nic_per_pe, 2);
-        assert_eq!(settings.progress, Progress::Manual);
-        assert_eq!(settings.threading, Threading::Safe);
-        assert_eq!(settings.queue_depth, 1);
-        assert_eq!(settings.max_segment, 65536);
-        assert_eq!(settings.rail_balance, RailBalance::RoundRobin);
-        assert_eq!(settings.stripe_threshold, StripeThreshold::Never);
-        assert_eq!(settings.stripe_segment, 1 << 20);
-        assert_eq!(settings.signal_engine, SignalChoice::Chained);
-        assert_eq!(settings.atomics, AtomicsChoice::Native);
-        assert_eq!(settings.batch_rma, BatchChoice::Always);
-        assert_eq!(settings.batching(), BatchChoice::Never, "the one that disables wins");
-        assert_eq!((settings.staging_chunk, settings.staging_depth), (64 << 10, 256));
-        assert_eq!(settings.staging_context, StagingChoice::Program);
-        assert_eq!(settings.words, WordsChoice::Gdrcopy);
+        let rows = settings.describe();
+        let shown: Vec<_> = rows.iter().map(|row| (row.name, row.value.as_str())).collect();
+        assert_eq!(shown, given.map(|(name, _, shown)| (name, shown)));
+        assert!(rows.iter().all(|row| row.source == Source::Environment));
+        assert!(keys().all(|key| settings.sources.of(key.name) == Source::Environment));
+        assert_eq!(settings.ofi().batch_rma, BatchChoice::Never, "the one that disables wins");
+        assert_eq!(settings.ofi().rail_loss, RailLoss::SurvivedWherePossible);
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
         assert!(!settings.may_map_dma_bufs());
-        assert_eq!(settings.gpu_direct, GpuDirect::Always);
-        assert_eq!(settings.gdr_level, Distance::Phb);
-        assert_eq!(settings.consistency, ConsistencyChoice::WriteRead);
-        assert_eq!(settings.warn_after, None);
-        assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
-        assert_eq!(settings.rail_timeout, Some(Duration::from_secs(4)));
-        assert_eq!(settings.rail_cooling, None);
-        assert_eq!(settings.yield_when, YieldWhen::Never);
-        assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
-        assert_eq!(settings.counters_page, CountersPage::In("/tmp/Pages".into()));
-        assert_eq!(settings.counters_signal, CountersSignal::Usr2);
-        assert_eq!(settings.trace.as_deref(), Some("/tmp/Trace-%p"));
-        assert_eq!(settings.trace_records, 1 << 20);
-        assert_eq!(settings.bootstrap.as_deref(), Some("host0:4711"));
-        assert_eq!(settings.bootstrap_patience, Duration::from_secs(5));
-        assert_eq!((settings.channel_rings, settings.channel_slots), (8, 65536));
-        assert_eq!((settings.channel_sleep, settings.channel_pin), (None, false));
-        assert_eq!(settings.library, "/opt/lib/libfabric.so.1");
-        assert!(settings.describe().iter().all(|row| row.source == Source::Environment));
+        assert_eq!((settings.warn_after, settings.channel_sleep), (None, None));
     }
 
     #[test]
@@ -375,29 +294,15 @@ mod tests {
         let deadline = |seconds| ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", seconds);
         assert_eq!((patience(&[]), patience(&[deadline("7")])), (180, 180));
         assert_eq!((patience(&[deadline("600")]), patience(&[deadline("0")])), (660, 180));
-        let set = ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5");
-        assert_eq!(patience(&[deadline("600"), set]), 5);
-    }
-
-    #[test]
-    fn sizes_of_a_channel_are_powers_of_two() {
-        for (name, value) in [
-            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "3"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "64"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "1000"),
-            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "32"),
-        ] {
-            let refused = load(&[(name, value)]).unwrap_err().to_string();
-            assert!(refused.contains(name) && refused.contains("a power of two"), "{refused}");
-        }
+        assert_eq!(patience(&[deadline("600"), (DEBUG, "bootstrap_seconds=5")]), 5);
     }
 
     #[test]
     fn what_is_described_reads_back_as_the_same_settings() {
         let (settings, _) = load(&[
             ("NVSHMEM_LIBFABRIC_PROVIDER", "Verbs"),
-            ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "1M"),
             ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "64K"),
+            (DEBUG, "max_segment=1M"),
         ])
         .unwrap();
         let rows = settings.describe();
@@ -407,85 +312,84 @@ mod tests {
             settings.describe().into_iter().map(|row| row.value).collect()
         };
         assert_eq!(values(&again), values(&settings));
-        let sources: Vec<_> = rows
-            .iter()
-            .filter(|row| row.source == Source::Environment)
-            .map(|row| row.name)
-            .collect();
-        assert_eq!(
-            sources,
-            [
-                "NVSHMEM_LIBFABRIC_PROVIDER",
-                "NVSHMEM_LIBFABRIC_MAX_SEGMENT",
-                "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD"
-            ]
-        );
+        assert_eq!(again.max_segment, 1 << 20);
+        let set = rows.iter().filter(|row| row.source == Source::Environment);
+        let names: Vec<_> = set.map(|row| row.name).collect();
+        let expected = ["NVSHMEM_LIBFABRIC_PROVIDER", "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", DEBUG];
+        assert_eq!(names, expected);
     }
 
     #[test]
-    fn an_unknown_provider_is_refused_with_the_list() {
-        let refused = refusals(&[("NVSHMEM_LIBFABRIC_PROVIDER", "ucx")]);
-        assert_eq!(
-            refused[0].to_string(),
-            "NVSHMEM_LIBFABRIC_PROVIDER=\"ucx\" is refused: unknown value. \
-             Accepted: auto, efa, cxi, verbs, tcp, tcp;ofi_rxm, shm"
-        );
-    }
-
-    #[test]
-    fn every_refusal_is_reported() {
+    fn every_refusal_is_reported_with_what_is_accepted() {
         let error = load(&[
+            (DEBUG, "queue_depth=many,signals=chained,channel_rings=3"),
             ("NVSHMEM_LIBFABRIC_YIELD", "sometimes"),
             ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "33"),
-            ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "many"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "5"),
-            ("NVSHMEM_LIBFABRIC_DEVICES", "lo,,lo"),
+            ("NVSHMEM_LIBFABRIC_PROVIDER", "ucx"),
         ])
         .expect_err("refused");
-        let names: Vec<_> = error.refused.iter().map(|refused| refused.name).collect();
-        assert_eq!(
-            names,
-            [
-                "NVSHMEM_LIBFABRIC_DEVICES",
-                "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE",
-                "NVSHMEM_LIBFABRIC_QUEUE_DEPTH",
-                "NVSHMEM_LIBFABRIC_YIELD",
-            ]
-        );
-        let text = error.to_string();
-        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+        let expected = [
+            "NVSHMEM_LIBFABRIC_PROVIDER=\"ucx\" is refused: unknown value. \
+             Accepted: auto, efa, cxi, verbs, tcp, tcp;ofi_rxm, shm",
+            "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=\"33\" is refused: too large. Accepted: 1 to 32",
+            "NVSHMEM_LIBFABRIC_YIELD=\"sometimes\" is refused: unknown value. Accepted: auto, always, never",
+            "NVSHMEM_LIBFABRIC_DEBUG=queue_depth=\"many\" is refused: not a number. \
+             Accepted: 1 to 65536; 0: what the provider offers",
+            "NVSHMEM_LIBFABRIC_DEBUG=channel_rings=\"3\" is refused: not a power of two. \
+             Accepted: 1 to 32; a power of two",
+        ];
+        assert_eq!(error.to_string(), expected.join("; "));
     }
 
     #[test]
-    fn numbers_out_of_range_are_refused_with_the_range() {
-        let refused = refusals(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "0")]);
-        assert_eq!((refused[0].reason.as_str(), refused[0].given.as_str()), ("too small", "0"));
-        assert_eq!(refused[0].accepted, "a number from 1 to 32");
-        for (name, value) in [
-            ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "65537"),
-            ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "1000001"),
-            ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "99999999999999999999"),
-            ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "99999999999G"),
-            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "2G"),
-            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "257"),
-        ] {
-            assert_eq!(refusals(&[(name, value)])[0].reason, "too large", "{name}");
+    fn keys_that_are_not_there_or_are_there_twice_are_refused() {
+        let [near, far, twice] = &refused_keys("signal=auto,colour=red,words=auto,words=auto")[..]
+        else {
+            panic!("three are wrong");
+        };
+        assert!(near.contains("no key \"signal\". Accepted: signals"), "{near}");
+        assert!(far.contains("no key \"colour\""), "{far}");
+        assert!(keys().all(|key| far.contains(key.name)), "{far}");
+        assert!(twice.contains("words is there twice"), "{twice}");
+        for missing in ["words", "words=", "=auto", "words=auto,"] {
+            let refused = refused_keys(missing);
+            assert!(refused.len() == 1 && refused[0].contains("key=value"), "{refused:?}");
         }
-        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "5000")]);
-        assert_eq!(refused[0].reason, "not a multiple of 4096");
-        assert!(refused[0].accepted.ends_with("a multiple of 4096"), "{}", refused[0].accepted);
-        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STRIPE_SEGMENT", "4095")]);
-        assert_eq!(refused[0].reason, "too small");
-        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "0")]);
-        assert_eq!(refused[0].reason, "too small");
-        assert!(refused[0].accepted.starts_with("auto, never, or"), "{}", refused[0].accepted);
+        let provider = refused_keys("provider=tcp");
+        assert!(provider[0].contains("no key"), "users' settings are no keys: {provider:?}");
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for (name, value, reason) in [
+            ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "0", "too small"),
+            ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "1000001", "too large"),
+            ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "99999999999999999999", "too large"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "2G", "too large"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "5000", "not a multiple of 4096"),
+            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "257", "too large"),
+            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "0", "too small"),
+            (DEBUG, "queue_depth=65537", "too large"),
+            (DEBUG, "max_segment=99999999999G", "too large"),
+            (DEBUG, "stripe_segment=4095", "too small"),
+            (DEBUG, "bootstrap_seconds=0", "too small"),
+            (DEBUG, "channel_rings=64", "too large"),
+            (DEBUG, "channel_slots=1000", "not a power of two"),
+        ] {
+            assert_eq!(refusals(&[(name, value)])[0].reason, reason, "{name}={value}");
+        }
     }
 
     #[test]
     fn an_empty_value_counts_as_not_set() {
-        let (settings, notices) =
-            load(&[("NVSHMEM_LIBFABRIC_PROVIDER", " "), ("NVSHMEM_LIBFABRIC_TYPO", "")]).unwrap();
-        assert_eq!(settings.sources.of("NVSHMEM_LIBFABRIC_PROVIDER"), Source::Default);
+        let (settings, notices) = load(&[
+            ("NVSHMEM_LIBFABRIC_PROVIDER", " "),
+            ("NVSHMEM_LIBFABRIC_TYPO", ""),
+            (DEBUG, ""),
+        ])
+        .unwrap();
+        assert!(settings.describe().iter().all(|row| row.source == Source::Default));
         assert_eq!(notices, []);
     }
 
@@ -494,37 +398,14 @@ mod tests {
         let value = OsStr::from_bytes(b"lo\xff");
         let error = Settings::load([("NVSHMEM_LIBFABRIC_DEVICES", value)]).expect_err("refused");
         assert_eq!(error.refused[0].reason, "not valid UTF-8");
+        let key = OsStr::from_bytes(b"words=\xff");
+        assert_eq!(Settings::load([(DEBUG, key)]).expect_err("refused").refused.len(), 1);
     }
 
     #[test]
-    fn unknown_names_are_noticed_with_the_nearest_known_one() {
-        let (_, notices) = load(&[
-            ("NVSHMEM_LIBFABRIC_DEVICE", "lo"),
-            ("NVSHMEM_LIBFABRIC_MAX_NICS_PER_PE", "2"),
-            ("NVSHMEM_LIBFABRIC_COLOUR", "red"),
-            ("NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT", "1"),
-        ])
-        .unwrap();
-        let nearest: Vec<_> = notices
-            .iter()
-            .filter_map(|notice| match notice {
-                Notice::Unknown { nearest, .. } => Some(*nearest),
-                Notice::WithoutEffect { .. } => None,
-            })
-            .collect();
-        assert_eq!(
-            nearest,
-            [Some("NVSHMEM_LIBFABRIC_DEVICES"), Some("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE"), None]
-        );
-        let levels: Vec<_> = notices.iter().map(Notice::level).collect();
-        assert_eq!(levels, [Level::Warn, Level::Warn, Level::Warn, Level::Info]);
-        assert!(notices[0].to_string().ends_with("did you mean NVSHMEM_LIBFABRIC_DEVICES?"));
-    }
-
-    #[test]
-    fn edit_distance_counts_letters() {
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("kitten", "SITTING"), 3);
-        assert_eq!(edit_distance("same", "same"), 0);
+    fn variables_of_before_are_noticed() {
+        let (settings, notices) = load(&[("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "2")]).unwrap();
+        assert_eq!(settings.queue_depth, 0);
+        assert_eq!(notices.len(), 1, "{notices:?}");
     }
 }

@@ -277,7 +277,7 @@ pub(crate) fn near_kernels(place: &Place) {
     const ROUNDS: u64 = 700;
     let to = (place.me as i32 + 1) % place.n_pes as i32;
     let _bound = device().bind();
-    let windows = std::env::var("NVSHMEM_LIBFABRIC_WORDS").is_ok_and(|way| way != "stream");
+    let windows = std::env::var("NVSHMEM_LIBFABRIC_DEBUG").is_ok_and(|way| way != "words=stream");
     for round in 0..2 {
         let used = device().used();
         let channel = Channel::new(bootstrap(place), &options()).unwrap();

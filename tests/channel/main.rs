@@ -67,10 +67,12 @@ fn main() -> ExitCode {
     trials.push(Job::new("refused", Fabric::Rxm, 2).on("device").trial());
     trials.push(Job::new("own_context", Fabric::Shm, 1).on("device").trial());
     trials.push(Job::new("lives", Fabric::Shm, 2).on("device").trial());
-    for (way, fabric) in
-        [("gdrcopy", Fabric::Shm), ("dmabuf", Fabric::Rxm), ("stream", Fabric::Tcp2)]
-    {
-        let env = vec![("NVSHMEM_LIBFABRIC_WORDS", way)];
+    for (way, fabric) in [
+        ("words=gdrcopy", Fabric::Shm),
+        ("words=dmabuf", Fabric::Rxm),
+        ("words=stream", Fabric::Tcp2),
+    ] {
+        let env = vec![("NVSHMEM_LIBFABRIC_DEBUG", way)];
         trials.push(Job { env, ..Job::new("near_kernels", fabric, 2).on("device") }.trial());
     }
     let plain = vec![("FAKE_CUDA_VMM", "0")];
@@ -85,7 +87,7 @@ fn main() -> ExitCode {
     }
     for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 2), (Fabric::Tcp2, 2)] {
         // Where they go by the driver, bytes and words of a poll go together.
-        let env = vec![("NVSHMEM_LIBFABRIC_WORDS", "stream")];
+        let env = vec![("NVSHMEM_LIBFABRIC_DEBUG", "words=stream")];
         trials.push(Job { env, ..Job::new("beside", fabric, n_pes).on("device") }.trial());
     }
     for fabric in [Fabric::Shm, Fabric::Rxm] {

@@ -15,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         .map(|case| trial(format!("refused_{}", case.name), None, move || case.run()))
         .collect();
     trials.push(trial("refused_old_libfabric".to_owned(), None, old_libfabric));
+    trials.push(trial("ignored_settings_of_before".to_owned(), None, settings_of_before));
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
         let name = format!("refused_requests_{}", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
@@ -95,8 +96,8 @@ fn settings() -> Vec<Case> {
         },
         Case {
             name: "unparsable_number",
-            env: &[("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "plenty")],
-            says: &["NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "plenty", "65536"],
+            env: &[("NVSHMEM_LIBFABRIC_DEBUG", "queue_depth=plenty")],
+            says: &["NVSHMEM_LIBFABRIC_DEBUG=queue_depth", "plenty", "65536"],
         },
         Case {
             name: "number_out_of_range",
@@ -105,8 +106,11 @@ fn settings() -> Vec<Case> {
         },
         Case {
             name: "two_errors_at_once",
-            env: &[("NVSHMEM_LIBFABRIC_YIELD", "perhaps"), ("NVSHMEM_LIBFABRIC_PROGRESS", "fast")],
-            says: &["NVSHMEM_LIBFABRIC_YIELD", "NVSHMEM_LIBFABRIC_PROGRESS"],
+            env: &[
+                ("NVSHMEM_LIBFABRIC_YIELD", "perhaps"),
+                ("NVSHMEM_LIBFABRIC_DEBUG", "progres=auto"),
+            ],
+            says: &["NVSHMEM_LIBFABRIC_YIELD", "no key \"progres\". Accepted: progress"],
         },
         Case {
             name: "missing_libfabric",
@@ -119,6 +123,26 @@ fn settings() -> Vec<Case> {
             says: &["libc.so.6", "fi_"],
         },
     ]
+}
+
+/// Variables that are debug keys now: the job goes on without them, and says so.
+fn settings_of_before() -> Result<(), Failed> {
+    let job = job("connect", 1, Layout::V7).env("NVSHMEM_DEBUG", "");
+    let report = job
+        .env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "plenty")
+        .env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "chained")
+        .run()?
+        .check()?;
+    let text = report.pes[0].text();
+    for (before, now) in [("QUEUE_DEPTH", "queue_depth"), ("SIGNAL_ENGINE", "signals")] {
+        let said = format!(
+            "NVSHMEM_LIBFABRIC_{before} is now NVSHMEM_LIBFABRIC_DEBUG={now}=...; it was ignored"
+        );
+        if !text.contains(&said) {
+            return Err(format!("it did not say {said:?}:\n{report}").into());
+        }
+    }
+    Ok(())
 }
 
 /// A libfabric from before 1.17: the symbols are there, the version is not enough.

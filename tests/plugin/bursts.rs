@@ -25,8 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(format!("bursts_{place}_depth_{depth}_{batch}"), Some(fabric), move || {
             let job = fabric
                 .job("bursts", 3, rails, layout)
-                .env("NVSHMEM_LIBFABRIC_BATCH_RMA", batch)
-                .env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
+                .debug("batch_rma", batch)
+                .debug("queue_depth", depth);
             for pe in run(job)?.pes {
                 let said = pe.text().contains("share a doorbell");
                 if said != (batch == "always") {

@@ -24,10 +24,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         let name = format!("consistency_{}_{choice}", place(fabric, 2, rails, layout));
         trial(name, Some(fabric), move || {
             let job = fabric.job("operations", 2, rails, layout).heap(HEAP, CHUNK);
-            let report = run(job.env("NVSHMEM_LIBFABRIC_CONSISTENCY", choice))?;
+            let report = run(job.debug("consistency", choice))?;
             for pe in &report.pes {
                 let text = pe.text();
-                let chosen = format!("{words} (NVSHMEM_LIBFABRIC_CONSISTENCY)");
+                let chosen = format!("{words} (NVSHMEM_LIBFABRIC_DEBUG=consistency)");
                 let done = format!("{words}: done ");
                 if !text.contains(&chosen) || !text.contains(&done) {
                     return Err(format!("PE {}: not done:\n{text}", pe.pe).into());

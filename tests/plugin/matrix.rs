@@ -28,10 +28,10 @@ pub(crate) type Setting = Option<(&'static str, &'static str)>;
 
 const SETTINGS: [Setting; 5] = [
     None,
-    Some(("QUEUE_DEPTH", "1")),
-    Some(("PROGRESS", "manual")),
-    Some(("THREADING", "domain")),
-    Some(("THREADING", "safe")),
+    Some(("queue_depth", "1")),
+    Some(("progress", "manual")),
+    Some(("threading", "domain")),
+    Some(("threading", "safe")),
 ];
 
 const ENGINES: [&str; 5] = ["auto", "native", "chained", "eager", "counted"];
@@ -58,7 +58,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
         let (layout, engine, setting) = (layouts[layout], ENGINES[engine], SETTINGS[setting]);
         // Puts of many segments.
-        let cut: Setting = (cut == 1).then_some(("MAX_SEGMENT", "5000"));
+        let cut: Setting = (cut == 1).then_some(("max_segment", "5000"));
         let at = place(fabric, n_pes, rails, layout);
         let name = format!("signals_{at}_{engine}{}{}", words(setting), words(cut));
         trials.push(trial(name, Some(fabric), move || {
@@ -102,7 +102,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trials.push(trial(format!("{name}_{on}"), Some(fabric), move || {
                 let job = fabric.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
                 let job = match depth {
-                    Some(depth) => job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth),
+                    Some(depth) => job.debug("queue_depth", depth),
                     None => job,
                 };
                 done(job.param("operations", if full() { 100_000 } else { operations }))
@@ -112,7 +112,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             // Whole chunks, once as they are and once cut by the plugin into odd segments.
             for segment in ["0", "1000003"] {
                 let job = fabric.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
-                done(job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", segment))?;
+                done(job.debug("max_segment", segment))?;
             }
             Ok(())
         }));
@@ -139,8 +139,12 @@ pub(crate) fn words(setting: Setting) -> String {
     setting.map_or_else(String::new, |(name, value)| format!("_{name}_{value}").to_lowercase())
 }
 
+/// The job with a setting, or, in lower case, a debug key.
 pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     match setting {
+        Some((key, value)) if key.starts_with(|c: char| c.is_ascii_lowercase()) => {
+            job.debug(key, value)
+        }
         Some((name, value)) => job.env(format!("NVSHMEM_LIBFABRIC_{name}"), value),
         None => job,
     }
@@ -195,6 +199,6 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
 
 /// The job, with signals by this engine. Counting takes rails that are not looked after.
 pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
-    let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine);
+    let job = job.debug("signals", engine);
     if engine == "counted" { job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0) } else { job }
 }

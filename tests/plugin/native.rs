@@ -37,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             natively(fabric.job("order", 3, 4, Layout::V6))
         }));
         trials.push(trial(format!("native_depth_1_{on}"), Some(fabric), move || {
-            let depth = |job: JobSettings| job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
+            let depth = |job: JobSettings| job.debug("queue_depth", 1);
             natively(depth(fabric.job("atomics", 3, 2, Layout::V7)))?;
             let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
             natively(depth(

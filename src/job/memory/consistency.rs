@@ -48,7 +48,7 @@ impl fmt::Display for Strategy {
 impl Strategy {
     /// The strategy, and why it is that. Without attributes there is no device.
     fn choose(choice: ConsistencyChoice, device: Option<&Attributes>) -> (Self, &'static str) {
-        const ASKED: &str = "NVSHMEM_LIBFABRIC_CONSISTENCY";
+        const ASKED: &str = "NVSHMEM_LIBFABRIC_DEBUG=consistency";
         match (choice, device) {
             (ConsistencyChoice::None, _) => (Self::None, ASKED),
             (ConsistencyChoice::Flush, _) => (Self::Flush, ASKED),

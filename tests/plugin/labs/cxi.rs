@@ -52,7 +52,7 @@ fn on_cxi(job: JobSettings, carrier: &str, version: &str, threading: &str) -> Jo
         .env("NVSHMEM_LIBFABRIC_LIBRARY", cxi_lab().display())
         .env("CXI_LAB_LIBFABRIC", carrier)
         .env("CXI_LAB_VERSION", version);
-    if threading == "auto" { job } else { job.env("NVSHMEM_LIBFABRIC_THREADING", threading) }
+    if threading == "auto" { job } else { job.debug("threading", threading) }
 }
 
 pub(crate) fn trials() -> Vec<Trial> {

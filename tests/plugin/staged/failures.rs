@@ -40,7 +40,7 @@ fn of_failure(
             .param("at", at)
             .param("how", how)
             .param("op", op)
-            .env("NVSHMEM_LIBFABRIC_WORDS", words)
+            .debug("words", words)
             .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
             .grace(Duration::from_secs(30))

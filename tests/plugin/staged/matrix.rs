@@ -23,8 +23,8 @@ const SETTINGS: [Setting; 6] = [
     Some(("STAGING_CHUNK", "4K")),
     Some(("STAGING_CHUNK", "4M")),
     Some(("STAGING_DEPTH", "1")),
-    Some(("QUEUE_DEPTH", "1")),
-    Some(("PROGRESS", "manual")),
+    Some(("queue_depth", "1")),
+    Some(("progress", "manual")),
 ];
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
@@ -90,7 +90,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ));
         trials.push(staged(format!("device::storm_{on}_2_pes"), fabric, Needs::Any, move || {
             let job = job(fabric, MemoryKind::Device, "storm", 2, 2, Layout::V7);
-            done(job.param("operations", 4_000).env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1))
+            done(job.param("operations", 4_000).debug("queue_depth", 1))
         }));
         trials.push(staged(format!("device::cycles_{on}"), fabric, Needs::Any, move || {
             // The second layout's host unloads the plugin each time.

@@ -14,6 +14,9 @@ use crate::lab::namespace::Namespace;
 use crate::launcher::remote::Remote;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
+/// The plugin's variable of debug keys.
+const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
+
 /// Marks a process as a PE and has its [`PeSettings`]; set by the launcher only.
 const ENV_PE: &str = "NVSHMEM_SIM_PE";
 
@@ -133,6 +136,18 @@ impl JobSettings {
     /// Sets an environment variable of every PE.
     pub fn env(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.env.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Sets a debug key of the plugin in every PE, beside those that are set already.
+    pub fn debug(mut self, key: &str, value: impl ToString) -> Self {
+        let keys = self.env.entry(DEBUG.into()).or_default();
+        let others = keys.split(',').filter(|entry| {
+            !entry.is_empty() && entry.split_once('=').is_none_or(|(other, _)| other != key)
+        });
+        let all: Vec<String> =
+            others.map(String::from).chain([format!("{key}={}", value.to_string())]).collect();
+        *keys = all.join(",");
         self
     }
 
@@ -416,6 +431,14 @@ mod tests {
         let uneven = Nodes(vec![1, 3, 2]);
         let found = [0, 1, 3, 4, 5, 6].map(|pe| place(&uneven, pe));
         assert_eq!(found, [(0, 0, 1), (1, 1, 3), (1, 1, 3), (2, 4, 2), (2, 4, 2), (3, 6, 2)]);
+    }
+
+    #[test]
+    fn debug_keys_are_joined() {
+        let job = JobSettings::new("life", 1, Layout::V7, "plugins");
+        let job = job.env(DEBUG, "signals=chained").debug("queue_depth", 1);
+        let job = job.debug("words", "stream").debug("queue_depth", 2);
+        assert_eq!(job.env[DEBUG], "signals=chained,words=stream,queue_depth=2");
     }
 
     #[test]

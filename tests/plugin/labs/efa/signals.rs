@@ -28,8 +28,6 @@ const RECEIVES: u64 = 1024;
 /// How often nothing more has come before nothing more does.
 const LOOKS: u32 = 200;
 
-const MAX_SEGMENT: &str = "NVSHMEM_LIBFABRIC_MAX_SEGMENT";
-
 pub(super) fn trials() -> Vec<Trial> {
     let turned = |lab: &Lab, persona: &str| {
         let job = job("turned_away", 2, Layout::V7).heap(64 << 20, 8 << 20);
@@ -52,7 +50,7 @@ pub(super) fn trials() -> Vec<Trial> {
         Library::Second,
         move |lab| {
             let job = turned(lab, "p5").param(PATIENCE, 4);
-            let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "chained");
+            let job = job.debug("signals", "chained");
             let report = job.grace(Duration::from_secs(30)).run()?;
             let told = "nobody has answered a signal with 209 bytes of data";
             match report.outcome(0) {
@@ -63,7 +61,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ));
     trials.push(trial(String::from("more_data_than_receives"), Library::Second, |lab| {
         let job = job("deaf", 3, Layout::V7).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
-        let report = run(lab.on(job.env(MAX_SEGMENT, SEGMENT), "p5", 1, "efa-direct"))?;
+        let report = run(lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct"))?;
         let waited =
             |text: &str| counted(text, " tries without a receive").into_values().sum::<u64>();
         match report.pes.iter().map(|pe| waited(&pe.text())).sum::<u64>() {

@@ -57,7 +57,7 @@ pub(crate) struct Fabric {
     /// A libfabric 2.x, for the native tcp provider
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     pub(crate) libfabric2: Option<PathBuf>,
-    /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_SIGNAL_ENGINE=chained; may be given again
+    /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_DEBUG=signals=chained; may be given again
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
     /// The library of every provider, whatever else is said.

@@ -251,9 +251,7 @@ fn job(
         None => job,
     };
     let job = match setting.long {
-        Some(engine) => {
-            job.param(signals::BYTES, signals::LONG).env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine)
-        }
+        Some(engine) => job.param(signals::BYTES, signals::LONG).debug("signals", engine),
         None => job,
     };
     let mut job = match setting.driver {

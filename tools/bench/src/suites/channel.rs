@@ -252,7 +252,7 @@ fn job(rounds: u32, least: Duration) -> Result<Rounds, BoxError> {
         command
             .env(PART, part)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
-            .env("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "60")
+            .env("NVSHMEM_LIBFABRIC_DEBUG", "bootstrap_seconds=60")
             .stdin(Stdio::null());
         if me == 0 {
             command.stdin(OwnedFd::from(listener.try_clone()?));

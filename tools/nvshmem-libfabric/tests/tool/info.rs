@@ -149,6 +149,7 @@ fn rules() -> Result<(), Failed> {
 fn settings() -> Result<(), Failed> {
     let mut command = tool(&["info", "--json", "--only", "settings"]);
     command.env("NVSHMEM_LIBFABRIC_PROVIDER", "TCP").env("NVSHMEM_LIBFABRIC_COLOUR", "red");
+    command.env("NVSHMEM_LIBFABRIC_DEBUG", "words=Stream, queue_depth=2");
     let info = json_of(&mut command)?;
     let row = |name: &str| {
         let rows = info["settings"].as_array().cloned().unwrap_or_default();
@@ -158,6 +159,8 @@ fn settings() -> Result<(), Failed> {
         "name": "NVSHMEM_LIBFABRIC_PROVIDER", "value": "tcp", "default": "auto", "source": "environment",
     });
     expect(row("NVSHMEM_LIBFABRIC_PROVIDER") == provider, || format!("{info:#}"))?;
+    let keys = &row("NVSHMEM_LIBFABRIC_DEBUG")["value"];
+    expect(keys == "queue_depth=2,words=stream", || format!("{info:#}"))?;
     expect(row("NVSHMEM_LIBFABRIC_DEVICES")["source"] == "default", || format!("{info:#}"))?;
     let complaint = info["complaints"][0].as_str().unwrap_or_default();
     expect(complaint.contains("NVSHMEM_LIBFABRIC_COLOUR"), || format!("{info:#}"))?;

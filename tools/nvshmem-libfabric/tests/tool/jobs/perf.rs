@@ -104,7 +104,7 @@ fn bench() -> Result<(), Failed> {
     let text = good(&mut bench(&[]))?;
     expect(text.contains("\nMEASURE put_8B_rate_over_raw_shm "), || text.clone())?;
     // What is broken is told.
-    let output = bench(&["--env", "NVSHMEM_LIBFABRIC_PROGRESS=never"]).output()?;
+    let output = bench(&["--env", "NVSHMEM_LIBFABRIC_DEBUG=progress=never"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     expect(output.status.code() == Some(1) && !said.is_empty(), || format!("{output:?}"))
 }

@@ -1,0 +1,421 @@
+//! Kinds of settings: from text to a value and back.
+//!
+//! A parser returns what is wrong with the text; the caller adds the setting's name, the text and what is accepted.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::choices::{Choice, CountersPage, StripeThreshold, name_of};
+use ofi::Devices;
+
+/// How a setting of type `T` is written.
+pub(super) trait Kind<T> {
+    /// What it accepts, for people.
+    fn accepts(&self) -> String;
+
+    /// Parses a value, never empty.
+    fn parse(&self, text: &str) -> Result<T, String>;
+
+    /// A value, as the user would write it.
+    fn show(&self, value: &T) -> String;
+}
+
+/// One of a few names, in any case.
+pub(super) struct Names;
+
+impl<C: Choice> Kind<C> for Names {
+    fn accepts(&self) -> String {
+        C::NAMES.iter().map(|&(name, _)| name).collect::<Vec<_>>().join(", ")
+    }
+
+    fn parse(&self, text: &str) -> Result<C, String> {
+        let found = C::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        found.map(|&(_, value)| value).ok_or_else(|| String::from("unknown value"))
+    }
+
+    fn show(&self, value: &C) -> String {
+        String::from(name_of(*value))
+    }
+}
+
+/// A truth value as NVSHMEM reads it.
+pub(super) struct Truth;
+
+impl Kind<bool> for Truth {
+    fn accepts(&self) -> String {
+        String::from("0, no or false; anything else is true")
+    }
+
+    fn parse(&self, text: &str) -> Result<bool, String> {
+        Ok(!text.starts_with(['0', 'N', 'n', 'F', 'f']))
+    }
+
+    fn show(&self, value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+/// A number.
+#[derive(Clone, Copy)]
+pub(super) struct Number {
+    min: u64,
+    max: u64,
+    /// What 0 stands for, which is accepted whatever the least number is.
+    zero: Option<&'static str>,
+    /// K, M and G may follow (powers of 1024).
+    suffixes: bool,
+    multiple_of: u64,
+    power_of_two: bool,
+}
+
+/// A number of a range.
+pub(super) const fn number(min: u64, max: u64) -> Number {
+    Number { min, max, zero: None, suffixes: false, multiple_of: 1, power_of_two: false }
+}
+
+/// A number of bytes.
+pub(super) const fn bytes(min: u64, max: u64) -> Number {
+    Number { suffixes: true, ..number(min, max) }
+}
+
+impl Number {
+    pub(super) const fn or_zero(self, meaning: &'static str) -> Self {
+        Self { zero: Some(meaning), ..self }
+    }
+
+    pub(super) const fn multiple_of(self, unit: u64) -> Self {
+        Self { multiple_of: unit, ..self }
+    }
+
+    pub(super) const fn power_of_two(self) -> Self {
+        Self { power_of_two: true, ..self }
+    }
+
+    fn read(&self, text: &str) -> Result<u64, String> {
+        let (digits, shift) = if self.suffixes { split_suffix(text) } else { (text, 0) };
+        // `u64::from_str` would take a leading '+'.
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(String::from("not a number"));
+        }
+        // All digits, so the only way to fail is to be too large.
+        let value = digits.parse::<u64>().ok().and_then(|value| value.checked_mul(1 << shift));
+        match value {
+            Some(0) if self.zero.is_some() => Ok(0),
+            Some(value) if value < self.min => Err(String::from("too small")),
+            Some(value) if value > self.max => Err(String::from("too large")),
+            Some(value) if value % self.multiple_of != 0 => {
+                Err(format!("not a multiple of {}", self.multiple_of))
+            }
+            Some(value) if self.power_of_two && !value.is_power_of_two() => {
+                Err(String::from("not a power of two"))
+            }
+            Some(value) => Ok(value),
+            None => Err(String::from("too large")),
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.max {
+            u64::MAX => write!(f, "{} and more", self.min)?,
+            max => write!(f, "{} to {max}", self.min)?,
+        }
+        if self.suffixes {
+            f.write_str(", also with K, M or G (powers of 1024)")?;
+        }
+        if self.multiple_of > 1 {
+            write!(f, "; a multiple of {}", self.multiple_of)?;
+        }
+        if self.power_of_two {
+            f.write_str("; a power of two")?;
+        }
+        self.zero.map_or(Ok(()), |meaning| write!(f, "; 0: {meaning}"))
+    }
+}
+
+impl<T: TryFrom<u64, Error: fmt::Display> + fmt::Display> Kind<T> for Number {
+    fn accepts(&self) -> String {
+        self.to_string()
+    }
+
+    fn parse(&self, text: &str) -> Result<T, String> {
+        T::try_from(self.read(text)?).map_err(|error| error.to_string())
+    }
+
+    fn show(&self, value: &T) -> String {
+        value.to_string()
+    }
+}
+
+/// Splits a number from its suffix; the suffix as a power of two.
+fn split_suffix(text: &str) -> (&str, u32) {
+    for (letter, shift) in [('k', 10), ('m', 20), ('g', 30)] {
+        if let Some(digits) = text.strip_suffix([letter, letter.to_ascii_uppercase()]) {
+            return (digits, shift);
+        }
+    }
+    (text, 0)
+}
+
+/// A number of units of time. Where it may be none, 0 is.
+pub(super) struct Time {
+    pub(super) number: Number,
+    pub(super) unit: Duration,
+}
+
+impl Time {
+    pub(super) const fn seconds(number: Number) -> Self {
+        Self { number, unit: Duration::from_secs(1) }
+    }
+}
+
+impl Kind<Duration> for Time {
+    fn accepts(&self) -> String {
+        self.number.to_string()
+    }
+
+    fn parse(&self, text: &str) -> Result<Duration, String> {
+        let units: u32 = self.number.parse(text)?;
+        Ok(self.unit * units)
+    }
+
+    fn show(&self, value: &Duration) -> String {
+        (value.as_micros() / self.unit.as_micros()).to_string()
+    }
+}
+
+impl Kind<Option<Duration>> for Time {
+    fn accepts(&self) -> String {
+        self.number.to_string()
+    }
+
+    fn parse(&self, text: &str) -> Result<Option<Duration>, String> {
+        Kind::<Duration>::parse(self, text).map(|value| (!value.is_zero()).then_some(value))
+    }
+
+    fn show(&self, value: &Option<Duration>) -> String {
+        Kind::<Duration>::show(self, &value.unwrap_or_default())
+    }
+}
+
+/// Text of any kind.
+pub(super) struct Text {
+    /// The word for none, where it may be none.
+    pub(super) none: &'static str,
+    pub(super) accepts: &'static str,
+}
+
+impl Kind<String> for Text {
+    fn accepts(&self) -> String {
+        String::from(self.accepts)
+    }
+
+    fn parse(&self, text: &str) -> Result<String, String> {
+        Ok(String::from(text))
+    }
+
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+}
+
+impl Kind<Option<String>> for Text {
+    fn accepts(&self) -> String {
+        format!("{}, or {}", self.none, self.accepts)
+    }
+
+    fn parse(&self, text: &str) -> Result<Option<String>, String> {
+        Ok((text != self.none).then(|| String::from(text)))
+    }
+
+    fn show(&self, value: &Option<String>) -> String {
+        String::from(value.as_deref().unwrap_or(self.none))
+    }
+}
+
+/// A list of devices.
+pub(super) struct DeviceList;
+
+/// Names no device in particular.
+const ALL_DEVICES: &str = "all";
+
+impl Kind<Devices> for DeviceList {
+    fn accepts(&self) -> String {
+        String::from(
+            "all; or names of domains, interfaces or NICs, or IP addresses, separated by commas; or the same with '^' in \
+             front of each",
+        )
+    }
+
+    fn parse(&self, text: &str) -> Result<Devices, String> {
+        if text.eq_ignore_ascii_case(ALL_DEVICES) {
+            return Ok(Devices::Any);
+        }
+        let mut include = Vec::new();
+        let mut exclude = Vec::new();
+        for (i, entry) in text.split(',').map(str::trim).enumerate() {
+            let (list, name) = match entry.strip_prefix('^') {
+                Some(name) => (&mut exclude, name.trim()),
+                None => (&mut include, entry),
+            };
+            if name.is_empty() {
+                return Err(format!("entry {} is empty", i + 1));
+            }
+            list.push(String::from(name));
+        }
+        match (include.is_empty(), exclude.is_empty()) {
+            (false, false) => Err(String::from(
+                "some entries have '^' in front and some have not: it must be all or none",
+            )),
+            (false, true) => Ok(Devices::Include(include)),
+            (true, _) => Ok(Devices::Exclude(exclude)),
+        }
+    }
+
+    fn show(&self, devices: &Devices) -> String {
+        match devices {
+            Devices::Any => String::from(ALL_DEVICES),
+            Devices::Include(names) => names.join(","),
+            Devices::Exclude(names) => format!("^{}", names.join(",^")),
+        }
+    }
+}
+
+impl Kind<StripeThreshold> for Number {
+    fn accepts(&self) -> String {
+        format!("auto, never, or {self}")
+    }
+
+    fn parse(&self, text: &str) -> Result<StripeThreshold, String> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "auto" => StripeThreshold::Auto,
+            "never" => StripeThreshold::Never,
+            bytes => StripeThreshold::Bytes(self.read(bytes)?),
+        })
+    }
+
+    fn show(&self, value: &StripeThreshold) -> String {
+        match value {
+            StripeThreshold::Auto => String::from("auto"),
+            StripeThreshold::Never => String::from("never"),
+            StripeThreshold::Bytes(bytes) => bytes.to_string(),
+        }
+    }
+}
+
+/// Where counters are published.
+pub(super) struct Page;
+
+impl Kind<CountersPage> for Page {
+    fn accepts(&self) -> String {
+        String::from("none, auto, or an absolute path")
+    }
+
+    fn parse(&self, text: &str) -> Result<CountersPage, String> {
+        match text.to_ascii_lowercase().as_str() {
+            "none" => Ok(CountersPage::None),
+            "auto" => Ok(CountersPage::Auto),
+            _ if text.starts_with('/') => Ok(CountersPage::In(PathBuf::from(text))),
+            _ => Err(String::from("not an absolute path")),
+        }
+    }
+
+    fn show(&self, value: &CountersPage) -> String {
+        match value {
+            CountersPage::None => String::from("none"),
+            CountersPage::Auto => String::from("auto"),
+            CountersPage::In(directory) => directory.display().to_string(),
+        }
+    }
+}
+
+/// A file of each PE.
+pub(super) struct FileOfPe;
+
+impl Kind<Option<String>> for FileOfPe {
+    fn accepts(&self) -> String {
+        String::from("none, or a path with %p, which stands for the number of the PE")
+    }
+
+    fn parse(&self, text: &str) -> Result<Option<String>, String> {
+        match text {
+            "none" => Ok(None),
+            _ if text.contains("%p") => Ok(Some(String::from(text))),
+            _ => Err(String::from("there is no %p in it, and each PE needs a file of its own")),
+        }
+    }
+
+    fn show(&self, value: &Option<String>) -> String {
+        String::from(value.as_deref().unwrap_or("none"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ofi::Provider;
+
+    fn include(names: &[&str]) -> Devices {
+        Devices::Include(names.iter().map(|&name| String::from(name)).collect())
+    }
+
+    #[test]
+    fn suffixes_are_powers_of_1024_and_overflow_is_refused() {
+        let read = |text| bytes(0, u64::MAX).read(text);
+        assert_eq!(read("0"), Ok(0));
+        assert_eq!(read("64k"), Ok(65536));
+        assert_eq!(read("3M"), Ok(3 << 20));
+        assert_eq!(read("1G"), Ok(1 << 30));
+        assert_eq!(read("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(read("18446744073709551616"), Err("too large".into()));
+        assert_eq!(read("17179869184G"), Err("too large".into()));
+        assert_eq!(read("17179869183G"), Ok(17_179_869_183 << 30));
+    }
+
+    #[test]
+    fn what_is_not_a_plain_number_is_refused() {
+        for text in ["K", "-1", "+1", "1.5", "0x10", "1 K", "1KB", "1e3", "ten"] {
+            assert_eq!(bytes(0, u64::MAX).read(text), Err("not a number".into()), "{text}");
+        }
+        let small = number(1, 32);
+        assert_eq!(small.read("4K"), Err("not a number".into()));
+        assert_eq!(small.read("0"), Err("too small".into()));
+        assert_eq!(small.read("33"), Err("too large".into()));
+        assert_eq!((small.read("32"), small.or_zero("none").read("0")), (Ok(32), Ok(0)));
+        assert_eq!(small.power_of_two().read("12"), Err("not a power of two".into()));
+        assert_eq!(small.multiple_of(8).read("12"), Err("not a multiple of 8".into()));
+        let narrow: Result<u8, String> = number(1, 1000).parse("256");
+        assert!(narrow.is_err(), "it would not fit");
+    }
+
+    #[test]
+    fn devices_keep_their_order_and_may_repeat() {
+        assert_eq!(DeviceList.parse("lo, eth0 ,lo"), Ok(include(&["lo", "eth0", "lo"])));
+        assert_eq!(DeviceList.parse("^eth0"), Ok(Devices::Exclude(vec!["eth0".into()])));
+        assert_eq!(DeviceList.parse("fe80::1%eth0"), Ok(include(&["fe80::1%eth0"])));
+        for text in ["all", "a,b", "^a,^b"] {
+            assert_eq!(DeviceList.show(&DeviceList.parse(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn devices_refuse_empty_entries_and_mixtures() {
+        assert_eq!(DeviceList.parse("a,,b"), Err("entry 2 is empty".into()));
+        assert_eq!(DeviceList.parse("a,"), Err("entry 2 is empty".into()));
+        assert_eq!(DeviceList.parse("^"), Err("entry 1 is empty".into()));
+        for mixed in ["^a,b", "a,^b"] {
+            let refused = DeviceList.parse(mixed);
+            assert!(refused.is_err_and(|reason| reason.contains("all or none")), "{mixed}");
+        }
+    }
+
+    #[test]
+    fn names_are_read_in_any_case() {
+        for &(name, value) in Provider::NAMES {
+            assert_eq!(Names.parse(&name.to_uppercase()), Ok(value));
+            assert_eq!((Names.show(&value), value.to_string()), (name.into(), name.into()));
+        }
+    }
+}
