@@ -47,6 +47,11 @@ pub const CUDA_TABLE_SLOTS: usize = 39;
 /// Name of the one symbol that the host looks up in a plugin.
 pub const INIT_SYMBOL: &str = "nvshmemt_init";
 
+/// The file that a host of this major opens for a transport that a user names.
+pub fn file_name(transport: &str, major: impl std::fmt::Display) -> String {
+    format!("nvshmem_transport_{transport}.so.{major}")
+}
+
 /// `(end - begin)` of a C++ vector, as a number of elements.
 macro_rules! vector_len {
     ($($vector:ty),+) => {$(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c};
+use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c, file_name};
 
 use crate::error::{Error, Result, check};
 
@@ -22,9 +22,11 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Opens the file that a host of this layout opens.
+    /// Opens the file that a host of this layout opens for the transport that the environment names.
     pub(crate) fn load(dir: &Path, layout: Layout) -> Result<Plugin> {
-        let path = dir.join(layout.soname());
+        let named = std::env::var("NVSHMEM_REMOTE_TRANSPORT");
+        let named = named.unwrap_or_else(|_| String::from("libfabric"));
+        let path = dir.join(file_name(&named, layout.major()));
         // SAFETY: a library's initialisers run. That is what a host does with a plugin.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| Error::Plugin(format!("{}: {}", path.display(), explain(&e))))?;
