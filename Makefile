@@ -27,12 +27,13 @@ build: ## Build the plugin and the device channel's library, optimised
 	$(CARGO) build --locked --release -p nvshmem-libfabric-channel
 
 .PHONY: tool
-tool: ## Build target/release/nvshmem-libfabric, the tool for users
-	$(CARGO) build --locked --release -p nvshmem-libfabric
+tool: ## Build target/release/nvshmem-libfabric, the tool for users, and the recorder that it puts in front of a transport
+	$(CARGO) build --locked --release -p nvshmem-libfabric -p nvshmem-recorder
 
 .PHONY: install
-install: build tool ## Install plugin and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
+install: build tool ## Install plugin, recorder and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
+	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so "$(PREFIX)/lib" recorder
 	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
 	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric "$(PREFIX)/bin/nvshmem-libfabric"
 

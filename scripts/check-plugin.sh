@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the installed plugins in a directory as the dynamic linker sees them:
-#   scripts/check-plugin.sh DIRECTORY
+#   scripts/check-plugin.sh DIRECTORY [TRANSPORT]
 # Reports everything that is wrong.
 set -euo pipefail
 export LC_ALL=C
@@ -13,7 +13,7 @@ complain() {
     wrong=$((wrong + 1))
 }
 
-names=$("$(dirname "$0")/plugin-names.sh")
+names=$("$(dirname "$0")/plugin-names.sh" "${2:-libfabric}")
 for name in $names; do
     file=$directory/$name
     if [[ ! -f $file ]]; then

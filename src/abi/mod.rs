@@ -20,7 +20,6 @@ mod guard;
 mod host_maps;
 pub mod note;
 mod operations;
-mod recorded;
 mod state;
 
 use std::ffi::{c_int, c_void};

@@ -6,7 +6,6 @@ use nvshmem_abi::{
 
 use crate::abi::calls::{hints, signals, transfers};
 use crate::abi::entries as e;
-use crate::abi::recorded as r;
 use crate::abi::state::Operations;
 use crate::job::Job;
 
@@ -17,57 +16,12 @@ pub(crate) fn of(major: Major, job: &Job) -> Operations {
         batches: job.discovery.batches(),
         enforce_cst: enforces.filter(|_| job.enforces_consistency()),
     };
-    let operations = match major {
+    match major {
         Major::V3 => Operations::V3(ops_3(offers)),
         Major::V4 | Major::V5 => Operations::V4(ops_4(offers)),
         Major::V6 => Operations::V6(ops_6(offers)),
         Major::V7 => Operations::V7(ops_7(offers)),
-    };
-    match job.settings.trace {
-        None => operations,
-        Some(_) => recorded(operations),
     }
-}
-
-/// The same, but that calls are recorded.
-fn recorded(mut operations: Operations) -> Operations {
-    /// What all layouts but the oldest have, each with its verb of atomics.
-    macro_rules! record {
-        ($ops:expr, $verb:ty) => {{
-            $ops.connect_endpoints = Some(r::connect_endpoints_4);
-            $ops.get_mem_handle = Some(r::get_mem_handle);
-            $ops.rma = Some(r::rma);
-            $ops.amo = Some(r::amo::<$verb>);
-            $ops.put_signal = Some(r::put_signal::<$verb>);
-            $ops.fence = Some(r::fence_4);
-            $ops.quiet = Some(r::quiet);
-            $ops.progress = Some(r::progress);
-        }};
-    }
-    match &mut operations {
-        Operations::V3(ops) => {
-            ops.connect_endpoints = Some(r::connect_endpoints_3);
-            // SAFETY: as in `ops_3`.
-            ops.get_mem_handle = Some(unsafe {
-                std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(r::get_mem_handle_3)
-            });
-            ops.rma = Some(r::rma);
-            ops.amo = Some(r::amo::<AmoVerb3>);
-            ops.fence = Some(r::fence_3);
-            ops.quiet = Some(r::quiet);
-            ops.progress = Some(r::progress);
-        }
-        Operations::V4(ops) => record!(ops, AmoVerb3),
-        Operations::V6(ops) => {
-            record!(ops, AmoVerb6);
-            ops.rma_with_hints = ops.rma_with_hints.and(Some(r::rma_with_hints::<OpAttrs6>));
-        }
-        Operations::V7(ops) => {
-            record!(ops, AmoVerb6);
-            ops.rma_with_hints = ops.rma_with_hints.and(Some(r::rma_with_hints::<OpAttrs7>));
-        }
-    }
-    operations
 }
 
 /// What a host is given beyond what every transport has.

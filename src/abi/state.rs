@@ -13,7 +13,6 @@ use crate::abi::error::AbiError;
 use crate::abi::host_maps::HostMaps;
 use crate::job::Job;
 use crate::job::heartbeat::Heartbeat;
-use crate::job::recording::Recorder;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
 /// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
@@ -36,8 +35,6 @@ struct Block {
     job: Job,
     /// What `device_pci_paths` points to.
     paths: PciPaths,
-    /// What records calls, once the PEs are connected and if a setting asks for it.
-    recorder: OnceLock<Recorder>,
 }
 
 /// An array of C strings.
@@ -96,14 +93,7 @@ pub(crate) fn create(
         Operations::V6(ops) => fill!(v6, ops),
         Operations::V7(ops) => fill!(v7, ops),
     }
-    let mut block = Box::new(Block {
-        transport,
-        major,
-        heartbeat: OnceLock::new(),
-        job,
-        paths,
-        recorder: OnceLock::new(),
-    });
+    let mut block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
     let pci_paths =
         if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
@@ -176,18 +166,6 @@ pub(crate) unsafe fn watch(transport: *mut Transport) {
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, |_| ())
         });
     }
-}
-
-/// Where what records the calls of a transport is, once it does.
-///
-/// # Safety
-/// Null, or alive for `'a`.
-pub(crate) unsafe fn recorder<'a>(transport: *mut Transport) -> Option<&'a OnceLock<Recorder>> {
-    if transport.is_null() {
-        return None;
-    }
-    // SAFETY: by contract, not null; only this field is borrowed, as in `job_of`.
-    Some(unsafe { &(*transport.cast::<Block>()).recorder })
 }
 
 /// The host's bootstrap handle, which it stores after init.

@@ -12,7 +12,6 @@ mod error;
 pub(crate) mod heartbeat;
 pub mod memory;
 mod pe;
-pub mod recording;
 
 pub(crate) use connect::collectives::{Collectives, Shape};
 pub(crate) use connected::Connected;

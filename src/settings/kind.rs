@@ -331,27 +331,6 @@ impl Kind<CountersPage> for Page {
     }
 }
 
-/// A file of each PE.
-pub(super) struct FileOfPe;
-
-impl Kind<Option<String>> for FileOfPe {
-    fn accepts(&self) -> String {
-        String::from("none, or a path with %p, which stands for the number of the PE")
-    }
-
-    fn parse(&self, text: &str) -> Result<Option<String>, String> {
-        match text {
-            "none" => Ok(None),
-            _ if text.contains("%p") => Ok(Some(String::from(text))),
-            _ => Err(String::from("there is no %p in it, and each PE needs a file of its own")),
-        }
-    }
-
-    fn show(&self, value: &Option<String>) -> String {
-        String::from(value.as_deref().unwrap_or("none"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

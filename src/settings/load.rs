@@ -259,8 +259,6 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711", "host0:4711"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes", "true"),
-            ("NVSHMEM_LIBFABRIC_TRACE", "/tmp/Trace-%p", "/tmp/Trace-%p"),
-            ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1M", "1048576"),
             (
                 DEBUG,
                 "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,signals=Chained,\

@@ -9,9 +9,7 @@ use super::choices::{
     ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
     StripeThreshold, WordsChoice, YieldWhen,
 };
-use super::kind::{
-    DeviceList, FileOfPe, Kind, Names, Number, Page, Text, Time, Truth, bytes, number,
-};
+use super::kind::{DeviceList, Kind, Names, Number, Page, Text, Time, Truth, bytes, number};
 use super::load::Sources;
 use ofi::topology::Distance;
 use ofi::{AtomicsChoice, BatchChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
@@ -279,11 +277,4 @@ settings! {
 
     /// Device channel: the proxy thread stays on the CPUs near its first NIC, on hosts of several NUMA nodes.
     Debug "channel_pin" channel_pin: bool = true, Truth;
-
-    /// The file in which the newest calls of NVSHMEM are recorded, with when they were seen to end, for
-    /// `nvshmem-libfabric trace`. It has addresses and lengths and no data. Calls of a device channel are not recorded.
-    Users "NVSHMEM_LIBFABRIC_TRACE" trace: Option<String> = None, FileOfPe;
-
-    /// How many of the newest records that file keeps, of 64 bytes each.
-    Users "NVSHMEM_LIBFABRIC_TRACE_RECORDS" trace_records: u32 = 256 << 10, bytes(1024, 1 << 26);
 }

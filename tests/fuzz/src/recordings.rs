@@ -1,8 +1,6 @@
 //! Recordings of calls. What is read is written again as it was.
 
-use nvshmem_transport_libfabric::job::recording::format::{
-    Caller, Kind, Record, Recording, Region, encode,
-};
+use nvshmem_recording::{Caller, Kind, Record, Recording, Region, encode};
 
 use crate::Target;
 

@@ -52,7 +52,7 @@ pub(crate) enum Command {
     Top(TopOptions),
     /// Show or check what NVSHMEM has called, from recordings of a job
     ///
-    /// NVSHMEM_LIBFABRIC_TRACE=FILE-%p has each PE of a job record its calls in a file of its own.
+    /// `run --record FILE-%p` has each PE of a job record its calls in a file of its own.
     Trace {
         #[command(subcommand)]
         command: TraceCommand,
@@ -299,12 +299,21 @@ pub(crate) struct RunOptions {
     /// The libfabric to use
     #[arg(long, value_name = "FILE")]
     pub(crate) libfabric: Option<PathBuf>,
+    /// Record the newest calls of each PE in a file, with %p for the number of the PE
+    #[arg(long, value_name = "FILE-%p", value_parser = with_number)]
+    pub(crate) record: Option<String>,
     /// Print what would be done, as lines of shell with the reasons
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The program with its arguments, behind `--`
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// A path that is another one for each PE.
+fn with_number(text: &str) -> Result<String, String> {
+    let more = String::from("there is no %p in it, and each PE needs a file of its own");
+    if text.contains("%p") { Ok(text.to_owned()) } else { Err(more) }
 }
 
 /// Calls of a thread in a replay.

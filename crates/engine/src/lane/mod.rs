@@ -31,7 +31,7 @@ use crate::posting::completions::Rare;
 use crate::posting::watchdog::Watchdog;
 use crate::posting::{Core, Sizes};
 use crate::rails::balance::Spread;
-use crate::rails::counters::{PeerCounters, RailCounters, UnderWay};
+use crate::rails::counters::{PeerCounters, RailCounters};
 use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
 use crate::recovery::Recovery;
 use crate::recovery::detours::Detours;
@@ -302,12 +302,6 @@ impl<P: Port> Lane<P> {
     /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
         self.core.streams.iter().map(Stream::counters)
-    }
-
-    /// What is under way to a peer, or waits to be.
-    pub fn under_way(&self, pe: Pe) -> UnderWay {
-        let none = UnderWay { puts: false, words: false, gets: false, held_back: false };
-        self.core.streams.find(pe).map_or(none, Stream::all_that_is_under_way)
     }
 
     /// This PE.

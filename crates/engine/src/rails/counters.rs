@@ -31,27 +31,6 @@ pub struct RailCounters {
     pub foreign: u64,
 }
 
-/// What a lane has under way to one peer, or waiting to be: what a quiet would wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnderWay {
-    /// Puts. Those that their target puts in order before what comes later count among the words.
-    pub puts: bool,
-    /// Atomics and signals.
-    pub words: bool,
-    /// Gets.
-    pub gets: bool,
-    /// Something is not sent before something else has ended: a signal behind puts, or what is behind a fence.
-    pub held_back: bool,
-}
-
-impl UnderWay {
-    /// Whether a signal that was sent just now, apart from its data, has left before that: puts are under way, and nothing
-    /// is held back for them.
-    pub fn is_overtaken(&self) -> bool {
-        self.puts && !self.held_back
-    }
-}
-
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
 /// the lane knows what is outstanding, so keeping them costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

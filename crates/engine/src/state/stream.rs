@@ -8,7 +8,7 @@ mod tests;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::Direction;
-use crate::rails::counters::{PeerCounters, UnderWay};
+use crate::rails::counters::PeerCounters;
 use crate::rails::pairing::first_rail;
 use crate::rails::paths::{Hop, PathTable};
 use crate::state::messages::link::Link;
@@ -148,17 +148,6 @@ impl Stream {
         writes = writes.wrapping_add(self.held.len());
         let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
         PeerCounters { pe: self.pe, writes, reads, sent, received }
-    }
-
-    /// What is under way, held or parked. What is parked or held may be anything that it can be.
-    pub(crate) fn all_that_is_under_way(&self) -> UnderWay {
-        let waits = !self.held.is_empty() || self.parks();
-        UnderWay {
-            puts: self.puts_under_way() != 0 || waits,
-            words: self.words != 0 || waits,
-            gets: self.under_way(Direction::Read) != 0,
-            held_back: !self.held_back.is_empty() || waits,
-        }
     }
 
     /// The message side, made if need be.

@@ -11,7 +11,7 @@ use super::record::{self, Entry};
 use super::{Staged, digest, refused, sweep};
 use crate::error::ToolError;
 use crate::libraries::elf::Elf;
-use crate::libraries::plugins::{Plugins, file_name, numbers};
+use crate::libraries::plugins::{Plugins, file_name, numbers, recorder_name};
 
 /// Where the record is.
 const RECORD: &str = "share/nvshmem-libfabric";
@@ -31,7 +31,8 @@ type Record = record::Record<Made>;
 
 /// The names that an installation may have. What a record names beside these is not touched.
 fn names() -> Vec<String> {
-    let plugins = numbers().into_iter().map(|number| format!("lib/{}", file_name(number)));
+    let names = |number| [file_name(number), recorder_name(number)];
+    let plugins = numbers().into_iter().flat_map(names).map(|name| format!("lib/{name}"));
     plugins.chain([DEBUG.to_owned(), PROGRAM.to_owned()]).collect()
 }
 
@@ -41,6 +42,9 @@ pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError>
     for number in numbers() {
         let plugin = plugins.of(number)?;
         files.push((plugin.path.clone(), format!("lib/{}", file_name(number))));
+        if let Ok(recorder) = plugin.recorder() {
+            files.push((recorder, format!("lib/{}", recorder_name(number))));
+        }
     }
     let debug = plugins.directory.join(".debug/nvshmem_transport_libfabric.debug");
     if debug.is_file() {

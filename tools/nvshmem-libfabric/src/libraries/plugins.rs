@@ -11,7 +11,12 @@ use crate::libraries::elf::{Elf, MACHINE};
 
 /// What our file of a major is called, which is also its name inside.
 pub(crate) fn file_name(number: u32) -> String {
-    format!("nvshmem_transport_libfabric.so.{number}")
+    nvshmem_abi::file_name("libfabric", number)
+}
+
+/// The recorder for a major.
+pub(crate) fn recorder_name(number: u32) -> String {
+    nvshmem_abi::file_name("recorder", number)
 }
 
 /// The majors that are served.
@@ -114,6 +119,22 @@ impl Plugins {
 }
 
 impl Plugin {
+    /// The recorder for the same NVSHMEM, which is installed beside it.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn recorder(&self) -> Result<PathBuf, ToolError> {
+        let path = self.path.with_file_name(recorder_name(self.number));
+        if path.is_file() {
+            return Ok(path);
+        }
+        let message = format!("there is no {} to record with", path.display());
+        Err(ToolError::new(
+            message,
+            "`make install` and the packages put it beside the plugin files",
+        ))
+    }
+
     /// Reads a file that has the name of a major.
     fn read(number: u32, path: &Path) -> Result<Self, String> {
         let elf = Elf::read(path).map_err(|error| error.to_string())?;

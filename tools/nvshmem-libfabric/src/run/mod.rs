@@ -95,9 +95,22 @@ impl Plan {
     }
 
     fn set_variables(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
+        let mut paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
+        let transport = match &options.record {
+            None => "libfabric",
+            Some(file) => {
+                for plugin in files {
+                    paths.push(plugin.recorder()?);
+                }
+                self.set("NVSHMEM_RECORDER_FILE", file.clone(), "--record");
+                let why = "the recorder stands in front of this transport";
+                self.set("NVSHMEM_RECORDER_TRANSPORT", String::from("libfabric"), why);
+                "recorder"
+            }
+        };
         let mut preload: Vec<String> = Vec::new();
-        for file in files {
-            let path = file.path.to_string_lossy().into_owned();
+        for path in paths {
+            let path = path.to_string_lossy().into_owned();
             if path.contains([' ', ':']) {
                 let message =
                     format!("{path} has a space or a colon in it, which {PRELOAD} cannot hold");
@@ -122,14 +135,14 @@ impl Plan {
             "what is loaded under the name that NVSHMEM asks for comes before its own file",
         );
         match env::var(TRANSPORT) {
-            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
+            Ok(theirs) if theirs != transport && !theirs.is_empty() => {
                 self.set(
                     TRANSPORT,
-                    "libfabric".to_owned(),
+                    transport.to_owned(),
                     &format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
                 );
             }
-            _ => self.set(TRANSPORT, "libfabric".to_owned(), "NVSHMEM uses another one by default"),
+            _ => self.set(TRANSPORT, transport.to_owned(), "NVSHMEM uses another one by default"),
         }
         if let Some(provider) = &options.provider {
             self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");

@@ -6,7 +6,6 @@ use super::job::{CallId, Job, name};
 use super::order::{Missing, Unordered, unordered_reads};
 use super::plan::Plan;
 use super::replay::{self, Broken, Signals};
-use super::seen::{Early, early_signals};
 use crate::error::ToolError;
 use crate::info::json;
 use crate::options::TraceCheckOptions;
@@ -46,8 +45,6 @@ const MOST_PES: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
-    /// The transport that was recorded has sent a signal before its data had ended.
-    EarlySignal,
     /// The program reads what nothing has ordered.
     Unordered,
     /// This transport does not keep order in the replay.
@@ -84,7 +81,6 @@ pub(super) struct Report {
 impl Report {
     /// Looks through a job.
     pub(super) fn of(job: &Job, seeds: Seeds, most: usize, signals: Signals) -> Self {
-        let early: Vec<Early> = job.pes.values().flat_map(early_signals).collect();
         let unordered = unordered_reads(job);
         let plan = Plan::of(job, &unordered, most);
         let calls = job.pes.values().map(|recording| recording.records.len()).sum();
@@ -96,15 +92,11 @@ impl Report {
             seeds: 0,
             remarks: job.remarks(),
             findings: Vec::new(),
-            untold: early.len().saturating_sub(MOST_TOLD)
-                + unordered.len().saturating_sub(MOST_TOLD),
+            untold: unordered.len().saturating_sub(MOST_TOLD),
         };
-        for early in early.iter().take(MOST_TOLD) {
-            report.find(Kind::EarlySignal, text_of_early(job, *early));
-        }
-        let first = report.findings.len();
         for of in unordered.iter().take(MOST_TOLD) {
-            report.find(Kind::Unordered, text_of_unordered(job, *of));
+            let text = text_of_unordered(job, *of);
+            report.findings.push(Finding { kind: Kind::Unordered, text, seed: None, shown: None });
         }
         if plan.n_pes > MOST_PES {
             let text = format!(
@@ -122,16 +114,12 @@ impl Report {
             report.remarks.push(text);
         }
         report.replayed = plan.calls;
-        report.replay(job, &plan, signals, (first, seeds));
+        report.replay(job, &plan, signals, seeds);
         report
     }
 
-    fn find(&mut self, kind: Kind, text: String) {
-        self.findings.push(Finding { kind, text, seed: None, shown: None });
-    }
-
-    /// Replays with every seed. Reads that nothing has ordered are findings from `first` on, in their order.
-    fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, (first, seeds): (usize, Seeds)) {
+    /// Replays with every seed. Reads that nothing has ordered are the findings so far, in their order.
+    fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, seeds: Seeds) {
         let mut broken: Option<(Broken, u64)> = None;
         let (mut times, mut work) = (0, 0);
         for seed in 1..=seeds.most {
@@ -146,7 +134,7 @@ impl Report {
             self.seeds = seed;
             work += outcome.work;
             for (suspect, stale) in plan.suspects.iter().zip(outcome.stale) {
-                let Some(finding) = self.findings.get_mut(first + suspect.number) else { continue };
+                let Some(finding) = self.findings.get_mut(suspect.number) else { continue };
                 let shown = finding.shown.get_or_insert(0);
                 if stale {
                     *shown += 1;
@@ -172,7 +160,6 @@ impl Report {
         )];
         for finding in &self.findings {
             let kind = match finding.kind {
-                Kind::EarlySignal => "recorded transport",
                 Kind::Unordered => "program",
                 Kind::Replay => "replay",
             };
@@ -232,12 +219,6 @@ fn text_of(job: &Job, call: CallId) -> String {
         "PE {}'s {what} (record {number}, {after:.3} ms; {bytes} bytes at PE {}, {remote}{word})",
         call.pe, record.pe
     )
-}
-
-fn text_of_early(job: &Job, early: Early) -> String {
-    let signal = text_of(job, early.signal);
-    let data = early.data.map_or(String::from("puts before it"), |data| text_of(job, data));
-    format!("a signal ahead of its data: {signal} had left when {data} was still under way")
 }
 
 fn text_of_unordered(job: &Job, of: Unordered) -> String {

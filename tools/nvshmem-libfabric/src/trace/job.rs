@@ -5,13 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::job::recording::format::{Kind, Record, Recording};
+use nvshmem_recording::{Kind, Record, Recording};
 
 use crate::error::ToolError;
 
 /// How one gets them.
 const HOW: &str =
-    "NVSHMEM_LIBFABRIC_TRACE=FILE-%p has each PE of a job record its calls in a file of its own";
+    "`run --record FILE-%p` has each PE of a job record its calls in a file of its own";
 
 /// A call of a PE, by its place in what is kept of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -88,7 +88,7 @@ impl Job {
             let Recording { overwritten, torn, regions_left_out, ended, .. } = recording;
             if *overwritten > 0 {
                 remarks.push(format!(
-                    "PE {pe}: {overwritten} older records were overwritten; NVSHMEM_LIBFABRIC_TRACE_RECORDS keeps more"
+                    "PE {pe}: {overwritten} older records were overwritten; NVSHMEM_RECORDER_RECORDS keeps more"
                 ));
             }
             if *regions_left_out > 0 {

@@ -7,7 +7,6 @@ mod network;
 mod order;
 mod plan;
 mod replay;
-mod seen;
 mod timeline;
 
 use std::fs::{self, File};

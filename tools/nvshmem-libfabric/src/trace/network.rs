@@ -20,7 +20,7 @@ use engine::state::batch::Batch;
 use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
-use nvshmem_transport_libfabric::job::recording::format::Caller;
+use nvshmem_recording::Caller;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use super::plan::{Bytes, Does, Plan, Step};

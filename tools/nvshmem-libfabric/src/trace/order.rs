@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record};
+use nvshmem_recording::{Caller, Kind, Record};
 
 use super::job::{CallId, Job};
 
@@ -160,7 +160,7 @@ impl<'a> State<'a> {
                 self.told(record.pe, told);
                 self.writes(call, &record);
             }
-            Kind::Quiet | Kind::Done | Kind::Progress => {}
+            Kind::Quiet | Kind::Progress => {}
         }
     }
 

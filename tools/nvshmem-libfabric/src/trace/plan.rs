@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record};
+use nvshmem_recording::{Caller, Kind, Record};
 
 use super::job::{CallId, Job};
 use super::order::{Missing, Unordered};
@@ -103,7 +103,7 @@ impl Plan {
         for (pe, recording) in &job.pes {
             numbers.insert(*pe);
             for (at, record) in recording.records.iter().enumerate() {
-                if record.status == 0 && !matches!(record.kind, Kind::Done | Kind::Progress) {
+                if record.status == 0 && !matches!(record.kind, Kind::Progress) {
                     calls.entry((*pe, record.caller)).or_default().push(CallId { pe: *pe, at });
                 }
             }
@@ -236,7 +236,7 @@ impl Places {
             Kind::Put => Does::Put(self.bytes(to, record.bytes)),
             Kind::P => Does::P(self.bytes(to, record.bytes.min(8))),
             Kind::Get | Kind::G => Does::Get(self.bytes(to, record.bytes)),
-            Kind::Done | Kind::Progress => return None,
+            Kind::Progress => return None,
         })
     }
 }

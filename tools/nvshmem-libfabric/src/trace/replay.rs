@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::port::Direction;
-use nvshmem_transport_libfabric::job::recording::format::Caller;
+use nvshmem_recording::Caller;
 use sim_fabric::{Event, FakeFabric};
 
 use super::job::CallId;

@@ -1,6 +1,4 @@
-use nvshmem_transport_libfabric::job::recording::format::{
-    Caller, Kind, Record, Recording, Region, encode,
-};
+use nvshmem_recording::{Caller, Kind, Record, Recording, Region, encode};
 
 use super::job::Job;
 

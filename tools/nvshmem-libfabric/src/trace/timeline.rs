@@ -1,19 +1,14 @@
 //! A job's timeline, in the trace event format of JSON that Perfetto and Chrome's own viewer open.
 //!
-//! A PE is a process there, its proxy thread and the threads of the program are two threads, and what is under way to each
-//! peer is a track of its own. A call that has not returned has no end.
+//! A PE is a process there, its proxy thread and the threads of the program are two threads. A call that has not returned
+//! has no end.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record, done};
+use nvshmem_recording::{Caller, Kind, Record};
 use serde_json::{Value, json};
 
 use super::job::{Job, name};
-
-/// What may be under way to a peer.
-const UNDER_WAY: [(u8, &str); 3] =
-    [(done::PUTS, "puts"), (done::WORDS, "atomics and signals"), (done::GETS, "gets")];
 
 /// Writes the timeline of a job.
 ///
@@ -24,7 +19,7 @@ pub(super) fn write(job: &Job, out: impl Write) -> io::Result<()> {
     let versions: Vec<Value> = job
         .pes
         .iter()
-        .map(|(pe, of)| json!({"pe": pe, "version": of.version, "provider": of.provider}))
+        .map(|(pe, of)| json!({"pe": pe, "version": of.version, "transport": of.transport}))
         .collect();
     let other = json!({"recordings": versions, "remarks": job.remarks()});
     write!(events.out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{other},\"traceEvents\":[")?;
@@ -61,38 +56,14 @@ impl<W: Write> Events<'_, W> {
             let event = json!({"ph": "M", "name": "thread_name", "pid": pe, "tid": caller as u8, "args": {"name": title}});
             self.event(&event)?;
         }
-        // When the first of what is under way began.
-        let mut open: BTreeMap<(u32, u8), u64> = BTreeMap::new();
         for (number, record) in recording.records.iter().enumerate() {
-            match record.kind {
-                Kind::Done => {
-                    for (bit, what) in UNDER_WAY {
-                        let key = (record.pe, bit);
-                        let began = if record.op & bit != 0 { open.remove(&key) } else { None };
-                        if let Some(began) = began {
-                            self.under_way(pe, key, what, began, Some(record.time))?;
-                        }
-                    }
-                }
-                Kind::Progress => {
-                    let args = json!({"status": record.status});
-                    let time = self.time(pe, record.time);
-                    self.event(&json!({"ph": "i", "s": "p", "name": "progress has failed", "cat": "failure", "pid": pe, "tid": 0, "ts": time, "args": args}))?;
-                }
-                _ => {
-                    self.call(pe, number as u64 + recording.overwritten, record)?;
-                    if record.caller == Caller::Proxy {
-                        for bit in begins(record.kind) {
-                            open.entry((record.pe, bit)).or_insert(record.time);
-                        }
-                    }
-                }
+            if record.kind != Kind::Progress {
+                self.call(pe, number as u64 + recording.overwritten, record)?;
+                continue;
             }
-        }
-        for ((peer, bit), began) in open {
-            let what =
-                UNDER_WAY.iter().find(|(other, _)| *other == bit).map_or("", |(_, what)| *what);
-            self.under_way(pe, (peer, bit), what, began, None)?;
+            let args = json!({"status": record.status});
+            let time = self.time(pe, record.time);
+            self.event(&json!({"ph": "i", "s": "p", "name": "progress has failed", "cat": "failure", "pid": pe, "tid": 0, "ts": time, "args": args}))?;
         }
         Ok(())
     }
@@ -134,36 +105,6 @@ impl<W: Write> Events<'_, W> {
         event["args"] = args;
         self.event(&event)
     }
-
-    /// What was under way to a peer between two moments, or still is.
-    fn under_way(
-        &mut self,
-        pe: u32,
-        (peer, bit): (u32, u8),
-        what: &str,
-        began: u64,
-        ended: Option<u64>,
-    ) -> io::Result<()> {
-        let id = format!("{pe}.{peer}.{bit}");
-        let title = format!("{what} to PE {peer}");
-        let times = [("b", Some(began)), ("e", ended)];
-        for (ph, time) in times.into_iter().filter_map(|(ph, time)| Some((ph, time?))) {
-            let ts = self.time(pe, time);
-            self.event(&json!({"ph": ph, "name": title, "cat": "under way", "id": id, "pid": pe, "tid": 0, "ts": ts}))?;
-        }
-        Ok(())
-    }
-}
-
-/// What a call of the proxy thread has under way.
-fn begins(kind: Kind) -> Vec<u8> {
-    match kind {
-        Kind::Put | Kind::P | Kind::Part => vec![done::PUTS],
-        Kind::PutSignal => vec![done::PUTS, done::WORDS],
-        Kind::Amo => vec![done::WORDS],
-        Kind::Get | Kind::G => vec![done::GETS],
-        Kind::Fence | Kind::Quiet | Kind::Done | Kind::Progress => Vec::new(),
-    }
 }
 
 #[cfg(test)]
@@ -172,7 +113,7 @@ mod tests {
     use crate::trace::tests::{job, region};
 
     #[test]
-    fn calls_what_is_under_way_and_what_has_not_returned() {
+    fn calls_and_what_has_not_returned() {
         let call = |time, kind| Record {
             time,
             took: Some(500),
@@ -182,16 +123,9 @@ mod tests {
         };
         let mut quiet = Record { took: None, ..call(9_000, Kind::Quiet) };
         quiet.bytes = 0;
-        let done = Record { op: done::PUTS, took: Some(0), ..call(5_000, Kind::Done) };
         let failed = Record { status: 7, ..call(9_500, Kind::Progress) };
-        let records = [
-            call(1_000, Kind::Put),
-            call(2_000, Kind::Put),
-            done,
-            call(6_000, Kind::Get),
-            quiet,
-            failed,
-        ];
+        let records =
+            [call(1_000, Kind::Put), call(2_000, Kind::Put), call(6_000, Kind::Get), quiet, failed];
         let job = job(2, &[(0, &records), (1, &[])], &[region(4000, 1000)]);
         let mut text = Vec::new();
         write(&job, &mut text).unwrap();
@@ -207,10 +141,5 @@ mod tests {
         assert_eq!(calls[0]["args"]["remote"], "region 0 + 0x60");
         assert_eq!(of("B")[0]["name"], "quiet PE 1");
         assert_eq!(of("i")[0]["args"]["status"], 7);
-        let (began, ended) = (of("b"), of("e"));
-        assert_eq!((began.len(), ended.len()), (2, 1), "the get is under way in the end");
-        assert_eq!((&began[0]["ts"], &ended[0]["ts"]), (&json!(1.0), &json!(5.0)));
-        assert_eq!(began[0]["id"], ended[0]["id"]);
-        assert_ne!(began[0]["id"], began[1]["id"]);
     }
 }

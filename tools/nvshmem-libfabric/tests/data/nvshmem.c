@@ -21,7 +21,10 @@ static const char text[] = "NVSHMEM v" RELEASE;
 
 const char *nvshmem_stand_in(void) {
     Dl_info found;
-    void *transport = dlopen("nvshmem_transport_libfabric.so." NUMBER, RTLD_NOW);
+    const char *named = getenv("NVSHMEM_REMOTE_TRANSPORT");
+    char file[256];
+    snprintf(file, sizeof file, "nvshmem_transport_%s.so." NUMBER, named ? named : "libfabric");
+    void *transport = dlopen(file, RTLD_NOW);
     if (transport == NULL || !dladdr(dlsym(transport, "nvshmemt_init"), &found))
         return text[0] == 'N' ? "nothing" : text;
     return found.dli_fname;

@@ -173,16 +173,25 @@ pub(crate) fn file_name(number: u32) -> String {
     format!("nvshmem_transport_libfabric.so.{number}")
 }
 
-/// The plugin that was built with this program, as `make install` installs it. Made once.
+/// Installs a transport that was built with this program as `make install` does.
+pub(crate) fn install_libraries(transport: &str, directory: &Path) {
+    let library = format!("libnvshmem_transport_{transport}.so");
+    let links = [(library.as_str(), library.as_str())];
+    let built = built::directory("transports-for-the-tool", &links).join(&library);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let mut install = Command::new(script);
+    let output = install.arg(&built).arg(directory).arg(transport).output().expect("install.sh");
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// The plugin and the recorder that were built with this program. Made once.
 pub(crate) fn plugins() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
-        let library = "libnvshmem_transport_libfabric.so";
-        let built = built::directory("plugin-for-the-tool", &[(library, library)]).join(library);
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tool-plugins");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
-        let output = Command::new(script).args([&built, &directory]).output().expect("install.sh");
-        assert!(output.status.success(), "{}", said(&output));
+        for transport in ["libfabric", "recorder"] {
+            install_libraries(transport, &directory);
+        }
         directory
     })
 }

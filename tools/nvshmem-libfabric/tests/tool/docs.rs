@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use nvshmem_transport_libfabric::job::recording::format::{
-    self as recording, Caller, Kind, Record,
-};
+use nvshmem_recording::{self as recording, Caller, Kind, Record};
 use test_support::seeds::turn;
 use test_support::{built, needs};
 

@@ -31,6 +31,8 @@ enum Step {
 struct Bed {
     scratch: Scratch,
     killer: PathBuf,
+    /// The plugin files alone: each step begins as often as there are files.
+    newer: PathBuf,
     /// Plugin files that are others than those that were built: an older version.
     older: PathBuf,
 }
@@ -43,21 +45,23 @@ impl Bed {
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-o"]).arg(&killer).arg(source).arg("-ldl");
         expect(cc.status()?.success(), || format!("{cc:?}"))?;
-        let older = scratch.at("older");
+        let (newer, older) = (scratch.at("newer"), scratch.at("older"));
+        fs::create_dir(&newer)?;
         fs::create_dir(&older)?;
         for number in [3, 4, 5, 6, 7] {
             let mut bytes = fs::read(plugins().join(file_name(number)))?;
+            fs::write(newer.join(file_name(number)), &bytes)?;
             bytes.push(0);
             fs::write(older.join(file_name(number)), bytes)?;
         }
-        Ok(Self { scratch, killer, older })
+        Ok(Self { scratch, killer, newer, older })
     }
 
     fn command(&self, step: Step, place: &str, path: &Path) -> Command {
         let mut command = tool(&[if step == Uninstall { "uninstall" } else { "install" }, place]);
         command.arg(path);
         match step {
-            Install => drop(command.arg("--plugin-dir").arg(plugins())),
+            Install => drop(command.arg("--plugin-dir").arg(&self.newer)),
             InstallOlder => drop(command.arg("--plugin-dir").arg(&self.older)),
             Uninstall => {}
         }

@@ -11,7 +11,9 @@ use serde_json::Value;
 use test_support::built;
 use test_support::needs::{self, Need};
 
-use crate::bed::{MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, json, trial};
+use crate::bed::{
+    MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, install_libraries, json, trial,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -67,14 +69,14 @@ fn prefix() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package-prefix");
-        let libraries = ["libnvshmem_transport_libfabric.so", "libnvshmem_libfabric_channel.so"]
-            .map(|name| (name, name));
-        let built = built::directory("libraries-for-packages", &libraries);
-        let script = |name: &str| root().join("scripts").join(name);
-        let [plugin, channel] = libraries.map(|(name, _)| built.join(name));
+        for transport in ["libfabric", "recorder"] {
+            install_libraries(transport, &prefix.join("lib"));
+        }
+        let library = "libnvshmem_libfabric_channel.so";
+        let built = built::directory("libraries-for-packages", &[(library, library)]);
         let run = |command: &mut Command| good(command).expect("it is installed");
-        run(command(script("install.sh")).arg(plugin).arg(prefix.join("lib")));
-        run(command(script("install-channel.sh")).arg(channel).arg(&prefix));
+        let script = root().join("scripts/install-channel.sh");
+        run(command(script).arg(built.join(library)).arg(&prefix));
         let tool = prefix.join("bin/nvshmem-libfabric");
         run(command("install").args(["-D", "-m", "755", "--strip", TOOL]).arg(tool));
         prefix

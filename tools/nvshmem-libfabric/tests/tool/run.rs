@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("run::lines_of_python", python),
         trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
         trial("run::the_environment_of_the_user_stays", environment),
+        trial("run::the_recorder_is_in_front", recorder),
         trial("run::status_and_signals_are_the_programs", status),
         trial("run::bad_input", bad_input),
     ]);
@@ -173,6 +174,34 @@ fn environment() -> Result<(), Failed> {
     expect(!open_mpi.contains("Open MPI"), || open_mpi.clone())
 }
 
+fn recorder() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
+    let path = scratch.at("program");
+    made.program(&path);
+    let program = path.display().to_string();
+    let in_plugins = |name: &str| plugins().join(name).display().to_string();
+    let (recorder, ours) =
+        (in_plugins("nvshmem_transport_recorder.so.6"), in_plugins(&file_name(6)));
+    let options = ["--record", "pe-%p.trace"];
+    let said = good(&mut run(&options, &[&program]))?;
+    expect(said.starts_with(&format!("loaded {recorder}\ntransport recorder")), || said.clone())?;
+    let said = good(&mut run(&[&options[..], &["--dry-run"]].concat(), &[&program]))?;
+    for line in [
+        format!("LD_PRELOAD={ours}:{recorder}"),
+        String::from("NVSHMEM_REMOTE_TRANSPORT=recorder"),
+        String::from("NVSHMEM_RECORDER_TRANSPORT=libfabric"),
+        String::from("NVSHMEM_RECORDER_FILE=pe-%p.trace"),
+    ] {
+        expect(said.contains(&format!("export {line}\n")), || format!("{line}: {said}"))?;
+    }
+    // Where there is none.
+    std::fs::copy(&ours, scratch.at(&file_name(6)))?;
+    let mut command = tool(&["run", "--record", "%p", "--plugin-dir"]);
+    let said = bad(command.arg(&scratch.0).args(["--", &program]), 125)?;
+    expect(said.contains("nvshmem_transport_recorder.so.6 to record with"), || said.clone())
+}
+
 fn status() -> Result<(), Failed> {
     let any = |line: &[&str]| run(&["--any-nvshmem"], line);
     for status in [0, 1, 42, 125] {
@@ -215,6 +244,7 @@ fn bad_input() -> Result<(), Failed> {
             125,
             "is no libfabric",
         ),
+        (&["--any-nvshmem", "--record", "pe"][..], vec!["true"], 2, "there is no %p in it"),
         (&["--any-nvshmem", "--provider", "ucx"][..], vec!["true"], 2, "known are auto, efa"),
         (&["--any-nvshmem", "--nvshmem", &text][..], vec!["true"], 2, "cannot be used with"),
     ] {

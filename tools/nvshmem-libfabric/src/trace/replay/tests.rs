@@ -1,4 +1,4 @@
-use nvshmem_transport_libfabric::job::recording::format::{Kind, Record};
+use nvshmem_recording::{Kind, Record};
 
 use super::*;
 use crate::trace::order::{Missing, unordered_reads};

@@ -1,5 +1,5 @@
-//! `trace`: what a job records, as a timeline, and what is found in it: nothing in what is in order, over the real transport and in
-//! the replay, and the first read of what is not.
+//! `trace`: what the recorder in front of a transport records, as a timeline, and what is found in it: nothing in what is in
+//! order, and the first read of what is not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,11 +8,12 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
+use nvshmem_recording::{Caller, Kind, Record, Recording};
 use nvshmem_sim::{Amo, BoxError, Job, JobReport, JobSettings, Layout};
-use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record, Recording, done};
 use serde_json::Value;
+use test_support::built;
 
-use crate::bed::{Scratch, bad, expect, good, json, plugins, tool, tree, trial};
+use crate::bed::{Scratch, bad, expect, file_name, good, json, plugins, tool, tree, trial};
 
 const PES: u32 = 3;
 const BYTES: u64 = 256 << 10;
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("trace::missing_quiets_and_fences_are_found", not_in_order),
         trial("trace::recordings_are_bounded", bounded),
         trial("trace::jobs_that_cannot_record_run", cannot_record),
+        trial("trace::without_a_transport_there_is_no_job", no_transport),
         trial("trace::bad_input_changes_nothing", bad_input),
     ]
 }
@@ -114,15 +116,26 @@ pub(crate) fn careless(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A job of one of these programs, or of the simulator's, which records or is to.
-fn record(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
+/// A plugin that is not this project's.
+fn other_plugin() -> PathBuf {
+    let name = "libnvshmem_sim_test_plugin.so";
+    built::directory("plugin-of-others", &[(name, name)]).join(name)
+}
+
+/// A job of one of these programs, or of the simulator's, with the recorder in front as `run --record` has it.
+fn start(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
+    let number = layout.major();
+    let file = |of| plugins().join(nvshmem_abi::file_name(of, number)).display().to_string();
     let scenario = settings.iter().find(|(name, _)| *name == "scenario");
     let scenario = scenario.map_or("trace", |(_, scenario)| *scenario);
     let mut job = JobSettings::new(scenario, PES, layout, plugins())
         .heap(64 << 20, 1 << 20)
         .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
         .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2")
-        .env("NVSHMEM_LIBFABRIC_TRACE", pattern);
+        .env("NVSHMEM_REMOTE_TRANSPORT", "recorder")
+        .env("NVSHMEM_RECORDER_TRANSPORT", "libfabric")
+        .env("NVSHMEM_RECORDER_FILE", pattern)
+        .env("LD_PRELOAD", [file("libfabric"), file("recorder")].join(":"));
     for (name, value) in settings {
         job = match *name {
             "scenario" => job,
@@ -130,7 +143,7 @@ fn record(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<Jo
             name => job.env(name, value),
         };
     }
-    Ok(job.run()?.check()?)
+    Ok(job.run()?)
 }
 
 /// Records, and gives the files.
@@ -139,7 +152,7 @@ fn recorded(
     layout: Layout,
     settings: &[(&str, &str)],
 ) -> Result<Vec<PathBuf>, Failed> {
-    record(&scratch.at("pe-%p.trace").display().to_string(), layout, settings)?;
+    start(&scratch.at("pe-%p.trace").display().to_string(), layout, settings)?.check()?;
     Ok((0..PES).map(|pe| scratch.at(&format!("pe-{pe}.trace"))).collect())
 }
 
@@ -154,7 +167,7 @@ fn trace(what: &str, files: &[PathBuf]) -> Command {
 }
 
 fn timeline() -> Result<(), Failed> {
-    for layout in [Layout::V3b, Layout::V7] {
+    for layout in Layout::ALL {
         let scratch = Scratch::new();
         let files = recorded(&scratch, layout, &[])?;
         let out = scratch.at("timeline.json");
@@ -168,7 +181,8 @@ fn timeline() -> Result<(), Failed> {
             let pe = pe as u32;
             let kept = (recording.pe, recording.n_pes, recording.overwritten, recording.torn);
             expect(kept == (pe, PES, 0, 0) && recording.ended.is_some(), || format!("{kept:?}"))?;
-            expect(recording.provider.starts_with("tcp"), || recording.provider.clone())?;
+            let name = file_name(layout.major().number().unsigned_abs());
+            expect(recording.transport == name, || recording.transport.clone())?;
             let next = (pe + 1) % PES;
             let count = |kind, caller, peer: u32| {
                 let same = |record: &&Record| {
@@ -179,7 +193,7 @@ fn timeline() -> Result<(), Failed> {
                 recording.records.iter().filter(same).count() as u64
             };
             // Before layout 4 a put with signal is a put, a fence and an atomic.
-            let apart = if layout == Layout::V3b { ROUNDS } else { 0 };
+            let apart = if layout < Layout::V4 { ROUNDS } else { 0 };
             // A chunk of the heap is a call of its own.
             let expected = [
                 (Kind::Amo, Caller::Proxy, ROUNDS + apart),
@@ -202,10 +216,7 @@ fn timeline() -> Result<(), Failed> {
             let there = read(&files[next as usize])?.place(put.remote, u64::MAX);
             let here = recording.place(put.local, u64::MAX);
             expect(there.is_some() && here.is_some(), || format!("{put:?}: {there:?} {here:?}"))?;
-            let ends = recording.records.iter().filter(|record| record.kind == Kind::Done);
-            let seen = ends.fold(0, |seen, record| seen | record.op);
-            expect(seen == done::PUTS | done::WORDS | done::GETS, || format!("ends {seen}"))?;
-            let calls = recording.records.iter().filter(|record| record.kind != Kind::Done).count();
+            let calls = recording.records.len();
             let of_it = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == pe);
             expect(of_it.count() == calls, || format!("{calls} calls of PE {pe}"))?;
         }
@@ -223,13 +234,12 @@ fn is_event(event: &Value) -> Result<(), Failed> {
     let numbers: &[&str] = match event["ph"].as_str() {
         Some("M") => &["pid", "tid"],
         Some("X") => &["pid", "tid", "ts", "dur"],
-        Some("b" | "e" | "i" | "B") => &["pid", "tid", "ts"],
+        Some("i" | "B") => &["pid", "tid", "ts"],
         _ => &["none of its kind"],
     };
     let whole = numbers.iter().all(|name| event[*name].is_number()) && event["name"].is_string();
-    let has_id = !matches!(event["ph"].as_str(), Some("b" | "e")) || event["id"].is_string();
     let later = event["ts"].as_f64().is_none_or(|ts| ts >= 0.0);
-    expect(whole && has_id && later, || event.to_string())
+    expect(whole && later, || event.to_string())
 }
 
 /// The program here, and those that the transport is tested with.
@@ -258,10 +268,12 @@ fn in_order() -> Result<(), Failed> {
 }
 
 fn not_in_order() -> Result<(), Failed> {
-    for (what, said) in CARELESS {
+    let other = other_plugin().display().to_string();
+    for ((what, said), transport) in CARELESS.iter().zip(["libfabric", &other, "libfabric"]) {
         for (well, status) in [("1", 0), ("0", 1)] {
             let scratch = Scratch::new();
-            let settings = [("scenario", "careless"), ("what", what), ("well", well)];
+            let by = ("NVSHMEM_RECORDER_TRANSPORT", transport);
+            let settings = [("scenario", "careless"), ("what", what), ("well", well), by];
             let files = recorded(&scratch, Layout::V7, &settings)?;
             let output = trace("check", &files).output()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -276,7 +288,7 @@ fn not_in_order() -> Result<(), Failed> {
 
 fn bounded() -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let settings = [("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1K"), ("rounds", "80")];
+    let settings = [("NVSHMEM_RECORDER_RECORDS", "1024"), ("rounds", "80")];
     for file in recorded(&scratch, Layout::V7, &settings)? {
         let recording = read(&file)?;
         let most = fs::metadata(&file)?.len();
@@ -294,10 +306,33 @@ fn bounded() -> Result<(), Failed> {
 
 fn cannot_record() -> Result<(), Failed> {
     let scratch = Scratch::new();
-    let report = record(&scratch.at("nowhere/%p").display().to_string(), Layout::V7, &[])?;
-    let said = report.pes[0].text();
-    expect(said.contains("nothing is recorded: No such file"), || said.to_string())?;
+    let nowhere = scratch.at("nowhere/%p").display().to_string();
+    for (pattern, settings, why) in [
+        (nowhere.as_str(), &[][..], "cannot be made: No such file"),
+        ("trace", &[][..], "there is no %p in trace"),
+        ("%p.trace", &[("NVSHMEM_RECORDER_RECORDS", "5")][..], "`5` is no number from 1024"),
+    ] {
+        let report = start(pattern, Layout::V7, settings)?.check()?;
+        let said = report.pes[0].text();
+        expect(said.contains("nothing is recorded: ") && said.contains(why), || said.to_string())?;
+    }
     expect(tree(&scratch.0).is_empty(), || String::from("something was written"))
+}
+
+fn no_transport() -> Result<(), Failed> {
+    let text = Scratch::new().write("text", "no library").display().to_string();
+    for (named, why) in [
+        ("nobodys", "nvshmem_transport_nobodys.so.7: cannot open shared object file"),
+        ("recorder", "the recorder itself is no transport"),
+        (text.as_str(), "text"),
+        ("/nowhere/file.so", "/nowhere/file.so: cannot open"),
+    ] {
+        let report = start("%p", Layout::V7, &[("NVSHMEM_RECORDER_TRANSPORT", named)])?;
+        let said = report.pes[0].text();
+        let told = said.contains("NVSHMEM_RECORDER_TRANSPORT: ") && said.contains(why);
+        expect(told && !report.succeeded(), || report.to_string())?;
+    }
+    Ok(())
 }
 
 fn bad_input() -> Result<(), Failed> {

@@ -2,8 +2,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use super::format::Recording;
 use super::*;
+use nvshmem_recording::{Caller, Kind, Recording};
 
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("nvshmem-recording-{name}-{}", std::process::id()))
@@ -21,20 +21,20 @@ fn put(pe: u32) -> Record {
 fn what_is_recorded_is_in_the_file_at_once_and_the_file_is_as_long_as_that_in_the_end() {
     let path = scratch("at-once");
     fs::write(&path, "what was there before").unwrap();
-    let recorder = Recorder::create(&path, 1000, Pe(2), 5, "na\u{ef}ve").unwrap();
+    let recorder = Recorder::create(&path, 1000, (2, 5), "na\u{ef}ve").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     recorder.registered(4096, 100, true);
     let begun = recorder.begin(put(1));
     let seen = read(&path);
     assert_eq!((seen.pe, seen.n_pes, seen.ended), (2, 5, None));
-    assert_eq!((seen.provider.as_str(), seen.pid), ("na\u{ef}ve", std::process::id()));
+    assert_eq!((seen.transport.as_str(), seen.pid), ("na\u{ef}ve", std::process::id()));
     assert_eq!(seen.version, env!("CARGO_PKG_VERSION"));
     assert_eq!((seen.regions[0].base, seen.regions[0].local_only), (4096, true));
     assert_eq!((seen.records[0].took, seen.records[0].pe), (None, 1), "it has not returned");
-    recorder.end(begun, -3, true);
+    recorder.end(begun, -3);
     let seen = read(&path).records[0];
     assert!(seen.took.is_some());
-    assert_eq!((seen.status, seen.pe, seen.bytes, seen.ahead), (-3, 1, 8, true));
+    assert_eq!((seen.status, seen.pe, seen.bytes), (-3, 1, 8));
     drop(recorder);
     assert!(read(&path).ended.is_some());
     assert_eq!(fs::metadata(&path).unwrap().len(), file_bytes(MOST_REGIONS, 1));
@@ -44,9 +44,9 @@ fn what_is_recorded_is_in_the_file_at_once_and_the_file_is_as_long_as_that_in_th
 #[test]
 fn the_newest_are_kept_and_what_returns_late_changes_no_other() {
     let path = scratch("newest");
-    let recorder = Recorder::create(&path, 4, Pe(0), 1, "").unwrap();
+    let recorder = Recorder::create(&path, 4, (0, 1), "").unwrap();
     let begun: Vec<Begun> = (0..10).map(|pe| recorder.begin(put(pe))).collect();
-    begun.iter().for_each(|begun| recorder.end(*begun, 1, false));
+    begun.iter().for_each(|begun| recorder.end(*begun, 1));
     (0..2000).for_each(|at| recorder.registered(at, 1, false));
     drop(recorder);
     let seen = read(&path);
@@ -58,42 +58,16 @@ fn the_newest_are_kept_and_what_returns_late_changes_no_other() {
 }
 
 #[test]
-fn ends_are_recorded_once_and_for_what_was_begun() {
-    let path = scratch("ends");
-    let recorder = Recorder::create(&path, 64, Pe(0), 4, "").unwrap();
-    recorder.begin(put(1));
-    recorder.begin(Record { op: 9, ..Record::new(Kind::Amo, Caller::Proxy, 1) });
-    recorder.begin(Record::new(Kind::Get, Caller::Proxy, 2));
-    // Of the host's lane nobody looks.
-    recorder.begin(Record::new(Kind::Get, Caller::Host, 3));
-    let left = |puts, words, gets| UnderWay { puts, words, gets, held_back: false };
-    recorder.look(|_| left(true, true, true));
-    recorder.look(|_| left(false, true, true));
-    recorder.look(|_| left(false, true, false));
-    recorder.look(|_| left(false, false, false));
-    recorder.look(|_| left(false, false, false));
-    let seen: Vec<(u32, u8)> = read(&path)
-        .records
-        .iter()
-        .filter(|record| record.kind == Kind::Done)
-        .map(|record| (record.pe, record.op))
-        .collect();
-    assert_eq!(seen, [(1, done::PUTS), (2, done::GETS), (1, done::WORDS)]);
-    drop(recorder);
-    fs::remove_file(&path).unwrap();
-}
-
-#[test]
 fn threads_record_beside_one_another() {
     let path = scratch("threads");
-    let recorder = Recorder::create(&path, 10_000, Pe(0), 1, "").unwrap();
+    let recorder = Recorder::create(&path, 10_000, (0, 1), "").unwrap();
     std::thread::scope(|scope| {
         for pe in 0..4 {
             let recorder = &recorder;
             scope.spawn(move || {
                 for _ in 0..1000 {
                     let begun = recorder.begin(Record::new(Kind::Fence, Caller::Host, pe));
-                    recorder.end(begun, 0, false);
+                    recorder.end(begun, 0);
                 }
             });
         }
@@ -107,22 +81,28 @@ fn threads_record_beside_one_another() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_no_recording() {
-    let settings = |path: &str| Settings { trace: Some(path.into()), ..Settings::default() };
-    assert!(Recorder::of(&settings("/nowhere/at-all/%p"), Pe(0), 1, "").is_none());
-    assert!(Recorder::of(&Settings::default(), Pe(0), 1, "").is_none());
+fn what_cannot_be_recorded_is_told() {
+    let why = |file, records, n_pes| Recorder::of(file, records, (0, n_pes), "").unwrap_err();
+    let path = scratch("no-%p").display().to_string();
+    assert!(why(None, None, 1).contains("names no file"));
+    assert!(why(Some("all.trace"), None, 2).contains("no %p in all.trace"));
+    assert!(why(Some("/nowhere/at-all/%p"), None, 1).contains("/nowhere/at-all/0 cannot be made"));
+    for records in ["", "1K", "1023", "67108865", "-1"] {
+        assert!(why(Some(&path), Some(records), 1).contains("from 1024 to 67108864"), "{records}");
+    }
+    assert!(!scratch("no-0").exists());
 }
 
 /// Marks in the file have 32 bits, which calls fill within the hour.
 #[test]
 fn numbers_of_records_go_round_and_none_is_that_of_an_open_one() {
     let path = scratch("round");
-    let recorder = Recorder::create(&path, 4, Pe(0), 2, "").unwrap();
+    let recorder = Recorder::create(&path, 4, (0, 2), "").unwrap();
     let last = u64::from(u32::MAX);
     recorder.words()[at::RECORDS].store(last - 3, Ordering::Relaxed);
     for at in 0..6 {
         let put = Record { bytes: at, ..Record::new(Kind::Put, Caller::Proxy, 1) };
-        recorder.end(recorder.begin(put), 0, false);
+        recorder.end(recorder.begin(put), 0);
         let read = Recording::decode(&fs::read(&path).unwrap()).unwrap();
         let kept: Vec<u64> = read.records.iter().map(|record| record.bytes).collect();
         assert_eq!(kept, (at.saturating_sub(3)..=at).collect::<Vec<_>>());

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 /// A new file of this user's alone, mapped as words that several threads write.
 #[derive(Debug)]
-pub(super) struct MappedFile {
+pub(crate) struct MappedFile {
     file: File,
     words: NonNull<AtomicU64>,
     len: usize,
@@ -24,7 +24,7 @@ unsafe impl Sync for MappedFile {}
 impl MappedFile {
     /// Makes a file of so many bytes, all of them zero, in place of what has the name. Its room is taken at once: a file
     /// system that is full says so here, and not when something is stored.
-    pub(super) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         // Who has the old file mapped keeps it.
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -62,13 +62,13 @@ impl MappedFile {
     }
 
     /// All of it.
-    pub(super) fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped for as long as `self` is, aligned as pages are, zero at first, and written by atomics alone.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len / 8) }
     }
 
     /// Ends it with so many bytes.
-    pub(super) fn close(self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn close(self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)
     }
 }
@@ -81,7 +81,7 @@ impl Drop for MappedFile {
 }
 
 /// Nanoseconds on one of the system's clocks.
-pub(super) fn now(clock: libc::clockid_t) -> u64 {
+pub(crate) fn now(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the answer; the clocks that are asked for exist.
     unsafe { libc::clock_gettime(clock, &raw mut time) };

@@ -1,20 +1,22 @@
-//! The file of a recording: where everything is in it, and how it is read back, with distrust.
+//! The file of a recording: where everything is in it, and how it is read back, with distrust. `tools/recorder` writes it,
+//! `nvshmem-libfabric trace` reads it.
 //!
 //! ```text
 //! header     32 words       what was recorded, and how many there are of each of the others
 //! regions    4 words each   memory that was registered
-//! records    8 words each   calls and what was seen to end, in a ring: record number N is at N modulo their count
+//! records    8 words each   calls, in a ring: record number N is at N modulo their count
 //! ```
 //!
 //! Words are of 64 bits, little endian. A record's last word has the low half of its number, one more than that so that it
 //! is never that of a place nobody has written to: what was being written when its process was killed is told apart.
+#![forbid(unsafe_code)]
 
 use thiserror::Error;
 
 /// What a recording begins with.
 pub const MAGIC: [u8; 8] = *b"NLFTRACE";
 /// Version of the format: raised with every change.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Words of the header, of a region and of a record.
 pub const HEADER_WORDS: usize = 32;
@@ -29,39 +31,36 @@ pub const MOST_REGIONS: u32 = 1024;
 pub const MOST_RECORDS: u32 = 1 << 26;
 
 /// Where the numbers of the header are, in words.
-pub(super) mod at {
-    pub(in crate::job::recording) const MAGIC: usize = 0;
+#[allow(missing_docs, reason = "names say it, and where they do not, a comment does")]
+pub mod at {
+    pub const MAGIC: usize = 0;
     /// Format, and bytes of a record.
-    pub(in crate::job::recording) const FORMAT: usize = 1;
+    pub const FORMAT: usize = 1;
     /// This PE, and how many there are.
-    pub(in crate::job::recording) const PE: usize = 2;
+    pub const PE: usize = 2;
     /// The process, and places for regions.
-    pub(in crate::job::recording) const PROCESS: usize = 3;
+    pub const PROCESS: usize = 3;
     /// Places for records.
-    pub(in crate::job::recording) const CAPACITY: usize = 4;
+    pub const CAPACITY: usize = 4;
     /// When it began by the clock of the machine, and by the calendar.
-    pub(in crate::job::recording) const BEGAN: usize = 5;
-    pub(in crate::job::recording) const BEGAN_REAL: usize = 6;
+    pub const BEGAN: usize = 5;
+    pub const BEGAN_REAL: usize = 6;
     /// The number of the next record, and of the next region.
-    pub(in crate::job::recording) const RECORDS: usize = 7;
-    pub(in crate::job::recording) const REGIONS: usize = 8;
+    pub const RECORDS: usize = 7;
+    pub const REGIONS: usize = 8;
     /// When the transport was finalized; 0 if it was not.
-    pub(in crate::job::recording) const ENDED: usize = 9;
-    /// Texts: the boot, our version, the provider, the program.
-    pub(in crate::job::recording) const TEXTS: [(usize, usize); 4] =
-        [(10, 5), (15, 4), (19, 4), (23, 8)];
+    pub const ENDED: usize = 9;
+    /// Texts, each with its words: the boot, our version, the transport's file, the program.
+    pub const TEXTS: [(usize, usize); 4] = [(10, 5), (15, 4), (19, 4), (23, 8)];
 }
 
-/// What the last word of a record has for [`Record::ahead`].
-pub(super) const AHEAD: u64 = 1 << (32 + 18);
-
 /// What a call has not returned with yet, in place of how long it took.
-pub(super) const OPEN: u64 = u64::MAX;
+pub const OPEN: u64 = u64::MAX;
 
 const LOCAL_ONLY: u64 = 1;
 const PRESENT: u64 = 2;
 
-/// What was called, or seen.
+/// What was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -83,15 +82,13 @@ pub enum Kind {
     Fence = 8,
     /// Waits until everything is done.
     Quiet = 9,
-    /// Nothing of some kinds is under way any more: see [`Record::op`].
-    Done = 10,
-    /// A turn of the proxy thread that has failed.
-    Progress = 11,
+    /// A call of `progress` that has failed.
+    Progress = 10,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::Put,
         Self::Get,
         Self::P,
@@ -101,7 +98,6 @@ impl Kind {
         Self::Part,
         Self::Fence,
         Self::Quiet,
-        Self::Done,
         Self::Progress,
     ];
 
@@ -117,20 +113,9 @@ impl Kind {
             Self::Part => "part",
             Self::Fence => "fence",
             Self::Quiet => "quiet",
-            Self::Done => "done",
             Self::Progress => "progress",
         }
     }
-}
-
-/// What may be under way to a peer, a bit for each, in [`Record::op`] of [`Kind::Done`].
-pub mod done {
-    /// Puts.
-    pub const PUTS: u8 = 1;
-    /// Atomics and signals.
-    pub const WORDS: u8 = 2;
-    /// Gets.
-    pub const GETS: u8 = 4;
 }
 
 /// Whose call it is.
@@ -143,7 +128,7 @@ pub enum Caller {
     Host = 1,
 }
 
-/// One call, or something seen.
+/// One call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     /// Nanoseconds on the clock of the machine.
@@ -152,14 +137,12 @@ pub struct Record {
     pub took: Option<u64>,
     /// What.
     pub kind: Kind,
-    /// The atomic operation by NVSHMEM's number, or what is done.
+    /// The atomic operation by NVSHMEM's number.
     pub op: u8,
     /// Whose.
     pub caller: Caller,
     /// Whether it waits for its end.
     pub blocking: bool,
-    /// A signal sent apart from its data: when the call returned it had left, and puts before it were still under way.
-    pub ahead: bool,
     /// The peer.
     pub pe: u32,
     /// The status that it returned.
@@ -184,7 +167,6 @@ impl Record {
             op: 0,
             caller,
             blocking: false,
-            ahead: false,
             pe,
             status: 0,
             remote: 0,
@@ -195,12 +177,11 @@ impl Record {
     }
 
     /// As it is in the file, as the record of this number.
-    pub(super) fn encode(&self, number: u64) -> [u64; RECORD_WORDS] {
+    pub fn encode(&self, number: u64) -> [u64; RECORD_WORDS] {
         let what = u64::from(self.kind as u8)
             | u64::from(self.op) << 8
             | u64::from(self.caller as u8) << 16
-            | u64::from(self.blocking) << 17
-            | u64::from(self.ahead) << 18;
+            | u64::from(self.blocking) << 17;
         [
             self.time,
             self.took.unwrap_or(OPEN),
@@ -217,7 +198,7 @@ impl Record {
         let [time, took, remote, local, bytes, signal, who, last] = words;
         let what = last >> 32;
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == what & 0xff)?;
-        if what >> 19 != 0 {
+        if what >> 18 != 0 {
             return None;
         }
         Some(Self {
@@ -227,7 +208,6 @@ impl Record {
             op: (what >> 8) as u8,
             caller: if what >> 16 & 1 == 0 { Caller::Proxy } else { Caller::Host },
             blocking: what >> 17 & 1 != 0,
-            ahead: what >> 18 & 1 != 0,
             pe: who as u32,
             status: (who >> 32) as i32,
             remote,
@@ -239,12 +219,12 @@ impl Record {
 }
 
 /// The peer and the status in a word.
-pub(super) fn who(pe: u32, status: i32) -> u64 {
+pub fn who(pe: u32, status: i32) -> u64 {
     u64::from(status as u32) << 32 | u64::from(pe)
 }
 
 /// What the record of a number has in the low half of its last word: never 0, which what is being written has.
-pub(super) fn mark(number: u64) -> u64 {
+pub fn mark(number: u64) -> u64 {
     number % 0xffff_ffff + 1
 }
 
@@ -262,7 +242,8 @@ pub struct Region {
 }
 
 impl Region {
-    pub(super) fn encode(&self) -> [u64; REGION_WORDS] {
+    /// As it is in the file.
+    pub fn encode(&self) -> [u64; REGION_WORDS] {
         let flags = PRESENT | if self.local_only { LOCAL_ONLY } else { 0 };
         [self.base, self.len, self.time, flags]
     }
@@ -333,8 +314,8 @@ pub struct Recording {
     pub boot: String,
     /// Our version that wrote it.
     pub version: String,
-    /// The provider.
-    pub provider: String,
+    /// The file of the transport that was called.
+    pub transport: String,
     /// The program.
     pub program: String,
     /// Memory that was registered, in order.
@@ -401,7 +382,7 @@ impl Recording {
             }
             records.push(Record::decode(words).ok_or_else(|| damaged("a record of no kind"))?);
         }
-        let [boot, version, provider, program] = at::TEXTS.map(|(at, words)| {
+        let [boot, version, transport, program] = at::TEXTS.map(|(at, words)| {
             let bytes = &header[at * 8..(at + words) * 8];
             let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
             // It goes to terminals.
@@ -417,7 +398,7 @@ impl Recording {
             ended: Some(word(at::ENDED)).filter(|ended| *ended != 0),
             boot,
             version,
-            provider,
+            transport,
             program,
             regions: (0..noted).filter_map(region).collect(),
             regions_left_out: regions - noted,
@@ -476,13 +457,12 @@ mod tests {
             took: (time % 2 == 0).then_some(time * 3),
             op: 9,
             blocking: time % 3 == 0,
-            ahead: time % 5 == 0,
             status: -7,
             remote: u64::MAX - time,
             local: 1 << 40,
             bytes: 5,
             signal: 8,
-            ..Record::new(Kind::ALL[time as usize % 11], Caller::Host, 70_000)
+            ..Record::new(Kind::ALL[time as usize % 10], Caller::Host, 70_000)
         }
     }
 
@@ -519,7 +499,7 @@ mod tests {
         };
         assert_eq!(Recording::decode(b"{}").unwrap_err(), Unreadable::NotOne);
         assert_eq!(Recording::decode(&[]).unwrap_err(), Unreadable::NotOne);
-        assert_eq!(with(at::FORMAT, 2 | 64 << 32), Err(Unreadable::Format { found: 2 }));
+        assert_eq!(with(at::FORMAT, 1 | 64 << 32), Err(Unreadable::Format { found: 1 }));
         // A place more than there are records is there, and may be missing.
         let needs = file_bytes(1, 3);
         for has in 8..good.len() {
@@ -530,7 +510,7 @@ mod tests {
             }
         }
         let damaged = [
-            (at::FORMAT, 1 | 32 << 32),
+            (at::FORMAT, 2 | 32 << 32),
             (at::PE, 5 | 5 << 32),
             (at::PROCESS, 1 | 0xffff << 32),
             (at::CAPACITY, 0),
