@@ -175,7 +175,8 @@ settings! {
 
     /// How far a NIC may be from a GPU to access its memory directly, as NCCL_NET_GDR_LEVEL: the same device, one
     /// PCIe switch, several, one root complex, one NUMA node, anywhere. With a rail farther away, memory is staged.
-    /// Unknown places, and virtual machines that hide switches, count as near. GPU_DIRECT=always ignores it.
+    /// Unknown places, and virtual machines that hide switches, count as near. It is ignored with
+    /// NVSHMEM_LIBFABRIC_GPU_DIRECT=always.
     Users "NVSHMEM_LIBFABRIC_GDR_LEVEL" gdr_level: Distance = ofi().gdr_level, Names;
 
     /// A wait of this many seconds is logged, with the peer, the rail and what is outstanding.
@@ -186,9 +187,10 @@ settings! {
 
     /// With several rails: one that completes nothing to a PE for this many seconds, while the PE answers on others,
     /// is taken out of service for that PE, and its operations move to the others. Much less than
-    /// NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS, and the same on all PEs. 0: a failed rail ends the job, as it always does
-    /// with shm, cxi and ofi_rxm, and with efa unless this is set. Unless it is 0, no signal is `counted`.
-    Users "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT" rail_timeout: Option<Duration> = Some(Duration::from_secs(5)), NEVER;
+    /// NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS, and the same on all PEs. With shm, cxi and ofi_rxm, and with efa unless this
+    /// is set, a failed rail ends the job anyway. Unless it is 0, no signal is `counted`.
+    Users "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT" rail_timeout: Option<Duration> = Some(Duration::from_secs(5)),
+        Time::seconds(SECONDS.or_zero("a failed rail ends the job"));
 
     /// A rail that was taken out of service is tried again after this many seconds.
     Users "NVSHMEM_LIBFABRIC_RAIL_COOLING" rail_cooling: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
