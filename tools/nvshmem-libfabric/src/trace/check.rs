@@ -56,11 +56,6 @@ pub(super) enum Kind {
 pub(super) struct Finding {
     pub(super) kind: Kind,
     pub(super) text: String,
-    /// In the replay: the first seed that shows it, and how many do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shown: Option<u64>,
 }
 
 /// What was looked at, and what is wrong.
@@ -82,7 +77,7 @@ impl Report {
     /// Looks through a job.
     pub(super) fn of(job: &Job, seeds: Seeds, most: usize, signals: Signals) -> Self {
         let unordered = unordered_reads(job);
-        let plan = Plan::of(job, &unordered, most);
+        let plan = Plan::of(job, most);
         let calls = job.pes.values().map(|recording| recording.records.len()).sum();
         let mut report = Self {
             pes: job.n_pes,
@@ -96,7 +91,7 @@ impl Report {
         };
         for of in unordered.iter().take(MOST_TOLD) {
             let text = text_of_unordered(job, *of);
-            report.findings.push(Finding { kind: Kind::Unordered, text, seed: None, shown: None });
+            report.findings.push(Finding { kind: Kind::Unordered, text });
         }
         if plan.n_pes > MOST_PES {
             let text = format!(
@@ -118,7 +113,7 @@ impl Report {
         report
     }
 
-    /// Replays with every seed. Reads that nothing has ordered are the findings so far, in their order.
+    /// Replays with every seed.
     fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, seeds: Seeds) {
         let mut broken: Option<(Broken, u64)> = None;
         let (mut times, mut work) = (0, 0);
@@ -133,23 +128,18 @@ impl Report {
             let outcome = replay::run(plan, seed, signals);
             self.seeds = seed;
             work += outcome.work;
-            for (suspect, stale) in plan.suspects.iter().zip(outcome.stale) {
-                let Some(finding) = self.findings.get_mut(suspect.number) else { continue };
-                let shown = finding.shown.get_or_insert(0);
-                if stale {
-                    *shown += 1;
-                    finding.seed.get_or_insert(seed);
-                }
-            }
             if let Some(what) = outcome.broken {
                 times += 1;
                 broken.get_or_insert((what, seed));
             }
         }
         if let Some((what, seed)) = broken {
-            let text = text_of_broken(job, &what);
-            let (seed, shown) = (Some(seed), Some(times));
-            self.findings.push(Finding { kind: Kind::Replay, text, seed, shown });
+            let text = format!(
+                "{}; with {times} of {} seeds, first with seed {seed}",
+                text_of_broken(job, &what),
+                self.seeds
+            );
+            self.findings.push(Finding { kind: Kind::Replay, text });
         }
     }
 
@@ -164,14 +154,6 @@ impl Report {
                 Kind::Replay => "replay",
             };
             lines.push(format!("{kind}: {}", finding.text));
-            match (finding.shown, finding.seed) {
-                (Some(shown), Some(seed)) => lines.push(format!(
-                    "    in the replay with {shown} of {} seeds, first with seed {seed}",
-                    self.seeds
-                )),
-                (Some(_), None) => lines.push(String::from("    in no replay, by chance")),
-                (None, _) => {}
-            }
         }
         if self.untold > 0 {
             lines.push(format!("and {} more of the same", self.untold));

@@ -25,16 +25,6 @@ use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use super::plan::{Bytes, Does, Plan, Step};
 
-/// What memory has that somebody writes from.
-pub(super) const NEW: u8 = 0xa5;
-
-/// Bytes in the memory of a PE.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
-    Heap(usize),
-    Beside(usize),
-}
-
 /// One PE's memory.
 struct Memory {
     heap: usize,
@@ -146,7 +136,6 @@ impl Network {
             let heap = fabric.alloc_reached(pe, plan.heap, reach);
             // Twice: what is at home of no heap has offsets that no heap has.
             let beside = fabric.alloc_reached(pe, 2 * plan.heap, reach);
-            fabric.store(pe, beside, &vec![NEW; 2 * plan.heap]);
             let access = [Access::LocalAndRemote, Access::Local];
             let handles = [(heap, plan.heap), (beside, 2 * plan.heap)];
             let [handle, at_home] = [0, 1].map(|which| {
@@ -158,22 +147,6 @@ impl Network {
             memories.push((Memory { heap, beside, regions }, at_home));
         }
         Self { fabric, targets, staged, memories, heap: plan.heap, shape }
-    }
-
-    fn address(&self, pe: u32, place: Place) -> usize {
-        let memory = &self.memories[pe as usize].0;
-        match place {
-            Place::Heap(offset) => memory.heap + offset,
-            Place::Beside(offset) => memory.beside + self.heap + offset,
-        }
-    }
-
-    pub(super) fn store(&mut self, pe: u32, place: Place, bytes: &[u8]) {
-        self.fabric.store(Pe(pe), self.address(pe, place), bytes);
-    }
-
-    pub(super) fn load(&self, pe: u32, place: Place, len: usize) -> Vec<u8> {
-        self.fabric.load(Pe(pe), self.address(pe, place), len)
     }
 
     /// How far into a PE's heap an address is.
@@ -280,7 +253,7 @@ impl ReplayLane {
                 self.start(&request, step.blocking)
             }
             Does::P(bytes) => {
-                let value = LocalSide::Value(u64::from_ne_bytes([NEW; 8]));
+                let value = LocalSide::Value(1);
                 self.start(&transfer(Direction::Write, bytes, value), false)
             }
             Does::Get(bytes) => {

@@ -10,7 +10,6 @@ use engine::atomic::{AtomicOp, Width};
 use nvshmem_recording::{Caller, Kind, Record};
 
 use super::job::{CallId, Job};
-use super::order::{Missing, Unordered};
 
 /// Most bytes of a transfer in a replay.
 const MOST_BYTES: u64 = 300;
@@ -67,16 +66,6 @@ pub(super) struct LanePlan {
     pub(super) steps: Vec<Step>,
 }
 
-/// A read that nothing has ordered behind a write, at the same bytes as that.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Suspect {
-    /// Which of the reads that nothing has ordered.
-    pub(super) number: usize,
-    /// Where what was written is in the end: at this PE, in its heap or beside it.
-    pub(super) at: (u32, bool, usize),
-    pub(super) len: usize,
-}
-
 /// What is replayed. PEs are numbered anew, without those that nobody has to do with.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
@@ -84,11 +73,6 @@ pub(super) struct Plan {
     pub(super) lanes: Vec<LanePlan>,
     /// Bytes of a heap, and of the memory beside it.
     pub(super) heap: usize,
-    /// Memory here that is filled by gets, by PE.
-    pub(super) got: Vec<(u32, usize, usize)>,
-    /// Places at PEs that are read by a get of which the replay is to see what it got.
-    pub(super) filled: Vec<(u32, usize, usize)>,
-    pub(super) suspects: Vec<Suspect>,
     /// Calls, and those of each lane that were too many: the oldest.
     pub(super) calls: usize,
     pub(super) left_out: usize,
@@ -96,7 +80,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// That of a job, of at most so many of the newest calls of a lane.
-    pub(super) fn of(job: &Job, unordered: &[Unordered], most: usize) -> Self {
+    pub(super) fn of(job: &Job, most: usize) -> Self {
         let mut numbers = BTreeSet::new();
         let mut calls: BTreeMap<(u32, Caller), Vec<CallId>> = BTreeMap::new();
         let mut plan = Self::default();
@@ -117,7 +101,6 @@ impl Plan {
         let numbers: HashMap<u32, u32> = numbers.into_iter().zip(0..).collect();
         plan.n_pes = numbers.len() as u32;
         let mut places = Places { next: vec![0; numbers.len()] };
-        let mut made: HashMap<CallId, (usize, usize)> = HashMap::new();
         for ((pe, caller), of_lane) in calls {
             let mut steps: Vec<Step> = Vec::new();
             let mut parts = Vec::new();
@@ -125,7 +108,6 @@ impl Plan {
                 let record = job.record(call);
                 let to = numbers[&record.pe];
                 if let Some(does) = places.step(to, record, &mut parts) {
-                    made.insert(call, (plan.lanes.len(), steps.len()));
                     steps.push(Step { call, to, blocking: record.blocking, does });
                 }
             }
@@ -133,61 +115,7 @@ impl Plan {
             plan.lanes.push(LanePlan { pe: numbers[&pe], caller, steps });
         }
         plan.heap = places.next.iter().copied().max().unwrap_or(0).max(64);
-        for (number, of) in unordered.iter().enumerate() {
-            if let (Some(write), Some(read)) = (made.get(&of.write), made.get(&of.read)) {
-                let suspect = plan.suspect(number, of.missing, *write, *read);
-                plan.suspects.extend(suspect);
-            }
-        }
-        for lane in &plan.lanes {
-            for step in &lane.steps {
-                if let Does::Get(bytes) = &step.does {
-                    plan.got.push((lane.pe, bytes.local, bytes.len));
-                }
-            }
-        }
         plan
-    }
-
-    /// Brings a read to the bytes that its write writes. None where that is not what a lane can show, as the order between PEs
-    /// is not known.
-    fn suspect(
-        &mut self,
-        number: usize,
-        missing: Missing,
-        write: (usize, usize),
-        read: (usize, usize),
-    ) -> Option<Suspect> {
-        let first = |does: &mut Does| match does {
-            Does::Put(bytes) | Does::Get(bytes) | Does::P(bytes) => Some(*bytes),
-            Does::PutSignal { parts, .. } => parts.first().copied(),
-            Does::Amo { .. } | Does::Fence | Does::Quiet => None,
-        };
-        let written = first(&mut self.lanes[write.0].steps[write.1].does)?;
-        let writer = (self.lanes[write.0].pe, self.lanes[write.0].steps[write.1].to);
-        let (reader, read_at) = (self.lanes[read.0].pe, self.lanes[read.0].steps[read.1].to);
-        let does = &mut self.lanes[read.0].steps[read.1].does;
-        let bytes = match does {
-            Does::Put(bytes) | Does::Get(bytes) => bytes,
-            Does::PutSignal { parts, .. } => parts.first_mut()?,
-            Does::P(_) | Does::Amo { .. } | Does::Fence | Does::Quiet => return None,
-        };
-        let len = bytes.len.min(written.len);
-        bytes.len = len;
-        let at = match missing {
-            Missing::QuietBeforeGet => {
-                bytes.remote = written.remote;
-                (reader, false, bytes.local)
-            }
-            Missing::QuietAfterGet => {
-                bytes.local = written.local;
-                let at = (read_at, true, bytes.remote);
-                self.filled.push((writer.1, written.remote, written.len));
-                at
-            }
-            Missing::Anything => return None,
-        };
-        Some(Suspect { number, at, len })
     }
 }
 

@@ -2,8 +2,7 @@
 //! repeats as a seed has it.
 //!
 //! What took effect at each PE is held against what the calls ask for: a signal comes behind its data, a signal apart behind the puts
-//! before it, and everything behind a fence or a quiet behind what was before that. And the reads that nothing had ordered
-//! are looked at: whether they got what was there before.
+//! before it, and everything behind a fence or a quiet behind what was before that.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +14,7 @@ use nvshmem_recording::Caller;
 use sim_fabric::{Event, FakeFabric};
 
 use super::job::CallId;
-use super::network::{NEW, Network, Place};
+use super::network::Network;
 use super::plan::{Does, LanePlan, Plan, Step};
 
 /// How a transport of before might have taken signals that are sent apart from their data.
@@ -43,8 +42,6 @@ pub(super) enum Broken {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) broken: Option<Broken>,
-    /// Which of the suspects got what was there before.
-    pub(super) stale: Vec<bool>,
     /// What it has cost: events of the network, and of every PE a quiet with every other.
     pub(super) work: u64,
 }
@@ -52,12 +49,6 @@ pub(super) struct Outcome {
 /// Makes the calls of a plan on the network of a seed.
 pub(super) fn run(plan: &Plan, seed: u64, signals: Signals) -> Outcome {
     let mut network = Network::new(plan, seed);
-    for (pe, local, len) in &plan.got {
-        network.store(*pe, Place::Beside(*local), &vec![0; *len]);
-    }
-    for (pe, remote, len) in &plan.filled {
-        network.store(*pe, Place::Heap(*remote), &vec![NEW; *len]);
-    }
     let fabric = network.fabric.clone();
     let failed = race(&mut network, plan, seed, signals);
     let events = fabric.events();
@@ -66,14 +57,7 @@ pub(super) fn run(plan: &Plan, seed: u64, signals: Signals) -> Outcome {
         Some(failed) => Some(failed),
         None => in_order(plan, &Effects::of(plan, &network, &events)),
     };
-    let stale = |(pe, in_heap, offset): (u32, bool, usize), len: usize| {
-        let place = if in_heap { Place::Heap(offset) } else { Place::Beside(offset) };
-        network.load(pe, place, len).iter().any(|byte| *byte != NEW)
-    };
-    let suspects = plan.suspects.iter();
-    let stale =
-        suspects.map(|suspect| broken.is_none() && stale(suspect.at, suspect.len)).collect();
-    Outcome { broken, stale, work }
+    Outcome { broken, work }
 }
 
 /// Counts a program that is over, however it ends.

@@ -1,7 +1,6 @@
 use nvshmem_recording::{Kind, Record};
 
 use super::*;
-use crate::trace::order::{Missing, unordered_reads};
 use crate::trace::tests::{at, job};
 
 const SEEDS: u64 = 40;
@@ -47,7 +46,7 @@ fn everything() -> Vec<Record> {
 fn what_is_in_order_stays_in_order() {
     let (zero, one) = (everything(), everything());
     let job = job(2, &[(0, &zero), (1, &one)], &[]);
-    let plan = Plan::of(&job, &[], 1000);
+    let plan = Plan::of(&job, 1000);
     assert_eq!((plan.n_pes, plan.lanes.len(), plan.left_out), (2, 4, 0));
     assert!(plan.calls > 600);
     for seed in 1..=SEEDS / 2 {
@@ -60,7 +59,7 @@ fn what_is_in_order_stays_in_order() {
     };
     let (zero, one) = (only(&zero), only(&one));
     let job = crate::trace::tests::job(2, &[(0, &zero), (1, &one)], &[]);
-    let plan = Plan::of(&job, &[], 1000);
+    let plan = Plan::of(&job, 1000);
     for seed in 1..=SEEDS {
         let outcome = run(&plan, seed, Signals::AsTheyAre);
         assert_eq!(outcome.broken, None, "seed {seed}");
@@ -77,7 +76,7 @@ fn a_signal_ahead_of_its_data_is_found() {
         })
         .collect();
     let job = job(2, &[(0, &records)], &[]);
-    let plan = Plan::of(&job, &[], 1000);
+    let plan = Plan::of(&job, 1000);
     let (mut found, mut now) = (0, 0);
     for seed in 1..=SEEDS {
         now += u64::from(run(&plan, seed, Signals::AsTheyAre).broken.is_some());
@@ -92,44 +91,14 @@ fn a_signal_ahead_of_its_data_is_found() {
 }
 
 #[test]
-fn reads_that_nothing_has_ordered_get_what_was_there_before() {
-    let put = call(1_000, Kind::Put, 1);
-    let get = Record { time: 2_000, kind: Kind::Get, local: 0x90_000, ..put };
-    // Another one, whose bytes are sent on.
-    let first = Record { remote: 0x50_000, local: 0x70_000, ..call(3_000, Kind::Get, 1) };
-    let on = Record { remote: 0x60_000, local: 0x70_000, ..call(4_000, Kind::Put, 1) };
-    let job = job(2, &[(0, &[put, get, first, on])], &[]);
-    let unordered = unordered_reads(&job);
-    let missing: Vec<Missing> = unordered.iter().map(|found| found.missing).collect();
-    assert_eq!(missing, [Missing::QuietBeforeGet, Missing::QuietAfterGet]);
-    let plan = Plan::of(&job, &unordered, 1000);
-    let mut stale = [0, 0];
-    for seed in 1..=SEEDS {
-        let outcome = run(&plan, seed, Signals::AsTheyAre);
-        assert_eq!(outcome.broken, None);
-        stale.iter_mut().zip(outcome.stale).for_each(|(count, stale)| *count += u64::from(stale));
-    }
-    // Often, and not always: nothing says which.
-    assert!(stale.iter().all(|count| (2..SEEDS).contains(count)), "{stale:?}");
-    // With the quiets there is nothing to see.
-    let quiet = |time| call(time, Kind::Quiet, 1);
-    let job = crate::trace::tests::job(
-        2,
-        &[(0, &[put, quiet(1_500), get, first, quiet(3_500), on])],
-        &[],
-    );
-    assert_eq!(unordered_reads(&job), []);
-}
-
-#[test]
 fn the_oldest_calls_are_left_out_where_there_are_too_many() {
     let records = everything();
     let job = job(2, &[(0, &records)], &[]);
-    let plan = Plan::of(&job, &[], 20);
+    let plan = Plan::of(&job, 20);
     assert!(plan.left_out > 200 && plan.lanes.iter().all(|lane| lane.steps.len() <= 20));
     assert_eq!(run(&plan, 1, Signals::AsTheyAre).broken, None);
     let none = crate::trace::tests::job(3, &[(0, &[])], &[]);
-    let plan = Plan::of(&none, &[], 20);
+    let plan = Plan::of(&none, 20);
     assert_eq!((plan.n_pes, plan.calls), (1, 0));
     assert_eq!(run(&plan, 1, Signals::AsTheyAre).broken, None);
 }
