@@ -48,7 +48,8 @@ struct Real {
 /// A transport with recorded functions.
 struct Wrapped {
     address: usize,
-    major: Major,
+    /// Where it has the number of its PE, and behind that how many there are.
+    pe: usize,
     /// The file of the transport behind.
     file: String,
     real: Real,
@@ -67,6 +68,14 @@ pub(crate) fn is_child() -> bool {
 
 extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn notice_children() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the function is one that children may run. The C library forgets it should this library be unloaded.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
 }
 
 fn find(address: usize) -> Option<Arc<Wrapped>> {
@@ -103,29 +112,28 @@ impl Wrapped {
     }
 
     /// Starts the recording once the PEs are connected.
-    ///
-    /// # Safety
-    /// Rules 1 and 2.
-    unsafe fn connected(&self, transport: *mut Transport, status: c_int) -> c_int {
-        // SAFETY: rule 1; NVSHMEM has written them, and layouts from 4 on have them at one place.
-        let (me, n_pes) = unsafe {
-            match self.major {
-                Major::V3 => {
-                    let transport = transport.cast::<c::nvt_transport_3a>();
-                    ((*transport).my_pe, (*transport).n_pes)
-                }
-                Major::V4 | Major::V5 | Major::V6 | Major::V7 => {
-                    let transport = transport.cast::<Transport4>();
-                    ((*transport).my_pe, (*transport).n_pes)
-                }
-            }
-        };
+    fn connected(&self, status: c_int) -> c_int {
         if status == c::NVT_STATUS_SUCCESS && self.recorder.get().is_none() {
-            let recorder = Recorder::from_env((me as u32, n_pes as u32), &self.file);
+            // SAFETY: rule 1; NVSHMEM has written both before.
+            let [me, n_pes] = unsafe { *(self.pe as *const [u32; 2]) };
+            let recorder = Recorder::from_env((me, n_pes), &self.file);
             // Rule 2: nobody else has set it.
             recorder.map(|recorder| self.recorder.set(recorder));
         }
         status
+    }
+
+    fn progressed(&self, status: c_int) -> c_int {
+        if let (true, Some(recorder)) = (status != c::NVT_STATUS_SUCCESS, self.recorder()) {
+            recorder.saw(Record { status, ..of(Kind::Progress, c::NVT_QP_DEFAULT, 0) });
+        }
+        status
+    }
+
+    /// No transport has its address any more, or another one will.
+    fn forget(&self) {
+        let mut all = WRAPPED.write().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| other.address != self.address);
     }
 
     fn registered(&self, status: c_int, buf: usize, size: usize, local_only: bool) -> c_int {
@@ -142,17 +150,20 @@ impl Wrapped {
 /// It is of this version, and nobody else uses it.
 pub(crate) unsafe fn wrap(transport: *mut Transport, major: Major, file: &str) {
     let mut real = Real::default();
-    /// Takes the place of functions of a layout, each by one of that name.
+    /// Takes the place of functions of a layout, each by one of that name. Where the PE's number is.
     macro_rules! take {
         ($layout:ty: $($field:ident = $name:ident),*) => {{
-            // SAFETY: by contract, and no more of it is borrowed: the structure may end sooner.
-            let ops = unsafe { &mut (*transport.cast::<$layout>()).host_ops };
+            let transport = transport.cast::<$layout>();
+            // SAFETY: by contract. No more of it is borrowed: the structure may end sooner.
+            let ops = unsafe { &mut (*transport).host_ops };
             $(
                 real.$name = ops.$field;
                 if real.$name.is_some() {
                     ops.$field = Some($name);
                 }
             )*
+            // SAFETY: by contract.
+            unsafe { &raw const (*transport).my_pe as usize }
         }};
     }
     /// The same for all layouts from 4 on.
@@ -163,47 +174,29 @@ pub(crate) unsafe fn wrap(transport: *mut Transport, major: Major, file: &str) {
                 quiet = quiet, progress = progress, finalize = finalize, $($field = $name),*)
         };
     }
-    match major {
+    let pe = match major {
         Major::V3 => {
+            // SAFETY: by contract. Either layout has a function there that takes what comes in the registers of six words.
+            unsafe {
+                let ops = &raw mut (*transport.cast::<Transport3b>()).host_ops;
+                let place = (&raw mut (*ops).get_mem_handle).cast::<Option<GetMemHandle3>>();
+                real.get_mem_handle_3 = *place;
+                *place = real.get_mem_handle_3.map(|_| get_mem_handle_3 as GetMemHandle3);
+            }
+            // 3a has all of these where 3b has them.
             take!(Transport3b:
                 connect_endpoints = connect_endpoints_3, rma = rma, amo = amo_3, fence = fence_3, quiet = quiet,
-                progress = progress, finalize = finalize);
-            // SAFETY: by contract, as above.
-            let ops = unsafe { &mut (*transport.cast::<Transport3b>()).host_ops };
-            type Of3b = unsafe extern "C" fn(
-                *mut MemHandle,
-                *mut c_void,
-                usize,
-                *mut Transport,
-                bool,
-            ) -> c_int;
-            // SAFETY: whichever layout it is, its function takes what comes in the registers of six words.
-            real.get_mem_handle_3 = ops
-                .get_mem_handle
-                .map(|real| unsafe { std::mem::transmute::<Of3b, GetMemHandle3>(real) });
-            if real.get_mem_handle_3.is_some() {
-                // SAFETY: what either layout passes is in the registers of six words.
-                let ours = unsafe { std::mem::transmute::<GetMemHandle3, Of3b>(get_mem_handle_3) };
-                ops.get_mem_handle = Some(ours);
-            }
+                progress = progress, finalize = finalize)
         }
-        Major::V4 | Major::V5 => {
-            take_4!(Transport4: amo = amo_3, put_signal = put_signal_4);
-        }
-        Major::V6 => {
-            take_4!(Transport6: amo = amo_6, put_signal = put_signal_6, rma_with_hints = rma_with_hints_6);
-        }
-        Major::V7 => {
-            take_4!(Transport7: amo = amo_6, put_signal = put_signal_6, rma_with_hints = rma_with_hints_7);
-        }
-    }
-    static ONCE: Once = Once::new();
-    // SAFETY: the function is one that children may run. The C library forgets it should this library be unloaded.
-    ONCE.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
+        Major::V4 | Major::V5 => take_4!(Transport4: amo = amo_3, put_signal = put_signal_4),
+        Major::V6 => take_4!(Transport6:
+            amo = amo_6, put_signal = put_signal_6, rma_with_hints = rma_with_hints_6),
+        Major::V7 => take_4!(Transport7:
+            amo = amo_6, put_signal = put_signal_6, rma_with_hints = rma_with_hints_7),
+    };
+    notice_children();
     let (address, file) = (transport as usize, file.to_owned());
-    let wrapped = Wrapped { address, major, file, real, recorder: OnceLock::new() };
+    let wrapped = Wrapped { address, pe, file, real, recorder: OnceLock::new() };
     WRAPPED.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(wrapped));
 }
 
@@ -266,23 +259,15 @@ unsafe fn of_put_signal(
     recorder: &Recorder,
     pe: c_int,
     verb: &RmaVerb,
-    data: (*const RmaMemVector, *const RmaMemVector, *const RmaBytesVector),
+    vectors: (*const RmaMemVector, *const RmaMemVector, *const RmaBytesVector),
     op: c_int,
     signal: *const AmoMem,
     qp: c_int,
 ) -> Record {
-    // SAFETY: rule 1.
-    let vectors = unsafe { (data.0.as_ref(), data.1.as_ref(), data.2.as_ref()) };
-    let whole = match vectors {
-        (Some(remote), Some(local), Some(bytes))
-            if !(remote.begin.is_null() || local.begin.is_null() || bytes.begin.is_null()) =>
-        {
-            Some((remote, local, bytes))
-        }
-        _ => None,
-    };
     let mut data = of(Kind::PutSignal, qp, pe);
-    if let Some((remote, local, bytes)) = whole {
+    // SAFETY: rule 1.
+    let vectors = unsafe { (vectors.0.as_ref(), vectors.1.as_ref(), vectors.2.as_ref()) };
+    if let (Some(remote), Some(local), Some(bytes)) = vectors {
         for at in 0..remote.len().min(local.len()).min(bytes.len()) {
             // SAFETY: rule 1: within the vectors.
             let piece = unsafe {
@@ -301,16 +286,19 @@ unsafe fn of_put_signal(
     Record { op: op as u8, blocking: false, signal, ..data }
 }
 
-/// Functions of which each writes down its call, as the expression says, and makes it.
+/// Functions of which each does what the expression says with the call on the transport behind.
 macro_rules! entries {
-    ($($name:ident($($argument:ident: $type:ty),*) $record:expr;)*) => {$(
+    ($($name:ident($($argument:ident: $type:ty),*) |$wrapped:ident, $call:ident| $does:expr;)*) => {$(
         /// # Safety
-        /// Rule 1.
+        /// Rules 1 and 2.
         #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
         unsafe extern "C" fn $name(transport: *mut Transport, $($argument: $type),*) -> c_int {
-            with(transport as usize, |real| real.$name, |wrapped, real| {
+            with(transport as usize, |real| real.$name, |$wrapped, real| {
+                // SAFETY: rules 1 and 2.
+                let $call = || unsafe { real(transport, $($argument),*) };
                 // SAFETY: rule 1.
-                unsafe { wrapped.record($record, || real(transport, $($argument),*)) }
+                #[allow(unused_unsafe, reason = "some do nothing that is not safe")]
+                unsafe { $does }
             })
         }
     )*};
@@ -319,92 +307,49 @@ macro_rules! entries {
 entries! {
     rma(
         pe: c_int, verb: RmaVerb, remote: *mut RmaMem, local: *mut RmaMem, bytes: RmaBytes, qp: c_int
-    ) |_| of_rma(pe, &verb, remote, local, &bytes, qp);
+    ) |wrapped, call| wrapped.record(|_| of_rma(pe, &verb, remote, local, &bytes, qp), call);
     rma_with_hints_6(
         pe: c_int, verb: RmaVerb, remote: *mut RmaMem, local: *mut RmaMem, bytes: RmaBytes, qp: c_int,
         attrs: *const OpAttrs6
-    ) |_| of_rma(pe, &verb, remote, local, &bytes, qp);
+    ) |wrapped, call| wrapped.record(|_| of_rma(pe, &verb, remote, local, &bytes, qp), call);
     rma_with_hints_7(
         pe: c_int, verb: RmaVerb, remote: *mut RmaMem, local: *mut RmaMem, bytes: RmaBytes, qp: c_int,
         attrs: *const OpAttrs7
-    ) |_| of_rma(pe, &verb, remote, local, &bytes, qp);
+    ) |wrapped, call| wrapped.record(|_| of_rma(pe, &verb, remote, local, &bytes, qp), call);
     amo_3(
         pe: c_int, ret: *mut c_void, verb: AmoVerb3, mem: *mut AmoMem, bytes: AmoBytes, qp: c_int
-    ) |_| of_amo(pe, verb.desc, mem, &bytes, qp);
+    ) |wrapped, call| wrapped.record(|_| of_amo(pe, verb.desc, mem, &bytes, qp), call);
     amo_6(
         pe: c_int, ret: *mut c_void, verb: AmoVerb6, mem: *mut AmoMem, bytes: AmoBytes, qp: c_int
-    ) |_| of_amo(pe, verb.desc, mem, &bytes, qp);
+    ) |wrapped, call| wrapped.record(|_| of_amo(pe, verb.desc, mem, &bytes, qp), call);
     put_signal_4(
         pe: c_int, write: RmaVerb, remote: *const RmaMemVector, local: *const RmaMemVector,
         bytes: *const RmaBytesVector, verb: AmoVerb3, signal: *mut AmoMem, width: AmoBytes, qp: c_int
-    ) |recorder| of_put_signal(recorder, pe, &write, (remote, local, bytes), verb.desc, signal, qp);
+    ) |wrapped, call| {
+        let record = |recorder: &_| of_put_signal(recorder, pe, &write, (remote, local, bytes), verb.desc, signal, qp);
+        wrapped.record(record, call)
+    };
     put_signal_6(
         pe: c_int, write: RmaVerb, remote: *const RmaMemVector, local: *const RmaMemVector,
         bytes: *const RmaBytesVector, verb: AmoVerb6, signal: *mut AmoMem, width: AmoBytes, qp: c_int
-    ) |recorder| of_put_signal(recorder, pe, &write, (remote, local, bytes), verb.desc, signal, qp);
-    fence_3(pe: c_int, is_proxy: c_int) |_| of(Kind::Fence, is_proxy, pe);
-    fence_4(pe: c_int, qp: c_int, is_multi: c_int) |_| of(Kind::Fence, qp, pe);
-    quiet(pe: c_int, qp: c_int) |_| Record { blocking: true, ..of(Kind::Quiet, qp, pe) };
-}
-
-/// Not recorded unless it fails.
-///
-/// # Safety
-/// Rule 1.
-unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
-    with(
-        transport as usize,
-        |real| real.progress,
-        |wrapped, real| {
-            // SAFETY: rule 1.
-            let status = unsafe { real(transport) };
-            if status != c::NVT_STATUS_SUCCESS {
-                if let Some(recorder) = wrapped.recorder() {
-                    recorder.saw(Record { status, ..of(Kind::Progress, c::NVT_QP_DEFAULT, 0) });
-                }
-            }
-            status
-        },
-    )
-}
-
-/// # Safety
-/// Rules 1 and 2.
-unsafe extern "C" fn connect_endpoints_3(
-    transport: *mut Transport,
-    devices: *mut c_int,
-    n_devices: c_int,
-) -> c_int {
-    with(
-        transport as usize,
-        |real| real.connect_endpoints_3,
-        |wrapped, real| {
-            // SAFETY: rules 1 and 2.
-            unsafe { wrapped.connected(transport, real(transport, devices, n_devices)) }
-        },
-    )
-}
-
-/// # Safety
-/// Rules 1 and 2.
-unsafe extern "C" fn connect_endpoints_4(
-    transport: *mut Transport,
-    devices: *mut c_int,
-    n_devices: c_int,
-    qp_indices: *mut c_int,
-    n_qps: c_int,
-) -> c_int {
-    with(
-        transport as usize,
-        |real| real.connect_endpoints_4,
-        |wrapped, real| {
-            // SAFETY: rules 1 and 2.
-            unsafe {
-                let status = real(transport, devices, n_devices, qp_indices, n_qps);
-                wrapped.connected(transport, status)
-            }
-        },
-    )
+    ) |wrapped, call| {
+        let record = |recorder: &_| of_put_signal(recorder, pe, &write, (remote, local, bytes), verb.desc, signal, qp);
+        wrapped.record(record, call)
+    };
+    fence_3(pe: c_int, is_proxy: c_int) |wrapped, call| wrapped.record(|_| of(Kind::Fence, is_proxy, pe), call);
+    fence_4(pe: c_int, qp: c_int, is_multi: c_int) |wrapped, call| wrapped.record(|_| of(Kind::Fence, qp, pe), call);
+    quiet(pe: c_int, qp: c_int) |wrapped, call| {
+        wrapped.record(|_| Record { blocking: true, ..of(Kind::Quiet, qp, pe) }, call)
+    };
+    progress() |wrapped, call| wrapped.progressed(call());
+    connect_endpoints_3(devices: *mut c_int, n_devices: c_int) |wrapped, call| wrapped.connected(call());
+    connect_endpoints_4(
+        devices: *mut c_int, n_devices: c_int, qp_indices: *mut c_int, n_qps: c_int
+    ) |wrapped, call| wrapped.connected(call());
+    finalize() |wrapped, call| {
+        wrapped.forget();
+        call()
+    };
 }
 
 /// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b (out, buf, size, transport, local_only).
@@ -452,25 +397,6 @@ unsafe extern "C" fn get_mem_handle(
             // SAFETY: rule 1.
             let status = unsafe { real(out, buf, size, transport, local_only) };
             wrapped.registered(status, buf as usize, size, local_only)
-        },
-    )
-}
-
-/// The recording ends with the transport.
-///
-/// # Safety
-/// Rules 1 and 2.
-unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
-    with(
-        transport as usize,
-        |real| real.finalize,
-        |wrapped, real| {
-            // Before its address may be another one's.
-            let mut all = WRAPPED.write().unwrap_or_else(PoisonError::into_inner);
-            all.retain(|other| other.address != wrapped.address);
-            drop(all);
-            // SAFETY: rules 1 and 2.
-            unsafe { real(transport) }
         },
     )
 }

@@ -81,6 +81,29 @@ fn threads_record_beside_one_another() {
 }
 
 #[test]
+fn a_child_of_fork_does_not_end_its_parents_recording() {
+    let path = scratch("fork");
+    let recorder = Recorder::create(&path, 1000, (0, 1), "").unwrap();
+    crate::entries::notice_children();
+    let whole = fs::metadata(&path).unwrap().len();
+    // SAFETY: the child lets go of a file and a mapping, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(recorder);
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: a child of this process, and a place for how it ended.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!((fs::metadata(&path).unwrap().len(), read(&path).ended), (whole, None));
+    drop(recorder);
+    assert!(read(&path).ended.is_some());
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn what_cannot_be_recorded_is_told() {
     let why = |file, records, n_pes| Recorder::of(file, records, (0, n_pes), "").unwrap_err();
     let path = scratch("no-%p").display().to_string();
