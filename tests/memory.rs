@@ -62,7 +62,6 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         max_segment: 1 << 20,
         depth: 256,
         needs_desc: false,
-        orders_messages: false,
         remote_data: true,
         longest_message: MAX_MESSAGE,
     };

@@ -68,8 +68,6 @@ choices! {
     SignalChoice {
         /// The fastest that each put and the provider allow.
         Auto = "auto",
-        /// Back to back with the data on one rail.
-        Native = "native",
         /// When its own data is delivered.
         Chained = "chained",
         /// In one message with small data.

@@ -240,11 +240,10 @@ settings! {
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
 
-    /// How a signal follows its put's data. `native`: right behind it on one rail, where the provider keeps messages
-    /// behind writes. `chained`: once the data is delivered. `eager`: with small data in one message. `counted`: at
-    /// once on all rails, to be applied when the target has counted the data's segments by their immediate data; with
-    /// several rails this needs NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is `chained`. `auto`: the
-    /// fastest for each put.
+    /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with small data in one
+    /// message. `counted`: at once on all rails, to be applied when the target has counted the data's segments by
+    /// their immediate data; with several rails this needs NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is
+    /// `chained`. `auto`: the fastest for each put.
     Debug "signals" signal_engine: SignalChoice = SignalChoice::Auto, Names;
 
     /// Whether puts that NVSHMEM 3.7 and newer announce together share a doorbell (`FI_MORE`). `auto`: with cxi of

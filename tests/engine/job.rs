@@ -38,7 +38,6 @@ pub(crate) struct Shape {
     /// Whether lanes have the fast path.
     pub(crate) fast: bool,
     pub(crate) heap: usize,
-    pub(crate) orders_messages: bool,
     pub(crate) remote_data: bool,
     pub(crate) longest_message: usize,
     /// Most counted puts to one peer.
@@ -122,7 +121,6 @@ impl Default for Shape {
             needs_desc: true,
             fast: false,
             heap: 1 << 16,
-            orders_messages: false,
             remote_data: true,
             longest_message: MAX_MESSAGE,
             counted: TAGS,
@@ -233,7 +231,6 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         max_segment: shape.max_segment,
         depth: shape.depth,
         needs_desc: shape.needs_desc,
-        orders_messages: shape.orders_messages,
         remote_data: shape.remote_data,
         longest_message: shape.longest_message,
     };

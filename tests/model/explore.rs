@@ -148,7 +148,6 @@ fn lane(
         max_segment: 8,
         depth: case.depth,
         needs_desc: false,
-        orders_messages: case.orders_messages,
         remote_data: true,
         longest_message: MAX_MESSAGE,
     };
@@ -405,8 +404,6 @@ impl Model {
                 let gone = world.flights.remove(at);
                 world.has_lost[gone.from] = true;
                 world.feed(gone.from, gone.rail, false);
-                // What comes after it on an ordered rail does not come either.
-                world.letters.retain(|letter| !letter.after.contains(&id));
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
                 done.push_back(Done::Failed(gone.token));
             }
@@ -419,7 +416,6 @@ impl Model {
                     world.letters[at].again = true;
                     world.letters[at].clone()
                 };
-                arrived.after.iter().for_each(|id| world.deliver(*id));
                 world.feed(arrived.to, arrived.to_rail, true);
                 let inbox = &mut world.sides[arrived.to].inbox[arrived.to_rail.index()];
                 inbox.push_back(Mail::Message(arrived.bytes));

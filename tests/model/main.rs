@@ -38,7 +38,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager, Ordered};
+use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
 use explore::{Explored, explore, wander};
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use program::{Case, OPS};
@@ -80,15 +80,14 @@ fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
 }
 
 fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {
-    let orders_messages = signals == Ordered;
     let name = format!("{signals:?} {zero:?} | {one:?}");
-    Case { orders_messages, ..Case::new(&name, signals, zero, one) }
+    Case::new(&name, signals, zero, one)
 }
 
 /// The engines in which a program differs.
 fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
     let signals = programs.iter().any(|ops| ops.iter().any(|op| matches!(op, Signal(_))));
-    if signals { &[Chained, Ordered, Eager] } else { &[Auto] }
+    if signals { &[Chained, Eager] } else { &[Auto] }
 }
 
 /// Puts whose segments the peer counts, where one tag serves for all of them, and where each has its
@@ -314,7 +313,7 @@ fn signals_behind_puts() {
     ];
     let mut cases = Vec::new();
     for ops in programs {
-        for signals in [Chained, Ordered, Eager] {
+        for signals in [Chained, Eager] {
             let case = named(signals, ops, &[]);
             if full() {
                 cases.push(Case { again: 0, batch: 1, ..case.clone() });
@@ -364,7 +363,7 @@ fn random_case(random: &mut Random) -> Case {
         (0..len).map(|_| whats[random.below(whats.len())]).collect()
     };
     let (zero, one) = (program(), program());
-    let signals = [Auto, Chained, Ordered, Eager, Counted][random.below(5)];
+    let signals = [Auto, Chained, Auto, Eager, Counted][random.below(5)];
     let mut case = named(signals, &zero, &one);
     case.rails = 1 + random.below(3) as u8;
     case.depth = [1, 2, 4][random.below(3)];

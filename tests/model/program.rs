@@ -56,8 +56,6 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) rails: u8,
     pub(crate) depth: u32,
-    /// Whether messages follow writes on the same rail.
-    pub(crate) orders_messages: bool,
     pub(crate) signals: SignalEngine,
     /// Most counted puts under way.
     pub(crate) counted: u16,
@@ -95,7 +93,6 @@ impl Case {
             name: name.to_owned(),
             rails: 2,
             depth: 4,
-            orders_messages: false,
             signals,
             counted: 1,
             balanced: false,

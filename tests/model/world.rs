@@ -78,8 +78,6 @@ pub(crate) struct Letter {
     pub(crate) to_rail: RailId,
     pub(crate) token: Token,
     pub(crate) bytes: Vec<u8>,
-    /// Writes that it comes after.
-    pub(crate) after: Vec<u32>,
     /// Whether it has arrived once and will again.
     pub(crate) again: bool,
 }
@@ -159,9 +157,9 @@ pub(crate) struct World {
     /// Whether something of a PE's was lost.
     pub(crate) has_lost: [bool; 2],
     /// Writes that may still be delivered at once. All others are delivered at the last moment: when
-    /// their completion is reported, or a message arrives that comes after them. That is enough to
-    /// find whatever any time of delivery would break: a lane does not notice deliveries, and a
-    /// broken rule is about two things of which the one came too early and the other too late.
+    /// their completion is reported. That is enough to find whatever any time of delivery would
+    /// break: a lane does not notice deliveries, and a broken rule is about two things of which the
+    /// one came too early and the other too late.
     pub(crate) early: u32,
     /// The lane whose next turn will find something.
     pub(crate) fed: Option<Fed>,
@@ -289,20 +287,9 @@ impl World {
         token: Token,
         bytes: &[u8],
     ) {
-        let before = self.flights.iter().filter(|flight| {
-            self.case.orders_messages
-                && !flight.delivered
-                && (flight.from, flight.to, flight.rail) == (from, to, rail)
-        });
-        let after = before.map(|flight| flight.id).collect();
-        // A connection that orders has ended with the write that it lost, though the sender has not heard of it.
-        let lost = |done: &Done| matches!(done, Done::Failed(_));
-        if self.case.orders_messages && self.sides[from].done[rail.index()].iter().any(lost) {
-            return;
-        }
         let (id, bytes) = (self.id(), bytes.to_vec());
         let again = false;
-        self.letters.push(Letter { id, from, rail, to, to_rail, token, bytes, after, again });
+        self.letters.push(Letter { id, from, rail, to, to_rail, token, bytes, again });
     }
 
     /// Whether a lane's next turn may find something more: only what it looks at no sooner than at
@@ -509,9 +496,7 @@ impl World {
             let who = (letter.from as u64) << 40 | (letter.to as u64) << 36;
             let way = u64::from(letter.rail.0) << 16 | u64::from(letter.to_rail.0) << 8;
             let hash = mix(who | way | u64::from(letter.again), u64::from(letter.token.0));
-            let waits = |flight: &&Flight| !flight.delivered && letter.after.contains(&flight.id);
-            let after = self.flights.iter().filter(waits).map(flight_hash);
-            mix(mix_bytes(hash, &letter.bytes), after.fold(0, u64::wrapping_add))
+            mix_bytes(hash, &letter.bytes)
         };
         // The data of a notice whose write has completed is there; else it is the flight's that counts.
         let notice_hash = |notice: &Notice| {

@@ -1,12 +1,11 @@
 //! Messages between lanes.
 
-use std::thread;
 use std::time::Instant;
 
 use engine::ids::{RailId, Token};
 use engine::port::{
-    Access, Clock, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH,
-    PeerAddr, Polled, Posted, Tail, Transfer,
+    Access, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr,
+    Polled, Posted, Tail, Transfer,
 };
 use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use ofi::{OfiPort, Options, Progress, Provider, Threading};
@@ -347,125 +346,5 @@ fn messages_and_writes_complete_side_by_side() {
         }
         assert_eq!((completed, arrived), (ROUNDS, ROUNDS));
         assert_eq!(target.now_all(), 0x1234_u64.to_le_bytes());
-    }
-}
-
-#[test]
-fn the_order_behind_writes_is_reported() {
-    for provider in PROVIDERS {
-        let opened = crate::process::open(&options(provider));
-        let report = &opened.report;
-        assert_eq!(report.message_order.kept, provider != Provider::Shm, "{report}");
-        for limits in opened.proxy.limits() {
-            assert_eq!(limits.orders_messages, report.message_order.kept);
-        }
-        let word = if report.message_order.kept { "yes" } else { "no" };
-        let said = format!("messages ordered behind writes: {word}");
-        assert!(report.to_string().contains(&said), "{report}");
-    }
-}
-
-/// Two threads. The target looks at the data at the moment it has the message behind it.
-#[test]
-fn a_message_is_received_after_the_data_before_it() {
-    const ROUNDS: u32 = 3000;
-    const SLOT: usize = 64 << 10;
-    const SLOTS: u32 = 4;
-    for provider in PROVIDERS {
-        let mut pair = Pair::start(provider);
-        let rail = RailId(0);
-        if !pair.ends[0].opened.proxy.limits()[0].orders_messages {
-            println!("{provider:?}: not promised, nothing to check");
-            continue;
-        }
-        let bytes = SLOT * SLOTS as usize;
-        let mut source = Memory::new(&pair.ends[0].opened, vec![0; bytes], Access::Local);
-        let target = Memory::new(&pair.ends[1].opened, vec![0; bytes], Access::LocalAndRemote);
-        let [to_target, to_source] = [0, 1].map(|end: usize| pair.peers[end][rail.index()]);
-        let [sender, receiver] = &mut pair.ends;
-        let (sender, receiver) = (&mut sender.opened.proxy, &mut receiver.opened.proxy);
-        // From small to the whole slot, and messages both with and without a buffer.
-        let len_of = |round: u32| [SLOT, 8, 4096, SLOT - 8][(round / SLOTS) as usize % 4];
-        let message_len = |round: u32| [32, 200][round as usize % 2];
-        let (remote, key) = (target.remote(0), target.key(rail));
-
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let start = Instant::now();
-                let mut next = 0;
-                let mut answered = 0;
-                while answered < ROUNDS {
-                    assert!(start.elapsed() < HANG, "{provider:?}: round {next}");
-                    progress(receiver, rail);
-                    let mut packet = LongPacket::EMPTY;
-                    while receiver.receive(rail, &mut packet) == Incoming::Message {
-                        // The first thing after the message is the data.
-                        let round = number_of(packet.bytes());
-                        let at = (round % SLOTS) as usize * SLOT;
-                        let stamp = (round % 251) as u8 + 1;
-                        let late = (at..at + len_of(round)).find(|&at| target.now(at) != stamp);
-                        assert_eq!(late, None, "{provider:?}: round {round} came before its data");
-                        assert_eq!(round, next, "{provider:?}: one connection keeps the order");
-                        next += 1;
-                    }
-                    if answered < next && send(receiver, rail, to_source, &answered.to_le_bytes()) {
-                        answered += 1;
-                    }
-                    receiver.relax();
-                }
-                // The last answer may still be on its way out.
-                for _ in 0..1000 {
-                    progress(receiver, rail);
-                    receiver.relax();
-                }
-            });
-
-            let start = Instant::now();
-            let mut in_flight = [false; SLOTS as usize];
-            let (mut written, mut sent, mut answered) = (0, 0, 0);
-            while answered < ROUNDS {
-                assert!(start.elapsed() < HANG, "{provider:?}: {written} {sent} {answered}");
-                let slot = written % SLOTS;
-                if written == sent
-                    && written < ROUNDS
-                    && written < answered + SLOTS
-                    && !in_flight[slot as usize]
-                {
-                    let at = slot as usize * SLOT;
-                    let len = len_of(written);
-                    source.bytes[at..at + len].fill((written % 251) as u8 + 1);
-                    let transfer = Transfer {
-                        direction: Direction::Write,
-                        local: source.local(at, Lane::Proxy, rail),
-                        len,
-                        remote: remote + at as u64,
-                        key,
-                    };
-                    let posted =
-                        sender.post(rail, to_target, Token(slot), Operation::Transfer(&transfer));
-                    if posted.expect("post") == Posted::Yes {
-                        in_flight[slot as usize] = true;
-                        written += 1;
-                    }
-                }
-                if sent < written
-                    && send(sender, rail, to_target, &numbered(sent, message_len(sent)))
-                {
-                    sent += 1;
-                }
-                let mut done = [Token(0); POLL_BATCH];
-                match sender.poll(rail, &mut done) {
-                    Polled::Empty => {}
-                    Polled::Completed(count) => {
-                        for token in &done[..count] {
-                            in_flight[token.index()] = false;
-                        }
-                    }
-                    Polled::Failed(failure) => panic!("{failure:?}"),
-                }
-                answered += take_all(sender, rail).len() as u32;
-                sender.relax();
-            }
-        });
     }
 }

@@ -34,7 +34,7 @@ const SETTINGS: [Setting; 5] = [
     Some(("threading", "safe")),
 ];
 
-const ENGINES: [&str; 5] = ["auto", "native", "chained", "eager", "counted"];
+const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

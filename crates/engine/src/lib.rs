@@ -23,7 +23,7 @@
 //! - *fence*: writes behind it are *held* until those before it are delivered; each has an *epoch*.
 //! - *message*: a few bytes that the peer's lane takes: with a number and acknowledged, or without.
 //! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
-//! - *signal*: a word that tells of data. *eager*, *ordered*, *counted*, *chained*: how it follows its data.
+//! - *signal*: a word that tells of data. *eager*, *counted*, *chained*: how it follows its data.
 //! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
 //! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load chose.
 //! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one chunk.

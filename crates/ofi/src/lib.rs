@@ -59,7 +59,6 @@ pub use atomic_support::AtomicSupport;
 pub use data_path::port::OfiPort;
 pub use discovery::device::Device;
 pub use discovery::interface::Interface;
-pub use discovery::message_order::MessageOrder;
 pub use discovery::offered::{Offered, offered};
 pub use discovery::remote_data::RemoteData;
 pub use discovery::search::Discovery;

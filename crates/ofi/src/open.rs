@@ -9,7 +9,6 @@ use crate::atomic_support::AtomicSupport;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
-use crate::discovery::message_order::MessageOrder;
 use crate::discovery::query::wants_atomics;
 use crate::discovery::remote_data::RemoteData;
 use crate::discovery::search::Discovery;
@@ -119,11 +118,6 @@ impl Discovery {
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
         // What all rails keep.
-        let mut orders =
-            devices.iter().map(|device| MessageOrder::of(device.profile, &device.info));
-        let message_order = orders
-            .find(|order| !order.kept)
-            .unwrap_or_else(|| MessageOrder::of(self.profile, info));
         let mut remote = devices.iter().map(|device| RemoteData::of(device.profile, &device.info));
         let remote_data = remote
             .find(|remote| !remote.offered)
@@ -139,7 +133,6 @@ impl Discovery {
             mr_mode: info.mr_mode_text(),
             addressing,
             verdict,
-            message_order,
             remote_data,
             striping: *self.profile.striping,
             rails: proxy

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use libfabric_sys::Version;
 
-use crate::discovery::message_order::MessageOrder;
 use crate::discovery::remote_data::RemoteData;
 use crate::progress_probe::Verdict;
 use crate::provider::Striping;
@@ -34,8 +33,6 @@ pub struct Report {
     pub addressing: Addressing,
     /// Whether data really moves by itself.
     pub verdict: Verdict,
-    /// Whether messages stay behind the writes before them, on every rail.
-    pub message_order: MessageOrder,
     /// Whether writes may carry remote data, on every rail.
     pub remote_data: RemoteData,
     /// How puts and gets are cut, where the settings do not say.
@@ -69,8 +66,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
-             threading {}; mr_mode {}; messages ordered behind writes: {} ({}); \
-             remote data: {} ({}); {} rail(s):",
+             threading {}; mr_mode {}; remote data: {} ({}); {} rail(s):",
             self.library_version,
             self.library,
             self.provider,
@@ -80,8 +76,6 @@ impl fmt::Display for Report {
             self.verdict.reason,
             self.threading,
             self.mr_mode,
-            if self.message_order.kept { "yes" } else { "no" },
-            self.message_order.reason,
             if self.remote_data.offered { "yes" } else { "no" },
             self.remote_data.reason,
             self.rails.len()

@@ -200,7 +200,7 @@ impl Signalling {
                 "some PE's rails carry no remote data, so nothing is counted: chained in its place"
             }
             Self { rails_recover: true, .. } => {
-                "a rail that fails is done without, so nothing is counted: ordered or chained in its place \
+                "a rail that fails is done without, so nothing is counted: chained in its place \
                  (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0 has signals counted, and a failing rail end the job)"
             }
             _ => "targets can count the segments of a put",
@@ -381,7 +381,6 @@ fn assemble(
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
         signals: match settings.signal_engine {
             SignalChoice::Auto => SignalEngine::Auto,
-            SignalChoice::Native => SignalEngine::Ordered,
             SignalChoice::Chained => SignalEngine::Chained,
             SignalChoice::Eager => SignalEngine::Eager,
             SignalChoice::Counted => SignalEngine::Counted,

@@ -15,7 +15,7 @@ use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
-use sim_fabric::{FakeFabric, PortCall, Script};
+use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;
@@ -107,14 +107,6 @@ impl Plan {
             _ => Op::Fetch,
         };
         (to, op)
-    }
-
-    /// Whether a signal may come that relies on the order of a connection, when the fabric fails its data and goes on with
-    /// what is behind. `docs/reliability.md` does not promise otherwise.
-    fn loses_data_alone(&self) -> bool {
-        let fails =
-            |(.., fault): &(u32, usize, Fault)| matches!(fault, Fault::Call(PortCall::Deliver, ..));
-        self.shape.orders_messages && self.faults.iter().any(fails)
     }
 
     /// What happens when a PE comes to a step.
@@ -337,15 +329,10 @@ fn check(plan: &Plan, fabric: &FakeFabric, members: &[Member], ends: &[Vec<End>]
             Op::Put(len) => drop(data(len, promised)),
             Op::Value => drop(data(8, promised)),
             Op::Signal(len) => {
-                // Its sender then takes the data to have come with it, also when it looks after the rail's failure.
-                let may_come_alone = plan.loses_data_alone();
-                let is_whole = data(len, promised && !may_come_alone);
+                let is_whole = data(len, promised);
                 let signal = word(heap, at);
                 assert!(signal <= 1 && (signal == 1 || !promised), "wrong: the signal of {what}");
-                assert!(
-                    signal == 0 || is_whole || may_come_alone,
-                    "wrong: the signal of {what} is before its data"
-                );
+                assert!(signal == 0 || is_whole, "wrong: the signal of {what} is before its data");
             }
             Op::Get(len) if promised => {
                 let member = &members[me as usize];

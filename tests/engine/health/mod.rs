@@ -385,8 +385,8 @@ fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
 /// must not leave anything behind by which another one is judged.
 #[test]
 fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
-    for signals in [Auto, Counted, Chained, Eager, Ordered] {
+    use SignalEngine::{Auto, Chained, Counted, Eager};
+    for signals in [Auto, Counted, Chained, Eager] {
         let shape = Shape { health: Some(HEALTH), signals, max_segment: 64, ..Shape::default() };
         let job = Job::new(12, &shape, Script::default());
         let heap = job.heap;

@@ -290,97 +290,6 @@ fn a_refused_acknowledgement_goes_another_way() {
     assert!(failed.contains("PE 0") && failed.contains("refused by the script"), "{failed}");
 }
 
-/// The data of an ordered put is there and the fabric never says so; its signal was applied. The peer's program has
-/// taken the data and put something else in its place, over which nothing may be written.
-#[test]
-fn data_whose_signal_was_applied_is_not_written_again() {
-    for (acknowledged, later) in [(true, false), (false, false), (false, true)] {
-        let shape = Shape {
-            orders_messages: true,
-            signals: SignalEngine::Ordered,
-            remote_data: false,
-            ..shape()
-        };
-        let job = Job::new(10, &shape, Script::default());
-        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
-        fabric.store(Pe(0), members[0].scratch, &[0x5a; 256]);
-        if !acknowledged {
-            fabric.hold_up_messages(Pe(1), 20_000_000_000);
-        }
-        fabric.lose_next_completions(1);
-        let (handle, scratch) = (members[0].scratch_handle, members[0].scratch);
-        let put = |members: &mut [Member], at: usize| {
-            let parts = [targets.part((scratch, &handle), 1, 64 + at * 256, 200)];
-            let signal = targets.atomic(1, 8 * at, AtomicOp::SignalAdd, 1);
-            members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-        };
-        put(&mut members, 0);
-        let base = members[1].base;
-        turn_until(&mut members, &fabric, |_| word(&fabric, 1, base) == 1);
-        assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x5a; 200]);
-        fabric.store(Pe(1), base + 64, &[0x77; 200]);
-        if later {
-            // Another one, which is under way to the rail that is to be closed.
-            put(&mut members, 1);
-        }
-        // Both rails show life but for what is lost.
-        let mut rounds = 0;
-        while members[0].lane.has_work() {
-            for at in 0..4 {
-                let part = targets.part((scratch, &handle), 1, 4096 + at * 64, 64);
-                if rounds < 40 {
-                    members[0].lane.begin(&part).unwrap();
-                }
-            }
-            rounds += 1;
-            turn_for(&mut members, &fabric, LOOK);
-            assert!(rounds < 400, "it does not end");
-        }
-        assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x77; 200], "{acknowledged} {later}");
-        assert_eq!(word(&fabric, 1, base), 1);
-        if later {
-            assert_eq!(fabric.load(Pe(1), base + 64 + 256, 200), [0x5a; 200]);
-            assert_eq!(word(&fabric, 1, base + 8), 1);
-        }
-        assert!(failures(&members[0]) != [0, 0], "it was found");
-    }
-}
-
-/// The same where a message before the signal is missing, so that the peer cannot have acknowledged the signal.
-#[test]
-fn data_whose_signal_was_applied_out_of_order_is_not_written_again() {
-    let shape = Shape {
-        orders_messages: true,
-        signals: SignalEngine::Ordered,
-        remote_data: false,
-        ..shape()
-    };
-    let job = Job::new(10, &shape, Script::default());
-    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
-    fabric.store(Pe(0), members[0].scratch, &[0x5a; 256]);
-    let (handle, scratch, base) = (members[0].scratch_handle, members[0].scratch, members[1].base);
-    // The first message goes nowhere, by the rail whose turn it is; the put with its signal by the other one.
-    for rail in [0, 1] {
-        fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId(1 - rail)));
-    }
-    fabric.trace_calls();
-    members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
-    let first = u8::from(fabric.calls().contains(&Call::Post(Pe(0), RailId(1))));
-    assert!(fabric.calls().contains(&Call::Post(Pe(0), RailId(first))));
-    fabric.link_up((Pe(0), RailId(1 - first)), (Pe(1), RailId(first)));
-    fabric.lose_next_completions(1);
-    let parts = [targets.part((scratch, &handle), 1, 64, 200)];
-    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-    turn_until(&mut members, &fabric, |_| word(&fabric, 1, base) == 1);
-    assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x5a; 200]);
-    assert_eq!(word(&fabric, 1, base + 8192), 0, "it is missing");
-    fabric.store(Pe(1), base + 64, &[0x77; 200]);
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
-    assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x77; 200]);
-    assert_eq!((word(&fabric, 1, base), word(&fabric, 1, base + 8192)), (1, 1));
-}
-
 /// Control messages may be lost, and are said again until they are answered: nothing is waited for in vain.
 fn with_lost_control_messages(
     signals: SignalEngine,
@@ -389,7 +298,7 @@ fn with_lost_control_messages(
     check: impl Fn(&FakeFabric, &[Member]),
 ) {
     for (rail, seed) in [(0, 1), (1, 2)] {
-        let shape = Shape { orders_messages: true, signals, ..shape() };
+        let shape = Shape { signals, ..shape() };
         let job = Job::new(seed, &shape, Script::default());
         let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
         fabric.lose_control(80);
@@ -460,8 +369,8 @@ fn words_are_fetched_though_control_messages_are_lost() {
 
 #[test]
 fn signals_come_with_their_data_though_control_messages_are_lost() {
-    use SignalEngine::{Chained, Counted, Ordered};
-    for signals in [Ordered, Counted, Chained] {
+    use SignalEngine::{Chained, Counted};
+    for signals in [Counted, Chained] {
         let begin = |first: &mut Member, targets: &Targets, at: usize| {
             let handle = first.scratch_handle;
             let local = (first.scratch + at * 64, &handle);

@@ -19,7 +19,7 @@ use crate::signals::{Targets, race, random_script};
 use super::{HEALTH, word};
 
 fn shape(random: &mut Random) -> Shape {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    use SignalEngine::{Auto, Chained, Counted, Eager};
     let rails = 2 + random.below(3) as u8;
     // In the order in which the seeds that are kept have drawn.
     let n_pes = 2 + random.below(3) as u32;
@@ -36,10 +36,13 @@ fn shape(random: &mut Random) -> Shape {
         needs_desc,
         fast: !needs_desc,
         heap: 1 << 15,
-        orders_messages: random.below(2) == 0,
-        remote_data: random.below(4) != 0,
+        remote_data: {
+            // Drawn for nothing, so that what is drawn after it stays as it was.
+            random.below(2);
+            random.below(4) != 0
+        },
         counted: [1, 2, 16][random.below(3)],
-        signals: [Auto, Chained, Counted, Eager, Ordered][random.below(5)],
+        signals: [Auto, Chained, Counted, Eager, Auto][random.below(5)],
         spread: random_spread(random),
         health: Some(HEALTH),
         // Not drawn, so that what is drawn after it stays as it was. Nor are all bits of what is staged.

@@ -66,12 +66,12 @@ fn a_signal_costs_its_sender_no_turn() {
 
 /// What each way is worth where the way is long: how often its length goes by until the target has the signal.
 #[test]
-fn counting_saves_a_way_where_messages_overtake_writes() {
+fn counting_saves_a_way() {
     // Polls take next to nothing beside it.
     const WAY: u64 = 1_000_000_000;
-    let ways = |signals: SignalEngine, orders_messages: bool, len: usize| {
+    let ways = |signals: SignalEngine, len: usize| {
         let script = Script { delay: (WAY, WAY), ..Script::default() };
-        let shape = Shape { signals, orders_messages, max_segment: 1 << 10, ..shape() };
+        let shape = Shape { signals, max_segment: 1 << 10, ..shape() };
         let mut job = Job::new(1, &shape, script);
         let targets = Targets::of(&job);
         put_signal(&mut job.members[0], &targets, 0, len).unwrap();
@@ -83,12 +83,11 @@ fn counting_saves_a_way_where_messages_overtake_writes() {
         }
         job.fabric.now() / WAY
     };
-    assert_eq!(ways(SignalEngine::Eager, false, 100), 1);
-    assert_eq!(ways(SignalEngine::Ordered, true, 600), 1, "one rail");
+    assert_eq!(ways(SignalEngine::Eager, 100), 1);
     // There with the data, and told of it a way later, as the fake does; a NIC tells at once.
-    assert_eq!(ways(SignalEngine::Counted, false, 600), 2);
+    assert_eq!(ways(SignalEngine::Counted, 600), 2);
     // There, back, and there.
-    assert_eq!(ways(SignalEngine::Chained, false, 600), 3);
+    assert_eq!(ways(SignalEngine::Chained, 600), 3);
 }
 
 #[test]
@@ -305,17 +304,14 @@ fn without_remote_data_on_every_rail_of_the_job_signals_are_chained() {
 }
 
 #[test]
-fn auto_counts_where_nothing_faster_is_right() {
-    // Size, rails, and whether messages stay behind writes. What is counted waits for remote data.
-    for (len, rails, orders_messages) in
-        [(600, 1, false), (600, 2, false), (100_000, 2, true), (100_000, 2, false)]
-    {
+fn auto_counts_what_is_too_long_for_one_message() {
+    // What is counted waits for remote data.
+    for (len, rails) in [(600, 1), (600, 2), (100_000, 2)] {
         let shape = Shape {
             signals: SignalEngine::Auto,
             max_segment: 1 << 20,
             heap: 1 << 18,
             rails,
-            orders_messages,
             ..shape()
         };
         let mut job = Job::new(10, &shape, Script::default());
@@ -328,15 +324,13 @@ fn auto_counts_where_nothing_faster_is_right() {
         turn(&mut job, 1, 5000);
         assert_eq!(word(&job, 0), 1, "{len} bytes, {rails} rails");
     }
-    let shape = Shape { signals: SignalEngine::Auto, orders_messages: true, ..shape() };
-    for len in [100, 600] {
-        let mut job = Job::new(10, &Shape { max_segment: 1 << 20, ..shape }, Script::default());
-        let targets = Targets::of(&job);
-        job.fabric.hold_remote_data(true);
-        put_signal(&mut job.members[0], &targets, 0, len).unwrap();
-        turn(&mut job, 1, 5000);
-        assert_eq!(word(&job, 0), 1, "{len} bytes are not counted");
-    }
+    let shape = Shape { signals: SignalEngine::Auto, max_segment: 1 << 20, ..shape() };
+    let mut job = Job::new(10, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.hold_remote_data(true);
+    put_signal(&mut job.members[0], &targets, 0, 100).unwrap();
+    turn(&mut job, 1, 5000);
+    assert_eq!(word(&job, 0), 1, "100 bytes are not counted");
 }
 
 /// Whoever reaches a rail can tell it anything: a write of no bytes needs no key.

@@ -83,7 +83,7 @@ fn posts(shape: &Shape, lens: &[usize]) -> usize {
 
 #[test]
 fn data_and_signal_are_one_message_up_to_the_longest() {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    use SignalEngine::{Auto, Chained, Counted, Eager};
     for signals in [Auto, Eager] {
         for longest_message in [300, MAX_LONG_MESSAGE] {
             let shape = Shape { signals, longest_message, ..shape() };
@@ -97,7 +97,7 @@ fn data_and_signal_are_one_message_up_to_the_longest() {
     }
     let short = Shape { longest_message: MAX_MESSAGE, ..shape() };
     assert!(posts(&short, &[MAX_EAGER + 1]) > 1);
-    for signals in [Chained, Counted, Ordered] {
+    for signals in [Chained, Counted] {
         assert!(posts(&Shape { signals, ..shape() }, &[MAX_EAGER + 1]) > 1, "{signals:?}");
     }
 }

@@ -5,7 +5,6 @@ use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::lane::SignalEngine;
 use engine::port::Direction;
-use engine::rails::balance::Spread;
 use engine::request::PutSignalRequest;
 use engine::wire::message::MAX_EAGER;
 use sim_fabric::{Call, Event, Script};
@@ -17,7 +16,6 @@ use crate::job::{Job, Member, Shape};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Eager,
-    Ordered,
     Counted,
     Chained,
 }
@@ -56,76 +54,31 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
         return Way::Chained;
     }
     let (_, is_applied) = applied(|job| job.fabric.hold_remote_data(true));
-    if is_applied { Way::Ordered } else { Way::Counted }
+    assert!(!is_applied, "nothing else keeps it behind its data");
+    Way::Counted
 }
 
 #[test]
 fn each_way_ends_where_the_next_begins() {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
-    let shape =
-        |signals| Shape { signals, orders_messages: true, heap: 1 << 18, ..Shape::default() };
-    let striped = 64 << 10;
+    use SignalEngine::{Auto, Chained, Counted, Eager};
+    let shape = |signals| Shape { signals, heap: 1 << 18, ..Shape::default() };
+    let long = 64 << 10;
     for (signals, lens, expected) in [
         (Auto, &[MAX_EAGER][..], Way::Eager),
-        (Auto, &[MAX_EAGER + 1], Way::Ordered),
-        (Auto, &[8, 8], Way::Ordered),
-        (Auto, &[striped - 1], Way::Ordered),
-        (Auto, &[striped], Way::Counted),
+        (Auto, &[MAX_EAGER + 1], Way::Counted),
+        (Auto, &[8, 8], Way::Counted),
+        (Auto, &[long], Way::Counted),
         (Eager, &[MAX_EAGER], Way::Eager),
         (Eager, &[MAX_EAGER + 1], Way::Chained),
-        (Ordered, &[8], Way::Ordered),
-        (Ordered, &[striped], Way::Ordered),
         (Counted, &[8], Way::Counted),
         (Chained, &[8], Way::Chained),
     ] {
         assert_eq!(way(&shape(signals), lens), expected, "{signals:?} {lens:?}");
     }
-    let one_rail = Shape { rails: 1, ..shape(Auto) };
-    assert_eq!(way(&one_rail, &[striped]), Way::Ordered, "there is nothing to spread");
-}
-
-/// Data goes back to back with its signal where each part is one segment.
-#[test]
-fn what_is_longer_than_a_segment_is_not_sent_in_order() {
-    let shape = |signals| {
-        let max_segment = 1000;
-        Shape { signals, max_segment, orders_messages: true, ..Shape::default() }
-    };
-    assert_eq!(way(&shape(SignalEngine::Ordered), &[1000]), Way::Ordered);
-    assert_eq!(way(&shape(SignalEngine::Ordered), &[1000, 1000]), Way::Ordered);
-    assert_eq!(way(&shape(SignalEngine::Ordered), &[1001]), Way::Chained);
-    assert_eq!(way(&shape(SignalEngine::Ordered), &[8, 1001]), Way::Chained);
-    assert_eq!(way(&shape(SignalEngine::Auto), &[1001]), Way::Counted);
-    let unordered = Shape { orders_messages: false, ..shape(SignalEngine::Ordered) };
-    assert_eq!(way(&unordered, &[8]), Way::Chained);
-}
-
-/// The rail of data that goes in order is chosen by load from the length on from which it is for others, unless it waits
-/// behind a fence.
-#[test]
-fn what_goes_in_order_is_part_of_the_load() {
-    let spread = Spread { balanced_from: 64, ..Spread::ROUND_ROBIN };
-    let shape =
-        Shape { signals: SignalEngine::Ordered, orders_messages: true, spread, ..Shape::default() };
-    for (len, fenced, by_load) in [(63, false, 0), (64, false, 1), (64, true, 0), (65, false, 1)] {
-        let mut job = Job::new(6, &shape, Script::default());
-        let targets = Targets::of(&job);
-        if fenced {
-            job.put_value(0, 1, 512, 1, 8).unwrap();
-            job.fence(0, 1);
-        }
-        let first = &mut job.members[0];
-        let parts = [targets.part((first.scratch, &first.scratch_handle), 1, 64, len)];
-        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
-        while job.heap(1, 0, 8) != 1_u64.to_le_bytes() || job.members[0].lane.has_work() {
-            job.members.iter_mut().for_each(|member| {
-                member.lane.progress().unwrap();
-            });
-            let _ = job.members[0].lane.is_quiet(Pe(1));
-        }
-        let counted: u64 = job.members[0].lane.counters().map(|rail| rail.by_load).sum();
-        assert_eq!(counted, by_load, "{len} {fenced}");
+    for remote_data in [true, false] {
+        let expected = if remote_data { Way::Counted } else { Way::Chained };
+        let one_rail = Shape { rails: 1, remote_data, ..shape(Auto) };
+        assert_eq!(way(&one_rail, &[long]), expected, "remote data: {remote_data}");
     }
 }
 
@@ -133,25 +86,18 @@ fn what_goes_in_order_is_part_of_the_load() {
 /// come in at one look, when what is for a device waits for the rest.
 #[test]
 fn a_signal_comes_behind_data_in_memory_of_another_kind() {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    use SignalEngine::{Auto, Chained, Counted, Eager};
     const MANY: usize = 16;
     const SLOT: usize = 512;
     let data = [(0, 0), (0b100, 0), (0b100, 0b100)];
     let cases = data.into_iter().flat_map(|data| (0..4).map(move |words| (data, words << 2)));
-    let ways = [Auto, Eager, Ordered, Counted, Chained];
+    let ways = [Auto, Eager, Counted, Chained];
     for (((staged, by_fabric), words), signals) in
         cases.flat_map(|case| ways.map(|signals| (case, signals)))
     {
         for len in [1, MAX_EAGER, 2 * MAX_EAGER] {
             let what = format!("{len} bytes {signals:?}, {staged:b} {by_fabric:b} {words:b}");
-            let shape = Shape {
-                signals,
-                orders_messages: true,
-                staged,
-                by_fabric,
-                words,
-                ..Shape::default()
-            };
+            let shape = Shape { signals, staged, by_fabric, words, ..Shape::default() };
             let mut job = Job::new(5, &shape, Script::default());
             let targets = Targets::of(&job);
             let base = job.members[1].base;

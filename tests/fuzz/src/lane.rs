@@ -107,7 +107,6 @@ impl Bed {
             max_segment: 1 << 20,
             depth: 4,
             needs_desc: is(1),
-            orders_messages: is(2),
             remote_data: is(3),
             longest_message: if is(7) { MAX_LONG_MESSAGE } else { MAX_MESSAGE },
         };

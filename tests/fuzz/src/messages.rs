@@ -4,7 +4,7 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::Addressing;
 use engine::wire::message::{Body, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION};
-use engine::wire::rails::{Rails, SEEN_BYTES};
+use engine::wire::rails::Rails;
 use engine::wire::staged::{Exposure, Keys, Staged};
 use engine::wire::window::Seq;
 
@@ -111,8 +111,6 @@ pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
         Rails::Probe { rail, remote: wanted, number, address },
         Rails::Probed { rail, number },
         Rails::KeyWanted { rail, key, wanted },
-        Rails::Settle { number },
-        Rails::Settled { number, prefix: seq, seen: &[0x55; SEEN_BYTES] },
         Rails::KeyIs { rail, key, wanted, found: Some(2) },
         Rails::KeyIs { rail, key, wanted, found: None },
     ];

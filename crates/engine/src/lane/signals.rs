@@ -10,15 +10,12 @@ use crate::port::{Port, Tail};
 use crate::posting::Tried;
 use crate::posting::dispatch::Behind;
 use crate::posting::failure::local_fault;
-use crate::rails::paths::Hop;
-use crate::recovery::Recovery;
 use crate::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request, refused};
 use crate::signal::Way;
 use crate::signal::counted::{Counting, Tagged};
 use crate::signal::progress::{Progress, PutState};
 use crate::state::operation::OpId;
 use crate::state::regions::Place;
-use crate::striping::pinned::{pinned_path, submit_pinned};
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, MAX_EAGER, Spot};
 
@@ -55,7 +52,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub(crate) fn submit_amo(&mut self, request: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
         let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
-        self.submit_atomic(request, what, None)
+        self.submit_atomic(request, what)
     }
 
     /// Starts a put whose signal becomes visible after its data. No other operation is waited for,
@@ -94,12 +91,8 @@ impl<P: Port> Lane<P> {
 
     /// A put with signal is submitted, or cannot be.
     fn end_put_signal(&mut self, pe: Pe, state: &PutState, failed: bool) {
-        match (state, self.recovery.as_deref_mut()) {
-            (PutState::Counted { .. }, _) if failed => self.signals.retire(&mut self.core, pe),
-            (PutState::Ordered { number: Some(number), .. }, Some(recovery)) => {
-                recovery.ordering.retain(|other| other != number);
-            }
-            _ => {}
+        if failed && matches!(state, PutState::Counted { .. }) {
+            self.signals.retire(&mut self.core, pe);
         }
     }
 
@@ -116,9 +109,6 @@ impl<P: Port> Lane<P> {
             PutState::New => Ok(Tried::NoRoom),
             PutState::Eager => self.try_eager(&parts.part(0), signal),
             PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
-            PutState::Ordered { path, number, part } => {
-                self.try_ordered(parts, signal, (path, *number), part)
-            }
             PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
             PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
         }
@@ -132,23 +122,17 @@ impl<P: Port> Lane<P> {
     ) -> Result<PutState, EngineError> {
         let staged = self.has_staged_part(parts, signal)?;
         let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
-        let mut way =
-            if by_fabric { Way::Chained } else { self.signals.way(&self.core, parts, staged) };
+        let mut way = if by_fabric { Way::Chained } else { self.signals.way(parts, staged) };
         let is_long = way == Way::LongEager;
         if is_long
             && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
         {
-            way = self.signals.way_of_writes(&self.core, parts);
+            way = self.signals.way_of_writes();
         }
         let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
-            Way::Ordered => {
-                let path = pinned_path(&mut self.core, signal.pe, parts.bytes())?;
-                let number = self.recovery.as_deref_mut().map(Recovery::new_order);
-                PutState::Ordered { path, number, part: 0 }
-            }
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
                 Tagged::With(tag) => {
                     let counting = Counting { tag, segments: 0 };
@@ -208,7 +192,7 @@ impl<P: Port> Lane<P> {
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
-        self.core.try_message(signal, Behind::Nothing, None, body)
+        self.core.try_message(signal, Behind::Nothing, body)
     }
 
     /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
@@ -244,40 +228,7 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let tail = Tail { addr, len: part.len };
         let body = |at, atomic| Body::PutSignalHead { at, atomic, to, len: tail.len };
-        self.core.try_message_with_tail(signal, Behind::Nothing, None, tail, body)
-    }
-
-    /// Data, then signal, on one rail that keeps their order.
-    fn try_ordered<T: Parts + ?Sized>(
-        &mut self,
-        parts: &T,
-        signal: &AtomicRequest<'_>,
-        (path, number): (&mut Hop, Option<u32>),
-        part: &mut usize,
-    ) -> Result<Tried, EngineError> {
-        while *part < parts.count() {
-            let (request, mut sent) = (parts.part(*part), 0);
-            *path = self.path_still(signal.pe, *path)?;
-            submit_pinned(&mut self.core, &request, path, number, &mut sent)?;
-            if sent < request.len {
-                return Ok(Tried::NoRoom);
-            }
-            *part += 1;
-        }
-        *path = self.path_still(signal.pe, *path)?;
-        self.core.stream_to(signal.pe)?.next = *path;
-        self.submit_atomic(signal, Behind::Nothing, number)
-    }
-
-    /// The path, as it is now; another, if it has failed. What was sent over it before then leaves it as
-    /// well, and messages wait for that.
-    fn path_still(&mut self, pe: Pe, path: Hop) -> Result<Hop, EngineError> {
-        let next = self.core.stream_to(pe)?.next;
-        if !self.core.recovers {
-            return Ok(path);
-        }
-        let out = self.core.paths.is_out(pe, path.rail);
-        Ok(if out { next } else { self.core.paths.get(pe, path.rail) })
+        self.core.try_message_with_tail(signal, Behind::Nothing, tail, body)
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or has left as requests, which
@@ -297,7 +248,7 @@ impl<P: Port> Lane<P> {
             }
             at.next();
         }
-        self.submit_atomic(signal, Behind::Operation(op), None)
+        self.submit_atomic(signal, Behind::Operation(op))
     }
 
     /// Data on all rails, with the signal beside it.
@@ -318,22 +269,20 @@ impl<P: Port> Lane<P> {
         }
         let Counting { tag, segments } = *counting;
         let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-        self.core.try_message(signal, Behind::Nothing, None, body)
+        self.core.try_message(signal, Behind::Nothing, body)
     }
 
-    /// Submits an atomic if there is room for it, to leave behind `what`. `order` is the number of the ordered put
-    /// that it is the signal of. Never blocks.
+    /// Submits an atomic if there is room for it, to leave behind `what`. Never blocks.
     #[inline]
     fn submit_atomic(
         &mut self,
         request: &AtomicRequest<'_>,
         what: Behind,
-        order: Option<u32>,
     ) -> Result<Tried, EngineError> {
         if self.core.atomics.is_some() && !is_staged_word(request) {
             return fabric::submit(&mut self.core, request, what);
         }
-        self.core.try_message(request, what, order, |at, atomic| Body::Atomic { at, atomic })
+        self.core.try_message(request, what, |at, atomic| Body::Atomic { at, atomic })
     }
 }
 
@@ -348,7 +297,6 @@ mod tests {
 
     use super::*;
     use crate::atomic::AtomicOp;
-    use crate::ids::RailId;
     use crate::lane::SignalEngine;
     use crate::port::{Access, Direction};
     use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
@@ -423,21 +371,6 @@ mod tests {
             let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
             let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
             assert_eq!(bed.lane.core.ops.departs(op), departs, "{native} {reach:?}");
-        }
-    }
-
-    /// Where rails are looked after.
-    #[test]
-    fn an_ordered_put_leaves_a_path_that_has_failed() {
-        for (health, in_service, rail) in [(true, 0b11, 0), (true, 0b10, 1), (false, 0b10, 0)] {
-            let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
-            let core = &mut bed.lane.core;
-            core.stream_to(Pe(1)).unwrap();
-            let path = core.paths.get(Pe(1), RailId(0));
-            core.paths.serve(Pe(1), in_service);
-            let next = core.paths.get(Pe(1), RailId(1));
-            core.stream_to(Pe(1)).unwrap().next = next;
-            assert_eq!(bed.lane.path_still(Pe(1), path).unwrap().rail, RailId(rail));
         }
     }
 }

@@ -21,16 +21,15 @@ use crate::wire::message::{Body, Message, Spot};
 use crate::wire::window::Seq;
 
 impl<P: Port> Core<P> {
-    /// Submits a message about a word if there is room for it, to leave behind `what`. `order` is the number of the ordered put that it is the signal of. Never blocks.
+    /// Submits a message about a word if there is room for it, to leave behind `what`. Never blocks.
     #[inline]
     pub(crate) fn try_message<'b>(
         &mut self,
         request: &AtomicRequest<'_>,
         what: Behind,
-        order: Option<u32>,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
     ) -> Result<Tried, EngineError> {
-        self.try_message_with_tail(request, what, order, Tail::NONE, body)
+        self.try_message_with_tail(request, what, Tail::NONE, body)
     }
 
     /// The same, of a message that ends with bytes elsewhere in memory.
@@ -39,7 +38,6 @@ impl<P: Port> Core<P> {
         &mut self,
         request: &AtomicRequest<'_>,
         what: Behind,
-        order: Option<u32>,
         tail: Tail,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
     ) -> Result<Tried, EngineError> {
@@ -85,8 +83,6 @@ impl<P: Port> Core<P> {
         }
         if let Body::CountedSignal { tag, .. } = body {
             segment.set_counted_signal(tag);
-        } else if let Some(number) = order {
-            segment.set_ordered_signal(number);
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.messages.packet_mut(slot));

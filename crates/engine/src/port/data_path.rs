@@ -96,9 +96,6 @@ pub struct RailLimits {
     /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`; or
     /// `FI_MR_HMEM`, where that is so for device memory).
     pub needs_desc: bool,
-    /// Whether a message sent after writes to the same peer, on this rail, is received after their
-    /// data is visible (`FI_ORDER_SAW`).
-    pub orders_messages: bool,
     /// Whether writes may carry remote data, see [`Operation::WriteWithData`].
     pub remote_data: bool,
     /// Bytes of the longest message that is worth sending rather than writing. At least

@@ -82,14 +82,13 @@ impl<P: Port> Core<P> {
     pub(super) fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
         let segment = &mut self.segments[token.0];
         match segment.kind {
-            Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Ordered | Kind::Reissued => {}
+            Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
             Kind::Pooled => return Left::NoRoom,
             // A fragment has a message until its peer was asked, and is bytes to move then.
             Kind::Staged | Kind::PeerRequest if segment.message().is_none() => {}
             Kind::Message
             | Kind::CountedSignal
-            | Kind::OrderedSignal
             | Kind::Fetch
             | Kind::Staged
             | Kind::PeerRequest => {

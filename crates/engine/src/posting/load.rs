@@ -18,8 +18,6 @@ pub(crate) enum Stripe {
     Plain,
     /// The same, which the peer counts by this tag.
     Counted(Tag),
-    /// The data of an ordered put, with its number.
-    Ordered(u32),
 }
 
 impl<P: Port> Core<P> {
@@ -141,7 +139,6 @@ impl<P: Port> Core<P> {
         match stripe {
             Stripe::Plain => {}
             Stripe::Counted(tag) => segment.set_counted(tag),
-            Stripe::Ordered(order) => segment.set_ordered(order),
         }
         segment.stage = Stage::Ready;
         segment.is_stripe = true;

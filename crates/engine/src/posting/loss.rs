@@ -20,13 +20,10 @@ impl<P: Port> Core<P> {
         let waits = match (posted, direction) {
             (false, _) => Waits::NONE,
             (true, Direction::Read) => Waits::TOKEN,
-            (true, Direction::Write) if segment.kind == Kind::Ordered => {
-                Waits::TOKEN.and(Waits::TARGET).and(Waits::ASK)
-            }
             (true, Direction::Write) => Waits::TOKEN.and(Waits::TARGET),
         };
         segment.lose(waits);
-        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Stripe | Kind::Ordered);
+        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Stripe);
         if is_new {
             segment.kind = Kind::Reissued;
             segment.no_message();

@@ -81,7 +81,6 @@ impl Bed {
             max_segment: 1 << 20,
             depth,
             needs_desc: true,
-            orders_messages: false,
             remote_data: true,
             longest_message: MAX_MESSAGE,
         };
@@ -190,7 +189,6 @@ pub(crate) fn limits(depths: &[u32]) -> Vec<RailLimits> {
         max_segment: 1 << 20,
         depth: *depth,
         needs_desc: false,
-        orders_messages: false,
         remote_data: false,
         longest_message: MAX_MESSAGE,
     };

@@ -61,9 +61,6 @@ pub(crate) struct Recovery {
     pub(crate) lost: Vec<Token>,
     /// Peers to whom messages have to be sent again.
     pub(crate) lossy: Vec<Pe>,
-    /// Numbers of ordered puts so far, and those that are being submitted: one, and those that are parked.
-    orders: u32,
-    pub(crate) ordering: Vec<u32>,
     /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
@@ -94,7 +91,6 @@ pub(crate) enum Answer {
         wanted: RailId,
         found: Option<u64>,
     },
-    Settled(u32),
     /// The reply to a fetch.
     Word(Ticket, u64),
 }
@@ -146,8 +142,6 @@ pub(crate) struct PeerHealth {
     pub(crate) addresses: u32,
     /// How often it may have rails of ours closed and opened again, by our rail.
     resets: Box<[Allowance]>,
-    /// The latest question what the peer has had, and whether it is answered.
-    pub(crate) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
     pub(crate) grace: Option<(u32, Box<EngineError>)>,
     /// It is among those that are looked at, and the number of the last look at it.
@@ -279,8 +273,6 @@ impl Recovery {
             looks: 0,
             looked: 0,
             paused: false,
-            orders: 0,
-            ordering: Vec::new(),
         }
     }
 
@@ -309,13 +301,6 @@ impl Recovery {
     pub(crate) fn has_work(&self) -> bool {
         !(self.lost.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
             || self.mine.iter().any(|rail| rail.closing.is_some())
-    }
-
-    /// The number of an ordered put that is submitted from here on.
-    pub(crate) fn new_order(&mut self) -> u32 {
-        self.orders = self.orders.wrapping_add(1);
-        self.ordering.push(self.orders);
-        self.orders
     }
 
     /// Whether a look at this time may judge: not after a pause, but if one is followed by another they are
@@ -348,7 +333,6 @@ impl PeerHealth {
             ways_back: HashMap::new(),
             addresses: 0,
             resets: vec![Allowance::default(); rails].into(),
-            settling: (0, true),
             grace: None,
             watched: false,
             looked: 0,
@@ -571,16 +555,13 @@ mod tests {
     }
 
     #[test]
-    fn ordered_puts_have_numbers_of_their_own_and_peers_are_known_once_asked_for() {
+    fn peers_are_known_once_asked_for() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
         let at = PeerAddr;
         // Not in steps, so that each has to be kept.
         let ends = [5, 9, 1, 2, 7, 3].map(at);
         let control = AddressTable::new(&ends, 2);
         let mut recovery = Recovery::new(&config, control, Reach::all(2), 2);
-        let orders = [recovery.new_order(), recovery.new_order(), recovery.new_order()];
-        assert_eq!(recovery.ordering, orders);
-        assert!(orders[0] != orders[1] && orders[1] != orders[2]);
         assert!(recovery.find(Pe(1)).is_none());
         recovery.peer(Pe(1)).want(RailId(1));
         recovery.peer(Pe(1)).want(RailId(1));

@@ -194,9 +194,6 @@ impl Recovery {
             let Some(peer) = self.peers.get_mut(&pe) else { continue };
             let resets = peer.wants.iter();
             ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
-            if let (number, false) = peer.settling {
-                ask.push((pe, Rails::Settle { number }));
-            }
             let keys = peer.asked.iter();
             ask.extend(
                 keys.map(|&(rail, key, wanted)| (pe, Rails::KeyWanted { rail, key, wanted })),
@@ -301,7 +298,7 @@ impl PeerHealth {
         let is_open = |path: &PathHealth| {
             path.total != 0 || path.front.0.is_some() || path.out.is_some() && !path.gone
         };
-        let asked = !self.wants.is_empty() || !self.asked.is_empty() || !self.settling.1;
+        let asked = !self.wants.is_empty() || !self.asked.is_empty();
         asked || self.grace.is_some() || self.paths.iter().any(is_open)
     }
 

@@ -13,7 +13,7 @@ use crate::state::messages::link::{FIRST, Link};
 use crate::wire::handle::MAX_RAILS;
 use crate::wire::message::{Body, Message, Packet};
 use crate::wire::rails::Rails;
-use crate::wire::window::{Received, Seq, had};
+use crate::wire::window::Seq;
 
 /// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
@@ -170,14 +170,6 @@ impl Recovery {
                     peer.keys.insert(asked, found);
                 }
             }
-            Rails::Settle { number } => answer = Some(Answer::Settled(number)),
-            Rails::Settled { number, prefix, seen } => {
-                if self.peer(pe).settling == (number, false) {
-                    self.peer(pe).settling.1 = true;
-                    let has = |seq: Seq| had(prefix, seen, seq);
-                    self.settled(core, pe, has);
-                }
-            }
             // Of a rail that is none.
             Rails::Reset { .. }
             | Rails::Heard { .. }
@@ -250,14 +242,6 @@ impl Recovery {
                     for rail in core.rail_ids() {
                         self.send_over(core, pe, rail, ticket.seq, Body::Reply { ticket, value });
                     }
-                    continue;
-                }
-                Answer::Settled(number) => {
-                    let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
-                    let none = || (FIRST, Received::new(FIRST).seen());
-                    let had = |link: &Link| (link.received.prefix(), link.received.seen());
-                    let (prefix, seen) = link.map_or_else(none, had);
-                    self.tell(core, pe, Rails::Settled { number, prefix, seen: &seen });
                     continue;
                 }
             };
@@ -366,7 +350,7 @@ mod tests {
         }
         assert_eq!(recovery.answers.len(), OWED as usize);
         recovery.owe(Pe(2), Answer::Pong);
-        recovery.owe(Pe(2), Answer::Settled(1));
+        recovery.owe(Pe(2), Answer::Heard(RailId(0), 1));
         recovery.owe(Pe(1), Answer::Pong);
         assert_eq!(recovery.answers.len(), OWED as usize + 2, "others have what is due to them");
         let taken = (0..2 * ADDRESSES).filter(|_| recovery.takes_address(Pe(1))).count();

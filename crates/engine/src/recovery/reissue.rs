@@ -10,14 +10,9 @@
 //!
 //! If it completes after all, in the meantime, it has ended, as always.
 //!
-//! # Data with a signal
-//! Data whose signal is a message that the peer may have applied must not be written again: the peer's
-//! program has taken it, and perhaps put something else in its place. So the peer is asked, after it has
-//! closed the rail, what messages it has had ([`Waits::ASK`]). If the signal is among them the data is there, and
-//! the segment has ended. If not, it is not applied before the data was sent again and is there.
-//!
-//! Data without a signal may be written twice. Nothing tells the peer's program that it is there before
-//! the second time, but the data itself.
+//! Data may be written twice: a signal is sent when its data is delivered, or applied when that has been counted, and
+//! what is counted is not recovered. So nothing but the data itself tells the peer's program that it is there before
+//! the second time.
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, Token};
@@ -28,9 +23,8 @@ use crate::staging::Staging;
 use crate::staging::state::{LocalEnd, RemoteEnd};
 use crate::state::segment::queue::Queue;
 use crate::state::segment::waits::{REISSUES, Waits};
-use crate::state::segment::{Kind, Segment, Stage};
+use crate::state::segment::{Segment, Stage};
 use crate::wire::rails::Rails;
-use crate::wire::window::Seq;
 
 /// A rail that was opened again so many timeouts ago has been lately.
 const LATELY: u32 = 8;
@@ -139,70 +133,6 @@ impl Recovery {
             core.segments[token.0].stage == Stage::Lost && self.waits(core, staging, *token)
         });
         self.lost.append(&mut waiting);
-        self.ask_what_has_landed(core);
-    }
-
-    /// Asks peers whether they have had the signals of data that they do not take any more.
-    fn ask_what_has_landed<P: Port>(&mut self, core: &mut Core<P>) {
-        let mut peers: Vec<Pe> = Vec::new();
-        for token in &self.lost {
-            let segment = &mut core.segments[token.0];
-            if segment.stage != Stage::Lost {
-                continue;
-            }
-            let waits = segment.waits();
-            if waits.has(Waits::ASK) && !waits.has(Waits::TARGET.and(Waits::ASKED)) {
-                segment.set_waits(waits.and(Waits::ASKED));
-                if !peers.contains(&segment.pe) {
-                    peers.push(segment.pe);
-                }
-            }
-        }
-        for pe in peers {
-            let peer = self.peer(pe);
-            peer.settling = (peer.settling.0.wrapping_add(1), false);
-            let number = peer.settling.0;
-            self.tell(core, pe, Rails::Settle { number });
-        }
-    }
-
-    /// A peer has said which messages it has had.
-    pub(crate) fn settled<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        pe: Pe,
-        has: impl Fn(Seq) -> bool,
-    ) {
-        let asked =
-            |s: &Segment| s.stage == Stage::Lost && s.pe == pe && s.waits().has(Waits::ASKED);
-        for token in core.segments.tokens(asked) {
-            let landed = self.has_landed(core, pe, token, &has);
-            let segment = &mut core.segments[token.0];
-            let waits = segment.waits().without(Waits::ASK.and(Waits::ASKED));
-            segment.set_waits(if landed { waits.and(Waits::LANDED) } else { waits });
-        }
-    }
-
-    /// Whether the signal of data that was lost sight of was applied.
-    fn has_landed<P: Port>(
-        &self,
-        core: &Core<P>,
-        pe: Pe,
-        token: Token,
-        has: impl Fn(Seq) -> bool,
-    ) -> bool {
-        let order = core.segments[token.0].order();
-        let is_signal = |s: &Segment| s.kind == Kind::OrderedSignal && s.order() == order;
-        let signal = core.segments.in_use().find(|s| s.pe == pe && is_signal(s));
-        match signal {
-            Some(signal) if signal.stage == Stage::Sent => {
-                signal.message().and_then(|slot| core.messages.number_of(slot)).is_some_and(has)
-            }
-            // It has not left.
-            Some(_) => false,
-            // It is acknowledged, or not submitted yet.
-            None => !self.ordering.contains(&order),
-        }
     }
 
     /// Posts a segment again if it may be; whether it still waits.
@@ -221,12 +151,6 @@ impl Recovery {
         }
         if !waits.is_over() || self.peer(pe).grace.is_some() {
             return true;
-        }
-        if waits.has(Waits::LANDED) {
-            core.segments[token.0].stage = Stage::Posted;
-            core.end_load_completed(token);
-            core.completed(token);
-            return false;
         }
         // Each time that it is posted its own time begins anew.
         let since = core.streams.find(pe).filter(|_| waits.reissues() != 0);

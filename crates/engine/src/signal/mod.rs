@@ -1,9 +1,9 @@
 //! Signals: how the signal of a put is made to follow its data.
 //!
-//! A signal becomes visible after its own data, and is ordered with nothing else. There are four ways, all right on
-//! any rails that offer what they need: *eager* (data and signal are one message), *ordered* (back to back on one
-//! rail that keeps their order), *counted* (the target applies the signal when it has counted the data's
-//! segments) and *chained* (the signal is sent when its own data is delivered). The lane drives them.
+//! A signal becomes visible after its own data, and is ordered with nothing else. There are three ways, all right on
+//! any rails that offer what they need: *eager* (data and signal are one message), *counted* (the target applies
+//! the signal when it has counted the data's segments) and *chained* (the signal is sent when its own data is
+//! delivered). The lane drives them.
 
 pub mod counted;
 pub(crate) mod progress;
@@ -15,12 +15,7 @@ use crate::request::Parts;
 use crate::state::counts::Counts;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::rail::Rail;
 use crate::wire::message::{MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, eager_in};
-
-/// A put with at least so many bytes goes over all rails, rather than with its signal over one in
-/// order.
-const STRIPED: usize = 64 << 10;
 
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,9 +24,6 @@ pub enum SignalEngine {
     Auto,
     /// The signal is sent when its own data is delivered.
     Chained,
-    /// Data and signal go out back to back on one rail that keeps their order; chained where the
-    /// fabric does not.
-    Ordered,
     /// Data and signal are one message; chained where the data is too long for that.
     Eager,
     /// Data and signal go out at once on all rails, and the peer applies the signal when it has
@@ -43,7 +35,6 @@ pub enum SignalEngine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     Chained,
-    Ordered,
     Eager,
     /// The same, of bytes that are not copied before the message leaves.
     LongEager,
@@ -90,12 +81,7 @@ impl Signals {
     }
 
     /// The way for the signal of these parts, none of which needs staging unless `staged`.
-    pub(crate) fn way<P: Port>(
-        &self,
-        core: &Core<P>,
-        parts: &(impl Parts + ?Sized),
-        staged: bool,
-    ) -> Way {
+    pub(crate) fn way(&self, parts: &(impl Parts + ?Sized), staged: bool) -> Way {
         let bytes = parts.bytes();
         if self.is_eager() && bytes <= MAX_EAGER && parts.count() == 1 {
             return Way::Eager;
@@ -106,32 +92,13 @@ impl Signals {
         if self.is_eager() && bytes <= self.most_eager && parts.count() == 1 {
             return Way::LongEager;
         }
-        self.way_of_writes(core, parts)
+        self.way_of_writes()
     }
 
     /// The way of a signal whose data the fabric writes.
-    pub(crate) fn way_of_writes<P: Port>(
-        &self,
-        core: &Core<P>,
-        parts: &(impl Parts + ?Sized),
-    ) -> Way {
-        let bytes = parts.bytes();
-        let ordered = match self.engine {
-            SignalEngine::Auto => bytes < STRIPED || core.rails.len() == 1,
-            SignalEngine::Ordered => true,
-            SignalEngine::Counted | SignalEngine::Chained | SignalEngine::Eager => false,
-        };
+    pub(crate) fn way_of_writes(&self) -> Way {
         let counted = matches!(self.engine, SignalEngine::Auto | SignalEngine::Counted);
-        let fits = |rail: &Rail<P::Fast>| {
-            rail.orders_messages && parts.parts().all(|part| part.len <= rail.max_segment)
-        };
-        if ordered && core.rails.iter().all(fits) {
-            Way::Ordered
-        } else if counted && self.most_counted > 0 {
-            Way::Counted
-        } else {
-            Way::Chained
-        }
+        if counted && self.most_counted > 0 { Way::Counted } else { Way::Chained }
     }
 }
 

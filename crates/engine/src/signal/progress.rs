@@ -1,6 +1,5 @@
 //! The progress of a put with signal: how far it is submitted, which goes on where there is room.
 
-use crate::rails::paths::Hop;
 use crate::signal::counted::Counting;
 use crate::state::operation::OpId;
 
@@ -26,11 +25,6 @@ pub(crate) enum PutState {
     New,
     Eager,
     LongEager,
-    Ordered {
-        path: Hop,
-        number: Option<u32>,
-        part: usize,
-    },
     Counted {
         counting: Counting,
         at: Progress,

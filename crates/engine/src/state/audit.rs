@@ -90,8 +90,8 @@ pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[Token]) -> 
 
 /// Whether it is a message, and nothing else.
 fn is_message(segment: &Segment) -> bool {
-    use Kind::{CountedSignal, Fetch, Message, OrderedSignal};
-    matches!(segment.kind, Message | CountedSignal | OrderedSignal | Fetch)
+    use Kind::{CountedSignal, Fetch, Message};
+    matches!(segment.kind, Message | CountedSignal | Fetch)
 }
 
 impl OfAll {

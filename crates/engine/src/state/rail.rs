@@ -42,8 +42,6 @@ pub(crate) struct Rail<S> {
     queue: Queue,
     /// Segments that wait by themselves, by peer; see [`crate::posting::blocked`].
     pub(crate) blocked: FairQueue<u32>,
-    /// Whether messages follow writes to the same peer.
-    pub(crate) orders_messages: bool,
     /// Segments posted since the doorbell was last rung; see [`crate::posting::doorbell`].
     pub(crate) unrung: u32,
     /// When the last segment completed, on the watchdog's clock.
@@ -65,7 +63,6 @@ impl<S> Rail<S> {
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
             blocked: FairQueue::default(),
-            orders_messages: limits.orders_messages,
             unrung: 0,
             moved: 0,
             counters: RailCounters::default(),
@@ -210,7 +207,6 @@ mod tests {
             max_segment: 1,
             depth,
             needs_desc: false,
-            orders_messages: false,
             remote_data: false,
             longest_message: MAX_MESSAGE,
         };

@@ -2,5 +2,4 @@
 //!
 //! Rails are chosen by [`crate::rails::balance`].
 
-pub(crate) mod pinned;
 pub(crate) mod pool;

@@ -14,8 +14,6 @@
 //! | 7 | probe | number | 16 rail, 17 the receiver's; 40.. address |
 //! | 8 | probed | number | 16 rail |
 //! | 9 | key wanted | zero | 16 rail, 17 rail of the key wanted; 24..32 key |
-//! | 11 | settle | number | |
-//! | 12 | settled | number | 24..28 prefix; 40.. seen |
 //! | 10 | key is | 0 for none, 1 | as before; 32..40 the key wanted |
 //!
 //! All have 40 bytes, and the address behind them. What is not named is zero.
@@ -23,14 +21,9 @@
 use crate::ids::{Pe, RailId};
 use crate::port::packet::{MAX_MESSAGE, Packet, PacketOf};
 use crate::wire::format::{Ticket, WireError};
-use crate::wire::window::{Seq, WINDOW};
+use crate::wire::window::Seq;
 
 const HEAD: usize = 40;
-
-/// Bytes of the messages seen, a bit each.
-pub const SEEN_BYTES: usize = (WINDOW / 8) as usize;
-
-const _: () = assert!(HEAD + SEEN_BYTES <= MAX_MESSAGE);
 
 /// Bytes of the longest address that can be told. A rail with a longer one is not opened again.
 pub const MAX_TOLD_ADDRESS: usize = MAX_MESSAGE - HEAD;
@@ -101,20 +94,6 @@ pub enum Rails<'a> {
         /// The rail that a key is wanted for.
         wanted: RailId,
     },
-    /// Say what you have had of my messages.
-    Settle {
-        /// Comes back.
-        number: u32,
-    },
-    /// What the sender has had of the receiver's messages.
-    Settled {
-        /// As asked.
-        number: u32,
-        /// All messages before this number.
-        prefix: Seq,
-        /// Messages from there on, a bit each, at their number modulo the window.
-        seen: &'a [u8],
-    },
     /// The answer.
     KeyIs {
         /// As asked.
@@ -169,12 +148,6 @@ impl<'a> Rails<'a> {
                 words.0 = key;
                 (9, 0)
             }
-            Rails::Settle { number } => (11, number),
-            Rails::Settled { number, prefix, seen } => {
-                words.0 = u64::from(prefix.0);
-                tail = &seen[..seen.len().min(SEEN_BYTES)];
-                (12, number)
-            }
             Rails::KeyIs { rail, key, wanted, found } => {
                 first = u64::from(rail.0) | u64::from(wanted.0) << 8;
                 words = (key, found.unwrap_or(0));
@@ -223,11 +196,6 @@ impl<'a> Rails<'a> {
                 let found = (word == 1).then_some(other);
                 Rails::KeyIs { rail, key, wanted, found }
             }
-            11 => Rails::Settle { number: word },
-            12 if address.len() == SEEN_BYTES => {
-                Rails::Settled { number: word, prefix: Seq(key as u32), seen: address }
-            }
-            12 => return Err(WireError::Length { kind, len: bytes.len() }),
             _ => return Err(WireError::Operation { kind, code }),
         };
         // Whatever has no meaning is zero: then it is written as it was read.
@@ -235,29 +203,5 @@ impl<'a> Rails<'a> {
         let head = read.encode(&mut again);
         let same = head == (code, word) && again.bytes().get(16..) == bytes.get(16..);
         if same { Ok(read) } else { Err(WireError::Reserved { kind }) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A record of what has arrived is read only if it is whole.
-    #[test]
-    fn a_record_of_another_length_is_refused() {
-        let read = |len: usize| {
-            let seen = [0x5a; SEEN_BYTES + 8];
-            let mut packet = Packet::EMPTY;
-            packet.put(16, 0);
-            packet.put(24, 7);
-            packet.put(32, 0);
-            packet.tail(HEAD, &seen[..len]);
-            Rails::decode(1, 12, 3, packet.bytes()).map(|rails| format!("{rails:?}"))
-        };
-        let whole = Rails::Settled { number: 3, prefix: Seq(7), seen: &[0x5a; SEEN_BYTES] };
-        assert_eq!(read(SEEN_BYTES), Ok(format!("{whole:?}")));
-        for len in [0, SEEN_BYTES - 8, SEEN_BYTES + 8] {
-            assert_eq!(read(len), Err(WireError::Length { kind: 1, len: HEAD + len }));
-        }
     }
 }

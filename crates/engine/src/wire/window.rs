@@ -64,15 +64,6 @@ impl Received {
         self.next
     }
 
-    /// A bit for each number from the prefix on that has arrived, at the number modulo the window.
-    pub(crate) fn seen(&self) -> [u8; (WINDOW / 8) as usize] {
-        let mut bytes = [0; (WINDOW / 8) as usize];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.seen) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
-
     /// Takes note of a message.
     #[inline(always)]
     pub fn arrive(&mut self, seq: Seq) -> Arrival {
@@ -117,13 +108,6 @@ impl Received {
         let at = seq.0 % WINDOW;
         ((at / 64) as usize, 1 << (at % 64))
     }
-}
-
-/// Whether a number has arrived at who tells its prefix and what it has [seen](Received::seen).
-pub(crate) fn had(prefix: Seq, seen: &[u8], seq: Seq) -> bool {
-    let at = (seq.0 % WINDOW) as usize;
-    let is_seen = seen.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 != 0);
-    seq.is_before(prefix) || is_seen && seq.after(prefix) < WINDOW
 }
 
 #[cfg(test)]
@@ -184,31 +168,5 @@ mod tests {
         assert_eq!(received.arrive(Seq(u32::MAX.wrapping_add(WINDOW))), Arrival::Beyond);
         assert_eq!(received.arrive(Seq(u32::MAX.wrapping_add(WINDOW - 1))), Arrival::New);
         assert_eq!(received.arrive(Seq(u32::MAX - 1)), Arrival::Duplicate);
-    }
-
-    #[test]
-    fn what_has_arrived_is_told_by_a_bit_each() {
-        let mut received = Received::new(Seq(10));
-        assert!(received.seen().iter().all(|byte| *byte == 0));
-        for seq in [12, 100, 509, 512 + 3] {
-            received.arrive(Seq(seq));
-        }
-        let seen = received.seen();
-        let told = |prefix: Seq, seen: [u8; (WINDOW / 8) as usize]| {
-            (0..2 * WINDOW + 10)
-                .filter(move |seq| had(prefix, &seen, Seq(*seq)))
-                .collect::<Vec<_>>()
-        };
-        let mut here: Vec<u32> = (0..10).collect();
-        here.extend([12, 100, 509, 515]);
-        assert_eq!(told(received.prefix(), seen), here);
-        // Its last number may have arrived, and what has the same bit beyond may not.
-        received.arrive(Seq(10 + WINDOW - 1));
-        here.push(10 + WINDOW - 1);
-        assert_eq!(told(received.prefix(), received.seen()), here);
-        assert!(!Seq(0).is_before(Seq(1 << 31)) && Seq(1).is_before(Seq(1 << 31)));
-        // Who sets every bit tells of a window and no more.
-        let all = told(Seq(10), [0xff; (WINDOW / 8) as usize]);
-        assert_eq!(all, (0..10 + WINDOW).collect::<Vec<_>>());
     }
 }

@@ -6,7 +6,6 @@ use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
-use crate::discovery::message_order::MessageOrder;
 use crate::discovery::remote_data::RemoteData;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
@@ -150,7 +149,6 @@ impl Rail {
             max_segment: at_most(info.max_message(), options.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), options.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: needs_desc(info.mr_mode()),
-            orders_messages: MessageOrder::of(device.profile, info).kept,
             remote_data: RemoteData::of(device.profile, info).offered,
             longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
         }

@@ -4,7 +4,6 @@
 
 pub(crate) mod device;
 pub(crate) mod interface;
-pub(crate) mod message_order;
 pub(crate) mod offered;
 pub(crate) mod query;
 pub(crate) mod remote_data;

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_SAW, FI_ORDER_WAW,
-    FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version, fi_domain_attr,
-    fi_ep_attr, fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
+    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_TYPE_MR_MODE,
+    FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version, fi_domain_attr, fi_ep_attr,
+    fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
 
 /// An owned copy of one `fi_info`, not changed any more when it is shared.
@@ -206,12 +206,6 @@ impl Info {
     /// Longest message that `fi_inject` takes.
     pub(crate) fn inject_size(&self) -> usize {
         self.tx_attr().inject_size
-    }
-
-    /// Whether the endpoint promises, as sender and as receiver, that a message sent after a write
-    /// is received after the write's data is there (`FI_ORDER_SAW`).
-    pub(crate) fn sends_after_writes(&self) -> bool {
-        self.tx_attr().msg_order & self.rx_attr().msg_order & FI_ORDER_SAW != 0
     }
 
     /// Completion flags that operations get by default.

@@ -47,8 +47,6 @@ facts! {
     events: bool = false, "nothing of it is known to need an event queue";
     /// Least entries of a completion queue, where more than what a rail has under way go through it.
     completions: usize = 0, "a queue has room for what a rail has under way";
-    /// A message is received after the data of the writes before it, when `FI_ORDER_SAW` is promised too.
-    messages_follow_writes: bool = false, "the order of this provider has not been examined";
     /// A write may tell its target, by remote data, that its own data is there, and the target's completion
     /// queue has room for all who write to it.
     remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";

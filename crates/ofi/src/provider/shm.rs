@@ -18,11 +18,6 @@ pub(super) const SHM: Profile = Profile {
         "heaps grow while the proxy thread polls",
         "tests/plugin, libfabric 1.17 and 2.5.1",
     ),
-    messages_follow_writes: Fact::code(
-        false,
-        "shm may copy data beside its queue of messages",
-        "libfabric 2.6: prov/shm/src/smr_progress.c",
-    ),
     remote_data: Fact::seen(
         true,
         "the data was seen to be there before what is told of it",

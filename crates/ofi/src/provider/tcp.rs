@@ -9,11 +9,6 @@ const INTERFACES: Fact<bool> =
     Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)");
 const BY_ADDRESS: Fact<bool> =
     Fact::seen(true, "any address of the host will do", "tests/ofi, libfabric 1.17 and 2.5.1");
-const FOLLOW: Fact<bool> = Fact::seen(
-    true,
-    "one connection carries both, and FI_ORDER_SAW is promised",
-    "tests/ofi/messages.rs, libfabric 1.17 and 2.5.1",
-);
 const REGISTERS_BESIDE: Fact<bool> = Fact::seen(
     true,
     "heaps grow while the proxy thread polls",
@@ -54,7 +49,6 @@ pub(super) const TCP: Profile = Profile {
         "targets that do not poll, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_progress.c",
     ),
     registers_beside: REGISTERS_BESIDE,
-    messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,
@@ -76,7 +70,6 @@ pub(super) const TCP_RXM: Profile = Profile {
     progress_thread: rxm::PROGRESS_THREAD,
     avoids_auto: rxm::AVOIDS_AUTO,
     registers_beside: REGISTERS_BESIDE,
-    messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,

@@ -57,7 +57,6 @@ impl Pair {
             max_segment: [64, 1000, 1 << 20][random.below(3)],
             depth: [1, 2, 16][random.below(3)],
             needs_desc: random.below(2) == 0,
-            orders_messages: random.below(2) == 0,
             remote_data: true,
             longest_message: MAX_MESSAGE,
         };

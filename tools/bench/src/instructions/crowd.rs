@@ -87,7 +87,6 @@ impl Crowd {
             max_segment: 1 << 20,
             depth,
             needs_desc: false,
-            orders_messages: true,
             remote_data: false,
             longest_message: MAX_MESSAGE,
         };

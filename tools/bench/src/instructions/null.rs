@@ -43,7 +43,6 @@ impl Null {
             max_segment: 1 << 20,
             depth: 256,
             needs_desc,
-            orders_messages: true,
             remote_data: false,
             longest_message: MAX_MESSAGE,
         };

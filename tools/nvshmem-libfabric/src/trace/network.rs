@@ -75,12 +75,11 @@ impl Random {
 }
 
 fn shape(random: &mut Random) -> Shape {
-    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    use SignalEngine::{Auto, Chained, Counted, Eager};
     let limits = RailLimits {
         max_segment: random.of(&[64, 1000, 1 << 20]),
         depth: random.of(&[1, 2, 3, 16, 64]),
         needs_desc: random.below(2) == 0,
-        orders_messages: random.below(2) == 0,
         remote_data: random.below(4) != 0,
         longest_message: MAX_MESSAGE,
     };
@@ -90,7 +89,7 @@ fn shape(random: &mut Random) -> Shape {
         limits,
         fast: random.below(4) != 0,
         native: random.below(4) == 0,
-        signals: random.of(&[Auto, Auto, Chained, Ordered, Eager, Counted]),
+        signals: random.of(&[Auto, Auto, Chained, Auto, Eager, Counted]),
         counted: random.of(&[1, TAGS]),
         spread: random.of(&[Spread::ROUND_ROBIN, spread]),
     }

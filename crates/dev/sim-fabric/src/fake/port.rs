@@ -108,7 +108,6 @@ impl FakePort {
         token: Token,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
-        let ordered = self.limits[rail.index()].orders_messages;
         if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
@@ -118,7 +117,7 @@ impl FakePort {
         }
         world.call(PortCall::Send)?;
         world.trace(Call::Post(self.pe, rail));
-        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
+        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes);
         self.leaving[rail.index()].push_back(left);
         Ok(Posted::Yes)
     }

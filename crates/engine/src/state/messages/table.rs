@@ -282,12 +282,6 @@ impl MessageTable {
         (len != 0).then_some((addr, len))
     }
 
-    /// The number of a message, if there is one at that index.
-    #[inline]
-    fn seq_of(&self, index: u32) -> Option<Seq> {
-        self.slots.get(index as usize).map(|slot| slot.seq)
-    }
-
     /// The segment of a message is over; the message may still wait for its acknowledgement.
     pub(crate) fn forget_segment(&mut self, index: u32) {
         self.beside += 1;
@@ -337,11 +331,6 @@ impl MessageTable {
     pub(crate) fn pop_unasked(&mut self, link: &mut Link) {
         debug_assert_eq!(self.unasked, link.pe.0);
         self.unasked = std::mem::replace(&mut link.next_unasked, UNLISTED);
-    }
-
-    /// The number of a message that has left.
-    pub(crate) fn number_of(&self, index: u32) -> Option<Seq> {
-        self.seq_of(index)
     }
 
     /// The rail of the oldest message of a link that its peer has not said to be there.

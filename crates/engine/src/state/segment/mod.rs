@@ -70,10 +70,6 @@ pub(crate) enum Kind {
     Staged,
     /// The same, for a peer. The stream knows nothing of it.
     PeerRequest,
-    /// Bytes that the fabric moves, with a signal behind them on the same path.
-    Ordered,
-    /// Such a signal: as [`Kind::Message`].
-    OrderedSignal,
     /// Bytes that the fabric moves, and that were lost sight of before. It ends with its completion.
     Reissued,
 }
@@ -83,8 +79,8 @@ impl Kind {
     /// messages, in the pool or among the atomics of the fabric.
     #[inline]
     pub(crate) fn is_rma(self) -> bool {
-        use Kind::{Counted, Ordered, Reissued, Stripe, Transfer};
-        matches!(self, Transfer | Counted | Stripe | Ordered | Reissued)
+        use Kind::{Counted, Reissued, Stripe, Transfer};
+        matches!(self, Transfer | Counted | Stripe | Reissued)
     }
 
     /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
@@ -151,7 +147,7 @@ pub(crate) struct Segment {
     pub(super) batch: Batch,
     /// While held: which fence it waits for. Once it was lost sight of: what of [`Waits`].
     wait: u32,
-    /// By kind: remote data, the tag of a signal, the number of an ordered put, or the place of a fetch.
+    /// By kind: remote data, the tag of a signal, or the place of a fetch.
     data: u32,
     /// What it is among the writes of its stream, if it is one.
     pub(crate) class: WriteClass,
@@ -222,7 +218,7 @@ impl Segment {
     /// Whether it is a write that leaves as a request, whose order its target sees to.
     pub(crate) fn is_request(&self) -> bool {
         match self.kind {
-            Kind::Message | Kind::CountedSignal | Kind::OrderedSignal | Kind::Fetch => true,
+            Kind::Message | Kind::CountedSignal | Kind::Fetch => true,
             Kind::Staged => self.direction == Direction::Write && self.place != NIL,
             _ => false,
         }
@@ -371,22 +367,6 @@ impl Segment {
         (self.kind, self.data) = (Kind::CountedSignal, tag.0.into());
     }
 
-    /// The number of the ordered put that it belongs to.
-    pub(crate) fn order(&self) -> u32 {
-        debug_assert!(matches!(self.kind, Kind::Ordered | Kind::OrderedSignal | Kind::Reissued));
-        self.data
-    }
-
-    /// It is the data of an ordered put.
-    pub(crate) fn set_ordered(&mut self, order: u32) {
-        (self.kind, self.data) = (Kind::Ordered, order);
-    }
-
-    /// It is the signal of an ordered put.
-    pub(crate) fn set_ordered_signal(&mut self, order: u32) {
-        (self.kind, self.data) = (Kind::OrderedSignal, order);
-    }
-
     /// The place of a fetch among those under way to its peer.
     pub(crate) fn fetch_place(&self) -> u8 {
         debug_assert_eq!(self.kind, Kind::Fetch);
@@ -434,7 +414,7 @@ impl Segment {
     pub(crate) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {
             (Kind::PeerRequest, _) => "put or get of the peer",
-            (Kind::Message | Kind::CountedSignal | Kind::OrderedSignal, _) => "signal or atomic",
+            (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
             (Kind::FabricAtomic, _) => "signal or atomic",
             (_, Direction::Write) => "put",

@@ -16,29 +16,19 @@ fn of(kind: Kind) -> Segment {
 #[test]
 fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() {
     use Kind::*;
-    for kind in [Transfer, Counted, Stripe, Ordered, Reissued] {
+    for kind in [Transfer, Counted, Stripe, Reissued] {
         assert_eq!(of(kind).memory(), Some((ADDR, 8)), "{kind:?}");
         let mut inline = of(kind);
         inline.transfer.local = Local::Inline(7);
         assert_eq!(inline.memory(), None, "{kind:?}: it has left the memory");
     }
-    for kind in [Pooled, Message, CountedSignal, FabricAtomic, Staged, PeerRequest, OrderedSignal] {
+    for kind in [Pooled, Message, CountedSignal, FabricAtomic, Staged, PeerRequest] {
         assert_eq!(of(kind).memory(), None, "{kind:?}");
     }
     for (flag, len) in [(None, 8), (Some(5), 16)] {
         let mut fetch = of(Transfer);
         fetch.set_fetch(Some(ResultPlace { addr: 64, flag }), 3);
         assert_eq!((fetch.memory(), fetch.fetch_place()), (Some((64, len)), 3));
-    }
-}
-
-#[test]
-fn parts_of_an_ordered_put_have_its_number() {
-    for number in [0, 1, 5, u32::MAX] {
-        let (mut data, mut signal) = (of(Kind::Transfer), of(Kind::Message));
-        data.set_ordered(number);
-        signal.set_ordered_signal(number);
-        assert_eq!((data.order(), signal.order()), (number, number));
     }
 }
 

@@ -11,12 +11,6 @@ impl Waits {
     pub(crate) const TOKEN: Waits = Waits(1);
     /// The target may take the write.
     pub(crate) const TARGET: Waits = Waits(2);
-    /// The peer may have applied the signal of the data.
-    pub(crate) const ASK: Waits = Waits(4);
-    /// It has been asked.
-    pub(crate) const ASKED: Waits = Waits(8);
-    /// The peer has the data: it waits for nothing.
-    pub(crate) const LANDED: Waits = Waits(16);
 
     /// Bits of what it waits for; the count is above them.
     const BITS: u32 = 8;
@@ -36,9 +30,9 @@ impl Waits {
         self.0 & what.0 != 0
     }
 
-    /// Whether it is to be posted again now, or has landed.
+    /// Whether it is to be posted again now.
     pub(crate) const fn is_over(self) -> bool {
-        !self.has(Self::TOKEN.and(Self::TARGET).and(Self::ASK))
+        !self.has(Self::TOKEN.and(Self::TARGET))
     }
 
     /// How often it was posted again.
@@ -69,12 +63,10 @@ mod tests {
         let mut waits = Waits::NONE;
         for count in 1..=REISSUES {
             waits = waits.counting(Waits::TOKEN.and(Waits::TARGET));
-            assert!(waits.has(Waits::TOKEN) && waits.has(Waits::TARGET) && !waits.has(Waits::ASK));
+            assert!(waits.has(Waits::TOKEN) && waits.has(Waits::TARGET));
             assert_eq!(waits.and(Waits::TOKEN), waits, "both are one set");
             assert!(!waits.is_over() && !waits.without(Waits::TOKEN).is_over());
-            let asks = waits.and(Waits::ASK).without(Waits::TOKEN.and(Waits::TARGET));
-            assert!(!asks.is_over() && asks.without(Waits::ASK).is_over());
-            assert!(asks.and(Waits::LANDED).without(Waits::ASK).is_over());
+            assert!(waits.without(Waits::TOKEN.and(Waits::TARGET)).is_over());
             waits = waits.again();
             assert_eq!((waits.reissues(), waits.is_over()), (count, true));
         }

@@ -1,29 +1,21 @@
 //! The mail of the fake fabric: messages and remote data that are sent and delivered.
 
-use super::flights::{Target, Work};
+use super::flights::Target;
 use super::letters::{Letter, Mail};
 use super::state::World;
 use engine::ids::{Pe, RailId, Token};
-use engine::port::Direction;
 
 impl World {
-    /// A message leaves. On a rail that keeps their order it comes after the writes before it. Gives when it has left.
+    /// A message leaves. Gives when it has left.
     pub(in crate::fake) fn send(
         &mut self,
         (lane, from, rail): (usize, Pe, RailId),
         to: Target,
         token: Token,
         bytes: &[u8],
-        ordered: bool,
     ) -> u64 {
         let Target { pe: to, rail: remote_rail, generation } = to;
-        let writes = self.flights.iter().filter(|flight| {
-            flight.outcome.is_none()
-                && (flight.from, flight.to, flight.rail) == (from, to, rail)
-                && matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Write)
-        });
-        let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
-        let left = (self.now + self.delay(rail)).max(after.unwrap_or(0));
+        let left = self.now + self.delay(rail);
         let (percent, longer) = self.script.stragglers;
         let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
         let held_up = self.held_up.get(&from).copied().unwrap_or(0);
