@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nvshmem_recording::{
-    FORMAT, HEADER_WORDS, MAGIC, MOST_RECORDS, MOST_REGIONS, OPEN, RECORD_WORDS, REGION_WORDS,
-    Record, Region, at, file_bytes, mark, who,
+    HEADER_WORDS, MOST_RECORDS, MOST_REGIONS, OPEN, RECORD_WORDS, REGION_WORDS, Record, Region, at,
+    file_bytes, header, mark, who,
 };
 
 use crate::complain;
@@ -81,26 +81,16 @@ impl Recorder {
         transport: &str,
     ) -> std::io::Result<Self> {
         let file = MappedFile::create(path, file_bytes(MOST_REGIONS, capacity))?;
-        let words = file.words();
-        let set = |at: usize, word: u64| words[at].store(word.to_le(), Ordering::Relaxed);
-        set(at::FORMAT, u64::from(FORMAT) | (RECORD_WORDS as u64 * 8) << 32);
-        set(at::PE, u64::from(me) | u64::from(n_pes) << 32);
-        set(at::PROCESS, u64::from(std::process::id()) | u64::from(MOST_REGIONS) << 32);
-        set(at::CAPACITY, capacity);
-        set(at::BEGAN, now(libc::CLOCK_MONOTONIC));
-        set(at::BEGAN_REAL, now(libc::CLOCK_REALTIME));
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let (boot, program) = (read("/proc/sys/kernel/random/boot_id"), read("/proc/self/comm"));
         let texts = [boot.trim(), env!("CARGO_PKG_VERSION"), transport, program.trim()];
-        for ((first, room), text) in at::TEXTS.into_iter().zip(texts) {
-            for (at, bytes) in text.as_bytes().chunks(8).take(room).enumerate() {
-                let mut word = [0; 8];
-                word[..bytes.len()].copy_from_slice(bytes);
-                set(first + at, u64::from_le_bytes(word));
-            }
+        let mut header = header((me, n_pes), (std::process::id(), MOST_REGIONS), capacity, texts);
+        header[at::BEGAN] = now(libc::CLOCK_MONOTONIC);
+        header[at::BEGAN_REAL] = now(libc::CLOCK_REALTIME);
+        // What it begins with is the last: a file without it is none.
+        for (place, word) in file.words().iter().zip(header).rev() {
+            place.store(word.to_le(), Ordering::Release);
         }
-        // The last: a file without it is none.
-        words[at::MAGIC].store(u64::from_ne_bytes(MAGIC), Ordering::Release);
         Ok(Self { file: Some(file), capacity })
     }
 

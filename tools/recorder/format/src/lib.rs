@@ -267,6 +267,31 @@ pub fn file_bytes(regions: u32, records: u64) -> u64 {
     words * 8
 }
 
+/// The header of a recording of a PE, by a process, with places for so many regions and records. Times are 0, and so are
+/// counts.
+pub fn header(
+    (pe, n_pes): (u32, u32),
+    (process, regions): (u32, u32),
+    capacity: u64,
+    texts: [&str; 4],
+) -> [u64; HEADER_WORDS] {
+    let mut words = [0; HEADER_WORDS];
+    words[at::MAGIC] = u64::from_le_bytes(MAGIC);
+    words[at::FORMAT] = u64::from(FORMAT) | (RECORD_WORDS as u64 * 8) << 32;
+    words[at::PE] = u64::from(pe) | u64::from(n_pes) << 32;
+    words[at::PROCESS] = u64::from(process) | u64::from(regions) << 32;
+    words[at::CAPACITY] = capacity;
+    for ((first, room), text) in at::TEXTS.into_iter().zip(texts) {
+        let room = &mut words[first..first + room];
+        for (word, bytes) in room.iter_mut().zip(text.as_bytes().chunks(8)) {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(eight);
+        }
+    }
+    words
+}
+
 /// Why a file is no recording that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
@@ -428,11 +453,8 @@ pub fn encode(
     records: &[Record],
 ) -> Vec<u8> {
     let mut words = vec![0; (file_bytes(regions.len() as u32, capacity) / 8) as usize];
-    words[at::MAGIC] = u64::from_le_bytes(MAGIC);
-    words[at::FORMAT] = u64::from(FORMAT) | (RECORD_WORDS as u64 * 8) << 32;
-    words[at::PE] = u64::from(pe) | u64::from(n_pes) << 32;
-    words[at::PROCESS] = 1 | (regions.len() as u64) << 32;
-    words[at::CAPACITY] = capacity;
+    let header = header((pe, n_pes), (1, regions.len() as u32), capacity, [""; 4]);
+    words[..HEADER_WORDS].copy_from_slice(&header);
     words[at::RECORDS] = records.len() as u64;
     words[at::REGIONS] = regions.len() as u64;
     for (at, region) in regions.iter().enumerate() {
