@@ -92,8 +92,6 @@ choices! {
         Auto = "auto",
         /// By GDRCopy.
         Gdrcopy = "gdrcopy",
-        /// By a mapped dma-buf.
-        DmaBuf = "dmabuf",
         /// By the driver's streams.
         Stream = "stream",
     }

@@ -279,7 +279,6 @@ mod tests {
         assert_eq!(settings.ofi().batch_rma, BatchChoice::Never, "the one that disables wins");
         assert_eq!(settings.ofi().rail_loss, RailLoss::SurvivedWherePossible);
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
-        assert!(!settings.may_map_dma_bufs());
         assert_eq!((settings.warn_after, settings.channel_sleep), (None, None));
     }
 

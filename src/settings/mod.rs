@@ -60,9 +60,4 @@ impl Settings {
     pub fn may_use_gdrcopy(&self) -> bool {
         !self.disable_gdrcopy && matches!(self.words, WordsChoice::Auto | WordsChoice::Gdrcopy)
     }
-
-    /// Whether words may be reached by a mapped dma-buf.
-    pub fn may_map_dma_bufs(&self) -> bool {
-        matches!(self.words, WordsChoice::Auto | WordsChoice::DmaBuf)
-    }
 }

@@ -251,8 +251,7 @@ settings! {
     Debug "batch_rma" batch_rma: BatchChoice = ofi().batch_rma, Names;
 
     /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a window of GDRCopy.
-    /// `dmabuf`: through a mapping of the memory's dma-buf. `stream`: by the driver's streams, which always works and
-    /// stands in for the others. `auto`: the first that works.
+    /// `stream`: by the driver's streams, which always works. `auto`: the first that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
     /// How NICs' writes to device memory are made visible to the device before a flag that follows. `none`: they are

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     trials.push(Job::new("lives", Fabric::Shm, 2).on("device").trial());
     for (way, fabric) in [
         ("words=gdrcopy", Fabric::Shm),
-        ("words=dmabuf", Fabric::Rxm),
+        ("words=gdrcopy", Fabric::Rxm),
         ("words=stream", Fabric::Tcp2),
     ] {
         let env = vec![("NVSHMEM_LIBFABRIC_DEBUG", way)];

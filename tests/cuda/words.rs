@@ -18,12 +18,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("words_without_stream_memory_operations", by_copies)
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
         Case::any("words_by_gdrcopy", by_gdrcopy),
-        Case::any("words_by_a_mapped_dma_buf", by_dma_buf),
         Case::any("the_best_way_that_works_is_taken", best),
         Case::fake("a_gdrcopy_of_another_version_is_not_used", other_version)
             .with(&[("FAKE_GDRCOPY_VERSION", "3.1")]),
         Case::fake("a_gdrcopy_without_its_module_is_not_used", no_module)
-            .with(&[("FAKE_GDRCOPY_REFUSE", "1"), ("FAKE_CUDA_DMA_BUF", "0")]),
+            .with(&[("FAKE_GDRCOPY_REFUSE", "1")]),
         Case::none("a_missing_gdrcopy_is_named", no_gdrcopy),
         Case::fake("a_range_that_cannot_be_mapped_is_served_by_streams", unmappable),
         Case::any("a_word_that_is_not_there_is_an_error", not_there),
@@ -35,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Nothing but what always works.
 pub(crate) fn stream_only() -> WordsOptions {
-    WordsOptions { gdrcopy: None, dma_buf: false, ..WordsOptions::default() }
+    WordsOptions { gdrcopy: None, ..WordsOptions::default() }
 }
 
 const WIDTHS: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
@@ -112,11 +111,7 @@ fn by_copies() {
 }
 
 fn by_gdrcopy() {
-    try_way(&WordsOptions { dma_buf: false, ..WordsOptions::default() }, Way::Gdrcopy);
-}
-
-fn by_dma_buf() {
-    try_way(&WordsOptions { gdrcopy: None, ..WordsOptions::default() }, Way::DmaBuf);
+    try_way(&WordsOptions::default(), Way::Gdrcopy);
 }
 
 fn best() {
@@ -133,7 +128,7 @@ fn best() {
 fn other_version() {
     let error = Gdrcopy::load(GDRCOPY_LIBRARY).expect_err("3.1 is not 2.x");
     assert!(matches!(error, GdrcopyError::Version { major: 3, minor: 1, .. }), "{error:?}");
-    try_way(&WordsOptions::default(), Way::DmaBuf);
+    try_way(&WordsOptions::default(), Way::Stream);
 }
 
 fn no_module() {

@@ -76,7 +76,7 @@ impl PublishedMemory {
 impl Window {
     fn new(context: &Arc<Context>, len: usize, words: &WordsOptions) -> Result<Self, String> {
         let none = || String::from("its words are reached by the driver's streams");
-        if words.gdrcopy.is_none() && !words.dma_buf {
+        if words.gdrcopy.is_none() {
             return Err(none());
         }
         let text = |error: &dyn std::fmt::Display| error.to_string();

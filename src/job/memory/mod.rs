@@ -43,7 +43,6 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
 pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
     WordsOptions {
         gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
-        dma_buf: settings.may_map_dma_bufs(),
         ..WordsOptions::default()
     }
 }

@@ -1,10 +1,9 @@
 //! Access to single words in device memory by the CPU: what signals and atomics need.
 //!
-//! There are three ways. GDRCopy and, where the driver offers it, a mapped dma-buf let the CPU reach
-//! the memory directly. Copies and stream memory operations always work. Which one is used is found
-//! out once for each context, on memory of our own: a way counts when words written by it are read by
-//! the driver's copies and the other way round. The log says what was taken, what it costs, and why
-//! others were not.
+//! There are two ways. GDRCopy lets the CPU reach the memory directly. Copies and stream memory
+//! operations always work. Which one is used is found out once for each context, on memory of our own:
+//! GDRCopy counts when words written by it are read by the driver's copies and the other way round.
+//! The log says what was taken, what it costs, and why GDRCopy was not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,25 +84,20 @@ impl Words {
         let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
         let mapper = Mapper { way: Way::Stream, gdrcopy: None };
         let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
-        let mut refused = Vec::new();
-        for way in [Way::Gdrcopy, Way::DmaBuf] {
-            match words.try_way(way, options) {
-                Ok(mapper) => {
-                    words.mapper = mapper;
-                    break;
-                }
-                Err(reason) => refused.push(format!("not by {way}: {reason}")),
+        let refused = match words.try_gdrcopy(options) {
+            Ok(mapper) => {
+                words.mapper = mapper;
+                String::new()
             }
-        }
+            Err(reason) => format!("; not by {}: {reason}", Way::Gdrcopy),
+        };
         words.cost = words.measure().map_err(|error| words.fault(error))?;
         log::info!(
             target: MEM,
-            "words in memory of {context} are reached by {}: load {:?}, store {:?}{}{}",
+            "words in memory of {context} are reached by {}: load {:?}, store {:?}{refused}",
             words.name(),
             words.cost.load,
             words.cost.store,
-            if refused.is_empty() { "" } else { "; " },
-            refused.join("; "),
         );
         Ok(words)
     }
@@ -282,16 +276,11 @@ impl Words {
         }
     }
 
-    /// Tries a way on memory of our own: what one side writes, the other has to read.
-    fn try_way(&mut self, way: Way, options: &WordsOptions) -> Result<Mapper, String> {
-        let gdrcopy = match (way, &options.gdrcopy) {
-            (Way::Gdrcopy, Some(library)) => {
-                Some(Gdrcopy::load(library).map_err(|error| error.to_string())?)
-            }
-            (Way::DmaBuf, _) if options.dma_buf => None,
-            _ => return Err(String::from("switched off")),
-        };
-        let mapper = Mapper { way, gdrcopy };
+    /// Tries GDRCopy on memory of our own: what one side writes, the other has to read.
+    fn try_gdrcopy(&mut self, options: &WordsOptions) -> Result<Mapper, String> {
+        let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
+        let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
+        let mapper = Mapper { way: Way::Gdrcopy, gdrcopy: Some(gdrcopy) };
         let range = Arc::clone(self._scratch.range());
         let Some(mapped) = mapper.map(&range)? else { return Err(String::from("no mapping")) };
         for (index, width) in [Width::Two, Width::Four, Width::Eight].into_iter().enumerate() {

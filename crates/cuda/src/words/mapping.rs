@@ -3,12 +3,9 @@
 //! Such a mapping is good for words. Stores are combined in the CPU until a fence, which follows each
 //! here. Loads go all the way to the device.
 
-use std::os::fd::AsRawFd;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::memory::dma_buf::DmaBuf;
 use crate::memory::range::DeviceRange;
 use crate::words::gdrcopy::{Gdrcopy, GdrcopyMapping};
 use engine::atomic::Width;
@@ -27,20 +24,7 @@ struct Piece {
     addr: usize,
     cpu: usize,
     /// Keeps the mapping.
-    _window: Window,
-}
-
-#[derive(Debug)]
-enum Window {
-    Gdrcopy {
-        _mapping: GdrcopyMapping,
-    },
-    DmaBuf {
-        cpu: usize,
-        len: usize,
-        /// Kept open as long as the mapping: some drivers tie the two.
-        _buffer: DmaBuf,
-    },
+    _mapping: GdrcopyMapping,
 }
 
 impl Mapped {
@@ -53,16 +37,10 @@ impl Mapped {
         let piece = |(addr, len)| {
             let mapping = gdrcopy.map(addr, len).map_err(|error| error.to_string())?;
             let cpu = mapping.cpu_addr(addr);
-            Ok(Piece { addr, cpu, _window: Window::Gdrcopy { _mapping: mapping } })
+            Ok(Piece { addr, cpu, _mapping: mapping })
         };
         let pieces = range.allocations().map(piece).collect::<Result<_, String>>()?;
         Ok(Self { pieces, range: Arc::clone(range) })
-    }
-
-    /// Maps a range by its dma-buf, where the driver lets the CPU do so.
-    pub(crate) fn by_dma_buf(range: &Arc<DeviceRange>) -> Result<Self, String> {
-        let pieces = range.allocations().map(|(addr, len)| map_dma_buf(range, addr, len));
-        Ok(Self { pieces: pieces.collect::<Result<_, String>>()?, range: Arc::clone(range) })
     }
 
     /// Where the CPU finds an address of the range.
@@ -190,31 +168,6 @@ impl Mapped {
 /// How many of `len` bytes from an address come before the first whole word.
 fn to_word(cpu: usize, len: usize) -> usize {
     (cpu.next_multiple_of(size_of::<u64>()) - cpu).min(len)
-}
-
-fn map_dma_buf(range: &DeviceRange, addr: usize, len: usize) -> Result<Piece, String> {
-    let buffer = DmaBuf::export(range, addr, len).map_err(|error| error.to_string())?;
-    let len = buffer.len();
-    // SAFETY: a new mapping at an address that the system chooses.
-    let mapped = unsafe {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, buffer.fd().as_raw_fd(), 0)
-    };
-    if mapped == libc::MAP_FAILED {
-        return Err(format!("the dma-buf: {}", std::io::Error::last_os_error()));
-    }
-    let cpu = mapped as usize + buffer.offset();
-    let window = Window::DmaBuf { cpu: mapped as usize, len, _buffer: buffer };
-    Ok(Piece { addr, cpu, _window: window })
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        if let Window::DmaBuf { cpu, len, .. } = *self {
-            // SAFETY: mapped by `map_dma_buf`, and unmapped once, here.
-            unsafe { libc::munmap(cpu as *mut _, len) };
-        }
-    }
 }
 
 /// Orders stores to write-combining memory among others, and empties the buffers they gather in.

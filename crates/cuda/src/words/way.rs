@@ -15,8 +15,6 @@ use engine::port::PortError;
 pub enum Way {
     /// The CPU, through a mapping by GDRCopy.
     Gdrcopy,
-    /// The CPU, through a mapping of the memory's dma-buf.
-    DmaBuf,
     /// The driver: loads by copies, stores by stream memory operations or copies.
     Stream,
 }
@@ -25,7 +23,6 @@ impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Way::Gdrcopy => "GDRCopy",
-            Way::DmaBuf => "a mapped dma-buf",
             Way::Stream => "the driver's streams",
         })
     }
@@ -45,8 +42,6 @@ pub struct Cost {
 pub struct WordsOptions {
     /// The library of GDRCopy. None: not to be used.
     pub gdrcopy: Option<String>,
-    /// Whether a dma-buf may be mapped.
-    pub dma_buf: bool,
     /// How long the device may take for a word before that is an error.
     pub patience: Duration,
 }
@@ -54,7 +49,7 @@ pub struct WordsOptions {
 impl Default for WordsOptions {
     fn default() -> Self {
         let gdrcopy = Some(GDRCOPY_LIBRARY.to_owned());
-        Self { gdrcopy, dma_buf: true, patience: Duration::from_secs(30) }
+        Self { gdrcopy, patience: Duration::from_secs(30) }
     }
 }
 

@@ -72,7 +72,6 @@ impl Mapper {
     pub(crate) fn map(&self, range: &Arc<DeviceRange>) -> Result<Option<Mapped>, String> {
         match (self.way, self.gdrcopy) {
             (Way::Gdrcopy, Some(gdrcopy)) => Mapped::by_gdrcopy(range, gdrcopy).map(Some),
-            (Way::DmaBuf, _) => Mapped::by_dma_buf(range).map(Some),
             _ => Ok(None),
         }
     }

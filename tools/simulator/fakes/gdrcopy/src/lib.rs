@@ -9,6 +9,7 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const GPU_PAGE: usize = 64 << 10;
 
@@ -33,6 +34,15 @@ struct Info {
     cycles_per_ms: u32,
     flags: u32,
     mapping_type: c_int,
+}
+
+/// Ranges that are pinned.
+static PINNED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many ranges are pinned, for tests.
+#[unsafe(no_mangle)]
+extern "C" fn fake_gdrcopy_pinned() -> usize {
+    PINNED.load(Ordering::Relaxed)
 }
 
 /// Where the CPU reaches a range of device memory. 0 when it does not.
@@ -95,6 +105,7 @@ unsafe extern "C" fn gdr_pin_buffer(
     let pinned = Box::into_raw(Box::new(Pinned { address, window, len }));
     // SAFETY: the caller's promise.
     unsafe { handle.write(Handle(pinned as c_ulong)) };
+    PINNED.fetch_add(1, Ordering::Relaxed);
     0
 }
 
@@ -102,6 +113,7 @@ unsafe extern "C" fn gdr_pin_buffer(
 unsafe extern "C" fn gdr_unpin_buffer(_library: *mut c_void, handle: Handle) -> c_int {
     // SAFETY: made by `gdr_pin_buffer`, and given back once.
     drop(unsafe { Box::from_raw(handle.0 as *mut Pinned) });
+    PINNED.fetch_sub(1, Ordering::Relaxed);
     0
 }
 
