@@ -218,9 +218,8 @@ fn errors() -> Result<(), Failed> {
     let unique: BTreeSet<&String> = keys.iter().collect();
     expect(unique.len() == keys.len(), || String::from("a text is there twice"))?;
     let mut texts = BTreeSet::new();
-    let mut open = ["src", "crates/libfabric-sys/src", "tools/nvshmem-libfabric/src"]
-        .map(|at| root().join(at))
-        .to_vec();
+    let mut open =
+        ["src", "crates", "tools/nvshmem-libfabric/src"].map(|at| root().join(at)).to_vec();
     while let Some(path) = open.pop() {
         if path.is_dir() {
             for entry in fs::read_dir(&path)? {
