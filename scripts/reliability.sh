@@ -13,7 +13,7 @@ mkdir -p "$kept"
 NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_LIBFABRIC2
 unset NVSHMEM_TEST_SEED NVSHMEM_TEST_SEEDS
-checked() { scripts/cargo test --locked --quiet --profile checked -p nvshmem-transport-libfabric "$@"; }
+checked() { scripts/cargo test --locked --quiet --profile checked -p engine -p nvshmem-transport-libfabric "$@"; }
 checked --no-run --test engine --test plugin
 
 log=$kept/log

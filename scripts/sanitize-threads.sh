@@ -48,7 +48,7 @@ export TSAN_OPTIONS=history_size=4:allocator_may_return_null=1:report_mutex_bugs
 
 checked() {
     scripts/cargo test -Zbuild-std --locked --profile checked --target "$host" --target-dir "$target" \
-        -p nvshmem-transport-libfabric --no-fail-fast "$@"
+        -p nvshmem-transport-libfabric -p engine -p ofi -p cuda --no-fail-fast "$@"
 }
 [[ -n $filter ]] || checked --lib --test engine --test channel
 # The programs of `life` are C's and have no runtime to lend. NICs that are not there are not found under it.

@@ -23,7 +23,7 @@ export NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-20}
 checked() {
     env NVCC='' RUSTC_BOOTSTRAP=1 RUSTFLAGS='-Zsanitizer=address -Cforce-frame-pointers=yes -Clink-arg=-rdynamic' \
         CARGO_PROFILE_CHECKED_DEBUG=line-tables-only scripts/cargo test --locked --profile checked --target "$host" \
-        --target-dir "$target" -p nvshmem-transport-libfabric --no-fail-fast "$@"
+        --target-dir "$target" -p nvshmem-transport-libfabric -p engine -p ofi -p cuda --no-fail-fast "$@"
 }
 # Memory that the fabric may still write to is kept for good, and libfabric keeps some of its own: leaks count where there
 # is no fabric. Tests ask for more memory than there is.

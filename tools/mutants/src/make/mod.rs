@@ -54,12 +54,12 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     let runtime = RUNTIME.replace("COUNT]", &format!("{}]", mutants.len()));
     let runtime = runtime.replace("0..COUNT", &format!("0..{}", mutants.len()));
     write(&options.copy.join("mutants.rs"), runtime)?;
-    let root = options.copy.join(&options.root);
-    let depth = options.root.components().count() - 1;
-    let text = read(&root)?;
-    if !text.contains("pub mod mutants;") {
-        let path = format!("{}mutants.rs", "../".repeat(depth));
-        write(&root, format!("{text}\n#[path = \"{path}\"]\n#[doc(hidden)]\npub mod mutants;\n"))?;
+    if !sources.iter().any(|source| source.path == options.root) {
+        let root = options.copy.join(&options.root);
+        let text = read(&root)?;
+        if !text.contains("pub mod mutants;") {
+            write(&root, with_runtime(&text, &options.root))?;
+        }
     }
 
     let programs = loop {
@@ -67,7 +67,9 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         let mut rendered = HashMap::new();
         for ((source, text), sites) in sources.iter().zip(&texts).zip(&sites) {
             let done = render(text, sites, &built);
-            write(&options.copy.join(&source.path), &done.text)?;
+            let is_root = source.path == options.root;
+            let text = if is_root { &with_runtime(&done.text, &source.path) } else { &done.text };
+            write(&options.copy.join(&source.path), text)?;
             rendered.insert(source.path.clone(), done);
         }
         match build(options)? {
@@ -84,6 +86,14 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         }
     };
     collect(options, &programs, &mutants)
+}
+
+/// The root of a crate, with the runtime as a module. That names a function of C, which a crate without unsafe code must
+/// be allowed.
+fn with_runtime(text: &str, root: &Path) -> String {
+    let text = text.replace("#![forbid(unsafe_code)]", "");
+    let up = "../".repeat(root.components().count() - 1);
+    format!("{text}\n#[path = \"{up}mutants.rs\"]\n#[doc(hidden)]\npub mod mutants;\n")
 }
 
 /// All Rust of the copy: what constants anywhere are computed by has to stay so.
