@@ -29,7 +29,7 @@ enum Owned {
     Refused { ticket: Ticket, why: String },
     RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
     Probe { rail: RailId, remote: RailId, number: u32, address: Vec<u8> },
-    Keys { slot: u32, stamp: u32, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
+    Keys { slot: u32, stamp: u64, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
 }
 
 impl Owned {
@@ -175,7 +175,7 @@ fn rails() -> impl Strategy<Value = Owned> {
 }
 
 fn exposure() -> impl Strategy<Value = Exposure> {
-    any::<(u32, u32, u64)>().prop_map(|(slot, stamp, offset)| Exposure { slot, stamp, offset })
+    any::<(u32, u64, u64)>().prop_map(|(slot, stamp, offset)| Exposure { slot, stamp, offset })
 }
 
 /// Everything about staged memory.
@@ -203,7 +203,7 @@ fn staged(seq: u32) -> impl Strategy<Value = Owned> {
             .prop_map(move |(ticket, from)| plain(Staged::Exposed { ticket, from })),
         (answered(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
         answered().prop_map(move |ticket| plain(Staged::Release { ticket })),
-        (any::<(u32, u32, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
+        (any::<(u32, u64, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
             |((slot, stamp, base, virtually), first, beyond, n)| {
                 vec(any::<u8>(), 8 * n).prop_map(move |keys| Owned::Keys {
                     slot,
@@ -247,7 +247,9 @@ fn reserved(kind: u8) -> &'static [usize] {
         3 => &[45, 46, 47],
         4 => &[1],
         6 => &[38, 39],
-        15 => &[1, 23],
+        8 => &[1, 36, 37, 38, 39],
+        12 => &[1, 28, 29, 30, 31],
+        15 => &[1, 35, 36, 37, 38, 39],
         7.. => &[1],
         _ => &[],
     }
@@ -277,13 +279,13 @@ proptest! {
             Body::PutSignalHead { .. } => 48,
             Body::Staged(staged) => match staged {
                 Staged::Put { payload, .. } => 24 + payload.len(),
-                Staged::Pull { brought, .. } => 48 + brought.map_or(0, <[u8]>::len),
+                Staged::Pull { brought, .. } => 56 + brought.map_or(0, <[u8]>::len),
                 Staged::Pulled { .. } | Staged::Release { .. } => 24,
                 Staged::Ask { .. } => 32,
-                Staged::Exposed { .. } => 40,
+                Staged::Exposed { .. } => 48,
                 Staged::Loaded { payload, .. } => 24 + payload.len(),
                 Staged::Refused { why, .. } => 24 + why.len(),
-                Staged::Keys(keys) => 32 + keys.keys.len(),
+                Staged::Keys(keys) => 40 + keys.keys.len(),
             },
         };
         prop_assert_eq!(packet.bytes().len(), len);
@@ -313,7 +315,7 @@ proptest! {
     fn only_what_brings_data_is_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         prop_assume!(!matches!(owned, Owned::PutSignal { .. } | Owned::Pull { .. }));
-        prop_assume!(!matches!(owned.body(), Body::Staged(Staged::Pull { len: told, .. }) if told as usize == len - 48));
+        prop_assume!(!matches!(owned.body(), Body::Staged(Staged::Pull { len: told, .. }) if told as usize == len - 56));
         bytes.resize(len, byte);
         prop_assert!(Message::decode(&bytes).is_err());
     }
@@ -434,14 +436,14 @@ proptest! {
             Owned::Put { .. } => Some((25, MAX_MESSAGE)),
             Owned::Loaded { .. } => Some((25, MAX_MESSAGE)),
             Owned::Refused { .. } => Some((24, MAX_MESSAGE)),
-            Owned::Keys { .. } => Some((40, MAX_MESSAGE)),
+            Owned::Keys { .. } => Some((48, MAX_MESSAGE)),
             Owned::RailIs { .. } | Owned::Probe { .. } => Some((40, MAX_MESSAGE)),
             _ => None,
         };
         // One that brings what it tells of may also bring nothing.
         let bare = match owned.body() {
             Body::Staged(Staged::Pull { len: 1, brought: None, .. }) => return Ok(()),
-            Body::Staged(Staged::Pull { brought: Some(_), .. }) => 48,
+            Body::Staged(Staged::Pull { brought: Some(_), .. }) => 56,
             _ => 0,
         };
         for len in (0..packet.bytes().len()).filter(|len| *len == 0 || *len != bare) {

@@ -534,9 +534,15 @@ fn a_proxy_thread_that_is_not_there_is_an_error() {
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
 }
 
-/// A region released and another one registered in its place: peers read by the new keys.
+/// A region released and another one registered in its place: peers read by the new keys, also where billions of others
+/// were registered between the two.
 #[test]
 fn keys_of_a_region_in_a_used_slot_are_told_anew() {
+    const HALF: u64 = 1 << 31;
+    const WHOLE: u64 = 1 << 32;
+    // The first ones are just below 2^31. Then there are steps by which 32 bits would take the new one for older, or for the
+    // one before it.
+    let skipped = [HALF - 16, 0, 16, 0, HALF, HALF + 1, 0, WHOLE - 1, 5, WHOLE - 1, HALF, 1 << 62];
     let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
     let fabric = job.fabric.clone();
@@ -545,12 +551,14 @@ fn keys_of_a_region_in_a_used_slot_are_told_anew() {
         if me == 1 {
             return Ok(());
         }
-        for round in 0..20u8 {
+        for (round, skipped) in (0..).zip(skipped.into_iter().chain([0; 20])) {
+            member.regions.skip_stamps(skipped);
             let addr = fabric.alloc(Pe(0), 1000);
-            fabric.store(Pe(0), addr, &[round + 1; 1000]);
+            let byte: u8 = round + 1;
+            fabric.store(Pe(0), addr, &[byte; 1000]);
             let handle = member.regions.register(addr, 1000, Access::Local)?;
             member.lane.complete(&targets.part((addr, &handle), 1, 0, 1000))?;
-            assert_eq!(fabric.load(Pe(1), base, 1000), [round + 1; 1000]);
+            assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
             member.regions.release(&handle)?;
         }
         Ok(())

@@ -15,7 +15,7 @@ const REGIONS: usize = 1 << 14;
 #[derive(Debug)]
 struct Known {
     slot: u32,
-    stamp: u32,
+    stamp: u64,
     base: u64,
     addressing: Addressing,
     keys: Box<[Option<u64>]>,
@@ -26,13 +26,13 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Exposures {
     /// Slots and stamps of our regions that the peer has been told of.
-    told: Vec<(u32, u32)>,
+    told: Vec<(u32, u64)>,
     known: Vec<Known>,
 }
 
 impl Exposures {
     /// Whether the peer has yet to be told of a region of ours; it counts as told from here on.
-    pub(crate) fn tell(&mut self, slot: u32, stamp: u32) -> bool {
+    pub(crate) fn tell(&mut self, slot: u32, stamp: u64) -> bool {
         if self.told.contains(&(slot, stamp)) {
             return false;
         }
@@ -45,8 +45,7 @@ impl Exposures {
     /// Takes in what the peer tells of a region of its own. False if these are more than there may be.
     pub(crate) fn learn(&mut self, told: &Keys<'_>) -> bool {
         let Keys { slot, stamp, base, addressing, first, rails, keys } = *told;
-        let newer =
-            |known: &Known| known.slot == slot && (known.stamp.wrapping_sub(stamp) as i32) > 0;
+        let newer = |known: &Known| known.slot == slot && known.stamp > stamp;
         if self.known.iter().any(newer) {
             return true;
         }
@@ -84,7 +83,7 @@ impl Exposures {
 mod tests {
     use super::*;
 
-    fn keys(slot: u32, stamp: u32, first: u8, keys: &[u8]) -> Keys<'_> {
+    fn keys(slot: u32, stamp: u64, first: u8, keys: &[u8]) -> Keys<'_> {
         let addressing = Addressing::Virtual;
         Keys { slot, stamp, base: 0x1000, addressing, first, rails: 3, keys }
     }

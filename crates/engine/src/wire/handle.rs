@@ -15,8 +15,9 @@
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
 //! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
-//! | 36..40 | the region's stamp, so that a handle outlived by its region is noticed |
-//! | 40..40+8n | key per rail; for a staged region, the owner's chunk length in bytes |
+//! | 36..40 | zero |
+//! | 40..48 | the region's stamp, so that a handle outlived by its region is noticed |
+//! | 48..48+8n | key per rail; for a staged region, the owner's chunk length in bytes |
 
 use thiserror::Error;
 
@@ -34,12 +35,12 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 pub const MAX_RAILS: usize = 32;
 
 /// Version of handles.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
 const FLAG_VIRTUAL: u8 = 1;
 const FLAG_STAGED: u8 = 2;
 const FLAG_DIRECT: u8 = 4;
-const KEYS: usize = 40;
+const KEYS: usize = 48;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 
@@ -135,8 +136,8 @@ pub struct Handle {
     pub len: u64,
     /// The owner's slot.
     pub slot: u32,
-    /// The slot's stamp.
-    pub stamp: u32,
+    /// The region's stamp.
+    pub stamp: u64,
     /// How peers address the region.
     pub addressing: Addressing,
     /// Where peers reach it by messages to its owner only: the most bytes that one of them is about.
@@ -163,7 +164,7 @@ impl Handle {
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.stamp.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.stamp.to_le_bytes());
         if let Some(chunk_len) = self.staged {
             bytes[KEYS..KEYS + 8].copy_from_slice(&chunk_len.to_le_bytes());
         }
@@ -388,8 +389,8 @@ impl<'a> HandleView<'a> {
     }
 
     #[inline]
-    pub(crate) fn stamp(&self) -> u32 {
-        word32(self.bytes, 36)
+    pub(crate) fn stamp(&self) -> u64 {
+        word64(self.bytes, 40)
     }
 }
 

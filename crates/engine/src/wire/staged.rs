@@ -3,14 +3,14 @@
 //! | kind | bytes | 12..16 | what follows |
 //! |---|---|---|---|
 //! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | pull | 48, or 48 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender; 48.. the bytes themselves, or nothing |
+//! | pull | 56, or 56 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 zero, 40..48 stamp and 48..56 offset at the sender; 56.. the bytes themselves, or nothing |
 //! | pulled | 24 | slot of the ticket | 16..20 number of the ticket; 20..24 zero |
 //! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
 //! | loaded | 24 + payload | slot of the ticket | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | exposed | 40 | slot of the ticket | as pulled; 24..32 offset, 32..36 slot and 36..40 stamp at the sender |
+//! | exposed | 48 | slot of the ticket | as pulled; 24..28 slot, 28..32 zero, 32..40 stamp and 40..48 offset at the sender |
 //! | refused | 24 + text | slot of the ticket | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
 //! | release | 24 | slot of the ticket | as pulled |
-//! | keys | 32 + 8n | slot | 16..20 stamp; 20 virtual addresses; 21 first rail; 22 number of rails; 23 zero; 24..32 base; 32.. n keys |
+//! | keys | 40 + 8n | slot | 16..24 stamp; 24..32 base; 32 virtual addresses; 33 first rail; 34 number of rails; 35..40 zero; 40.. n keys |
 //!
 //! The ticket of an answer is that of the request, and has its number; where rails are looked after the answer has a number of its
 //! own besides, and so do keys. The ticket of a request has the request's.
@@ -30,9 +30,9 @@ pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
 
 /// Of an answer.
 const HEAD: usize = 24;
-const EXPOSED_HEAD: usize = 40;
-const KEYS_HEAD: usize = 32;
-const PULL_HEAD: usize = 48;
+const EXPOSED_HEAD: usize = 48;
+const KEYS_HEAD: usize = 40;
+const PULL_HEAD: usize = 56;
 
 /// Most bytes that a pull brings in a message of so many bytes.
 pub const fn most_brought(message: usize) -> usize {
@@ -46,10 +46,19 @@ const _: () = assert!(HEAD + MAX_PAYLOAD <= MAX_MESSAGE);
 pub struct Exposure {
     /// The sender's slot for the region.
     pub slot: u32,
-    /// The slot's stamp: keys are of one region, not of a slot.
-    pub stamp: u32,
+    /// The region's stamp: keys are of one region, not of a slot. No two regions of a process have the same.
+    pub stamp: u64,
     /// Offset of the first byte in the region.
     pub offset: u64,
+}
+
+impl Exposure {
+    /// Writes it into 24 bytes of a message.
+    fn encode<const N: usize>(&self, packet: &mut PacketOf<N>, at: usize) {
+        packet.put(at, self.slot.into());
+        packet.put(at + 8, self.stamp);
+        packet.put(at + 16, self.offset);
+    }
 }
 
 /// The keys of a sender's region, or some of them.
@@ -57,8 +66,8 @@ pub struct Exposure {
 pub struct Keys<'a> {
     /// The sender's slot for the region.
     pub slot: u32,
-    /// The slot's stamp.
-    pub stamp: u32,
+    /// The region's stamp. Of two regions in a slot the later one has the higher.
+    pub stamp: u64,
     /// The region's address, in the sender.
     pub base: u64,
     /// How it is addressed.
@@ -167,8 +176,7 @@ impl<'a> Staged<'a> {
             Staged::Pull { to, from, len, ticket, brought } => {
                 packet.put(16, to.offset);
                 packet.put(24, pair(len, ticket.slot));
-                packet.put(32, pair(from.slot, from.stamp));
-                packet.put(40, from.offset);
+                from.encode(packet, 32);
                 // What there is no room for is read.
                 let brought = brought.filter(|bytes| bytes.len() <= most_brought(N));
                 packet.tail(PULL_HEAD, brought.unwrap_or_default());
@@ -197,8 +205,7 @@ impl<'a> Staged<'a> {
             }
             Staged::Exposed { ticket, from } => {
                 packet.put(16, ticket.seq.0.into());
-                packet.put(24, from.offset);
-                packet.put(32, pair(from.slot, from.stamp));
+                from.encode(packet, HEAD);
                 packet.tail(EXPOSED_HEAD, &[]);
                 (EXPOSED, ticket.slot)
             }
@@ -212,8 +219,9 @@ impl<'a> Staged<'a> {
             Staged::Keys(keys) => {
                 let way = u32::from(keys.addressing == Addressing::Virtual);
                 let rails = way | u32::from(keys.first) << 8 | u32::from(keys.rails) << 16;
-                packet.put(16, pair(keys.stamp, rails));
+                packet.put(16, keys.stamp);
                 packet.put(24, keys.base);
+                packet.put(32, rails.into());
                 packet.tail(KEYS_HEAD, keys.keys);
                 (KEYS, keys.slot)
             }
@@ -241,6 +249,10 @@ impl<'a> Staged<'a> {
             (of, 0) => Ok(Ticket { slot: word, seq: Seq(of) }),
             _ => Err(WireError::Reserved { kind }),
         };
+        let exposure = |at| match halves(get(at)) {
+            (slot, 0) => Ok(Exposure { slot, stamp: get(at + 8), offset: get(at + 16) }),
+            _ => Err(WireError::Reserved { kind }),
+        };
         let spot = || Spot { slot: word, offset: split_offset(get(16)).0 };
         Ok(Some(match kind {
             PUT => {
@@ -250,7 +262,6 @@ impl<'a> Staged<'a> {
             PULL => {
                 let brought = bytes.get(PULL_HEAD..).ok_or(wrong)?;
                 let (len, named) = halves(get(24));
-                let (slot, stamp) = halves(get(32));
                 let is_whole = brought.len() == len as usize
                     && brought.len() <= most_brought(MAX_LONG_MESSAGE);
                 if !brought.is_empty() && !is_whole {
@@ -258,7 +269,7 @@ impl<'a> Staged<'a> {
                 }
                 Staged::Pull {
                     to: spot(),
-                    from: Exposure { slot, stamp, offset: get(40) },
+                    from: exposure(32)?,
                     len: some(len)?,
                     ticket: Ticket { slot: named, seq },
                     brought: (!brought.is_empty()).then_some(brought),
@@ -276,9 +287,7 @@ impl<'a> Staged<'a> {
             LOADED => Staged::Loaded { payload: payload(HEAD)?, ticket: ticket()? },
             EXPOSED => {
                 exactly(EXPOSED_HEAD)?;
-                let (slot, stamp) = halves(get(32));
-                let from = Exposure { slot, stamp, offset: get(24) };
-                Staged::Exposed { ticket: ticket()?, from }
+                Staged::Exposed { ticket: ticket()?, from: exposure(HEAD)? }
             }
             REFUSED => {
                 let text = bytes.get(HEAD..).filter(|text| text.len() <= MAX_PAYLOAD);
@@ -294,14 +303,13 @@ impl<'a> Staged<'a> {
                 let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);
                 let fits = |keys: &&[u8]| (1..=KEYS_PER_MESSAGE).contains(&(keys.len() / 8));
                 let keys = keys.filter(fits).ok_or(wrong)?;
-                let (stamp, rails) = halves(get(16));
-                let [way, first, rails, zero] = rails.to_le_bytes();
+                let [way, first, rails, zeros @ ..] = get(32).to_le_bytes();
                 let named = usize::from(first) + keys.len() / 8;
-                if way > 1 || zero != 0 || named > usize::from(rails) {
+                if way > 1 || zeros != [0; 5] || named > usize::from(rails) {
                     return Err(WireError::Reserved { kind });
                 }
                 let addressing = if way == 1 { Addressing::Virtual } else { Addressing::Offset };
-                let base = get(24);
+                let (stamp, base) = (get(16), get(24));
                 Staged::Keys(Keys { slot: word, stamp, base, addressing, first, rails, keys })
             }
             _ => return Ok(None),

@@ -20,7 +20,7 @@ use crate::wire::staged::{KEYS_PER_MESSAGE, Keys};
 pub(crate) struct View {
     /// Its place in the table; what names it for good is that with its stamp.
     pub(crate) place: u32,
-    pub(crate) stamp: u32,
+    pub(crate) stamp: u64,
     pub(crate) base: usize,
     pub(crate) len: usize,
     /// Whether peers may use it.
@@ -266,7 +266,7 @@ impl RegionCache {
     }
 
     /// The region at a place, if it is this one still.
-    pub(crate) fn named(&self, place: u32, stamp: u32) -> Option<Arc<View>> {
+    pub(crate) fn named(&self, place: u32, stamp: u64) -> Option<Arc<View>> {
         let view = self.views.get(place as usize)?.as_ref()?;
         (view.stamp == stamp).then(|| Arc::clone(view))
     }
