@@ -2,13 +2,14 @@
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
-use engine::wire::message::{Body, Message, Packet, Spot, Ticket};
-use engine::wire::window::Seq;
+use engine::wire::marks::Marks;
+use engine::wire::message::{Body, Message, Packet, Spot, Tag, Ticket};
+use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::Script;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;
-use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::job::{FIRST_REGION, Job, Shape, cookie, seal};
 
 /// An acknowledgement from PE 0, with what it says to have arrived.
 fn ack_of(seq: Seq, ack: Seq) -> Vec<u8> {
@@ -233,4 +234,46 @@ fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
     });
     let why = ended.expect("an end to it").to_string();
     assert!(why.contains("PE 0") && why.contains("asks for more at a time"), "{why}");
+}
+
+/// Nor do its requests that wait for others: what is further than a window from the first that waits is not taken, and
+/// may come again.
+#[test]
+fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
+    let number = |number: u32| Seq((u32::MAX - 99).wrapping_add(number));
+    let at = |offset| Spot { slot: FIRST_REGION, offset };
+    let (tag, segments, mark_bytes) = (Tag::FIRST, 1, 8);
+    let atomic = word(AtomicOp::Set, 7);
+    let signal = Body::CountedSignal { at: at(8), atomic, tag, segments };
+    let behind_all = |seq| {
+        let (from, ack, atomic) = (Pe(0), number(0), word(AtomicOp::Add, 1));
+        let mut packet = Packet::EMPTY;
+        let body = Body::Atomic { at: at(16), atomic };
+        seal(&Message { from, seq, ack, behind: 1, body }, 1, &mut packet);
+        packet.bytes().to_vec()
+    };
+    let mut job = Job::new(1, &Shape { mark_bytes, ..Shape::default() }, Script::default());
+    let before = u64::from_le_bytes(job.heap(1, 16, 8).try_into().unwrap());
+    let deliver = |job: &mut Job, bytes: &[u8]| {
+        job.fabric.forge_message(Pe(1), RailId(0), bytes);
+        job.members[1].lane.progress().unwrap();
+        job.fabric.pass_time(1000);
+    };
+    let found = |job: &mut Job| {
+        let foreign: u64 = job.members[1].lane.counters().map(|rail| rail.foreign).sum();
+        let applied = u64::from_le_bytes(job.heap(1, 16, 8).try_into().unwrap());
+        (foreign, applied.wrapping_sub(before))
+    };
+    let window = u64::from(WINDOW);
+    let all = 1..3 * WINDOW;
+    // Nothing has come of its data.
+    deliver(&mut job, &message(0, number(0), signal));
+    all.clone().for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
+    assert_eq!(found(&mut job), (2 * window, 0));
+    let marks = Marks::new(cookie(), Pe(0), 2, mark_bytes);
+    job.fabric.forge_remote_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
+    job.members[1].lane.progress().unwrap();
+    assert_eq!(found(&mut job), (2 * window, window - 1));
+    all.for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
+    assert_eq!(found(&mut job), (2 * window, 3 * window - 1));
 }

@@ -99,10 +99,8 @@ impl<P: Port> Lane<P> {
         if sent.is_before(ack) || matches!(body, Body::Ack) && sent.is_before(seq) {
             return Some("it acknowledges what was not sent");
         }
-        let is_beyond = link.map_or_else(
-            || Received::new(FIRST).is_beyond(seq),
-            |link| link.received.is_beyond(seq),
-        );
+        let is_beyond =
+            link.map_or_else(|| Received::new(FIRST).is_beyond(seq), |link| link.is_beyond(seq));
         let is_answer = matches!(body, Body::Staged(staged) if !staged.is_request());
         let has_number = body.is_request() || is_answer && self.core.recovers;
         (has_number && is_beyond).then_some("its number is out of the window")

@@ -239,6 +239,16 @@ impl Link {
         self.unapplied = all.reduce(|first, next| if next.is_before(first) { next } else { first });
     }
 
+    /// Whether a number is too far ahead for any correct sender, which sends no more than a window from the first that is not
+    /// acknowledged. What waits here for its data or in `order` is not.
+    pub(crate) fn is_beyond(&self, seq: Seq) -> bool {
+        let waits = self.order.as_deref().and_then(Order::first);
+        let is_far = |first: Seq| !seq.is_before(first) && seq.after(first) >= WINDOW;
+        let is_new = !seq.is_before(self.received.prefix());
+        is_new && [self.counted, waits].into_iter().flatten().any(is_far)
+            || self.received.is_beyond(seq)
+    }
+
     /// A request of the peer cannot be carried out.
     #[cold]
     pub(crate) fn refuse(&mut self, seq: Seq) {

@@ -9,11 +9,21 @@
 //! one that waits holds a place in here, in which there is room for a window's, and nothing else; but for pulls, which may
 //! have a chunk. Those get it in the order of their numbers, and not before all that they come behind have
 //! arrived: so the lower ones have theirs by then, or want none.
+//!
+//! # How much waits
+//! At most [`WINDOW`] requests of a peer, whatever it sends: none is taken whose number is a window or more from the
+//! first that waits ([`Link::is_beyond`](crate::state::messages::link::Link::is_beyond)). These are 140 KiB, and 2 MiB more for
+//! payloads of a peer that does not keep the rules. Once nothing waits, no more than [`KEPT`] places are kept.
+//!
+//! [`WINDOW`]: crate::wire::window::WINDOW
 
 use std::collections::VecDeque;
 
 use crate::wire::message::{LongPacket, MAX_EAGER, Message, Packet};
 use crate::wire::window::Seq;
+
+/// Places of a queue in which nothing waits.
+const KEPT: usize = 32;
 
 /// Requests of one peer.
 #[derive(Debug, Default)]
@@ -118,13 +128,19 @@ impl Order {
 
     /// Takes the first one that waits: a pull, or another.
     pub(crate) fn take(&mut self, is_pull: bool) -> Option<Waiting> {
-        if is_pull { self.early.pop_front() } else { self.words.pop_front() }
+        let queue = if is_pull { &mut self.early } else { &mut self.words };
+        let first = queue.pop_front();
+        if queue.is_empty() && queue.capacity() > KEPT {
+            *queue = VecDeque::new();
+        }
+        first
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::window::WINDOW;
 
     fn waiting(seq: u32, mark: u32) -> Waiting {
         Waiting { seq: Seq(seq), mark: Seq(mark), kept: Kept::Short(Packet::EMPTY) }
@@ -145,6 +161,21 @@ mod tests {
         assert_eq!(order.take(false).map(|waiting| waiting.seq), Some(Seq(0)));
         assert_eq!(order.take(false).map(|waiting| waiting.seq), Some(Seq(2)));
         assert!(order.take(false).is_none() && order.is_waited_in());
+    }
+
+    #[test]
+    fn a_window_waits_in_few_bytes_and_leaves_fewer() {
+        assert!(WINDOW as usize * size_of::<Waiting>() <= 140 << 10);
+        let mut order = Order::default();
+        for is_pull in [false, true] {
+            (0..WINDOW).for_each(|seq| order.wait(waiting(seq, seq), is_pull));
+            assert!(
+                (0..WINDOW)
+                    .all(|seq| order.take(is_pull).is_some_and(|first| first.seq == Seq(seq)))
+            );
+        }
+        let places = order.early.capacity() + order.words.capacity();
+        assert!(places <= 2 * KEPT, "{places}");
     }
 
     #[test]
