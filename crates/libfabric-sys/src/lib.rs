@@ -31,7 +31,9 @@ pub use bindings::v1_17::*;
 pub use calls::*;
 pub use constants::*;
 pub use library::{
-    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, NEWEST_API, Version,
+    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, Version,
 };
-pub use newer::{FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, fi_mr_dmabuf, mr_attr_set_dmabuf};
+pub use newer::{
+    FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, NEWEST_API, fi_mr_dmabuf, mr_attr_set_dmabuf,
+};
 pub use padded::{Padded, Zeroed};

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-use crate::bindings::{v1_17, v2_1};
+use crate::bindings::v1_17;
+use crate::newer::NEWEST_API;
 use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric};
 
 /// What [`Library::load`] opens unless told otherwise: libfabric's soname.
@@ -17,10 +18,6 @@ pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 /// The oldest library served.
 pub const MINIMUM_VERSION: Version =
     Version::new(v1_17::FI_MAJOR_VERSION as u16, v1_17::FI_MINOR_VERSION as u16);
-
-/// The newest API that is asked for: that of the newest declarations.
-pub const NEWEST_API: Version =
-    Version::new(v2_1::FI_MAJOR_VERSION as u16, v2_1::FI_MINOR_VERSION as u16);
 
 /// The API from which on device memory can be registered by dma-buf (`FI_MR_DMABUF`), and efa lets
 /// applications register memory of CUDA in every case (1.18).

@@ -1,18 +1,47 @@
-//! Additions to libfabric since 1.17 that this crate's users need. A library older than that refuses
-//! it, or misunderstands it where that is said: the user asks for its version first.
+//! Additions to libfabric since 1.17 that this crate's users need, stated by hand.
+//!
+//! A library older than an addition refuses it, or misunderstands it where that is said: the user
+//! asks for its version first. `scripts/bindings.sh --check` compares every fact of this file with
+//! libfabric 2.1's headers.
 
+use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-pub use crate::bindings::v2_1::{FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, fi_mr_dmabuf};
-use crate::bindings::{v1_17, v2_1};
+use crate::bindings::v1_17::fi_mr_attr;
+use crate::library::Version;
 
-// `dmabuf` shares its place with `mr_iov`, the first field.
-const _: () = assert!(offset_of!(v1_17::fi_mr_attr, mr_iov) == 0);
-const _: () = assert!(offset_of!(v2_1::fi_mr_attr, __bindgen_anon_1.dmabuf) == 0);
+/// The newest API that is asked for: that of the newest headers these facts were compared with
+/// (`FI_MAJOR_VERSION`, `FI_MINOR_VERSION` in `rdma/fabric.h`).
+pub const NEWEST_API: Version = Version::new(2, 1);
 
-/// Sets `dmabuf` and `iov_count`, for a registration with [`FI_MR_DMABUF`], since 1.20. An older
-/// library takes it for vectors all the same.
-pub fn mr_attr_set_dmabuf(attr: &mut v1_17::fi_mr_attr, dmabuf: *const fi_mr_dmabuf) {
+/// Flag of `fi_mr_regattr`: the memory is a dma-buf (`rdma/fi_domain.h`, since 1.20).
+pub const FI_MR_DMABUF: u64 = 1 << 40;
+
+/// Option of an endpoint, a bool: whether the provider may call CUDA (`rdma/fi_endpoint.h`, since
+/// 1.18).
+pub const FI_OPT_CUDA_API_PERMITTED: u32 = 10;
+
+/// Memory to register, as a part of a dma-buf (`rdma/fi_domain.h`, since 1.20).
+#[allow(non_camel_case_types)] // As in C.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_mr_dmabuf {
+    /// The descriptor of the dma-buf.
+    pub fd: c_int,
+    /// Where the part begins in it.
+    pub offset: u64,
+    /// Bytes of the part.
+    pub len: usize,
+    /// Where the part is in this process, or null.
+    pub base_addr: *mut c_void,
+}
+
+// `dmabuf` of newer headers shares its place with `mr_iov`, the first field.
+const _: () = assert!(offset_of!(fi_mr_attr, mr_iov) == 0);
+
+/// Sets `dmabuf` and `iov_count`, for a registration with [`FI_MR_DMABUF`]. An older library takes
+/// it for vectors all the same.
+pub fn mr_attr_set_dmabuf(attr: &mut fi_mr_attr, dmabuf: *const fi_mr_dmabuf) {
     attr.mr_iov = dmabuf.cast();
     attr.iov_count = 1;
 }
@@ -20,23 +49,16 @@ pub fn mr_attr_set_dmabuf(attr: &mut v1_17::fi_mr_attr, dmabuf: *const fi_mr_dma
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Padded, fi_mr_attr};
+    use crate::Padded;
 
     #[test]
     fn a_dma_buf_takes_the_place_of_the_vectors() {
-        let part = fi_mr_dmabuf {
-            fd: 3,
-            offset: 5,
-            len: 7,
-            base_addr: std::ptr::without_provenance_mut(9),
-        };
+        let base_addr = std::ptr::without_provenance_mut(9);
+        let part = fi_mr_dmabuf { fd: 3, offset: 5, len: 7, base_addr };
         let mut attr = Padded::<fi_mr_attr>::new();
         attr.access = 0xabcd;
         mr_attr_set_dmabuf(&mut attr, &part);
-        // SAFETY: the struct of 2.1 has room in the Padded, and all its bytes were set.
-        let newer = unsafe { attr.as_mut_ptr().cast::<v2_1::fi_mr_attr>().read() };
-        assert_eq!((newer.iov_count, newer.access), (1, 0xabcd));
-        // SAFETY: both members are pointers.
-        assert_eq!(unsafe { newer.__bindgen_anon_1.dmabuf }, &raw const part);
+        assert_eq!((attr.iov_count, attr.access), (1, 0xabcd));
+        assert_eq!(attr.mr_iov.cast::<fi_mr_dmabuf>(), &raw const part);
     }
 }
