@@ -32,7 +32,7 @@ else
 fi
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then
-    shellcheck scripts/cargo scripts/*.sh tools/rdma-lab/*.sh .ci/run
+    shellcheck scripts/cargo scripts/*.sh tools/labs/rdma/*.sh .ci/run
 else
     skipped "shell scripts" "there is no shellcheck here"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The efa laboratory: libfabric's own efa provider, and the plugin over it, on EFA NICs that are not there
-# (tools/efa-lab). Prints what passed by machine, fabric and libfabric, and ends with
+# (tools/labs/efa). Prints what passed by machine, fabric and libfabric, and ends with
 # "MEASURE efa_lab_failures N count"; N above zero is a failure.
 # NVSHMEM_TEST_LIBFABRIC2 names a libfabric 2.x with efa; the system's is used beside it.
 set -euo pipefail

@@ -22,7 +22,7 @@ done
 # The systems that have one have 1.17, mostly; native tcp is in 2.x.
 cp -L "$libfabric2" "$to/libfabric.so.1"
 cp -r cuda/nvshmem "$to/programs"
-cp -r tools/gpu-run/clients "$to/clients"
+cp -r tools/labs/gpu/clients "$to/clients"
 cp scripts/gpu-kit-run.sh "$to/run.sh"
 cp scripts/gpu-kit-experts.sh "$to/experts.sh"
 echo "$to: carry it to a machine with a GPU, nvcc and an NVSHMEM, and start run.sh there"

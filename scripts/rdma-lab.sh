@@ -14,7 +14,7 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 home=$target/rdma-lab
-lab=$PWD/tools/rdma-lab
+lab=$PWD/tools/labs/rdma
 mkdir -p "$home"
 work=$(mktemp -d "$home/run.XXXXXX")
 guests=()

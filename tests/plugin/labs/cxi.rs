@@ -1,4 +1,4 @@
-//! The plugin on a persona of cxi (`tools/cxi-lab`), which keeps cxi's rules over libfabric's tcp.
+//! The plugin on a persona of cxi (`tools/labs/cxi`), which keeps cxi's rules over libfabric's tcp.
 //!
 //! A few runs belong to every test run; with `NVSHMEM_TEST_CXI_LAB` set there are all that `make cxi-lab` tells of.
 

@@ -52,7 +52,7 @@ pub(crate) const NEWER: Binding = libfabric("libfabric's newer headers", "2.1");
 
 /// That of libibverbs and libefa: what a stand-in for them needs.
 pub(crate) const VERBS: Binding = Binding {
-    path: "tools/efa-lab/src/verbs/generated.rs",
+    path: "tools/labs/efa/src/verbs/generated.rs",
     header: "tools/bindings/verbs.h",
     include: Some("56.1"),
     options: |builder| {

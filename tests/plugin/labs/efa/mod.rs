@@ -1,4 +1,4 @@
-//! The plugin on EFA NICs that are not there: libfabric's own efa provider, over `tools/efa-lab`.
+//! The plugin on EFA NICs that are not there: libfabric's own efa provider, over `tools/labs/efa`.
 //!
 //! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that `make efa-lab` tells of.
 

@@ -1,7 +1,9 @@
 //! Compiles the device header and the kernels' bodies with the host's C++ compiler.
 
 fn main() {
-    for path in ["cpp/producer.cpp", "../../cuda", "../../include/nvshmem_libfabric_ring.h"] {
+    for path in
+        ["cpp/producer.cpp", "../../../../cuda", "../../../../include/nvshmem_libfabric_ring.h"]
+    {
         println!("cargo::rerun-if-changed={path}");
     }
     cc::Build::new()
@@ -9,8 +11,8 @@ fn main() {
         // What the header promises to get by with.
         .std("c++14")
         .file("cpp/producer.cpp")
-        .include("../../include")
-        .include("../../cuda")
+        .include("../../../../include")
+        .include("../../../../cuda")
         .opt_level(2)
         .warnings(true)
         .extra_warnings(true)

@@ -17,7 +17,7 @@ const PAUSE_MS: u64 = 10;
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "efa")]
 pub(super) struct Options {
-    /// Count over efa as well: libibverbs.so.1 and libefa.so.1 in DIR are those of tools/efa-lab
+    /// Count over efa as well: libibverbs.so.1 and libefa.so.1 in DIR are those of tools/labs/efa
     #[arg(long, value_name = "DIR", value_parser = names, requires = "libfabric2")]
     efa_lab: Option<PathBuf>,
     /// A libfabric 2.x with efa, for --efa-lab
