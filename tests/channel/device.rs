@@ -9,9 +9,9 @@ use engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
-use super::launch::Place;
 use super::memory::{Heap, device, local, own, symmetric};
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
+use launcher::Place;
 
 /// What the stand-in gives memory of the VMM interface in.
 const GRANULE: u64 = 2 << 20;

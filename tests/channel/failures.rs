@@ -16,9 +16,9 @@ use nvshmem_transport_libfabric::channel::ring::slot::{Slot, lap};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
-use super::launch::Place;
 use super::memory::{Heap, symmetric};
 use super::traffic::{bootstrap, options, producer};
+use launcher::Place;
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {

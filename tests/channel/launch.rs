@@ -1,13 +1,11 @@
 //! A job: this test program once for each PE, as processes of their own.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
+use launcher::{End, Ended, Limits, Meeting, Place};
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::is_setting;
 use test_support::built::{cxi_lab, fake_cuda_dir};
@@ -15,10 +13,7 @@ use test_support::needs::{self, Need, libfabric2};
 
 use crate::memory::MEMORY;
 
-/// What a process of a job is told.
-const ME: &str = "CHANNEL_TEST_PE";
-const N_PES: &str = "CHANNEL_TEST_PES";
-const PORT: &str = "CHANNEL_TEST_PORT";
+/// The scenario that a process of a job is told.
 const SCENARIO: &str = "CHANNEL_TEST_SCENARIO";
 
 /// No job takes as long on any machine that is not stuck.
@@ -27,36 +22,16 @@ const DEADLINE: Duration = Duration::from_secs(150);
 /// Nor one with as many cycles as `make cycles` has.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// This PE, in a job.
-#[derive(Clone, Debug)]
-pub(crate) struct Place {
-    pub(crate) me: u32,
-    pub(crate) n_pes: u32,
-    /// Where PE 0 listens.
-    pub(crate) address: String,
-}
-
-impl Place {
-    /// The socket that PE 0 was started with.
-    pub(crate) fn listener(&self) -> TcpListener {
-        let socket = io::stdin().as_fd().try_clone_to_owned().expect("a socket as standard input");
-        TcpListener::from(socket)
-    }
-}
-
 /// What a PE does.
 pub(crate) type Scenario = fn(&Place);
 
 /// In a process of a job: runs its scenario, and ends.
 pub(crate) fn pe_entry(scenarios: &[(&str, Scenario)]) {
     let Ok(name) = std::env::var(SCENARIO) else { return };
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
-    let (Some(me), Some(n_pes), Some(port)) = (number(ME), number(N_PES), number(PORT)) else {
-        panic!("a process of a job is told its place");
-    };
+    let place = Place::of_process().expect("a process of a job is told its place");
     let scenario = scenarios.iter().find(|(known, _)| *known == name);
     let (_, scenario) = scenario.expect("a scenario of this program");
-    scenario(&Place { me, n_pes, address: format!("127.0.0.1:{port}") });
+    scenario(&place);
     std::process::exit(0);
 }
 
@@ -121,28 +96,19 @@ impl Job {
     }
 
     fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
-        // PE 0 gets the socket itself, as its standard input.
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let port = listener.local_addr()?.port();
+        let meeting = Meeting::new(self.n_pes)?;
         let program = std::env::current_exe()?;
-        let start = |me: u32| {
+        let command = |me: u32| {
             let mut command = Command::new(&program);
             for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
                 command.env_remove(name);
             }
+            meeting.take_in(me, &mut command)?;
             command
                 .env(SCENARIO, self.scenario)
-                .env(ME, me.to_string())
-                .env(N_PES, self.n_pes.to_string())
-                .env(PORT, port.to_string())
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider())
                 .env("RUST_BACKTRACE", "0")
-                .envs(self.env.iter().copied())
-                .stdin(if me == 0 {
-                    Stdio::from(OwnedFd::from(listener.try_clone()?))
-                } else {
-                    Stdio::null()
-                });
+                .envs(self.env.iter().copied());
             if let Some(memory) = self.memory {
                 command.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir());
             }
@@ -159,43 +125,21 @@ impl Job {
                 }
                 None => {}
             }
-            command.spawn()
+            Ok(command)
         };
-        let children: Vec<Child> = (0..self.n_pes).map(start).collect::<Result<_, _>>()?;
+        let commands = (0..self.n_pes).map(command).collect::<io::Result<Vec<_>>>()?;
         // With PE 0's end of it the port is closed, and who still wants to connect is told.
-        drop(listener);
-        let ended = wait(children);
-        for (pe, status) in ended.into_iter().enumerate() {
+        drop(meeting);
+        let is_long = needs::is_set("NVSHMEM_TEST_CYCLES");
+        let deadline = if is_long { LONG } else { DEADLINE };
+        // What becomes of the others when one has failed is for them to show.
+        let ended = launcher::run(commands, Limits { deadline, grace: deadline }, || Ok(()))?;
+        for (pe, Ended { end, .. }) in ended.into_iter().enumerate() {
             let expected = self.dies == Some(pe as u32);
-            match status {
-                None => return Err(format!("PE {pe} did not end").into()),
-                Some(status) if status.success() == expected => {
-                    return Err(format!("PE {pe}: {status}").into());
-                }
-                Some(_) => {}
+            if end == End::Killed || end.is_success() == expected {
+                return Err(format!("PE {pe} {end}").into());
             }
         }
         Ok(())
-    }
-}
-
-/// Waits for all; who is too late is killed, as are the rest once one has failed.
-fn wait(mut children: Vec<Child>) -> Vec<Option<ExitStatus>> {
-    let is_long = needs::is_set("NVSHMEM_TEST_CYCLES");
-    let end = Instant::now() + if is_long { LONG } else { DEADLINE };
-    loop {
-        let statuses: Vec<_> =
-            children.iter_mut().map(|child| child.try_wait().ok().flatten()).collect();
-        if statuses.iter().all(Option::is_some) {
-            return statuses;
-        }
-        if Instant::now() > end {
-            for child in &mut children {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-            return statuses;
-        }
-        thread::sleep(Duration::from_millis(5));
     }
 }

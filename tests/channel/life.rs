@@ -12,9 +12,9 @@ use nvshmem_transport_libfabric::channel::{Channel, Options};
 
 use test_support::held::Cycles;
 
-use super::launch::Place;
 use super::memory::{Heap, device, on_device, symmetric};
 use super::traffic::{bootstrap, options, producer};
+use launcher::Place;
 
 /// The proxy thread does not come back from a call. Who waits is told, and the channel ends.
 pub(crate) fn stuck(place: &Place) {

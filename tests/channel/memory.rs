@@ -9,7 +9,7 @@ use cuda::{Bound, Context, DEFAULT_LIBRARY, DeviceMemory, Driver, Ordinal};
 use libloading::os::unix::Library;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
-use super::launch::Place;
+use launcher::Place;
 
 /// What a job says of its memory; host memory where it says nothing.
 pub(crate) const MEMORY: &str = "CHANNEL_TEST_MEMORY";

@@ -10,8 +10,8 @@ use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
-use super::launch::Place;
 use super::memory::{Heap, load_early, local, symmetric};
+use launcher::Place;
 
 /// `NLF_CMP_GE` of the device header.
 pub(crate) const AT_LEAST: u32 = 3;
@@ -22,7 +22,7 @@ pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
     let Place { me, n_pes, address } = place.clone();
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
     let joined = match me {
-        0 => TcpBootstrap::center(options, place.listener()),
+        0 => TcpBootstrap::center(options, place.listener().expect("a socket as standard input")),
         _ => TcpBootstrap::join(options),
     };
     Box::new(joined.unwrap())

@@ -11,7 +11,7 @@ use nvshmem_abi::Layout;
 use serde::{Deserialize, Serialize};
 
 use crate::lab::namespace::Namespace;
-use crate::launcher::remote::Remote;
+use crate::launch::remote::Remote;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
 /// The plugin's variable of debug keys.

@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout};
 use std::time::Duration;
 
+use launcher::{poll, pollfd};
+
 /// The name of the standard streams, as a PE's way to the launcher.
 pub(crate) const STREAMS: &str = "-";
 
@@ -223,15 +225,4 @@ impl Write for Connection {
     fn flush(&mut self) -> io::Result<()> {
         either!(self, stream => stream.flush())
     }
-}
-
-pub(crate) fn pollfd(fd: RawFd, events: libc::c_short) -> libc::pollfd {
-    libc::pollfd { fd, events, revents: 0 }
-}
-
-/// Waits until one of the descriptors is ready, for ever if there is no limit. Whether any is; an interruption counts as not.
-pub(crate) fn poll(fds: &mut [libc::pollfd], limit: Option<Duration>) -> bool {
-    let limit = limit.map_or(-1, |limit| limit.as_millis() as i32);
-    // SAFETY: the pointer and the length are those of one slice, which lives through the call.
-    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit) > 0 }
 }

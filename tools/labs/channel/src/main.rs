@@ -20,7 +20,7 @@ use channel_check::bed::HeapAt;
 use channel_check::checks;
 use channel_check::image::PES;
 use channel_check::job::experts::{self, Size};
-use channel_check::job::launch::{Place, start, this_pe};
+use channel_check::job::launch::start;
 use channel_check::job::measures::Naming;
 use channel_check::job::pe::Job;
 use channel_check::job::{checks as job_checks, measures as job_measures};
@@ -29,6 +29,7 @@ use channel_check::machines::host::Host;
 use channel_check::machines::machine::{Machine, MachineError};
 use channel_check::measures::{self, Rate};
 use clap::{Parser, ValueEnum};
+use launcher::Place;
 use nvshmem_transport_libfabric::channel::MemoryLocation;
 
 /// Checks and measures the device channel.
@@ -104,14 +105,14 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), MachineError> {
-    let place = if options.job { this_pe() } else { None };
+    let place = if options.job { Place::of_process() } else { None };
     if options.job && place.is_none() {
         return start_jobs(options);
     }
     let machine: Box<dyn Machine> = if options.host {
         Box::new(Host { threads: 12 })
     } else {
-        match Gpu::open(place.map_or(0, |place| place.me)) {
+        match Gpu::open(place.as_ref().map_or(0, |place| place.me)) {
             Ok(gpu) => Box::new(gpu),
             Err(NoGpu::Absent(reason)) if !options.require_gpu => {
                 println!("skipped: no GPU to run on: {reason}");
@@ -121,7 +122,7 @@ fn run(options: &Options) -> Result<(), MachineError> {
         }
     };
     if let Some(place) = place {
-        return machine.with_device(&mut || pe(options, machine.as_ref(), place));
+        return machine.with_device(&mut || pe(options, machine.as_ref(), &place));
     }
     println!("on {}", machine.name());
     if !options.measures {
@@ -165,7 +166,7 @@ fn start_jobs(options: &Options) -> Result<(), MachineError> {
 }
 
 /// A PE's part of a job.
-fn pe(options: &Options, machine: &dyn Machine, place: Place) -> Result<(), MachineError> {
+fn pe(options: &Options, machine: &dyn Machine, place: &Place) -> Result<(), MachineError> {
     let job = Job::new(machine, place)?;
     let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
     let says = place.me == 0;

@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use launcher::End;
+
 use crate::counters::Traffic;
-use crate::launch::{Bootstrap, End, Ended};
+use crate::launch::{Bootstrap, Ended};
 
 /// What shows that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

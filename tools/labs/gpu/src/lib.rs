@@ -1,7 +1,7 @@
 //! Starts NVSHMEM programs on this machine's GPUs with every PE's traffic going through the transport
 //! that is tested, and prints what became of each, with its figures.
 //!
-//! [`launch`] and [`pmi`] start PEs of any NVSHMEM program, without MPI and without a process manager.
+//! [`launch`] starts PEs of any NVSHMEM program, without MPI and without a process manager.
 
 pub mod case;
 pub mod counters;
@@ -9,5 +9,4 @@ pub mod installation;
 pub mod launch;
 pub mod mps;
 pub mod options;
-pub mod pmi;
 pub mod run;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use launcher::{Limits, PrivateDir};
 use thiserror::Error;
 
 use crate::case::{Case, EXAMPLES, Outcome, PERFTESTS};
@@ -145,8 +146,7 @@ fn run(
         bootstrap: case.bootstrap,
         env,
         dir: dir.to_owned(),
-        deadline: Duration::from_secs(options.deadline),
-        grace: GRACE,
+        limits: Limits { deadline: Duration::from_secs(options.deadline), grace: GRACE },
     };
     let ended = job.run().map_err(told)?;
     Ok(case.judge(pes, &ended, dir))
@@ -281,25 +281,21 @@ fn start_mps(options: &Options, dir: &Path) -> Result<Option<Mps>, RunError> {
 /// Where outputs are written; removed at the end unless the user has named it.
 struct Scratch {
     dir: PathBuf,
-    keep: bool,
+    _own: Option<PrivateDir>,
 }
 
 impl Scratch {
     fn new(named: Option<&Path>) -> Result<Self, RunError> {
-        let own = || std::env::temp_dir().join(format!("nvshmem-gpu-run-{}", std::process::id()));
-        let dir = named.map_or_else(own, Path::to_owned);
+        let Some(dir) = named else {
+            let what = String::from("a temporary directory");
+            let own = PrivateDir::new("nvshmem-gpu-run");
+            let own = own.map_err(|source| RunError::Io { what, source })?;
+            return Ok(Self { dir: own.path().to_owned(), _own: Some(own) });
+        };
         let told = |source| RunError::Io { what: dir.display().to_string(), source };
-        fs::create_dir_all(&dir).map_err(told)?;
+        fs::create_dir_all(dir).map_err(told)?;
         // PEs may be started elsewhere.
-        let dir = fs::canonicalize(&dir).map_err(told)?;
-        Ok(Self { dir, keep: named.is_some() })
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if !self.keep {
-            let _ = fs::remove_dir_all(&self.dir);
-        }
+        let dir = fs::canonicalize(dir).map_err(told)?;
+        Ok(Self { dir, _own: None })
     }
 }

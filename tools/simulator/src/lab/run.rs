@@ -13,8 +13,8 @@ use super::experiment::{Event, Experiment, Run, Workload};
 use super::network::{Carried, Network, nic};
 use super::workload::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
 use super::{SCENARIO, raw, workload};
-use crate::launcher::launch::Told;
-use crate::launcher::report::JobReport;
+use crate::launch::launcher::Told;
+use crate::launch::report::JobReport;
 use crate::settings::JobSettings;
 
 /// How long PEs may take to end when one has failed. What they wait for has failed as well.

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel_producer::{AREAS, Form, KernelArgs};
+use launcher::Place;
 use nvshmem_transport_libfabric::channel::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
-use crate::job::launch::{Place, join};
+use crate::job::launch::join;
 use crate::machines::machine::{Machine, MachineError};
 use crate::machines::reach::copy_near;
 
@@ -59,9 +60,10 @@ impl<'m> Job<'m> {
     ///
     /// # Errors
     /// They do not come together.
-    pub fn new(machine: &'m dyn Machine, place: Place) -> Result<Self, MachineError> {
+    pub fn new(machine: &'m dyn Machine, place: &Place) -> Result<Self, MachineError> {
+        let (me, n_pes) = (place.me, place.n_pes);
         let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
-        Ok(Self { machine, me: place.me, n_pes: place.n_pes, meeting })
+        Ok(Self { machine, me, n_pes, meeting })
     }
 
     /// Every PE's bytes, one after the other; all have equally many.

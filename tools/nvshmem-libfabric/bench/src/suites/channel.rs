@@ -7,10 +7,8 @@
 //! the engine's shortest way, with a turn after every batch, until all are delivered.
 
 use std::fmt;
-use std::io::{self, Read};
-use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::io;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +18,7 @@ use engine::ids::Pe;
 use engine::lane::fast_path::{FastTransfer, NotStarted};
 use engine::port::{Desc, Direction, Local};
 use engine::state::batch::Batch;
+use launcher::{Limits, Meeting, Place, Stream};
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
@@ -41,6 +40,9 @@ const RINGS: u64 = 4;
 
 /// How long the proxy may take for a repeat on any machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a job may take beyond its rounds. Once a PE has failed, the other waits in vain.
+const LIMITS: Limits = Limits { deadline: Duration::from_secs(600), grace: Duration::ZERO };
 
 const SIDES: [Side; 2] = [Side::Channel, Side::Direct];
 
@@ -71,17 +73,17 @@ impl fmt::Display for Puts8 {
     }
 }
 
-/// One PE: `part` is its number, the port, the rounds and the least time of one.
+/// One PE: `part` is the number of rounds and the least time of one.
 pub(crate) fn process(part: &str) -> Result<(), BoxError> {
     let numbers: Vec<u64> = part.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-    let [me, port, rounds, least] = numbers[..] else {
-        return Err("four numbers are meant".into());
+    let [rounds, least] = numbers[..] else {
+        return Err("two numbers are meant".into());
     };
-    let address = format!("127.0.0.1:{port}");
-    let (me, patience) = (me as u32, Duration::from_secs(60));
-    let options = TcpOptions { address, me, n_pes: 2, job: 1, patience };
+    let place = Place::of_process().ok_or("it is no PE of a job")?;
+    let Place { me, n_pes, address } = place.clone();
+    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
     let bootstrap = match me {
-        0 => TcpBootstrap::center(options, io::stdin().as_fd().try_clone_to_owned()?.into())?,
+        0 => TcpBootstrap::center(options, place.listener()?)?,
         _ => TcpBootstrap::join(options)?,
     };
     let mut options = ChannelOptions::from_env()?;
@@ -243,35 +245,24 @@ pub(crate) fn measure(pace: &Pace, report: &mut Report) -> Result<(), BoxError> 
 }
 
 fn job(rounds: u32, least: Duration) -> Result<Rounds, BoxError> {
-    // PE 0 gets the socket itself, as its standard input.
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let port = listener.local_addr()?.port();
-    let start = |me: u32| -> Result<Child, BoxError> {
-        let part = format!("{me} {port} {rounds} {}", least.as_micros());
+    let meeting = Meeting::new(2)?;
+    let command = |me: u32| -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .env(PART, part)
+            .env(PART, format!("{rounds} {}", least.as_micros()))
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
-            .env("NVSHMEM_LIBFABRIC_DEBUG", "bootstrap_seconds=60")
-            .stdin(Stdio::null());
+            .env("NVSHMEM_LIBFABRIC_DEBUG", "bootstrap_seconds=60");
+        meeting.take_in(me, &mut command)?;
         if me == 0 {
-            command.stdin(OwnedFd::from(listener.try_clone()?));
             command.stdout(Stdio::piped());
         }
-        Ok(command.spawn()?)
+        Ok(command)
     };
-    let (mut first, mut second) = (start(0)?, start(1)?);
-    let mut said = String::new();
-    if let Some(stdout) = first.stdout.as_mut() {
-        stdout.read_to_string(&mut said)?;
+    let limits = Limits { deadline: LIMITS.deadline + 4 * least * rounds, ..LIMITS };
+    let ended = launcher::run([command(0)?, command(1)?], limits, || Ok(()))?;
+    if ended.iter().any(|pe| !pe.end.is_success()) {
+        return Err(format!("PE 0 {}, PE 1 {}", ended[0].end, ended[1].end).into());
     }
-    let (first, ended) = (first.wait()?, second.try_wait()?);
-    if !first.success() && ended.is_none() {
-        second.kill()?;
-    }
-    let second = second.wait()?;
-    if !first.success() || !second.success() {
-        return Err(format!("the PEs ended with {first} and {second}").into());
-    }
+    let said = ended[0].text(Stream::Out);
     Rounds::decode(&said).map_err(|e| format!("{e}: {said}").into())
 }

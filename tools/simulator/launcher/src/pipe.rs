@@ -1,37 +1,45 @@
-//! The launcher's end of a PE's standard output or error, read line by line.
+//! The launcher's end of a process's standard output or error, read line by line.
 
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use crate::launcher::report::Stream;
-use crate::socket::{poll, pollfd};
+use crate::poll::{poll, pollfd};
 
-trait ReadFd: Read + AsRawFd {}
-impl<T: Read + AsRawFd> ReadFd for T {}
+/// Which stream a line was printed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+trait ReadFd: Read + AsRawFd + Send {}
+impl<T: Read + AsRawFd + Send> ReadFd for T {}
 
 /// See the module.
-pub(super) struct Pipe {
+pub(crate) struct Pipe {
     stream: Stream,
     source: Box<dyn ReadFd>,
     partial: Vec<u8>,
 }
 
 impl Pipe {
-    pub(super) fn new(stream: Stream, source: impl Read + AsRawFd + 'static) -> Pipe {
+    pub(crate) fn new(stream: Stream, source: impl Read + AsRawFd + Send + 'static) -> Pipe {
         Pipe { stream, source: Box::new(source), partial: Vec::new() }
     }
 
-    pub(super) fn pollfd(&self) -> libc::pollfd {
+    pub(crate) fn pollfd(&self) -> libc::pollfd {
         pollfd(self.source.as_raw_fd(), libc::POLLIN)
     }
 
     /// Reads what is there. Returns whether more may come.
-    pub(super) fn read(&mut self, mut line: impl FnMut(Stream, String)) -> bool {
+    pub(crate) fn read(&mut self, mut line: impl FnMut(Stream, String)) -> bool {
         let mut fd = [self.pollfd()];
         let mut buffer = [0; 16 << 10];
         let mut open = true;
-        // Bounded, so that a PE that prints without end does not keep the launcher here.
+        // Bounded, so that a process that prints without end does not keep the launcher here.
         for _ in 0..64 {
             // The pipe blocks, so ask first.
             if !open || !poll(&mut fd, Some(Duration::ZERO)) {

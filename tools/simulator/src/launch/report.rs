@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use launcher::Stream;
+
 /// How a PE ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -38,15 +40,6 @@ impl fmt::Display for Outcome {
             Outcome::NotStarted(text) => write!(f, "could not be started: {text}"),
         }
     }
-}
-
-/// Which stream a line was printed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stream {
-    /// Standard output.
-    Out,
-    /// Standard error.
-    Err,
 }
 
 /// One PE's part in a [`JobReport`].

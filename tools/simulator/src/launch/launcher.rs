@@ -9,25 +9,25 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::launcher::coordinator::Coordinator;
-use crate::launcher::leftovers::Leftovers;
-use crate::launcher::link::Link;
-use crate::launcher::pipe::Pipe;
-use crate::launcher::remote::{Remote, shell};
-use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
-use crate::private_dir::PrivateDir;
+use launcher::{PrivateDir, Process, Stream, poll, pollfd};
+
+use crate::launch::coordinator::Coordinator;
+use crate::launch::leftovers::Leftovers;
+use crate::launch::link::Link;
+use crate::launch::remote::{Remote, shell};
+use crate::launch::report::{JobReport, Outcome, PeReport};
 use crate::settings::{JobSettings, is_setting};
-use crate::socket::{Connection, Listener, STREAMS, poll, pollfd};
+use crate::socket::{Connection, Listener, STREAMS};
 use crate::wire::{FromPe, ToPe};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
 /// tells earlier.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
+/// How long a PE that has ended is heard for what it has sent before.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What the launcher hears from a PE while the job runs.
@@ -133,11 +133,8 @@ struct Launcher<'a> {
 
 /// A PE's process and what has come from it.
 struct Pe {
-    child: Option<Child>,
-    pid: Option<u32>,
+    process: Option<Process>,
     link: Option<Link>,
-    pipes: Vec<Pipe>,
-    exit: Option<(ExitStatus, Instant)>,
     /// What the PE said of itself, or the launcher did to it.
     outcome: Option<Outcome>,
     /// Whether its end has been judged.
@@ -159,11 +156,8 @@ impl Launcher<'_> {
             command.current_dir(dir.path());
         }
         let mut state = Pe {
-            child: None,
-            pid: None,
+            process: None,
             link: None,
-            pipes: Vec::new(),
-            exit: None,
             outcome: None,
             settled: false,
             output: Vec::new(),
@@ -173,15 +167,11 @@ impl Launcher<'_> {
             if let Some(remote) = remote {
                 self.strangers.extend(self.becomes_pe(pe, remote, &mut child)?);
             }
-            Ok(child)
+            Ok(Process::from(child))
         });
         match started {
-            Ok(mut child) => {
-                let out = child.stdout.take().map(|p| Pipe::new(Stream::Out, p));
-                let err = child.stderr.take().map(|p| Pipe::new(Stream::Err, p));
-                state.pipes = out.into_iter().chain(err).collect();
-                state.pid = Some(child.id());
-                state.child = Some(child);
+            Ok(process) => {
+                state.process = Some(process);
                 self.pes.push(state);
             }
             Err(e) => {
@@ -245,7 +235,8 @@ impl Launcher<'_> {
     }
 
     fn serve(&mut self) {
-        while !self.pes.iter().all(|pe| pe.settled && pe.pipes.is_empty()) {
+        let may_print = |pe: &Pe| pe.process.as_ref().is_some_and(Process::may_print);
+        while !self.pes.iter().all(|pe| pe.settled && !may_print(pe)) {
             self.wait_for_input();
             self.accept();
             for pe in 0..self.pes.len() {
@@ -263,7 +254,7 @@ impl Launcher<'_> {
         fds.extend(self.strangers.iter().flat_map(Link::pollfds));
         for pe in &self.pes {
             fds.extend(pe.link.iter().filter(|link| link.is_open()).flat_map(Link::pollfds));
-            fds.extend(pe.pipes.iter().map(|p| p.pollfd()));
+            fds.extend(pe.process.iter().flat_map(Process::pollfds));
         }
         poll(&mut fds, Some(TICK));
     }
@@ -296,27 +287,22 @@ impl Launcher<'_> {
 
     fn read_pipes(&mut self, index: usize) {
         let forward = self.settings.forward_output;
-        let pe = &mut self.pes[index];
-        let late = pe.exit.is_some_and(|(_, when)| when.elapsed() > DRAIN);
-        let output = &mut pe.output;
-        pe.pipes.retain_mut(|pipe| {
-            let open = pipe.read(|stream, line| {
-                if forward {
-                    match stream {
-                        Stream::Out => println!("[PE {index}] {line}"),
-                        Stream::Err => eprintln!("[PE {index}] {line}"),
-                    }
+        let Pe { process: Some(process), output, .. } = &mut self.pes[index] else { return };
+        process.read(|stream, line| {
+            if forward {
+                match stream {
+                    Stream::Out => println!("[PE {index}] {line}"),
+                    Stream::Err => eprintln!("[PE {index}] {line}"),
                 }
-                output.push((stream, line));
-            });
-            open && !late
+            }
+            output.push((stream, line));
         });
     }
 
     fn read_link(&mut self, pe: usize) {
         let Some(link) = &mut self.pes[pe].link else { return };
         link.read();
-        let process = self.pes[pe].pid.unwrap_or_default();
+        let process = self.pes[pe].process.as_ref().map(Process::id).unwrap_or_default();
         while let Some(message) = self.pes[pe].link.as_mut().and_then(Link::next) {
             match message {
                 FromPe::Hello(_) => {}
@@ -360,16 +346,13 @@ impl Launcher<'_> {
     /// Notices the end of a process and judges it, after everything it said has been read.
     fn reap(&mut self, index: usize) {
         let pe = &mut self.pes[index];
-        if pe.settled {
+        let Some(process) = pe.process.as_mut().filter(|_| !pe.settled) else { return };
+        let is_news = process.is_running();
+        let Some((status, when)) = process.exit() else { return };
+        // Judged on a later turn: its last words may still be in the socket.
+        if is_news {
             return;
         }
-        let Some((status, when)) = pe.exit else {
-            if let Some(Ok(Some(status))) = pe.child.as_mut().map(Child::try_wait) {
-                // Judged on a later turn: its last words may still be in the socket.
-                pe.exit = Some((status, Instant::now()));
-            }
-            return;
-        };
         if pe.link.as_ref().is_some_and(Link::is_open) && when.elapsed() < DRAIN {
             return;
         }
@@ -413,14 +396,14 @@ impl Launcher<'_> {
 
     fn kill_all(&mut self, outcome: fn(String) -> Outcome) {
         for (index, pe) in self.pes.iter_mut().enumerate() {
-            let Some(child) = pe.child.as_mut().filter(|_| pe.exit.is_none()) else { continue };
+            let running = |process: &&mut Process| process.is_running();
+            let Some(process) = pe.process.as_mut().filter(running) else { continue };
             // The second time the kill has been sent and the end is on its way.
             if matches!(pe.outcome, Some(Outcome::TimedOut(_) | Outcome::Stopped(_))) {
                 continue;
             }
-            self.leftovers.note_mapped(child.id());
-            // It fails only for a process that has just ended.
-            let _ = child.kill();
+            self.leftovers.note_mapped(process.id());
+            process.kill();
             if self.settings.remote_of_pe.contains_key(&(index as u32)) {
                 // What was killed may be what has started the PE only. Its input is closed, by which it ends.
                 pe.link = None;
@@ -453,7 +436,8 @@ impl Launcher<'_> {
     }
 
     fn into_report(self) -> JobReport {
-        let pids: Vec<u32> = self.pes.iter().filter_map(|pe| pe.pid).collect();
+        let processes = self.pes.iter().filter_map(|pe| pe.process.as_ref());
+        let pids: Vec<u32> = processes.map(Process::id).collect();
         let leftovers = self.leftovers.remove(&pids);
         let pes = (0..).zip(self.pes).map(|(pe, state)| PeReport {
             pe,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::launcher::remote::BEGINS;
+use crate::launch::remote::BEGINS;
 use crate::socket::Connection;
 use crate::wire::{Frames, FromPe, ToPe, encode};
 

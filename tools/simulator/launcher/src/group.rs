@@ -1,0 +1,185 @@
+//! The processes of a job, run to their end: one that fails, or a deadline, ends the others.
+
+use std::fmt;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use crate::pipe::Stream;
+use crate::poll::poll;
+use crate::process::{Process, dies_with_launcher};
+
+/// How often ends of processes are looked at, and what is served besides.
+const TICK: Duration = Duration::from_millis(2);
+
+/// How long a job may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// What is left is killed after so long.
+    pub deadline: Duration,
+    /// When one process has failed, the others are killed after so long.
+    pub grace: Duration,
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By a signal that was not ours.
+    Signalled(i32),
+    /// Killed by us, when its time was over.
+    Killed,
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// How.
+    pub end: End,
+    /// When, since the job's start.
+    pub after: Duration,
+    /// What it has printed into pipes, line by line.
+    pub output: Vec<(Stream, String)>,
+}
+
+/// A process and what is known of it.
+struct Watched {
+    process: Process,
+    output: Vec<(Stream, String)>,
+    end: Option<(End, Duration)>,
+}
+
+/// Starts the commands, and waits until all have ended. `serve` is called again and again meanwhile,
+/// and must not wait. A process that fails is no error of this.
+///
+/// # Errors
+/// One cannot be started, or that of `serve`. The others are killed then.
+pub fn run(
+    commands: impl IntoIterator<Item = Command>,
+    limits: Limits,
+    mut serve: impl FnMut() -> io::Result<()>,
+) -> io::Result<Vec<Ended>> {
+    let started = Instant::now();
+    let watch = |mut command: Command| {
+        dies_with_launcher(&mut command);
+        let process = Process::start(&mut command)?;
+        Ok(Watched { process, output: Vec::new(), end: None })
+    };
+    let mut all = commands.into_iter().map(watch).collect::<io::Result<Vec<Watched>>>()?;
+    let mut kill_at = started + limits.deadline;
+    let (mut failed, mut is_killed) = (false, false);
+    while all.iter().any(|one| one.end.is_none() || one.process.may_print()) {
+        let mut fds: Vec<_> = all.iter().flat_map(|one| one.process.pollfds()).collect();
+        poll(&mut fds, Some(TICK));
+        serve()?;
+        for one in &mut all {
+            let Watched { process, output, end } = one;
+            process.read(|stream, line| output.push((stream, line)));
+            let (None, Some((status, when))) = (*end, process.exit()) else { continue };
+            let ended = if is_killed { End::Killed } else { End::of(status) };
+            *end = Some((ended, when - started));
+            if !status.success() && !failed {
+                failed = true;
+                kill_at = kill_at.min(Instant::now() + limits.grace);
+            }
+        }
+        if !is_killed && Instant::now() >= kill_at {
+            is_killed = true;
+            all.iter_mut().filter(|one| one.end.is_none()).for_each(|one| one.process.kill());
+        }
+    }
+    let ended = all.into_iter().map(|one| {
+        let (end, after) = one.end.unwrap_or((End::Killed, Duration::ZERO));
+        Ended { end, after, output: one.output }
+    });
+    Ok(ended.collect())
+}
+
+impl Ended {
+    /// What it has printed on one stream.
+    pub fn text(&self, stream: Stream) -> String {
+        let of_it = self.output.iter().filter(|(of, _)| *of == stream);
+        of_it.map(|(_, line)| format!("{line}\n")).collect()
+    }
+}
+
+impl End {
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => End::Exited(code),
+            (None, signal) => End::Signalled(signal.unwrap_or(0)),
+        }
+    }
+
+    /// Whether it was successful.
+    pub fn is_success(self) -> bool {
+        self == End::Exited(0)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exited(status) => write!(f, "ended with status {status}"),
+            End::Signalled(signal) => write!(f, "ended by signal {signal}"),
+            End::Killed => write!(f, "was killed when its time was over"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ends(scripts: &[&str], limits: Limits) -> Vec<End> {
+        let ended = run(scripts.iter().map(|script| sh(script)), limits, || Ok(())).unwrap();
+        ended.iter().map(|one| one.end).collect()
+    }
+
+    #[test]
+    fn all_that_is_printed_is_had_by_process_and_stream() {
+        let limits = Limits { deadline: LONG, grace: LONG };
+        let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
+        let ended = run(scripts, limits, || Ok(())).unwrap();
+        assert_eq!((ended[0].end, ended[1].end), (End::Exited(3), End::Exited(0)));
+        assert_eq!(ended[0].text(Stream::Out).lines().count(), 50_000);
+        assert_eq!(ended[0].text(Stream::Err), "x\n");
+        assert_eq!(ended[1].text(Stream::Out), "a\nb\n", "a last line without an end is one");
+    }
+
+    #[test]
+    fn one_that_fails_ends_the_others_after_the_grace() {
+        let now = Limits { deadline: LONG, grace: Duration::ZERO };
+        assert_eq!(ends(&["exec sleep 1000", "exit 7"], now), [End::Killed, End::Exited(7)]);
+        let died = ["exec sleep 1000", "kill -KILL $$"];
+        assert_eq!(ends(&died, now), [End::Killed, End::Signalled(libc::SIGKILL)]);
+        // In time for a last word.
+        let later = Limits { grace: LONG, ..now };
+        assert_eq!(ends(&["read x; exit 5", "exit 7"], later), [End::Exited(5), End::Exited(7)]);
+    }
+
+    #[test]
+    fn none_outlives_the_deadline_or_what_keeps_the_job_from_going_on() {
+        let soon = Limits { deadline: Duration::from_millis(50), grace: LONG };
+        assert_eq!(ends(&["exec sleep 1000", "exit 0"], soon), [End::Killed, End::Exited(0)]);
+        let limits = Limits { deadline: LONG, grace: LONG };
+        let error =
+            run([sh("exec sleep 1000")], limits, || Err(io::Error::other("no"))).unwrap_err();
+        assert_eq!(error.to_string(), "no");
+        let missing = [sh("exec sleep 1000"), Command::new("/nonexistent/program")];
+        let error = run(missing, limits, || Ok(())).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/program cannot be started"), "{error}");
+    }
+}
