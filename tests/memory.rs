@@ -62,7 +62,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         max_segment: 1 << 20,
         depth: 256,
         needs_desc: false,
-        remote_data: true,
+        immediate_data: true,
         longest_message: MAX_MESSAGE,
     };
 
@@ -134,7 +134,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     let before = BYTES.load(Ordering::Relaxed);
     for pe in 0..PEERS {
         let marks = Marks::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
-        fabric.forge_remote_data(Pe(0), RailId(0), marks.of_mine(Pe(0), Tag::FIRST));
+        fabric.forge_immediate_data(Pe(0), RailId(0), marks.of_mine(Pe(0), Tag::FIRST));
         lane.progress().unwrap();
     }
     let counts = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;

@@ -8,8 +8,8 @@ use engine::port::Addressing;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
 use engine::wire::message::{
-    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, Plain, Spot, Tag,
-    Ticket, VERSION, WireError, eager_in,
+    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, Plain, RequestId,
+    Spot, Tag, VERSION, WireError, eager_in,
 };
 use engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
 use engine::wire::seal::Seal;
@@ -24,9 +24,9 @@ enum Owned {
     Plain(Body<'static>),
     PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
     Put { to: Spot, payload: Vec<u8> },
-    Pull { to: Spot, from: Exposure, ticket: Ticket, brought: Vec<u8> },
-    Loaded { ticket: Ticket, payload: Vec<u8> },
-    Refused { ticket: Ticket, why: String },
+    Pull { to: Spot, from: Exposure, request_id: RequestId, brought: Vec<u8> },
+    Loaded { request_id: RequestId, payload: Vec<u8> },
+    Refused { request_id: RequestId, why: String },
     RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
     Probe { rail: RailId, remote: RailId, number: u32, address: Vec<u8> },
     Keys { slot: u32, stamp: u64, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
@@ -40,18 +40,18 @@ impl Owned {
                 Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
             }
             Owned::Put { to, payload } => Body::Staged(Staged::Put { to: *to, payload }),
-            Owned::Pull { to, from, ticket, brought } => Body::Staged(Staged::Pull {
+            Owned::Pull { to, from, request_id, brought } => Body::Staged(Staged::Pull {
                 to: *to,
                 from: *from,
                 len: brought.len() as u32,
-                ticket: *ticket,
+                request_id: *request_id,
                 brought: Some(brought),
             }),
-            Owned::Loaded { ticket, payload } => {
-                Body::Staged(Staged::Loaded { ticket: *ticket, payload })
+            Owned::Loaded { request_id, payload } => {
+                Body::Staged(Staged::Loaded { request_id: *request_id, payload })
             }
-            Owned::Refused { ticket, why } => {
-                Body::Staged(Staged::Refused { ticket: *ticket, why })
+            Owned::Refused { request_id, why } => {
+                Body::Staged(Staged::Refused { request_id: *request_id, why })
             }
             Owned::RailIs { rail, generation, cause, address } => Body::Rails(Rails::RailIs {
                 rail: *rail,
@@ -106,9 +106,9 @@ fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     )
 }
 
-/// A ticket of a message with this number, or of its answer.
-fn ticket(seq: u32) -> impl Strategy<Value = Ticket> {
-    any::<u32>().prop_map(move |slot| Ticket { slot, seq: Seq(seq) })
+/// A request id of a message with this number, or of its answer.
+fn request_id(seq: u32) -> impl Strategy<Value = RequestId> {
+    any::<u32>().prop_map(move |slot| RequestId { slot, seq: Seq(seq) })
 }
 
 /// What goes with its signal in one message: of any rail, or of those for long ones.
@@ -125,11 +125,13 @@ fn body(seq: u32) -> impl Strategy<Value = Owned> {
         Just(Owned::Plain(Body::Ack)),
         Just(Owned::Plain(Body::AckRequest)),
         (spot(), atomic(false)).prop_map(|(at, atomic)| Owned::Plain(Body::Atomic { at, atomic })),
-        (spot(), atomic(true), ticket(seq), 0u8..16).prop_map(|(at, atomic, ticket, place)| {
-            Owned::Plain(Body::Fetch { at, atomic, ticket, place })
-        }),
-        (ticket(seq), any::<u64>())
-            .prop_map(|(ticket, value)| Owned::Plain(Body::Reply { ticket, value })),
+        (spot(), atomic(true), request_id(seq), 0u8..16).prop_map(
+            |(at, atomic, request_id, place)| {
+                Owned::Plain(Body::Fetch { at, atomic, request_id, place })
+            }
+        ),
+        (request_id(seq), any::<u64>())
+            .prop_map(|(request_id, value)| Owned::Plain(Body::Reply { request_id, value })),
         (spot(), atomic(false), spot(), payload())
             .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
         (spot(), atomic(false), any::<u16>(), any::<u32>()).prop_map(
@@ -154,8 +156,8 @@ fn rails() -> impl Strategy<Value = Owned> {
             .prop_map(move |(rail, generation)| plain(Rails::Reset { rail, generation })),
         (rail(), number())
             .prop_map(move |(rail, generation)| plain(Rails::Heard { rail, generation })),
-        (any::<u32>().prop_flat_map(ticket), any::<u8>())
-            .prop_map(move |(ticket, place)| plain(Rails::ReplyAgain { ticket, place })),
+        (any::<u32>().prop_flat_map(request_id), any::<u8>())
+            .prop_map(move |(request_id, place)| plain(Rails::ReplyAgain { request_id, place })),
         (rail(), rail(), number(), vec(any::<u8>(), 0..=MAX_TOLD_ADDRESS)).prop_map(
             |(rail, remote, number, address)| Owned::Probe { rail, remote, number, address }
         ),
@@ -181,28 +183,34 @@ fn exposure() -> impl Strategy<Value = Exposure> {
 /// Everything about staged memory.
 fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     let plain = |staged| Owned::Plain(Body::Staged(staged));
-    let ticket = || ticket(seq);
+    let request_id = || request_id(seq);
     // Of a request that the message answers.
-    let answered = || any::<u32>().prop_flat_map(self::ticket);
+    let answered = || any::<u32>().prop_flat_map(self::request_id);
     let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
     prop_oneof![
         (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
-        (spot(), exposure(), 1..=u32::MAX, ticket()).prop_map(move |(to, from, len, ticket)| {
-            plain(Staged::Pull { to, from, len, ticket, brought: None })
-        }),
-        (spot(), exposure(), ticket(), vec(any::<u8>(), 1..=most_brought(MAX_LONG_MESSAGE)))
-            .prop_map(|(to, from, ticket, brought)| Owned::Pull { to, from, ticket, brought }),
-        answered().prop_map(move |ticket| plain(Staged::Pulled { ticket })),
-        (spot(), 1..=u32::MAX, ticket()).prop_map(move |(from, len, ticket)| plain(Staged::Ask {
-            from,
-            len,
-            ticket
-        })),
-        (answered(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
+        (spot(), exposure(), 1..=u32::MAX, request_id()).prop_map(
+            move |(to, from, len, request_id)| {
+                plain(Staged::Pull { to, from, len, request_id, brought: None })
+            }
+        ),
+        (spot(), exposure(), request_id(), vec(any::<u8>(), 1..=most_brought(MAX_LONG_MESSAGE)))
+            .prop_map(|(to, from, request_id, brought)| Owned::Pull {
+                to,
+                from,
+                request_id,
+                brought
+            }),
+        answered().prop_map(move |request_id| plain(Staged::Pulled { request_id })),
+        (spot(), 1..=u32::MAX, request_id())
+            .prop_map(move |(from, len, request_id)| plain(Staged::Ask { from, len, request_id })),
+        (answered(), payload())
+            .prop_map(|(request_id, payload)| Owned::Loaded { request_id, payload }),
         (answered(), exposure())
-            .prop_map(move |(ticket, from)| plain(Staged::Exposed { ticket, from })),
-        (answered(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
-        answered().prop_map(move |ticket| plain(Staged::Release { ticket })),
+            .prop_map(move |(request_id, from)| plain(Staged::Exposed { request_id, from })),
+        (answered(), "[ -~]{0,232}")
+            .prop_map(|(request_id, why)| Owned::Refused { request_id, why }),
+        answered().prop_map(move |request_id| plain(Staged::Release { request_id })),
         (any::<(u32, u64, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
             |((slot, stamp, base, virtually), first, beyond, n)| {
                 vec(any::<u8>(), 8 * n).prop_map(move |keys| Owned::Keys {
@@ -591,12 +599,12 @@ fn a_payload_is_as_long_as_its_message_says_and_fits() {
 
 #[test]
 fn nobody_asks_for_no_bytes() {
-    let ticket = Ticket { slot: 1, seq: Seq(2) };
+    let request_id = RequestId { slot: 1, seq: Seq(2) };
     let to = Spot { slot: 1, offset: 8 };
     let from = Exposure { slot: 1, stamp: 2, offset: 8 };
     for (len, sound) in [(0, false), (1, true)] {
-        let pull = Staged::Pull { to, from, len, ticket, brought: None };
-        for staged in [pull, Staged::Ask { from: to, len, ticket }] {
+        let pull = Staged::Pull { to, from, len, request_id, brought: None };
+        for staged in [pull, Staged::Ask { from: to, len, request_id }] {
             let packet = encode((1, 2, 3), Body::Staged(staged));
             let decoded = Message::decode(packet.bytes());
             assert_eq!(decoded.is_ok(), sound, "{staged:?}");
@@ -636,10 +644,10 @@ fn a_refusal_is_cut_between_characters() {
         ("x".repeat(MAX_PAYLOAD + 1), MAX_PAYLOAD),
         (format!("{}ä", "x".repeat(MAX_PAYLOAD - 1)), MAX_PAYLOAD - 1),
     ];
-    let ticket = Ticket { slot: 1, seq: Seq(2) };
+    let request_id = RequestId { slot: 1, seq: Seq(2) };
     for (why, fits) in cases {
-        let packet = encode((1, 2, 3), Body::Staged(Staged::Refused { ticket, why: &why }));
-        let told = Body::Staged(Staged::Refused { ticket, why: &why[..fits] });
+        let packet = encode((1, 2, 3), Body::Staged(Staged::Refused { request_id, why: &why }));
+        let told = Body::Staged(Staged::Refused { request_id, why: &why[..fits] });
         assert_eq!(Message::decode(packet.bytes()).unwrap().body, told);
     }
 }

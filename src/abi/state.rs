@@ -30,7 +30,7 @@ struct Block {
     /// First, so that the host's pointer is a pointer to the block.
     transport: AnyLayout,
     major: Major,
-    /// Of the proxy thread, once it may turn. It ends before the job.
+    /// Of the proxy thread, once it may run. It ends before the job.
     heartbeat: OnceLock<Heartbeat>,
     job: Job,
     /// What `device_pci_paths` points to.
@@ -149,7 +149,7 @@ pub(crate) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
     unsafe { &(*transport.cast::<Block>()).job }
 }
 
-/// Has a thread look from here on whether the proxy thread of a connected transport turns.
+/// Has a thread look from here on whether the proxy thread of a connected transport iterations.
 ///
 /// # Safety
 /// Alive.

@@ -30,14 +30,14 @@ use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use ofi::{fork, signals};
 
-/// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
+/// What the proxy thread may take to serve a user thread: its iterations are short, but for calls that wait for
 /// room.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Between two looks for an answer, at least and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
 
-/// What an end adds to the deadline of what is drained: the proxy thread's turn.
+/// What an end adds to the deadline of what is drained: the proxy thread's iteration.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// What collectives, and changes of the table of regions, are under.
@@ -59,7 +59,7 @@ pub struct Channel {
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
     thread: Option<JoinHandle<()>>,
-    /// Looks whether that thread turns. It is gone before `state`, of which it has a part.
+    /// Looks whether that thread runs. It is gone before `state`, of which it has a part.
     heartbeat: Option<Heartbeat>,
     drain: Duration,
     drained: OnceLock<Result<(), Arc<ChannelError>>>,
@@ -260,7 +260,7 @@ impl Channel {
         Ok(self.serial_here()?.bootstrap.barrier()?)
     }
 
-    /// For benches and tests: runs a function in the proxy thread, between two of its turns, and waits for it.
+    /// For benches and tests: runs a function in the proxy thread, between two of its iterations, and waits for it.
     ///
     /// # Errors
     /// The thread has ended.
@@ -326,7 +326,7 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
-        // Also when something has failed: peers may still need this PE's turns, and wait for it here.
+        // Also when something has failed: peers may still need this PE's iterations, and wait for it here.
         let met = match with_others {
             true => self.serial().bootstrap.barrier().map_err(ChannelError::from),
             false => Ok(()),

@@ -55,12 +55,12 @@ impl Pump {
         self.shared.set_region(0, shown, 1)
     }
 
-    /// One turn. Whether it took something.
+    /// One iteration. Whether it took something.
     ///
     /// # Errors
     /// What a descriptor asked for cannot be.
     #[inline(never)]
-    pub fn turn<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, String> {
+    pub fn iterate<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, String> {
         let any = self.consumer.take(lane).map_err(|Failed { why, .. }| why)?;
         lane.progress().map_err(|error| error.to_string())?;
         self.consumer.retire(lane, |_| Ok::<(), String>(()))?;

@@ -36,7 +36,7 @@ pub(crate) struct Connected {
     pub(crate) report: Report,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
-    /// The proxy thread's turns.
+    /// The proxy thread's iterations.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -50,7 +50,7 @@ struct ProxyLane {
     lane: Lane<OfiPort>,
     /// Whether progress of the host lane is ours to make.
     drives_host: bool,
-    /// Whether idle turns give up the core.
+    /// Whether idle iterations give up the core.
     yields: bool,
     idle: u32,
 }
@@ -126,14 +126,14 @@ impl Connected {
         unsafe { &raw mut (*self.proxy.get()).lane }
     }
 
-    /// One turn of the proxy thread's loop.
+    /// One iteration of the proxy thread's loop.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline]
     pub(crate) unsafe fn progress(&self) -> Result<(), EngineError> {
         // SAFETY: the caller's promise.
-        let busy = unsafe { self.turn() }?;
+        let busy = unsafe { self.iterate() }?;
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         if proxy.yields && is_idle(&mut proxy.idle, busy) {
@@ -147,7 +147,7 @@ impl Connected {
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline(always)]
-    pub(crate) unsafe fn turn(&self) -> Result<bool, EngineError> {
+    pub(crate) unsafe fn iterate(&self) -> Result<bool, EngineError> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         self.pulse.beat();

@@ -1,6 +1,6 @@
-//! The heartbeat of a proxy thread: another thread looks whether it still turns.
+//! The heartbeat of a proxy thread: another thread looks whether it still runs.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the turns. A thread that does not come back
+//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations. A thread that does not come back
 //! from a call of the provider's, or of CUDA's driver, makes none, and would be silent.
 
 use std::fmt;
@@ -22,14 +22,14 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// Between two looks for sockets, at most.
 const RARELY: Duration = Duration::from_secs(30);
 
-/// The turns of a proxy thread: each counts twice, when it begins and when it is over.
+/// The iterations of a proxy thread: each counts twice, when it begins and when it is over.
 ///
 /// Only that thread changes it, so it needs no atomic addition. It orders nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse(AtomicU64);
 
 impl Pulse {
-    /// A turn begins, or is over.
+    /// A iteration begins, or is over.
     #[inline(always)]
     pub(crate) fn beat(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -40,12 +40,12 @@ impl Pulse {
     }
 }
 
-/// A proxy thread that does not turn.
+/// A proxy thread that does not iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
     /// For how long.
     pub(crate) seconds: u64,
-    /// It has begun a turn, and has not come back.
+    /// It has begun a iteration, and has not come back.
     inside: bool,
     /// The deadline is over.
     pub(crate) fails: bool,
@@ -54,10 +54,12 @@ pub(crate) struct Still {
 impl fmt::Display for Still {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seconds, inside, .. } = self;
-        write!(f, "the proxy thread has not made a turn for {seconds} s: ")?;
+        write!(f, "the proxy thread has not made an iteration for {seconds} s: ")?;
         f.write_str(match inside {
             true => "a call of the provider's or of CUDA's driver does not come back",
-            false => "a call of the provider's or of CUDA's driver does not come back, or nobody turns it",
+            false => {
+                "a call of the provider's or of CUDA's driver does not come back, or nobody runs it"
+            }
         })?;
         f.write_str("; nothing that this process sends or receives moves meanwhile (a stack of the thread tells where it is)")
     }
@@ -83,7 +85,7 @@ impl Watch {
 
     /// Looks at the count, so long after the last time. What there is to say, if there is.
     fn look(&mut self, count: u64, since: Duration) -> Option<Still> {
-        // The first turn may be long in coming: a program has much to do before.
+        // The first iteration may be long in coming: a program has much to do before.
         if count != self.last || count == 0 {
             *self = Self { last: count, ..Self::new(self.warn_after, self.fail_after) };
             return None;
@@ -154,7 +156,7 @@ impl Heartbeat {
         };
         let thread = signals::spawn("nvshmem-watch", look);
         if let Err(error) = &thread {
-            debug!(target: logging::PROXY, "nobody looks whether the proxy thread turns: {error}");
+            debug!(target: logging::PROXY, "nobody looks whether the proxy thread runs: {error}");
         }
         Self { over, thread: thread.ok() }
     }
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!((0..2).filter_map(|_| watch.look(8, STEPS)).count(), 0);
         let still = watch.look(8, STEPS).unwrap();
         assert_eq!(still, Still { seconds: 3, inside: false, fails: false });
-        assert!(still.to_string().contains("nobody turns it"));
+        assert!(still.to_string().contains("nobody runs it"));
     }
 
     #[test]

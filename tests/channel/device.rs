@@ -124,7 +124,7 @@ pub(crate) fn lives(place: &Place) {
     }
 }
 
-/// Signals, few bytes with a signal, and fetched words, which no NIC carries out: the same for memory that NICs reach and for
+/// Signals, few bytes with a signal, and fetched words, which no NIC executes: the same for memory that NICs reach and for
 /// what is staged.
 pub(crate) fn words(place: &Place) {
     const ROUNDS: u64 = 60;

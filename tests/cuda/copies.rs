@@ -59,7 +59,7 @@ fn sizes() {
             bed.write(device, &vec![0xee; len + 3 * MARGIN]);
             fill(up.addr() + offset, &bytes);
             let direction = Direction::ToDevice;
-            let there = Transfer { direction, range: &range, addr, chunk: &up, offset, len };
+            let there = Transfer { direction, range: &range, addr, bounce: &up, offset, len };
             one(&mut engine, &there);
             let seen = bed.read(device, len + 3 * MARGIN);
             let (before, behind) = (&seen[..MARGIN + at], &seen[MARGIN + at + len..]);
@@ -69,7 +69,7 @@ fn sizes() {
             fill(down.addr(), &vec![0x11; len + 3 * MARGIN]);
             let back = Transfer {
                 direction: Direction::FromDevice,
-                chunk: &down,
+                bounce: &down,
                 offset: MARGIN + offset,
                 ..there
             };
@@ -108,13 +108,13 @@ fn borders() {
             direction: Direction::ToDevice,
             range: &range,
             addr,
-            chunk: &up,
+            bounce: &up,
             offset: 0,
             len,
         };
         one(&mut engine, &there);
         assert!(bed.read(addr, len) == bytes, "{len} bytes to {}", addr - heap);
-        let back = Transfer { direction: Direction::FromDevice, chunk: &down, ..there };
+        let back = Transfer { direction: Direction::FromDevice, bounce: &down, ..there };
         one(&mut engine, &back);
         assert!(peek(down.addr(), len) == bytes, "{len} bytes from {}", addr - heap);
     }
@@ -141,19 +141,19 @@ fn kinds() {
         memory.push((heap, 2 * GRANULARITY, Kind::HostNumaDeviceOnly));
     }
     let mut pool = bed.pool(2 * GRANULARITY, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(1);
     for (addr, len, kind) in memory {
         let range = bed.range(addr, len);
         assert_eq!(range.kind(), kind);
         let bytes = pattern(len, len);
-        fill(chunk.addr(), &bytes);
+        fill(bounce.addr(), &bytes);
         let direction = Direction::ToDevice;
-        let there = Transfer { direction, range: &range, addr, chunk: &chunk, offset: 0, len };
+        let there = Transfer { direction, range: &range, addr, bounce: &bounce, offset: 0, len };
         one(&mut engine, &there);
-        fill(chunk.addr(), &vec![0; len]);
+        fill(bounce.addr(), &vec![0; len]);
         one(&mut engine, &Transfer { direction: Direction::FromDevice, ..there });
-        assert!(peek(chunk.addr(), len) == bytes, "{kind}");
+        assert!(peek(bounce.addr(), len) == bytes, "{kind}");
     }
 }
 
@@ -168,7 +168,7 @@ fn many() {
     let device = bed.alloc(room);
     let range = bed.range(device, room);
     let mut pool = bed.pool(LEN, DEPTH);
-    let chunks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+    let bounces: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
     let mut engine = bed.engine(DEPTH);
     assert_eq!(engine.depth(), DEPTH);
     let mut bytes = Vec::new();
@@ -177,18 +177,18 @@ fn many() {
     while polled < 4 * DEPTH as u64 {
         if next < 4 * DEPTH as u64 {
             let index = next as usize;
-            let chunk = &chunks[index % DEPTH];
+            let bounce = &bounces[index % DEPTH];
             let ours = pattern(LEN, index);
             let transfer = Transfer {
                 direction: Direction::ToDevice,
                 range: &range,
                 addr: device + index * LEN,
-                chunk,
+                bounce,
                 offset: 0,
                 len: LEN,
             };
             if engine.in_flight() < DEPTH {
-                fill(chunk.addr(), &ours);
+                fill(bounce.addr(), &ours);
             }
             match engine.start(&transfer) {
                 Ok(ticket) => {
@@ -220,17 +220,17 @@ fn ordered_words() {
     let heap = bed.heap(2);
     let range = bed.range(heap, 2 * GRANULARITY);
     let mut pool = bed.pool(1 << 20, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(8);
     let signal = heap + GRANULARITY + 64;
     for round in 1..50_u64 {
         let bytes = pattern(1 << 20, round as usize);
-        fill(chunk.addr(), &bytes);
+        fill(bounce.addr(), &bytes);
         let copy = Transfer {
             direction: Direction::ToDevice,
             range: &range,
             addr: heap + GRANULARITY - (1 << 19),
-            chunk: &chunk,
+            bounce: &bounce,
             offset: 0,
             len: 1 << 20,
         };
@@ -250,14 +250,14 @@ fn no_allocation() {
     let heap = bed.heap(2);
     let range = bed.range(heap, 2 * GRANULARITY);
     let mut pool = bed.pool(8192, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(4);
     let word = Word { range: &range, addr: heap + 8, width: Width::Four };
     let before = allocations();
     for direction in [Direction::ToDevice, Direction::FromDevice] {
         let addr = heap + GRANULARITY - 4096;
         let transfer =
-            Transfer { direction, range: &range, addr, chunk: &chunk, offset: 0, len: 8192 };
+            Transfer { direction, range: &range, addr, bounce: &bounce, offset: 0, len: 8192 };
         for _ in 0..10 {
             engine.start(&transfer).expect("room for it");
             engine.start_store(&word, 3).expect("room for it");
@@ -275,11 +275,11 @@ fn slow() {
     let device = bed.alloc(4096);
     let range = bed.range(device, 4096);
     let mut pool = bed.pool(4096, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(2);
     let direction = Direction::ToDevice;
     let transfer =
-        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
+        Transfer { direction, range: &range, addr: device, bounce: &bounce, offset: 0, len: 4096 };
     let mut polled_early = 0;
     for _ in 0..3 {
         engine.start(&transfer).expect("room for it");
@@ -297,12 +297,12 @@ fn slow_bytes() {
     let device = bed.alloc(1 << 20);
     let range = bed.range(device, 1 << 20);
     let mut pool = bed.pool(1 << 20, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(1);
     let direction = Direction::ToDevice;
     let (addr, len) = (device, 1 << 20);
     let start = Instant::now();
-    one(&mut engine, &Transfer { direction, range: &range, addr, chunk: &chunk, offset: 0, len });
+    one(&mut engine, &Transfer { direction, range: &range, addr, bounce: &bounce, offset: 0, len });
     assert!(start.elapsed() >= Duration::from_millis(100), "{:?}", start.elapsed());
     call!(bed.raw, fake_cuda_reset(0 => c_int));
 }
@@ -322,8 +322,8 @@ fn threads() {
     // Everything is made here and used there, and the other way round.
     let mut engine = send(bed.engine(2));
     let work = thread::spawn(move || {
-        let chunk = pool.take().expect("one");
-        fill(chunk.addr(), &ours);
+        let bounce = pool.take().expect("one");
+        fill(bounce.addr(), &ours);
         let range = match cuda::Memory::examine(driver, device, 1 << 16) {
             Ok(cuda::Memory::Device(range)) => range,
             other => panic!("{other:?}"),
@@ -331,11 +331,11 @@ fn threads() {
         let direction = Direction::ToDevice;
         let len = 1 << 16;
         let transfer =
-            Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len };
+            Transfer { direction, range: &range, addr: device, bounce: &bounce, offset: 0, len };
         one(&mut engine, &transfer);
         let second = CopyEngine::new(&context, 2).expect("on this thread as well");
         let words = Words::new(&context, &crate::words::stream_only()).expect("and words");
-        drop((engine, second, words, pool, chunk));
+        drop((engine, second, words, pool, bounce));
     });
     work.join().expect("no panic on the other thread");
     assert!(bed.read(device, 1 << 16) == bytes);
@@ -352,34 +352,34 @@ fn dropped() {
     let mut engine = bed.engine(4);
     let bytes = pattern(4096, 4);
     for _ in 0..2 {
-        let chunk = pool.take().expect("two");
-        fill(chunk.addr(), &bytes);
+        let bounce = pool.take().expect("two");
+        fill(bounce.addr(), &bytes);
         let direction = Direction::ToDevice;
         let transfer = Transfer {
             direction,
             range: &range,
             addr: device,
-            chunk: &chunk,
+            bounce: &bounce,
             offset: 0,
             len: 4096,
         };
         engine.start(&transfer).expect("room for it");
     }
     drop(pool);
-    assert!(bed.count(3) >= 8192, "the copies still need the chunks");
+    assert!(bed.count(3) >= 8192, "the copies still need the bounce buffers");
     wait(&mut engine).result.expect("it goes well");
     assert!(bed.count(3) >= 8192, "the second one does");
     wait(&mut engine).result.expect("it goes well");
     assert!(bed.count(3) < 4096, "what has ended keeps nothing");
     // And now it is dropped while something is under way.
     let mut pool = bed.pool(4096, 1);
-    let chunk = pool.take().expect("one");
-    fill(chunk.addr(), &bytes);
+    let bounce = pool.take().expect("one");
+    fill(bounce.addr(), &bytes);
     let direction = Direction::ToDevice;
     let transfer =
-        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
+        Transfer { direction, range: &range, addr: device, bounce: &bounce, offset: 0, len: 4096 };
     engine.start(&transfer).expect("room for it");
-    drop((chunk, pool));
+    drop((bounce, pool));
     drop(engine);
     assert_eq!(bed.count(3), 0, "all is given back");
     assert!(bed.read(device, 4096) == bytes);
@@ -390,13 +390,13 @@ fn misfits() {
     let device = bed.alloc(4096);
     let range = bed.range(device + 64, 1024);
     let mut pool = bed.pool(512, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(1);
     let good = Transfer {
         direction: Direction::ToDevice,
         range: &range,
         addr: device + 64,
-        chunk: &chunk,
+        bounce: &bounce,
         offset: 0,
         len: 512,
     };

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use cuda::{Memory, Ordinal};
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::copies::Reach;
 use engine::port::{
     Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
@@ -47,13 +47,13 @@ impl Pair {
 
     fn run(&mut self, transfer: &Transfer) {
         let Self { opened: Opened { host, proxy, .. }, peer } = self;
-        let (rail, token) = (RailId(0), Token(0));
+        let (rail, wr_id) = (RailId(0), WrId(0));
         let (start, mut posted) = (Instant::now(), false);
-        let mut done = [Token(0); POLL_BATCH];
+        let mut done = [WrId(0); POLL_BATCH];
         loop {
             if !posted {
                 posted =
-                    host.post(rail, *peer, token, Operation::Transfer(transfer)).expect("post")
+                    host.post(rail, *peer, wr_id, Operation::Transfer(transfer)).expect("post")
                         == Posted::Yes;
             }
             match host.poll(rail, &mut done) {

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use cuda::{
-    Chunk, CopyEngine, CudaError, DeviceRange, Direction, PinnedPool, StartError, Ticket, Transfer,
+    BounceBuffer, CopyEngine, CudaError, DeviceRange, Direction, PinnedPool, StartError, Ticket,
+    Transfer,
 };
 
 use crate::bed::case::Case;
@@ -27,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 struct Setup {
     bed: Bed,
     range: Arc<DeviceRange>,
-    chunk: Chunk,
+    bounce: BounceBuffer,
     _pool: PinnedPool,
     engine: CopyEngine,
 }
@@ -38,10 +39,10 @@ impl Setup {
         let heap = bed.heap(2);
         let range = Arc::new(bed.range(heap, 2 * GRANULARITY));
         let mut pool = bed.pool(1 << 16, 1);
-        let chunk = pool.take().expect("one");
-        crate::bed::fill(chunk.addr(), &pattern(1 << 16, 5));
+        let bounce = pool.take().expect("one");
+        crate::bed::fill(bounce.addr(), &pattern(1 << 16, 5));
         let engine = bed.engine(depth);
-        Self { bed, range, chunk, _pool: pool, engine }
+        Self { bed, range, bounce, _pool: pool, engine }
     }
 
     /// Copies over the border between the allocations.
@@ -51,7 +52,7 @@ impl Setup {
             direction: Direction::ToDevice,
             range: &self.range,
             addr,
-            chunk: &self.chunk,
+            bounce: &self.bounce,
             offset: 0,
             len: 1 << 16,
         })
@@ -143,8 +144,8 @@ fn lost() {
     }
     setup.start().expect_err("and stays so");
     // Teardown ends: nothing waits for the device.
-    let Setup { engine, chunk, _pool: pool, range, .. } = setup;
-    drop((engine, chunk, pool, range));
+    let Setup { engine, bounce, _pool: pool, range, .. } = setup;
+    drop((engine, bounce, pool, range));
 }
 
 /// As the driver is when the process ends before the transport does: it does not name its own errors any more.

@@ -114,7 +114,7 @@ fn spinning() {
     let range = Arc::new(bed.range(device, len));
     // All that may wait for the device is made before.
     let mut pool = bed.pool(len, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let mut engine = bed.engine(4);
     let mut words = Words::new(&bed.context(), &crate::words::stream_only()).expect("words");
     words.attach(&range).expect("its context");
@@ -126,12 +126,12 @@ fn spinning() {
         assert_eq!(status!(bed.raw, cuStreamQuery(on => usize)), NOT_READY, "it spins");
         for round in 0..8 {
             let bytes = pattern(len, round);
-            fill(chunk.addr(), &bytes);
+            fill(bounce.addr(), &bytes);
             let there = Transfer {
                 direction: Direction::ToDevice,
                 range: &range,
                 addr: device,
-                chunk: &chunk,
+                bounce: &bounce,
                 offset: 0,
                 len,
             };
@@ -144,7 +144,7 @@ fn spinning() {
             assert_eq!(wait(&mut engine).result, Ok(77));
             engine.start(&Transfer { direction: Direction::FromDevice, ..there }).expect("room");
             wait(&mut engine).result.expect("nor the way back");
-            assert!(peek(chunk.addr() + 8, len - 8) == bytes[8..]);
+            assert!(peek(bounce.addr() + 8, len - 8) == bytes[8..]);
             words.store(device + 8, Width::Four, round as u64).expect("not held up");
             assert_eq!(words.load(device + 8, Width::Four), Ok(round as u64));
         }
@@ -210,13 +210,13 @@ fn captured() {
         let mut engine = CopyEngine::new(&context, 2).expect("while a graph is captured");
         let mut words = Words::new(&context, &WordsOptions::default()).expect("the same");
         words.attach(&range).expect("its context");
-        let chunk = pool.take().expect("one");
-        fill(chunk.addr(), &bytes);
+        let bounce = pool.take().expect("one");
+        fill(bounce.addr(), &bytes);
         let there = Transfer {
             direction: Direction::ToDevice,
             range: &range,
             addr: device,
-            chunk: &chunk,
+            bounce: &bounce,
             offset: 0,
             len: 4096,
         };

@@ -1,4 +1,4 @@
-//! Page-locked chunks.
+//! Page-locked bounce buffers.
 
 use std::collections::BTreeSet;
 use std::ffi::c_int;
@@ -10,21 +10,21 @@ use crate::bed::{Bed, allocations, call};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::any("a_pool_gives_each_chunk_to_one", chunks),
+        Case::any("a_pool_gives_each_chunk_to_one", bounces),
         Case::fake("a_pool_takes_what_it_says_and_gives_it_back", peak),
         Case::fake("a_pool_that_cannot_be_locked_says_how_much_was_asked", out_of_memory),
     ]
 }
 
-fn chunks() {
+fn bounces() {
     let bed = Bed::new();
     let mut pool = bed.pool(4096, 5);
-    assert_eq!((pool.available(), pool.chunk_len(), pool.memory().len()), (5, 4096, 5 * 4096));
+    assert_eq!((pool.available(), pool.bounce_len(), pool.memory().len()), (5, 4096, 5 * 4096));
     let start = pool.memory().addr();
     let kind = Pointer::of(bed.driver, start).expect("it answers").kind;
     assert_eq!(kind, Kind::RegisteredHost);
     let mut taken: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
-    let addresses: BTreeSet<_> = taken.iter().map(|chunk| chunk.addr()).collect();
+    let addresses: BTreeSet<_> = taken.iter().map(|bounce| bounce.addr()).collect();
     let expected: BTreeSet<_> = (0..5).map(|index| start + index * 4096).collect();
     assert_eq!(addresses, expected);
     assert!(pool.take().is_none(), "all are in use");
@@ -36,7 +36,7 @@ fn chunks() {
     assert_eq!((again.addr(), again.len(), again.is_empty()), (addr, 4096, false));
     pool.give(again);
     assert_eq!(allocations(), before, "taking and giving back allocates nothing");
-    // A chunk of another pool does not come into this one.
+    // A bounce buffer of another pool does not come into this one.
     let mut other = bed.pool(4096, 1);
     pool.give(other.take().expect("one"));
     assert_eq!(pool.available(), 1);
@@ -46,10 +46,10 @@ fn peak() {
     let bed = Bed::new();
     let mut pool = bed.pool(1 << 20, 4);
     assert_eq!(bed.count(3), 4 << 20);
-    let chunk = pool.take().expect("four");
+    let bounce = pool.take().expect("four");
     drop(pool);
-    assert_eq!(bed.count(3), 4 << 20, "a chunk is in use");
-    drop(chunk);
+    assert_eq!(bed.count(3), 4 << 20, "a bounce buffer is in use");
+    drop(bounce);
     assert_eq!(bed.count(3), 0);
 }
 

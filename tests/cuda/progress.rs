@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use cuda::{Chunk, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket, Transfer, Word};
+use cuda::{BounceBuffer, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket, Transfer, Word};
 use engine::atomic::Width;
 
 use crate::bed::case::Case;
@@ -40,7 +40,7 @@ fn by_events() {
     mixed();
 }
 
-/// What a chunk brings from the device.
+/// What a bounce buffer brings from the device.
 fn fetch<'a>(there: &Transfer<'a>) -> Transfer<'a> {
     Transfer { direction: Direction::FromDevice, ..*there }
 }
@@ -65,8 +65,8 @@ fn mixed() {
         fill(up.addr(), &bytes);
         let direction = Direction::ToDevice;
         let addr = device + shift;
-        let there = Transfer { direction, range: &range, addr, chunk: &up, offset: 0, len };
-        let back = fetch(&Transfer { chunk: &down, ..there });
+        let there = Transfer { direction, range: &range, addr, bounce: &up, offset: 0, len };
+        let back = fetch(&Transfer { bounce: &down, ..there });
         let value = (round as u64) << 33 | 7;
         let tickets = [
             engine.start(&there).expect("room for it"),
@@ -90,11 +90,11 @@ fn mixed() {
     bed.free(device);
 }
 
-/// Memory of the device, and a chunk.
+/// Memory of the device, and a bounce buffer.
 struct Memory {
     bed: Bed,
     range: DeviceRange,
-    chunk: Chunk,
+    bounce: BounceBuffer,
     _pool: PinnedPool,
 }
 
@@ -103,14 +103,14 @@ impl Memory {
         let bed = Bed::new();
         let range = bed.range(bed.alloc(len), len);
         let mut pool = bed.pool(len, 1);
-        let chunk = pool.take().expect("one");
-        Self { bed, range, chunk, _pool: pool }
+        let bounce = pool.take().expect("one");
+        Self { bed, range, bounce, _pool: pool }
     }
 
     /// The copy of its first bytes.
     fn copy(&self, direction: Direction, len: usize) -> Transfer<'_> {
         let (range, addr) = (&self.range, self.range.addr());
-        Transfer { direction, range, addr, chunk: &self.chunk, offset: 0, len }
+        Transfer { direction, range, addr, bounce: &self.bounce, offset: 0, len }
     }
 }
 
@@ -125,23 +125,23 @@ fn out_of_order() {
         memory.bed.write(memory.range.addr(), &bytes);
         engine.start(&memory.copy(Direction::FromDevice, len)).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
-        assert!(peek(memory.chunk.addr(), len) == bytes, "{len} bytes");
+        assert!(peek(memory.bounce.addr(), len) == bytes, "{len} bytes");
     }
 }
 
 fn same_bytes() {
     let memory = Memory::new(4096);
-    let Memory { bed, range, chunk, .. } = &memory;
+    let Memory { bed, range, bounce, .. } = &memory;
     let back = memory.copy(Direction::FromDevice, 4096);
     // What the place is filled with until the first copy of an engine has come.
     let mut engine: CopyEngine = bed.engine(1);
     call!(bed.raw, fake_cuda_latency(0 => c_int, 50_000_000 => u64, 0 => u64));
     assert_eq!(engine.start(&back).expect("room for it"), Ticket(0));
     // The other half of its word may have come by now.
-    let filled = peek(chunk.addr(), 4);
+    let filled = peek(bounce.addr(), 4);
     wait(&mut engine).result.expect("it goes well");
     call!(bed.raw, fake_cuda_reset(0 => c_int));
-    assert_ne!(peek(chunk.addr(), 4), filled, "it is no longer there");
+    assert_ne!(peek(bounce.addr(), 4), filled, "it is no longer there");
     // The first copy of another engine brings just that: all of it, or a word of it at either end.
     for at in [0..4096, 0..4, 4..8, 4092..4096] {
         let mut bytes = pattern(4096, 1);
@@ -152,7 +152,7 @@ fn same_bytes() {
         let mut engine = bed.engine(1);
         engine.start(&back).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
-        assert!(peek(chunk.addr(), 4096) == bytes);
+        assert!(peek(bounce.addr(), 4096) == bytes);
     }
 }
 
@@ -216,11 +216,11 @@ fn after_billions() {
     let device = bed.alloc(LEN + 8);
     let range = bed.range(device, LEN + 8);
     let mut pool = bed.pool(LEN, 1);
-    let chunk = pool.take().expect("one");
+    let bounce = pool.take().expect("one");
     let word = Word { range: &range, addr: device + LEN, width: Width::Eight };
     let copy = |direction, len| {
-        let (range, chunk) = (&range, &chunk);
-        Transfer { direction, range, addr: device, chunk, offset: 0, len }
+        let (range, bounce) = (&range, &bounce);
+        Transfer { direction, range, addr: device, bounce, offset: 0, len }
     };
     for (round, tickets) in MANY.into_iter().enumerate() {
         // An engine that never stores a word, one that has stored some, and one that does little else.
@@ -236,9 +236,9 @@ fn after_billions() {
                     let ticket = engine.start(&copy(Direction::FromDevice, len));
                     assert_eq!(ticket, Ok(Ticket(tickets + step as u64)));
                     wait(&mut engine).result.expect("it goes well");
-                    assert!(peek(chunk.addr(), len) == bytes, "{len} bytes out, {after}");
+                    assert!(peek(bounce.addr(), len) == bytes, "{len} bytes out, {after}");
                 } else {
-                    fill(chunk.addr(), &bytes);
+                    fill(bounce.addr(), &bytes);
                     engine.start(&copy(Direction::ToDevice, len)).expect("room for it");
                     wait(&mut engine).result.expect("it goes well");
                     assert!(bed.read(device, len) == bytes, "{len} bytes in, {after}");
@@ -255,6 +255,6 @@ fn after_billions() {
             }
         }
     }
-    drop((chunk, pool));
+    drop((bounce, pool));
     bed.free(device);
 }

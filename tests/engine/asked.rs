@@ -21,8 +21,8 @@ use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Shape, host_config, limits};
 use super::signals::Targets;
 
-fn turn(job: &mut Job, turns: u32) {
-    for _ in 0..turns {
+fn iterate(job: &mut Job, iterations: u32) {
+    for _ in 0..iterations {
         job.members.iter_mut().for_each(|member| {
             member.lane.progress().unwrap();
         });
@@ -39,12 +39,12 @@ fn acknowledgements_are_asked_for_by_who_waits() {
         for pe in [1, 2] {
             job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
-        turn(&mut job, 100);
+        iterate(&mut job, 100);
         assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
         if asks {
             job.members[0].lane.want_acks();
         }
-        turn(&mut job, 100);
+        iterate(&mut job, 100);
         assert_eq!(job.members[0].lane.has_work(), !asks);
     }
 }
@@ -61,31 +61,31 @@ fn the_pes_are_those_of_the_job_and_bursts_gain_where_there_are_doorbells() {
     }
 }
 
-/// Much may be parked for a PE that takes nothing. When it is too much, what comes for this PE had better stay where it
+/// Much may be pending for a PE that takes nothing. When it is too much, what comes for this PE had better stay where it
 /// is, and nothing else.
 #[test]
-fn a_lane_that_has_parked_much_says_for_whom() {
+fn a_lane_that_has_pending_much_says_for_whom() {
     const HIGH: usize = 4096 - 256;
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
     job.fabric.refuse(Pe(1), true);
     assert!(job.members[0].lane.has_room());
     let mut put = 0;
-    while !job.members[0].lane.has_backlog() {
-        assert!(!job.members[0].lane.is_backlogged(Pe(1)));
+    while !job.members[0].lane.has_saturated_peer() {
+        assert!(!job.members[0].lane.is_saturated(Pe(1)));
         job.put_value(0, 1, put % 64 * 8, 1, 8).unwrap();
         put += 1;
     }
     assert!((HIGH..HIGH + 100).contains(&put), "{put}");
     let lane = &job.members[0].lane;
-    assert!(lane.is_backlogged(Pe(1)) && !lane.is_backlogged(Pe(2)));
+    assert!(lane.is_saturated(Pe(1)) && !lane.is_saturated(Pe(2)));
     job.put_value(0, 2, 0, 7, 8).unwrap();
     job.quiet(0, 2).unwrap();
     // For PE 1 as well, once it takes something.
     job.fabric.refuse(Pe(1), false);
     job.quiet(0, 1).unwrap();
     let lane = &job.members[0].lane;
-    assert!(!lane.has_backlog() && !lane.is_backlogged(Pe(1)) && lane.has_room());
+    assert!(!lane.has_saturated_peer() && !lane.is_saturated(Pe(1)) && lane.has_room());
     let to_it = job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(1)).count();
     assert_eq!(to_it, put);
 }
@@ -132,8 +132,8 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
     let under_way =
         ["put", "get", "held", "pooled", "staged", "fetch", "native", "value", "signal"];
-    let parked = ["parked put", "parked get", "parked fetch", "parked signal"];
-    for kind in under_way.into_iter().chain(parked) {
+    let pending = ["pending put", "pending get", "pending fetch", "pending signal"];
+    for kind in under_way.into_iter().chain(pending) {
         let shape = Shape {
             depth: if kind == "pooled" { 1 } else { 16 },
             staged: if kind == "staged" { 0b10 } else { 0 },
@@ -146,9 +146,9 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
         let targets = Targets::of(&job);
         let at = job.members[0].scratch + LEN;
         job.fabric.stall(Pe(1));
-        let is_parked = parked.contains(&kind);
-        if is_parked {
-            // One more than a peer has places for; all that comes later is parked behind it.
+        let is_pending = pending.contains(&kind);
+        if is_pending {
+            // One more than a peer has places for; all that comes later is pending behind it.
             for number in 0..17 {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 let addr = job.members[0].scratch + 8 * LEN + 16 * number;
@@ -157,21 +157,21 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             }
         }
         let len = match kind {
-            "parked put" | "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
-            "parked get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
+            "pending put" | "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
+            "pending get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
             "held" => {
                 job.put_value(0, 1, 0, 1, 8).unwrap();
                 job.fence(0, 1);
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
             "pooled" => job.put(0, 1, LEN, LEN).map(|()| LEN),
-            "parked fetch" | "native" | "fetch" => {
+            "pending fetch" | "native" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
                 job.members[0].lane.amo(&fetch).map(|()| 16)
             }
             // One message, which takes its data from there whenever it is sent again.
-            "parked signal" | "signal" => {
+            "pending signal" | "signal" => {
                 let first = &mut job.members[0];
                 let parts = [targets.part((at, &first.scratch_handle), 1, LEN, LEN)];
                 let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
@@ -180,7 +180,7 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
         };
         let len = len.unwrap();
-        assert_eq!(job.members[0].lane.parked(Pe(1)) > 1, is_parked, "{kind}");
+        assert_eq!(job.members[0].lane.pending(Pe(1)) > 1, is_pending, "{kind}");
         if len != 0 {
             // A staged one by the pieces that are under way.
             assert!(in_use(&mut job, at, len), "{kind}");
@@ -194,11 +194,11 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
         assert!(!in_use(&mut job, at - 64, 64) && !in_use(&mut job, at + LEN, 64), "{kind}");
         job.fabric.resume(Pe(1));
         while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            turn(&mut job, 1);
+            iterate(&mut job, 1);
         }
         assert!(!in_use(&mut job, at, LEN), "{kind} has ended");
     }
-    // What belongs to a peer that was given up is none of the lane's.
+    // What belongs to a peer that was declared failed is none of the lane's.
     let mut job = Job::new(5, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
     job.put(0, 1, 0, LEN).unwrap();
@@ -207,7 +207,7 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     assert!(!in_use(&mut job, scratch, LEN));
 }
 
-/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a chunk.
+/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a bounce buffer.
 #[test]
 fn memory_is_in_use_that_peers_wait_to_write() {
     const LEN: usize = 1000;
@@ -217,9 +217,9 @@ fn memory_is_in_use_that_peers_wait_to_write() {
     for number in 0..3 {
         job.put(1, 0, 4096 * number, LEN).unwrap();
     }
-    // The first one has the chunk, and nothing is read from PE 1.
+    // The first one has the bounce buffer, and nothing is read from PE 1.
     job.fabric.stall(Pe(1));
-    turn(&mut job, 300);
+    iterate(&mut job, 300);
     for at in [0, 4096, 8192] {
         assert!(
             in_use(&mut job, base + at, LEN) && in_use(&mut job, base + at + LEN - 1, 1),
@@ -229,12 +229,12 @@ fn memory_is_in_use_that_peers_wait_to_write() {
     }
     job.fabric.resume(Pe(1));
     while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
-        turn(&mut job, 1);
+        iterate(&mut job, 1);
     }
     assert!(!in_use(&mut job, base, 1 << 14));
 }
 
-/// A fence for all peers is one for each: for what has left, and for what is parked.
+/// A fence for all peers is one for each: for what has left, and for what is pending.
 #[test]
 fn a_fence_for_all_peers_holds_for_each() {
     let shape = Shape { n_pes: 4, rails: 2, ..Shape::default() };
@@ -280,13 +280,14 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
         Shape { n_pes: 3, rails: 1, depth: 2, max_segment: 1000, heap: LEN, ..Shape::default() };
     let mut job = Job::new(7, &shape, Script::default());
     let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
-    let detours = Arc::new(engine::recovery::detours::Detours::new(3));
+    let fallback_routes = Arc::new(engine::recovery::fallback_routes::FallbackRoutes::new(3));
     let first = job.members.remove(0);
     job.members.insert(0, Member { lane: first.lane.map(|lane| lane.with_inbox(inbox)), ..first });
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, false));
-    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    let host =
+        HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
     for pe in [1, 2] {
-        detours.set(Pe(pe));
+        fallback_routes.set(Pe(pe));
     }
     job.fill_scratch(0, &[0x5a; LEN]);
     let targets = Targets::of(&job);
@@ -301,12 +302,12 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     host.start(&targets.part((scratch, &handle), 1, 0, 100)).unwrap();
     // More than there is room for at a time.
     host.start(&targets.part((scratch, &handle), 2, 0, LEN)).unwrap();
-    turn(&mut job, 3000);
+    iterate(&mut job, 3000);
     assert_eq!(job.heap(2, 0, LEN), [0x5a; LEN]);
     assert_eq!(job.heap(1, 0, 100), [0; 100]);
     host.quiet(Pe(2)).unwrap();
     job.fabric.resume(Pe(1));
-    turn(&mut job, 3000);
+    iterate(&mut job, 3000);
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, 100), [0x5a; 100]);
     assert!(!in_use(&mut job, scratch, LEN));
@@ -354,7 +355,7 @@ fn a_quiet_ends_while_another_thread_goes_on() {
     host.quiet(Pe(1)).unwrap();
 }
 
-/// What user threads wait for is asked about once for each answer, though more is sent in each turn.
+/// What user threads wait for is asked about once for each answer, though more is sent in each iteration.
 #[test]
 fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
     let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };
@@ -377,7 +378,7 @@ fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
     let sent = sent.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
     assert!((102..110).contains(&sent), "{sent} messages, of which 101 ask for something");
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        turn(&mut job, 1);
+        iterate(&mut job, 1);
     }
     host.quiet(Pe(1)).unwrap();
 }

@@ -38,15 +38,15 @@ pub(crate) struct Shape {
     /// Whether lanes have the fast path.
     pub(crate) fast: bool,
     pub(crate) heap: usize,
-    pub(crate) remote_data: bool,
+    pub(crate) immediate_data: bool,
     pub(crate) longest_message: usize,
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
-    /// Bytes of remote data.
+    /// Bytes of immediate data.
     pub(crate) mark_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
-    /// Whether the fabric carries out atomics.
+    /// Whether the fabric executes atomics.
     pub(crate) native: bool,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
     pub(crate) staged: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Shape {
     /// Where signals and other words are: for each PE two bits, 0 for its heap, else a region of their own of the host, staged,
     /// or of a device that the fabric reaches.
     pub(crate) words: u32,
-    /// Bytes of a chunk of bounce memory, and chunks for each direction.
+    /// Bytes of a bounce buffer of bounce memory, and bounce buffers for each direction.
     pub(crate) bounce: (usize, u16, u16),
     /// Whether, and when, a rail that fails is done without.
     pub(crate) health: Option<RailHealth>,
@@ -121,7 +121,7 @@ impl Default for Shape {
             needs_desc: true,
             fast: false,
             heap: 1 << 16,
-            remote_data: true,
+            immediate_data: true,
             longest_message: MAX_MESSAGE,
             counted: TAGS,
             mark_bytes: 8,
@@ -231,7 +231,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         max_segment: shape.max_segment,
         depth: shape.depth,
         needs_desc: shape.needs_desc,
-        remote_data: shape.remote_data,
+        immediate_data: shape.immediate_data,
         longest_message: shape.longest_message,
     };
     vec![rail; usize::from(shape.rails)]
@@ -316,8 +316,8 @@ impl Job {
         let members = (0..present)
             .map(|pe| {
                 let me = Pe(pe);
-                let (chunk_len, out, inward) = shape.bounce;
-                let memory = fabric.memory(me, shape.rails).with_bounce(chunk_len, out, inward);
+                let (bounce_len, out, inward) = shape.bounce;
+                let memory = fabric.memory(me, shape.rails).with_bounce(bounce_len, out, inward);
                 let regions = RegionTable::new(memory, me);
                 let reach = |bit: u32| {
                     let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;

@@ -27,7 +27,7 @@ fn staged(shape: Shape) -> Shape {
 }
 
 /// Turns one lane and no other.
-fn turn(job: &mut Job, pe: usize) {
+fn iterate(job: &mut Job, pe: usize) {
     for _ in 0..2000 {
         job.members[pe].lane.progress().unwrap();
         job.fabric.pass_time(1000);
@@ -106,8 +106,8 @@ fn what_is_in_order_leaves_without_an_answer() {
             let mut job = Job::new(7, &shape, script);
             let targets = Targets::of(&job);
             program(&mut job.members[0], &targets);
-            turn(&mut job, 0);
-            turn(&mut job, 1);
+            iterate(&mut job, 0);
+            iterate(&mut job, 1);
             let there = |event: &&Event| {
                 matches!(event, Event::Copied { pe: Pe(1), .. } | Event::Applied { pe: Pe(1), .. })
             };
@@ -116,8 +116,8 @@ fn what_is_in_order_leaves_without_an_answer() {
             // And PE 0 hears of it.
             for _ in 0..3 {
                 let _ = job.members[0].lane.is_quiet(Pe(1));
-                turn(&mut job, 0);
-                turn(&mut job, 1);
+                iterate(&mut job, 0);
+                iterate(&mut job, 1);
             }
             assert!(job.members[0].lane.is_quiet(Pe(1)).unwrap(), "{what}, {rails} rail(s)");
         }
@@ -133,8 +133,8 @@ fn words_of_host_memory_are_ordered_by_their_target() {
         job.members[0].lane.amo(&targets.atomic(1, 8 * at, AtomicOp::Add, 1)).unwrap();
         job.members[0].lane.fence(Pe(1)).unwrap();
     }
-    turn(&mut job, 0);
-    turn(&mut job, 1);
+    iterate(&mut job, 0);
+    iterate(&mut job, 1);
     assert_eq!(job.heap(1, 8 * 49, 8), 1u64.to_le_bytes());
 }
 
@@ -163,14 +163,14 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     job.members[0].lane.begin(&put).unwrap();
     job.members[0].lane.fence(Pe(1)).unwrap();
     amo(&mut job.members[0], &targets, 0, AtomicOp::Set);
-    turn(&mut job, 0);
+    iterate(&mut job, 0);
     job.fabric.resume(Pe(1));
     job.fabric.pass_time(1_000_000_000);
-    turn(&mut job, 1);
+    iterate(&mut job, 1);
     assert_eq!((delivered(&job), job.heap(1, 0, 8)), (1, vec![0; 8]), "the atomic was not sent");
-    turn(&mut job, 0);
+    iterate(&mut job, 0);
     job.fabric.stall(Pe(0));
-    turn(&mut job, 1);
+    iterate(&mut job, 1);
     assert_eq!(job.heap(1, 0, 8), 7u64.to_le_bytes());
     // The word is there, and PE 0 has not heard of it.
     job.members[0].lane.fence(Pe(1)).unwrap();
@@ -183,13 +183,13 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     assert_eq!(delivered(&job), 1, "only an answer tells that it may leave");
     job.fabric.resume(Pe(0));
     for _ in 0..4 {
-        turn(&mut job, 1);
-        turn(&mut job, 0);
+        iterate(&mut job, 1);
+        iterate(&mut job, 0);
     }
     assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
 }
 
-/// A request that its target cannot carry out: nothing that comes behind it ever is, and what that had is free for others.
+/// A request that its target cannot execute: nothing that comes behind it ever is, and what that had is free for others.
 #[test]
 fn nothing_comes_behind_what_was_refused() {
     let shape = Shape { n_pes: 3, bounce: (1024, 8, 2), ..staged(Shape::default()) };
@@ -203,7 +203,7 @@ fn nothing_comes_behind_what_was_refused() {
             job.members[0].lane.fence(Pe(1)).unwrap();
         }
         amo(&mut job.members[0], &targets, 4096, AtomicOp::Set);
-        turn(&mut job, 0);
+        iterate(&mut job, 0);
         // Of the copies at PE 1 the first fails.
         job.fabric.fail_copies(0, 1);
         for _ in 0..2000 {
@@ -216,8 +216,8 @@ fn nothing_comes_behind_what_was_refused() {
         }
         put(&mut job.members[2], &targets, 0, 8000);
         for _ in 0..4 {
-            turn(&mut job, 2);
-            turn(&mut job, 1);
+            iterate(&mut job, 2);
+            iterate(&mut job, 1);
         }
         assert!(job.members[2].lane.is_quiet(Pe(1)).unwrap(), "seed {seed}");
         assert_eq!(job.heap(1, 0, 8000), [2; 8000], "seed {seed}");
@@ -325,7 +325,7 @@ fn check_order(events: &[Event], base: usize, senders: u32, steps: impl Fn(u32) 
 }
 
 /// Fences, signals and puts to staged memory of all kinds, by several senders at once, under every misbehaviour, with one
-/// chunk for each direction: everything takes effect once and in order, and it ends.
+/// bounce buffer for each direction: everything takes effect once and in order, and it ends.
 #[test]
 fn what_is_ordered_by_its_target_is_in_order() {
     const LENS: [usize; 5] = [1, 60, 210, 240, 700];

@@ -78,7 +78,7 @@ fn handling_completions_never_posts() {
         }
     }
     lane.quiet(Pe(1)).unwrap();
-    // Within a turn the rails are polled 0, 1, 2. Every completion of rail r is handled before
+    // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled before
     // rail r + 1 is polled, so a post between two polls would have come from handling one.
     let calls = fabric.calls();
     let mut turns = 0_u32;
@@ -94,25 +94,25 @@ fn handling_completions_never_posts() {
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who turns a lane may rest once a turn has found nothing to do. One that has only posted, only sent, or only copied, has
+/// Who turns a lane may rest once an iteration has found nothing to do. One that has only posted, only sent, or only copied, has
 /// not: what it has begun may end at once.
 #[test]
 fn a_turn_that_only_posts_or_sends_was_busy() {
-    let turn = |job: &mut Job| job.members[0].lane.progress().unwrap();
+    let iterate = |job: &mut Job| job.members[0].lane.progress().unwrap();
     let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
-    assert!(!turn(&mut job), "nothing was ever started");
+    assert!(!iterate(&mut job), "nothing was ever started");
     job.fabric.refuse(Pe(1), true);
     job.put_value(0, 1, 0, 7, 8).unwrap();
-    assert!(!turn(&mut job), "it waits for its peer");
+    assert!(!iterate(&mut job), "it waits for its peer");
     job.fabric.refuse(Pe(1), false);
-    assert!(turn(&mut job), "it is posted");
+    assert!(iterate(&mut job), "it is posted");
     job.quiet(0, 1).unwrap();
 
     let targets = Targets::of(&job);
     job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
-    assert!(!turn(&mut job), "it has left already");
+    assert!(!iterate(&mut job), "it has left already");
     job.members[0].lane.want_ack(Pe(1));
-    assert!(turn(&mut job), "the peer is asked");
+    assert!(iterate(&mut job), "the peer is asked");
 
     // Local memory that is staged.
     let shape = Shape { rails: 1, staged: 0b10, ..Shape::default() };
@@ -123,12 +123,12 @@ fn a_turn_that_only_posts_or_sends_was_busy() {
     let mut busy = false;
     while posted(&job) == 0 {
         job.fabric.pass_time(1000);
-        busy = turn(&mut job);
+        busy = iterate(&mut job);
     }
     assert!(busy, "it was copied");
 }
 
-/// Who cannot be told what is due is tried again later: a turn asks the fabric in vain for a few peers, and the others are next.
+/// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a few peers, and the others are next.
 #[test]
 fn few_are_told_in_vain_in_one_turn() {
     const PES: u32 = 13;

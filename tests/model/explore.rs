@@ -148,7 +148,7 @@ fn lane(
         max_segment: 8,
         depth: case.depth,
         needs_desc: false,
-        remote_data: true,
+        immediate_data: true,
         longest_message: MAX_MESSAGE,
     };
     let path = |to: usize, rail: u8| {
@@ -213,7 +213,7 @@ impl Model {
     /// A lane waits inside a call: others move until it is told something.
     pub(crate) fn run_others(&self, pe: usize) {
         let before = self.world.borrow_mut().blocked.replace(pe);
-        assert_eq!(before, None, "a turn does not wait");
+        assert_eq!(before, None, "an iteration does not wait");
         loop {
             match self.choose() {
                 Some(Choice::Resume) => break,
@@ -304,7 +304,7 @@ impl Model {
     /// Everything that can happen next.
     ///
     /// What a lane will be told waits until right before the lane looks: then come all that the
-    /// turn will find, in the order in which a turn looks at them, and then the turn.
+    /// turn will find, in the order in which an iteration looks at them, and then the turn.
     fn enabled(&self, world: &World) -> Vec<Choice> {
         let search = self.search.borrow();
         let mut choices = Vec::new();
@@ -313,7 +313,7 @@ impl Model {
             if fed.is_some_and(|fed| fed != pe) {
                 continue;
             }
-            // An error is reported by a poll of its own, so a turn may leave some.
+            // An error is reported by a poll of its own, so an iteration may leave some.
             let told = fed.is_some() || side.done.iter().any(|done| !done.is_empty());
             if world.blocked == Some(pe) {
                 if told {
@@ -350,7 +350,7 @@ impl Model {
                 }
             }
             // The loss of a control message is known only to who waits for it.
-            let losable = letter.token.0 != u32::MAX && !letter.again;
+            let losable = letter.wr_id.0 != u32::MAX && !letter.again;
             if world.failures > 0 && losable && world.may_feed(letter.from, letter.rail, false) {
                 choices.push(Choice::LoseMessage(letter.id));
             }
@@ -374,7 +374,7 @@ impl Model {
         let letter = |world: &World, id| world.letters.iter().position(|letter| letter.id == id);
         match choice {
             Choice::Issue(pe) => return self.issue(pe),
-            Choice::Turn(pe) => return self.turn(pe),
+            Choice::Turn(pe) => return self.iterate(pe),
             _ => {}
         }
         let mut world = self.world.borrow_mut();
@@ -387,7 +387,7 @@ impl Model {
                 let gone = world.flights.remove(at);
                 world.feed(gone.from, gone.rail, false);
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::Completed(gone.token));
+                done.push_back(Done::Completed(gone.wr_id));
             }
             Choice::Land(id) => {
                 world.deliver(id);
@@ -395,7 +395,7 @@ impl Model {
                 let told = world.notices.remove(at);
                 world.feed(told.to, told.to_rail, true);
                 let inbox = &mut world.sides[told.to].inbox[told.to_rail.index()];
-                inbox.push_back(Mail::RemoteData(told.data));
+                inbox.push_back(Mail::ImmediateData(told.data));
             }
             Choice::LoseWrite(id) => {
                 world.failures -= 1;
@@ -405,7 +405,7 @@ impl Model {
                 world.has_lost[gone.from] = true;
                 world.feed(gone.from, gone.rail, false);
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::Failed(gone.token));
+                done.push_back(Done::Failed(gone.wr_id));
             }
             Choice::Arrive(id) | Choice::ArriveTwice(id) => {
                 let at = letter(&world, id).unwrap();
@@ -428,12 +428,12 @@ impl Model {
                 world.has_lost[gone.from] = true;
                 world.feed(gone.from, gone.rail, false);
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::MessageFailed(gone.token));
+                done.push_back(Done::MessageFailed(gone.wr_id));
             }
         }
     }
 
-    fn turn(&self, pe: usize) {
+    fn iterate(&self, pe: usize) {
         let before = {
             let mut world = self.world.borrow_mut();
             world.fed = None;

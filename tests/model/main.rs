@@ -1,8 +1,8 @@
 //! The protocol, checked exhaustively on small cases.
 //!
 //! Two real lanes run small programs over a fabric whose every choice is tried: which completion
-//! and which message is found next and by which turn, up to two of them by one turn; when a target is
-//! told of a write that carries remote data, whose data is there then; which message arrives a second
+//! and which message is found next and by which turn, up to two of them by one iteration; when a target is
+//! told of a write that carries immediate data, whose data is there then; which message arrives a second
 //! time and when; which write is delivered at once and which as late as can be; which post or send
 //! finds no room; which segment or message is lost, or which rail with all that is under way on it;
 //! which lane turns and when the next operation is issued.
@@ -119,7 +119,7 @@ fn counted_puts() {
         cases.push(Case { counted: 2, rails: 1, ..case.clone() });
         cases.push(case);
     }
-    // Alone: a duplicate, a lack of room, several things found by one turn, a loss.
+    // Alone: a duplicate, a lack of room, several things found by one iteration, a loss.
     let case = plain(&[Signal(2)], &[]);
     cases.push(Case { duplicates: 1, ..case.clone() });
     cases.push(Case { again: 1, ..case.clone() });
@@ -188,7 +188,7 @@ fn two_operations_in_order() {
                     if between == Fence || full() {
                         cases.push(Case { again: 0, batch: 1, ..case.clone() });
                     }
-                    // Several things found by one turn; with a fetch they have half of all executions here.
+                    // Several things found by one iteration; with a fetch they have half of all executions here.
                     if between == Fence && second != FetchAdd && first != FetchAdd || full() {
                         cases.push(Case { rails: 1, again: 0, duplicates: 0, ..case });
                     }

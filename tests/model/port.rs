@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use engine::atomic::{Atomic, AtomicOp};
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
     MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
@@ -52,7 +52,7 @@ impl ModelPort {
         &self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         transfer: &Transfer,
         data: Option<u64>,
     ) -> Result<Posted, PortError> {
@@ -74,7 +74,7 @@ impl ModelPort {
             self.pe,
             rail,
             target(to),
-            token,
+            wr_id,
             *transfer,
             early,
             data,
@@ -103,13 +103,13 @@ impl DataPath for ModelPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         match operation {
-            Operation::Transfer(transfer) => self.post_told(rail, to, token, transfer, None),
-            Operation::WriteWithData(transfer, data) => {
-                self.post_told(rail, to, token, transfer, Some(data))
+            Operation::Transfer(transfer) => self.post_told(rail, to, wr_id, transfer, None),
+            Operation::WriteWithImmediate(transfer, data) => {
+                self.post_told(rail, to, wr_id, transfer, Some(data))
             }
             Operation::WriteBeforeMore(_) | Operation::Atomic(_) => {
                 panic!("the model has neither bursts nor atomics of the fabric")
@@ -123,8 +123,8 @@ impl DataPath for ModelPort {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, _token: Token) -> u64 {
-        unreachable!("it carries out no atomics")
+    fn fetched(&mut self, _wr_id: WrId) -> u64 {
+        unreachable!("it executes no atomics")
     }
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
@@ -133,19 +133,19 @@ impl DataPath for ModelPort {
         while let Some(next) = world.sides[self.pe].done[rail.index()].pop_front() {
             let told = mix(COMPLETED | u64::from(rail.0), done_hash(next));
             match next {
-                Done::Completed(token) => {
-                    completions.take(token.index());
+                Done::Completed(wr_id) => {
+                    completions.take(wr_id.index());
                     count += 1;
                     world.told(self.pe, told);
                 }
                 Done::Failed(_) | Done::MessageFailed(_) | Done::RailFailed if count == 0 => {
                     world.told(self.pe, told);
-                    let (token, is_message) = match next {
-                        Done::MessageFailed(token) => (Some(token), true),
-                        Done::Failed(token) => (Some(token), false),
+                    let (wr_id, is_message) = match next {
+                        Done::MessageFailed(wr_id) => (Some(wr_id), true),
+                        Done::Failed(wr_id) => (Some(wr_id), false),
                         _ => (None, false),
                     };
-                    return Polled::Failed(Failure { token, is_message, error: lost() });
+                    return Polled::Failed(Failure { wr_id, is_message, error: lost() });
                 }
                 // An error is reported by a poll of its own.
                 Done::Failed(_) | Done::MessageFailed(_) | Done::RailFailed => {
@@ -163,7 +163,7 @@ impl Messaging for ModelPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         if self.is_dead(rail) {
@@ -175,7 +175,7 @@ impl Messaging for ModelPort {
         if again {
             return Ok(Posted::Again);
         }
-        world.send(self.pe, rail, target(to), token, bytes);
+        world.send(self.pe, rail, target(to), wr_id, bytes);
         Ok(Posted::Yes)
     }
 
@@ -187,9 +187,9 @@ impl Messaging for ModelPort {
                 world.told(self.pe, mix_bytes(RECEIVED | u64::from(rail.0), &bytes));
                 Incoming::Message
             }
-            Some(Mail::RemoteData(data)) => {
+            Some(Mail::ImmediateData(data)) => {
                 world.told(self.pe, mix(TOLD | u64::from(rail.0), data));
-                Incoming::RemoteData(data)
+                Incoming::ImmediateData(data)
             }
             None => Incoming::Nothing,
         }

@@ -69,7 +69,7 @@ pub(crate) struct Case {
     pub(crate) failures: u32,
     /// How many rails of either PE fail as a whole, at most one of each.
     pub(crate) rail_failures: u32,
-    /// Most completions and messages that one turn finds.
+    /// Most completions and messages that one iteration finds.
     pub(crate) batch: u32,
     pub(crate) programs: [Vec<Op>; 2],
 }

@@ -19,7 +19,7 @@ pub(crate) enum Choice {
     Arrive(u32),
     /// The same, and it will arrive once more.
     ArriveTwice(u32),
-    /// A write's remote data will be found by the target's next poll.
+    /// A write's immediate data will be found by the target's next poll.
     Land(u32),
     /// A write is lost; its failure will be found by the next poll.
     LoseWrite(u32),

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{Local, Transfer};
 
 use super::program::{Case, OPS, WORDS, What};
@@ -63,7 +63,7 @@ pub(crate) struct Flight {
     pub(crate) from: usize,
     pub(crate) rail: RailId,
     pub(crate) to: usize,
-    pub(crate) token: Token,
+    pub(crate) wr_id: WrId,
     pub(crate) transfer: Transfer,
     pub(crate) delivered: bool,
 }
@@ -76,13 +76,13 @@ pub(crate) struct Letter {
     pub(crate) rail: RailId,
     pub(crate) to: usize,
     pub(crate) to_rail: RailId,
-    pub(crate) token: Token,
+    pub(crate) wr_id: WrId,
     pub(crate) bytes: Vec<u8>,
     /// Whether it has arrived once and will again.
     pub(crate) again: bool,
 }
 
-/// Remote data that will be found at the target of a write.
+/// Immediate data that will be found at the target of a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
     /// The write's.
@@ -96,15 +96,15 @@ pub(crate) struct Notice {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Mail {
     Message(Vec<u8>),
-    RemoteData(u64),
+    ImmediateData(u64),
 }
 
 /// What a poll is to report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Done {
-    Completed(Token),
-    Failed(Token),
-    MessageFailed(Token),
+    Completed(WrId),
+    Failed(WrId),
+    MessageFailed(WrId),
     /// The rail, as a whole.
     RailFailed,
 }
@@ -129,7 +129,7 @@ pub(crate) struct Side {
     results: Vec<u64>,
 }
 
-/// What a lane's next turn will find.
+/// What a lane's next iteration will find.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fed {
     pub(crate) pe: usize,
@@ -161,7 +161,7 @@ pub(crate) struct World {
     /// break: a lane does not notice deliveries, and a broken rule is about two things of which the
     /// one came too early and the other too late.
     pub(crate) early: u32,
-    /// The lane whose next turn will find something.
+    /// The lane whose next iteration will find something.
     pub(crate) fed: Option<Fed>,
     /// The lane that waits inside a call.
     pub(crate) blocked: Option<usize>,
@@ -254,23 +254,23 @@ impl World {
         from: usize,
         rail: RailId,
         (to, to_rail): (usize, RailId),
-        token: Token,
+        wr_id: WrId,
         transfer: Transfer,
         early: bool,
         data: Option<u64>,
     ) {
         let flights = self.flights.iter().filter(|flight| flight.from == from);
-        let used = flights.clone().any(|flight| flight.token == token);
+        let used = flights.clone().any(|flight| flight.wr_id == wr_id);
         let done = self.sides[from].done.iter().flatten();
-        let used = used || done.clone().any(|done| *done == Done::Completed(token));
-        assert!(!used, "{token:?} is in flight");
+        let used = used || done.clone().any(|done| *done == Done::Completed(wr_id));
+        assert!(!used, "{wr_id:?} is in flight");
         let taken = |done: &&Done| matches!(done, Done::Completed(_) | Done::Failed(_));
         let in_flight = flights.filter(|flight| flight.rail == rail).count()
             + self.sides[from].done[rail.index()].iter().filter(taken).count();
         assert!(in_flight < self.case.depth as usize, "{rail} is over its depth");
         assert_eq!(transfer.key, key(to, to_rail), "the key is not of the rail addressed");
         let id = self.id();
-        self.flights.push(Flight { id, from, rail, to, token, transfer, delivered: false });
+        self.flights.push(Flight { id, from, rail, to, wr_id, transfer, delivered: false });
         if let Some(data) = data {
             self.notices.push(Notice { id, to, to_rail, data });
         }
@@ -284,22 +284,22 @@ impl World {
         from: usize,
         rail: RailId,
         (to, to_rail): (usize, RailId),
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) {
         let (id, bytes) = (self.id(), bytes.to_vec());
         let again = false;
-        self.letters.push(Letter { id, from, rail, to, to_rail, token, bytes, again });
+        self.letters.push(Letter { id, from, rail, to, to_rail, wr_id, bytes, again });
     }
 
-    /// Whether a lane's next turn may find something more: only what it looks at no sooner than at
-    /// what it will find already. A turn looks at rail after rail, at completions before messages.
+    /// Whether a lane's next iteration may find something more: only what it looks at no sooner than at
+    /// what it will find already. An iteration looks at rail after rail, at completions before messages.
     pub(crate) fn may_feed(&self, pe: usize, rail: RailId, message: bool) -> bool {
         let place = u32::from(rail.0) * 2 + u32::from(message);
         self.fed.is_none_or(|fed| fed.pe == pe && fed.place <= place && fed.left > 0)
     }
 
-    /// A lane's next turn will find something.
+    /// A lane's next iteration will find something.
     pub(crate) fn feed(&mut self, pe: usize, rail: RailId, message: bool) {
         let left = self.fed.map_or(self.case.batch, |fed| fed.left) - 1;
         self.fed = Some(Fed { pe, place: u32::from(rail.0) * 2 + u32::from(message), left });
@@ -479,7 +479,7 @@ impl World {
             for inbox in &side.inbox {
                 hash = inbox.iter().fold(mix(hash, 3), |hash, mail| match mail {
                     Mail::Message(bytes) => mix_bytes(hash, bytes),
-                    Mail::RemoteData(data) => mix(hash, *data),
+                    Mail::ImmediateData(data) => mix(hash, *data),
                 });
             }
             hash = side.heap.iter().chain(&side.results).fold(hash, |hash, word| mix(hash, *word));
@@ -489,13 +489,13 @@ impl World {
         }
         let flight_hash = |flight: &Flight| {
             let who = (flight.from as u64) << 40 | u64::from(flight.rail.0) << 32;
-            let hash = mix(who | u64::from(flight.token.0), u64::from(flight.delivered));
+            let hash = mix(who | u64::from(flight.wr_id.0), u64::from(flight.delivered));
             mix(mix(hash, flight.to as u64), flight.transfer.remote)
         };
         let letter_hash = |letter: &Letter| {
             let who = (letter.from as u64) << 40 | (letter.to as u64) << 36;
             let way = u64::from(letter.rail.0) << 16 | u64::from(letter.to_rail.0) << 8;
-            let hash = mix(who | way | u64::from(letter.again), u64::from(letter.token.0));
+            let hash = mix(who | way | u64::from(letter.again), u64::from(letter.wr_id.0));
             mix_bytes(hash, &letter.bytes)
         };
         // The data of a notice whose write has completed is there; else it is the flight's that counts.
@@ -512,9 +512,9 @@ impl World {
 
 pub(crate) fn done_hash(done: Done) -> u64 {
     match done {
-        Done::Completed(token) => u64::from(token.0),
-        Done::Failed(token) => u64::from(token.0) | 1 << 40,
-        Done::MessageFailed(token) => u64::from(token.0) | 1 << 42,
+        Done::Completed(wr_id) => u64::from(wr_id.0),
+        Done::Failed(wr_id) => u64::from(wr_id.0) | 1 << 40,
+        Done::MessageFailed(wr_id) => u64::from(wr_id.0) | 1 << 42,
         Done::RailFailed => 1 << 41,
     }
 }
@@ -529,9 +529,9 @@ pub(crate) fn mix(hash: u64, word: u64) -> u64 {
 
 pub(crate) fn mix_bytes(hash: u64, bytes: &[u8]) -> u64 {
     let mut hash = mix(hash, bytes.len() as u64);
-    for chunk in bytes.chunks(8) {
+    for bounce in bytes.chunks(8) {
         let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
+        word[..bounce.len()].copy_from_slice(bounce);
         hash = mix(hash, u64::from_le_bytes(word));
     }
     hash

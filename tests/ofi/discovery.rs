@@ -1,6 +1,6 @@
 //! Discovery of providers and rails, and what it says of what it cannot use.
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Direction, Local, Transfer};
 use ofi::{Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, Report};
 
@@ -31,7 +31,7 @@ fn limits_follow_the_settings() {
                 remote: target.remote(0),
                 key: target.key(RailId(1)),
             };
-            process.run(Lane::Proxy, RailId(1), Token(0), &transfer);
+            process.run(Lane::Proxy, RailId(1), WrId(0), &transfer);
             assert_eq!(target.now_all(), value.to_le_bytes());
         }
     }

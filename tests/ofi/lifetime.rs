@@ -1,6 +1,6 @@
 //! Rails that are opened and closed, also with operations in flight.
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Direction, Local, Operation, Posted, Transfer};
 use ofi::{Discovery, MemoryKinds, OfiError, Opened, Provider};
 
@@ -49,7 +49,7 @@ fn it_opens_and_closes_many_times() {
                 remote: target.remote(0),
                 key: target.key(RailId(1)),
             };
-            process.run(Lane::Host, RailId(1), Token(0), &transfer);
+            process.run(Lane::Host, RailId(1), WrId(0), &transfer);
             assert_eq!(target.now_all(), cycle.to_le_bytes());
             // The region outlives ports and memory in every other cycle.
             if cycle % 2 == 0 {
@@ -75,14 +75,12 @@ fn it_closes_with_operations_in_flight() {
                 key: target.key(RailId(0)),
             };
             // The first one connects; nobody waits for the others.
-            process.run(Lane::Host, RailId(0), Token(0), &transfer);
+            process.run(Lane::Host, RailId(0), WrId(0), &transfer);
             let (rail, peer) = process.path(Lane::Host, RailId(0));
             let mut posted = 0;
-            for token in 1..TOKENS {
+            for wr_id in 1..TOKENS {
                 let port = &mut process.opened.host;
-                if port
-                    .post(rail, peer, Token(token), Operation::Transfer(&transfer))
-                    .expect("post")
+                if port.post(rail, peer, WrId(wr_id), Operation::Transfer(&transfer)).expect("post")
                     == Posted::Yes
                 {
                     posted += 1;

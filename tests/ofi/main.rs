@@ -7,9 +7,9 @@
 mod device_memory;
 mod discovery;
 mod host_memory;
+mod immediate_data;
 mod lifetime;
 mod messages;
 mod process;
 mod registration;
-mod remote_data;
 mod transfers;

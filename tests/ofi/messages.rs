@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Tail, Transfer,
@@ -12,8 +12,8 @@ use ofi::{OfiPort, Options, Progress, Provider, Threading};
 
 use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, options, pattern, rails};
 
-/// The token of messages whose failure nobody expects.
-const MESSAGE: Token = Token(u32::MAX);
+/// The work-request id of messages whose failure nobody expects.
+const MESSAGE: WrId = WrId(u32::MAX);
 
 /// Two processes, each proxy rail of which knows the other's of the same number.
 struct Pair {
@@ -62,7 +62,7 @@ fn send(port: &mut OfiPort, rail: RailId, peer: PeerAddr, bytes: &[u8]) -> bool 
 
 /// Polls a rail on which no segment is in flight.
 fn progress(port: &mut OfiPort, rail: RailId) {
-    match port.poll(rail, &mut [Token(0); POLL_BATCH]) {
+    match port.poll(rail, &mut [WrId(0); POLL_BATCH]) {
         Polled::Empty => {}
         other => panic!("unexpected on rail {rail}: {other:?}"),
     }
@@ -319,24 +319,24 @@ fn messages_and_writes_complete_side_by_side() {
         while completed < ROUNDS || arrived < ROUNDS {
             assert!(start.elapsed() < HANG, "{posted} {sent} {completed} {arrived}");
             let port = &mut pair.ends[0].opened.proxy;
-            let token = Token(posted % WINDOW);
-            let free = posted < ROUNDS && !in_flight[token.index()];
+            let wr_id = WrId(posted % WINDOW);
+            let free = posted < ROUNDS && !in_flight[wr_id.index()];
             if free
-                && port.post(rail, peer, token, Operation::Transfer(&transfer)).expect("post")
+                && port.post(rail, peer, wr_id, Operation::Transfer(&transfer)).expect("post")
                     == Posted::Yes
             {
-                in_flight[token.index()] = true;
+                in_flight[wr_id.index()] = true;
                 posted += 1;
             }
             if sent < ROUNDS && send(port, rail, peer, &numbered(sent, 250)) {
                 sent += 1;
             }
-            let mut done = [Token(0); POLL_BATCH];
+            let mut done = [WrId(0); POLL_BATCH];
             match port.poll(rail, &mut done) {
                 Polled::Empty => {}
                 Polled::Completed(count) => {
-                    for token in &done[..count] {
-                        assert!(std::mem::take(&mut in_flight[token.index()]), "{token:?}");
+                    for wr_id in &done[..count] {
+                        assert!(std::mem::take(&mut in_flight[wr_id.index()]), "{wr_id:?}");
                         completed += 1;
                     }
                 }

@@ -1,6 +1,6 @@
 //! A process with rails open to itself and to others, and memory for them.
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, Addressing, DataPath, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr, Polled,
     Posted, Registered, Transfer,
@@ -116,7 +116,7 @@ impl Process {
 
     /// Polls every rail of a lane but one, where nothing is expected to complete.
     pub(crate) fn progress(&mut self, lane: Lane, except: Option<RailId>) {
-        let mut done = [Token(0); POLL_BATCH];
+        let mut done = [WrId(0); POLL_BATCH];
         for rail in 0..self.port(lane).limits().len() as u8 {
             if except == Some(RailId(rail)) {
                 continue;
@@ -135,11 +135,11 @@ impl Process {
     }
 
     /// Posts until the fabric takes it.
-    pub(crate) fn post(&mut self, lane: Lane, to: RailId, token: Token, transfer: &Transfer) {
+    pub(crate) fn post(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
         let (rail, peer) = self.path(lane, to);
         let start = Instant::now();
         loop {
-            match self.port(lane).post(rail, peer, token, Operation::Transfer(transfer)) {
+            match self.port(lane).post(rail, peer, wr_id, Operation::Transfer(transfer)) {
                 Ok(Posted::Yes) => return,
                 Ok(Posted::Again) => {}
                 Err(error) => panic!("{error}"),
@@ -152,8 +152,8 @@ impl Process {
     }
 
     /// What completes on one rail, now.
-    pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<Token> {
-        let mut done = [Token(u32::MAX); POLL_BATCH];
+    pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<WrId> {
+        let mut done = [WrId(u32::MAX); POLL_BATCH];
         match self.port(lane).poll(rail, &mut done) {
             Polled::Empty => Vec::new(),
             Polled::Completed(count) => done[..count].to_vec(),
@@ -162,13 +162,13 @@ impl Process {
     }
 
     /// Waits for the one operation in flight.
-    pub(crate) fn wait(&mut self, lane: Lane, to: RailId, token: Token) {
+    pub(crate) fn wait(&mut self, lane: Lane, to: RailId, wr_id: WrId) {
         let (rail, _) = self.path(lane, to);
         let start = Instant::now();
         loop {
             let done = self.completed(lane, rail);
             if !done.is_empty() {
-                assert_eq!(done, [token]);
+                assert_eq!(done, [wr_id]);
                 return;
             }
             assert!(start.elapsed() < HANG, "the operation never completed");
@@ -176,9 +176,9 @@ impl Process {
         }
     }
 
-    pub(crate) fn run(&mut self, lane: Lane, to: RailId, token: Token, transfer: &Transfer) {
-        self.post(lane, to, token, transfer);
-        self.wait(lane, to, token);
+    pub(crate) fn run(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
+        self.post(lane, to, wr_id, transfer);
+        self.wait(lane, to, wr_id);
     }
 }
 

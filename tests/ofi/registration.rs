@@ -1,6 +1,6 @@
 //! Registration of memory on all rails.
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Direction, Local, MemoryPort, Transfer};
 use ofi::{Options, Progress, Threading};
 
@@ -74,7 +74,7 @@ fn registration_runs_beside_transfers() {
                         remote: target.remote(0),
                         key: target.key(RailId(0)),
                     };
-                    process.run(Lane::Host, RailId(0), Token(3), &transfer);
+                    process.run(Lane::Host, RailId(0), WrId(3), &transfer);
                 }
             });
             assert_eq!(target.now_all(), 300_u64.to_le_bytes());

@@ -1,6 +1,6 @@
 //! Transfers of the port over real providers: bytes, completions, refusals.
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
     Posted, RailControl, Transfer,
@@ -27,7 +27,7 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
                     let source = Memory::new(&process.opened, source, Access::Local);
                     let target = vec![0xee; len + 2 * MARGIN];
                     let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
-                    let token = Token((seed as u32) % TOKENS);
+                    let wr_id = WrId((seed as u32) % TOKENS);
                     let write = Transfer {
                         direction: Direction::Write,
                         local: source.local(3, lane, rail),
@@ -35,7 +35,7 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
                         remote: target.remote(MARGIN),
                         key: target.key(rail),
                     };
-                    process.run(lane, rail, token, &write);
+                    process.run(lane, rail, wr_id, &write);
                     let landed = target.now_all();
                     assert_eq!(
                         landed[MARGIN..MARGIN + len],
@@ -51,7 +51,7 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
                         local: back.local(5, lane, rail),
                         ..write
                     };
-                    process.run(lane, rail, token, &read);
+                    process.run(lane, rail, wr_id, &read);
                     let back = back.now_all();
                     assert_eq!(back[5..], source.bytes[3..], "{provider:?} {len}");
                     assert_eq!(back[..5], [0x11; 5]);
@@ -77,7 +77,7 @@ fn inline_values_need_no_memory_of_the_caller() {
                         remote: target.remote(8 * len),
                         key: target.key(rail),
                     };
-                    process.run(lane, rail, Token(TOKENS - 1), &transfer);
+                    process.run(lane, rail, WrId(TOKENS - 1), &transfer);
                     let landed = target.now_all();
                     assert_eq!(landed[8 * len..][..len], value.to_le_bytes()[..len]);
                 }
@@ -92,7 +92,7 @@ fn inline_values_need_no_memory_of_the_caller() {
 fn a_completion_means_that_the_data_is_visible() {
     for provider in PROVIDERS {
         let mut process = Process::start(&options(provider));
-        let (rail, token) = (RailId(0), Token(1));
+        let (rail, wr_id) = (RailId(0), WrId(1));
         for len in [8_usize, 4096, 65_536] {
             let target = Memory::new(&process.opened, vec![0; len], Access::LocalAndRemote);
             let mut early = 0;
@@ -106,7 +106,7 @@ fn a_completion_means_that_the_data_is_visible() {
                     remote: target.remote(0),
                     key: target.key(rail),
                 };
-                process.post(Lane::Host, rail, token, &transfer);
+                process.post(Lane::Host, rail, wr_id, &transfer);
                 let start = Instant::now();
                 'wait: loop {
                     // The source alone for a while, so that a completion which does not wait for
@@ -162,7 +162,7 @@ fn every_operation_in_flight_completes_once() {
                 };
                 let peer = process.from_proxy[rail.index()];
                 let port = &mut process.opened.proxy;
-                if port.post(rail, peer, Token(next), Operation::Transfer(&transfer)).expect("post")
+                if port.post(rail, peer, WrId(next), Operation::Transfer(&transfer)).expect("post")
                     == Posted::Yes
                 {
                     next += 1;
@@ -171,9 +171,9 @@ fn every_operation_in_flight_completes_once() {
                 }
             }
             for rail in rails(&process.opened.proxy) {
-                for token in process.completed(Lane::Proxy, rail) {
-                    assert_eq!(token.0 % rail_count, u32::from(rail.0), "on the rail of its post");
-                    completed[token.index()] += 1;
+                for wr_id in process.completed(Lane::Proxy, rail) {
+                    assert_eq!(wr_id.0 % rail_count, u32::from(rail.0), "on the rail of its post");
+                    completed[wr_id.index()] += 1;
                     in_flight -= 1;
                 }
             }
@@ -191,7 +191,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
     let peer = process.from_proxy[0];
     let port = &mut process.opened.proxy;
-    let beyond = port.token_capacity() as u32;
+    let beyond = port.wr_id_capacity() as u32;
     let good = Transfer {
         direction: Direction::Write,
         local: Local::Inline(7),
@@ -199,19 +199,19 @@ fn wrong_posts_are_refused_with_a_reason() {
         remote: target.remote(0),
         key: target.key(RailId(0)),
     };
-    let mut refused = |rail: u8, token: u32, transfer: Transfer, why: &str| {
+    let mut refused = |rail: u8, wr_id: u32, transfer: Transfer, why: &str| {
         let error = port
-            .post(RailId(rail), peer, Token(token), Operation::Transfer(&transfer))
+            .post(RailId(rail), peer, WrId(wr_id), Operation::Transfer(&transfer))
             .expect_err(why);
         assert!(error.to_string().contains(why), "{error}");
     };
     refused(0, 0, Transfer { len: 9, ..good }, "9 bytes");
     refused(0, 0, Transfer { direction: Direction::Read, ..good }, "inline");
-    refused(0, beyond, good, &format!("token {beyond}"));
+    refused(0, beyond, good, &format!("work-request id {beyond}"));
     refused(9, 0, good, "rail 9");
     assert!(matches!(
-        process.opened.proxy.poll(RailId(9), &mut [Token(0); POLL_BATCH]),
-        Polled::Failed(Failure { token: None, .. })
+        process.opened.proxy.poll(RailId(9), &mut [WrId(0); POLL_BATCH]),
+        Polled::Failed(Failure { wr_id: None, .. })
     ));
     assert_eq!(target.now_all(), [0; 64]);
 }
@@ -220,10 +220,10 @@ fn wrong_posts_are_refused_with_a_reason() {
 fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     let (direction, local) = (Direction::Write, Local::Inline(7));
     let write = Transfer { direction, local, len: 8, remote, key };
-    process.post(Lane::Host, RailId(0), Token(42), &write);
+    process.post(Lane::Host, RailId(0), WrId(42), &write);
     let start = Instant::now();
     loop {
-        let mut done = [Token(0); POLL_BATCH];
+        let mut done = [WrId(0); POLL_BATCH];
         match process.opened.host.poll(RailId(0), &mut done) {
             Polled::Failed(failure) => return failure,
             Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
@@ -233,14 +233,14 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     }
 }
 
-/// The target refuses it; the initiator hears of it, by token, and nothing lands.
+/// The target refuses it; the initiator hears of it, by work-request id, and nothing lands.
 #[test]
-fn a_write_outside_the_region_fails_with_its_token() {
+fn a_write_outside_the_region_fails_with_its_wr_id() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         let mut process = Process::start(&options(provider));
         let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
         let failure = failure_of(&mut process, target.remote(64), target.key(RailId(0)));
-        assert_eq!(failure.token, Some(Token(42)), "{failure:?}");
+        assert_eq!(failure.wr_id, Some(WrId(42)), "{failure:?}");
         assert!(failure.error.code > 0 && !failure.error.text.is_empty(), "{failure:?}");
         println!("{provider:?}: {}", failure.error);
         assert_eq!(target.now_all(), [0; 64]);
@@ -278,8 +278,8 @@ fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
             remote: memory.remote(8),
             key: memory.key(RAIL),
         };
-        process.run(Lane::Host, RAIL, Token(0), &transfer);
-        process.post(Lane::Host, RAIL, Token(1), &transfer);
+        process.run(Lane::Host, RAIL, WrId(0), &transfer);
+        process.post(Lane::Host, RAIL, WrId(1), &transfer);
         let start = Instant::now();
         while !process.opened.host.has_completions(RAIL) {
             assert!(start.elapsed() < HANG, "the operation never completed");

@@ -197,7 +197,7 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     Ok(report)
 }
 
-/// The job, with signals by this engine. Counting takes rails that are not looked after.
+/// The job, with signals by this engine. Counting takes rails that are not monitored.
 pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
     let job = job.debug("signals", engine);
     if engine == "counted" { job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0) } else { job }

@@ -1,4 +1,4 @@
-//! Atomics that the provider carries out: exact, ordered with what a fence orders, and refused with the
+//! Atomics that the provider executes: exact, ordered with what a fence orders, and refused with the
 //! reason where a PE cannot have them.
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }));
         trials.push(trial(format!("native_is_not_the_default_{on}"), Some(fabric), move || {
             let report = fabric.job("connect", 2, 2, Layout::V7).run()?.check()?;
-            says(&report.pes[1].text(), "atomics are carried out by the target's proxy thread")
+            says(&report.pes[1].text(), "atomics are executed by the target's proxy thread")
         }));
     }
     trials.push(trial("native_refused_by_tcp".to_owned(), Some(Fabric::Tcp2), || {
@@ -67,10 +67,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Runs a job in which the provider has to carry out the atomics.
+/// Runs a job in which the provider has to execute the atomics.
 fn natively(job: JobSettings) -> Result<(), Failed> {
     for pe in run(job.env(SETTING, "native"))?.pes {
-        says(&pe.text(), "atomics are carried out by the fabric")?;
+        says(&pe.text(), "atomics are executed by the fabric")?;
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub use driver::stream::Stream;
 pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
 pub use memory::heap::{Backing, DeviceHeap};
-pub use memory::pinned::{Chunk, PinnedMemory, PinnedPool};
+pub use memory::pinned::{BounceBuffer, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};
 pub use memory::scratch::Scratch;

@@ -79,7 +79,7 @@ pub enum EngineError {
         error: PortError,
     },
     /// A peer asked for something that cannot be done.
-    #[error("{pe} sent a request that cannot be carried out: {why}")]
+    #[error("{pe} sent a request that cannot be executed: {why}")]
     BadMessage {
         /// The peer.
         pe: Pe,
@@ -136,7 +136,7 @@ pub enum EngineError {
         /// The peer's reason.
         why: String,
     },
-    /// The proxy thread does not carry out what a user thread has handed over to it.
+    /// The proxy thread does not execute what a user thread has handed over to it.
     #[error(
         "an operation of a user thread on staged memory, {pe}, waits for the proxy thread for \
          {seconds} s: is NVSHMEM's proxy running?"
@@ -194,7 +194,7 @@ pub enum EngineError {
         rail: RailId,
         /// The rail's name.
         rail_name: String,
-        /// How long it has been the oldest of its stream.
+        /// How long it has been the oldest of its connection.
         seconds: u64,
         /// Whether it was posted, queued or held.
         state: &'static str,

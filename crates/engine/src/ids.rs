@@ -52,10 +52,10 @@ pub struct RegionId(pub u32);
 /// Names one segment between its posting and its completion. The lane chooses
 /// it; the port hands it back unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Token(pub u32);
+pub struct WrId(pub u32);
 
-impl Token {
-    /// The token as an index into a table of segments.
+impl WrId {
+    /// The work-request id as an index into a table of segments.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize

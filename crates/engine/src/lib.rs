@@ -12,23 +12,24 @@
 //! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments.
 //! 5. `messages`, [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
 //!    state, on the core. What one of them has to see to, the core raises as an event.
-//! 6. [`lane`]: holds the mechanisms, and drives them in its turn.
+//! 6. [`lane`]: holds the mechanisms, and drives them in each progress iteration.
 //!
 //! # Words
+//! Those of libfabric and of OpenSHMEM mean what they mean there. Ours are:
 //! - *lane*: one thread's way into the fabric; the proxy lane has all rails, the host lane of user threads one.
 //! - *rail*: a domain with its endpoint, completion queue and address vector: one NIC. *path*: a rail towards a peer.
 //! - *operation*: one NVSHMEM operation. *segment*: one operation of the fabric, which it is cut into.
-//! - *token*: names a segment towards the fabric, by its slot in the table. *ticket*: names one towards a peer.
-//! - *stream*: everything a lane sends to one peer. *link*: the messages between the two.
+//! - *connection*: everything a lane sends to one peer. *channel*: the reliable messages between the two.
+//! - *work-request id*: names a segment to the fabric. *request id*: names one to a peer.
 //! - *fence*: writes behind it are *held* until those before it are delivered; each has an *epoch*.
-//! - *message*: a few bytes that the peer's lane takes: with a number and acknowledged, or without.
 //! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
-//! - *signal*: a word that tells of data. *eager*, *counted*, *chained*: how it follows its data.
-//! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
+//! - *eager*, *counted*, *chained*: how a signal follows its data: in one message, by immediate data that the target
+//!   counts, or behind the completions of its puts.
 //! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load chose.
-//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one chunk.
-//! - *bounce memory*: registered host memory; *chunk*: one part of it.
-//! - *lost*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was reset.
+//! - *pending*: operations that wait for their peer alone, within whose *quota* there is no place.
+//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one *bounce buffer*.
+//! - *in doubt*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was
+//!   reset. *orphan*: what the fabric may still do for a peer that was declared failed.
 //! - *batch*: operations whose end is asked for together. *burst*: puts that share a doorbell.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The rails' share in atomics: whether they can carry out the engine's whole table.
+//! The rails' share in atomics: whether they can execute the engine's whole table.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use engine::port::fabric_atomic::Row;
 pub struct AtomicSupport {
     /// The NIC carries them out, rather than the target's processor.
     pub hardware: bool,
-    /// What is missing for carrying out the whole table on every rail; none if nothing is.
+    /// What is missing for executing the whole table on every rail; none if nothing is.
     pub lacks: Option<String>,
 }
 

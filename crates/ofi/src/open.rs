@@ -9,8 +9,8 @@ use crate::atomic_support::AtomicSupport;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
+use crate::discovery::immediate_data::ImmediateData;
 use crate::discovery::query::wants_atomics;
-use crate::discovery::remote_data::RemoteData;
 use crate::discovery::search::Discovery;
 use crate::error::OfiError;
 use crate::memory::direct_policy::DirectPolicy;
@@ -58,7 +58,7 @@ impl Discovery {
     ///
     /// # Safety
     /// From here on the ports touch memory at the addresses that they are told, and let the fabric do so: whoever
-    /// registers memory, or has a lane carry out operations, vouches for it to be there until they are over. The engine
+    /// registers memory, or has a lane execute operations, vouches for it to be there until they are over. The engine
     /// checks what peers ask for against what is registered.
     pub unsafe fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
@@ -118,10 +118,11 @@ impl Discovery {
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
         // What all rails keep.
-        let mut remote = devices.iter().map(|device| RemoteData::of(device.profile, &device.info));
-        let remote_data = remote
+        let mut remote =
+            devices.iter().map(|device| ImmediateData::of(device.profile, &device.info));
+        let immediate_data = remote
             .find(|remote| !remote.offered)
-            .unwrap_or_else(|| RemoteData::of(self.profile, info));
+            .unwrap_or_else(|| ImmediateData::of(self.profile, info));
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -133,7 +134,7 @@ impl Discovery {
             mr_mode: info.mr_mode_text(),
             addressing,
             verdict,
-            remote_data,
+            immediate_data,
             striping: *self.profile.striping,
             rails: proxy
                 .iter()

@@ -26,7 +26,7 @@ pub struct Options {
     pub queue_depth: u32,
     /// Longest segment in bytes; 0 takes the provider's limit.
     pub max_segment: u64,
-    /// Who carries out atomics.
+    /// Who executes atomics.
     pub atomics: AtomicsChoice,
     /// Whether puts that others follow are posted together.
     pub batch_rma: BatchChoice,
@@ -91,7 +91,7 @@ pub enum Threading {
     Safe,
 }
 
-/// Who carries out atomics.
+/// Who executes atomics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AtomicsChoice {
     /// The fabric where it does so in hardware, else the target.

@@ -19,7 +19,7 @@ use crate::objects::fabric::Fabrics;
 use crate::objects::memory_region::Rights;
 use crate::options::Options;
 use crate::provider::Profile;
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled, PortError,
     Posted, Transfer,
@@ -107,13 +107,12 @@ fn probe(fabrics: &mut Fabrics, device: &Device, options: &Options) -> Result<bo
 
     let mut port = OfiPort::new(&[source], contexts)?;
     let peer = port.insert(RAIL, &[target.endpoint().address()])?[0];
-    let mut done = [Token(0); POLL_BATCH];
+    let mut done = [WrId(0); POLL_BATCH];
     let mut posted = false;
     let start = Instant::now();
     while start.elapsed() < PROBE_DEADLINE {
         if !posted {
-            posted =
-                port.post(RAIL, peer, Token(0), Operation::Transfer(&transfer))? == Posted::Yes;
+            posted = port.post(RAIL, peer, WrId(0), Operation::Transfer(&transfer))? == Posted::Yes;
         }
         if let Polled::Failed(failure) = port.poll(RAIL, &mut done) {
             return Err(failure.error);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use libfabric_sys::Version;
 
-use crate::discovery::remote_data::RemoteData;
+use crate::discovery::immediate_data::ImmediateData;
 use crate::progress_probe::Verdict;
 use crate::provider::Striping;
 use engine::port::Addressing;
@@ -33,8 +33,8 @@ pub struct Report {
     pub addressing: Addressing,
     /// Whether data really moves by itself.
     pub verdict: Verdict,
-    /// Whether writes may carry remote data, on every rail.
-    pub remote_data: RemoteData,
+    /// Whether writes may carry immediate data, on every rail.
+    pub immediate_data: ImmediateData,
     /// How puts and gets are cut, where the settings do not say.
     pub striping: Striping,
     /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
@@ -66,7 +66,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
-             threading {}; mr_mode {}; remote data: {} ({}); {} rail(s):",
+             threading {}; mr_mode {}; immediate data: {} ({}); {} rail(s):",
             self.library_version,
             self.library,
             self.provider,
@@ -76,8 +76,8 @@ impl fmt::Display for Report {
             self.verdict.reason,
             self.threading,
             self.mr_mode,
-            if self.remote_data.offered { "yes" } else { "no" },
-            self.remote_data.reason,
+            if self.immediate_data.offered { "yes" } else { "no" },
+            self.immediate_data.reason,
             self.rails.len()
         )?;
         for rail in &self.rails {

@@ -10,7 +10,7 @@
 //!
 //! # Acknowledgements
 //! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring has been
-//! open for [`PATIENCE`] turns: by then, answers to what was sent have often brought the
+//! open for [`PATIENCE`] iterations: by then, answers to what was sent have often brought the
 //! acknowledgement along.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ const BATCH: u32 = 32;
 /// Most batches of a ring that are open.
 const OPEN: usize = 64;
 
-/// Turns between two requests for acknowledgements.
+/// Iterations between two requests for acknowledgements.
 const PATIENCE: u32 = 16;
 
 /// What a batch has in it besides its segments.
@@ -90,10 +90,10 @@ impl Consumer {
 
     /// Takes a batch from the next ring that has something, round and round. Whether any had.
     ///
-    /// One batch, and not one of each ring: what was posted before is looked after in between.
+    /// One batch, and not one of each ring: what was posted before is monitored in between.
     ///
     /// # Errors
-    /// What a producer asked for cannot be, or was not carried out. Nothing may be taken after that.
+    /// What a producer asked for cannot be, or was not executed. Nothing may be taken after that.
     pub(crate) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
         for _ in 0..self.sources.len() {
             let ring = self.next;
@@ -160,7 +160,7 @@ impl Consumer {
         let mut any = false;
         let mut waits = false;
         for Source { ring, open, .. } in &mut self.sources {
-            // For each ring anew: `landed` turns the lane, which may fail in that.
+            // For each ring anew: `landed` runs the lane, which may fail in that.
             if lane.failure().is_some() {
                 break;
             }
@@ -233,7 +233,7 @@ impl Consumer {
 /// its ring, and other rings go on.
 #[inline(always)]
 fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
-    lane.has_backlog() && from.next_pe().is_some_and(|pe| lane.is_backlogged(pe))
+    lane.has_saturated_peer() && from.next_pe().is_some_and(|pe| lane.is_saturated(pe))
 }
 
 /// Takes what is no put. Whether there was something.

@@ -1,13 +1,13 @@
 //! Idling of the proxy thread while there is nothing to do: it spins for a moment, gives up its core, and in
 //! the end sleeps.
 //!
-//! Peers' messages wait for its turns, so it never sleeps for long, and not while anything of its own is
-//! under way. Where the fabric moves peers' data in its turns alone, it does not sleep at all.
+//! Peers' messages wait for its iterations, so it never sleeps for long, and not while anything of its own is
+//! under way. Where the fabric moves peers' data in its iterations alone, it does not sleep at all.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Turns without a find before the core is offered to others; few where others need it.
+/// Iterations without a find before the core is offered to others; few where others need it.
 const SPINS: u32 = 4096;
 const SPINS_SHARED: u32 = 8;
 
@@ -19,7 +19,7 @@ const AWAKE: Duration = Duration::from_millis(3);
 pub(crate) struct Idle {
     spins: u32,
     sleep: Option<Duration>,
-    turns: u32,
+    iterations: u32,
     since: Option<Instant>,
 }
 
@@ -27,24 +27,24 @@ impl Idle {
     /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at all.
     pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
-        Self { spins, sleep, turns: 0, since: None }
+        Self { spins, sleep, iterations: 0, since: None }
     }
 
     /// Something was found to do.
     #[inline(always)]
     pub(crate) fn busy(&mut self) {
-        self.turns = 0;
+        self.iterations = 0;
     }
 
     /// Nothing was. `waits`: something is under way whose end is awaited.
     #[inline]
-    pub(crate) fn turn(&mut self, waits: bool) {
-        self.turns = self.turns.saturating_add(1);
-        if self.turns < self.spins {
+    pub(crate) fn iterate(&mut self, waits: bool) {
+        self.iterations = self.iterations.saturating_add(1);
+        if self.iterations < self.spins {
             std::hint::spin_loop();
             return;
         }
-        if self.turns == self.spins {
+        if self.iterations == self.spins {
             self.since = Some(Instant::now());
         }
         let long = || self.since.is_some_and(|since| since.elapsed() > AWAKE);

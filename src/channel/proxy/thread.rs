@@ -1,8 +1,8 @@
 //! The thread: the only one that takes from the rings and uses the proxy lane.
 //!
-//! One loop: take a batch from each ring, turn the lane, publish what is done, and now and then look for
+//! One loop: take a batch from each ring, iteration the lane, publish what is done, and now and then look for
 //! what user threads want. While it is stopped, or after a failure, it takes nothing more and goes on
-//! turning: peers may still need its turns.
+//! running: peers may still need its iterations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ use engine::patience::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
-/// Turns between two looks at what user threads want.
+/// Iterations between two looks at what user threads want.
 const CONTROL_EVERY: u32 = 32;
 
 /// What user threads want of the proxy thread.
@@ -88,7 +88,7 @@ pub(crate) struct ChannelState {
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,
-    /// Another thread has told everybody that the channel has failed: its proxy thread does not turn.
+    /// Another thread has told everybody that the channel has failed: its proxy thread does not iteration.
     given_up: AtomicBool,
 }
 
@@ -104,7 +104,7 @@ impl ChannelState {
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
 
-    /// The proxy thread does not turn any more: everybody is told that the channel has failed. Should it go on, it finds
+    /// The proxy thread does not iteration any more: everybody is told that the channel has failed. Should it go on, it finds
     /// that out.
     pub(crate) fn give_up(&self, why: &str) {
         error!(target: logging::PROXY, "the channel has failed: {why}");
@@ -136,7 +136,7 @@ pub(crate) struct Proxy {
     control: Receiver<Control>,
     phase: Phase,
     idle: Idle,
-    turns: u32,
+    iterations: u32,
 }
 
 impl Proxy {
@@ -146,12 +146,12 @@ impl Proxy {
         control: Receiver<Control>,
     ) -> Self {
         let connected = state.job.connection();
-        // Where peers' operations need this thread's turns, they are not seen: it would sleep through them.
+        // Where peers' operations need this thread's iterations, they are not seen: it would sleep through them.
         let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
         let sleep = state.job.settings.channel_sleep.filter(|_| automatic);
         let has_core = connected.is_none_or(Connected::has_core);
         let idle = Idle::new(has_core, sleep);
-        Self { state, consumer, control, phase: Phase::Running, idle, turns: 0 }
+        Self { state, consumer, control, phase: Phase::Running, idle, iterations: 0 }
     }
 
     /// Runs until the channel has let go of the other end of `control`.
@@ -170,7 +170,7 @@ impl Proxy {
         // A panic must not leave producers waiting.
         let guard = Guard { proxy: &mut self };
         // SAFETY: the caller's promise.
-        while unsafe { guard.proxy.turn(connected) } {}
+        while unsafe { guard.proxy.iterate(connected) } {}
         std::mem::forget(guard);
         self.consumer.publish_state(match self.phase {
             Phase::Failed => State::Failed,
@@ -178,11 +178,11 @@ impl Proxy {
         });
     }
 
-    /// One turn. Whether there is to be another.
+    /// One iteration. Whether there is to be another.
     ///
     /// # Safety
     /// As [`Proxy::run`].
-    unsafe fn turn(&mut self, connected: &Connected) -> bool {
+    unsafe fn iterate(&mut self, connected: &Connected) -> bool {
         // SAFETY: the caller's promise: nobody else has a reference. It is not used after the next
         // call that makes one.
         let lane = unsafe { &mut *connected.proxy_lane() };
@@ -194,15 +194,15 @@ impl Proxy {
             }
         }
         // SAFETY: the caller's promise; `lane` is not used any more.
-        match unsafe { connected.turn() } {
+        match unsafe { connected.iterate() } {
             Ok(any) => busy |= any,
             Err(failed) => self.lane_failed(&failed),
         }
         // SAFETY: as before.
         let lane = unsafe { &mut *connected.proxy_lane() };
         busy |= self.retire(lane, connected);
-        self.turns = self.turns.wrapping_add(1);
-        if !busy || self.turns % CONTROL_EVERY == 0 {
+        self.iterations = self.iterations.wrapping_add(1);
+        if !busy || self.iterations % CONTROL_EVERY == 0 {
             if asked::is_any() {
                 // SAFETY: as before; the other reference is not used any more.
                 unsafe { self.state.job.answer() };
@@ -219,7 +219,7 @@ impl Proxy {
             self.idle.busy();
         } else {
             let waits = self.consumer.has_open() && !matches!(self.phase, Phase::Failed);
-            self.idle.turn(waits);
+            self.idle.iterate(waits);
         }
         true
     }

@@ -30,7 +30,7 @@ use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{DataPath, PeerAddr};
 use engine::rails::pairing::{leads, remote_rail};
 use engine::rails::paths::{Path, PathTable};
-use engine::recovery::detours::Detours;
+use engine::recovery::fallback_routes::FallbackRoutes;
 use engine::recovery::health::RailHealth;
 use engine::signal::counted::TAGS;
 use engine::state::regions::RegionTable;
@@ -79,7 +79,7 @@ pub(crate) fn connect(
         step: Step::Open,
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
         rails: locations.0.len() as u8,
-        remote_data: opened.as_ref().map_or(0, remote_data),
+        immediate_data: opened.as_ref().map_or(0, immediate_data),
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
@@ -94,7 +94,7 @@ pub(crate) fn connect(
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     // Every PE looks after its rails, or none does.
-    // Nor where atomics on a path that fails may have been carried out or not.
+    // Nor where atomics on a path that fails may have been executed or not.
     let controls = controls.filter(|_| {
         agreed.applier == Applier::Target && hellos.iter().all(|hello| hello.rail_health)
     });
@@ -121,7 +121,7 @@ pub(crate) fn connect(
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     info!(target: logging::TRANSPORT, "{agreed}");
     let signalling = Signalling {
-        carried: hellos.iter().map(|hello| hello.remote_data).min().unwrap_or(0),
+        carried: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
         rails_recover: controls.is_some(),
         longest_message: hellos.iter().map(|hello| hello.longest_message).min().unwrap_or(0).into(),
     };
@@ -178,9 +178,9 @@ fn open(
 /// does, and all see the same records.
 #[derive(Clone, Copy)]
 struct Signalling {
-    /// Bytes of remote data that all rails of all PEs carry.
+    /// Bytes of immediate data that all rails of all PEs carry.
     carried: u8,
-    /// Rails are looked after: what tells a target of segments that have landed can be lost with a rail.
+    /// Rails are monitored: what tells a target of segments that have landed can be lost with a rail.
     rails_recover: bool,
     /// Bytes of the longest message that every rail of every PE takes.
     longest_message: usize,
@@ -197,7 +197,7 @@ impl Signalling {
         match self {
             _ if native => "the fabric does atomics, so every signal with data is chained",
             Self { carried: 0, .. } => {
-                "some PE's rails carry no remote data, so nothing is counted: chained in its place"
+                "some PE's rails carry no immediate data, so nothing is counted: chained in its place"
             }
             Self { rails_recover: true, .. } => {
                 "a rail that fails is done without, so nothing is counted: chained in its place \
@@ -208,10 +208,10 @@ impl Signalling {
     }
 }
 
-/// Bytes of remote data that every proxy rail of this PE carries.
-fn remote_data(opened: &Opened) -> u8 {
-    let all = opened.proxy.limits().iter().all(|rail| rail.remote_data);
-    if all { opened.report.remote_data.bytes } else { 0 }
+/// Bytes of immediate data that every proxy rail of this PE carries.
+fn immediate_data(opened: &Opened) -> u8 {
+    let all = opened.proxy.limits().iter().all(|rail| rail.immediate_data);
+    if all { opened.report.immediate_data.bytes } else { 0 }
 }
 
 /// Bytes of the longest message that every proxy rail of this PE takes.
@@ -229,7 +229,7 @@ fn locations(opened: &Opened) -> Addresses {
     Addresses(rails.collect())
 }
 
-/// Where the control endpoints are; none where rails are not looked after.
+/// Where the control endpoints are; none where rails are not monitored.
 fn control_locations(opened: &mut Opened, locations: &Addresses) -> Option<Addresses> {
     let control = opened.proxy.control()?;
     let address = |(at, rail): (usize, &RailAddress)| RailAddress {
@@ -394,14 +394,14 @@ fn assemble(
     let n_pes = paths.proxy.n_pes();
     let natives = paths.atomics.is_some();
     let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty() && !natives);
-    let detours = match rail_timeout {
-        Some(_) => Detours::until_settled(n_pes),
-        None => Detours::new(n_pes),
+    let fallback_routes = match rail_timeout {
+        Some(_) => FallbackRoutes::until_settled(n_pes),
+        None => FallbackRoutes::new(n_pes),
     };
-    let detours = Arc::new(detours);
+    let fallback_routes = Arc::new(fallback_routes);
     // The host lane is on the device of the first proxy rail.
     let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
-    (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| detours.set(pe));
+    (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| fallback_routes.set(pe));
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let proxy = match rail_timeout {
@@ -412,8 +412,9 @@ fn assemble(
         None => proxy,
     };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
-    let proxy = proxy.with_inbox(inbox).with_detours(detours);
+    let host =
+        HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
+    let proxy = proxy.with_inbox(inbox).with_fallback_routes(fallback_routes);
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_fabric_atomics(paths),

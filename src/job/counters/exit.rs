@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::job::asked::Question;
 use ofi::fork;
 
-/// How long an exit waits for a thread that may take no more turns.
+/// How long an exit waits for a thread that may take no more iterations.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Jobs whose counters are in files, or to go there, and have not been told.

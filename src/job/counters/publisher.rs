@@ -92,7 +92,7 @@ impl Publisher {
         let mut state = match self.shared.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // The page is being written: in one of the next turns.
+            // The page is being written: in one of the next iterations.
             Err(TryLockError::WouldBlock) => return,
         };
         self.shared.question.end();

@@ -88,8 +88,8 @@ enum Found {
 impl ProcessMemory {
     pub(crate) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
         let options = StagingOptions {
-            chunk_len: settings.staging_chunk,
-            chunks: settings.staging_depth,
+            bounce_len: settings.staging_chunk,
+            bounces: settings.staging_depth,
             words: words_options(settings),
             context: match settings.staging_context {
                 StagingChoice::Auto => StagingContext::Auto,

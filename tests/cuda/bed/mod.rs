@@ -276,9 +276,9 @@ impl Bed {
         count(&self.raw, what)
     }
 
-    /// A pool of chunks.
-    pub(crate) fn pool(&self, chunk_len: usize, count: usize) -> PinnedPool {
-        PinnedPool::new(&self.context(), chunk_len, count).expect("page-locked memory")
+    /// A pool of bounce buffers.
+    pub(crate) fn pool(&self, bounce_len: usize, count: usize) -> PinnedPool {
+        PinnedPool::new(&self.context(), bounce_len, count).expect("page-locked memory")
     }
 
     /// An engine.

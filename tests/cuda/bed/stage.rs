@@ -10,11 +10,11 @@ use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;
 
-/// Bytes of a chunk.
+/// Bytes of a bounce buffer.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-pub(crate) fn options(chunks: u16, words: WordsOptions) -> StagingOptions {
-    StagingOptions { chunk_len: CHUNK, chunks, words, context: StagingContext::Auto }
+pub(crate) fn options(bounces: u16, words: WordsOptions) -> StagingOptions {
+    StagingOptions { bounce_len: CHUNK, bounces, words, context: StagingContext::Auto }
 }
 
 /// The engine's side of staging.
@@ -49,16 +49,16 @@ impl Stage {
         self.staging.register(addr, bed.range(addr, len), None).expect("it can be staged")
     }
 
-    /// The address of a chunk: those for bytes on their way out come first.
-    pub(crate) fn chunk(&self, direction: CopyDirection, number: u16) -> usize {
+    /// The address of a bounce buffer: those for bytes on their way out come first.
+    pub(crate) fn bounce(&self, direction: CopyDirection, number: u16) -> usize {
         let before = match direction {
             CopyDirection::Out => 0,
             CopyDirection::In => self.bounce.out,
         };
-        self.bounce.addr + usize::from(before + number) * self.bounce.chunk_len
+        self.bounce.addr + usize::from(before + number) * self.bounce.bounce_len
     }
 
-    /// Starts a copy from or to the beginning of a chunk. There is room for it.
+    /// Starts a copy from or to the beginning of a bounce buffer. There is room for it.
     pub(crate) fn start(
         &mut self,
         direction: CopyDirection,
@@ -67,7 +67,7 @@ impl Stage {
         len: usize,
         tag: u32,
     ) {
-        let copy = Copy { direction, memory, chunk: self.chunk(direction, number), len };
+        let copy = Copy { direction, memory, bounce: self.bounce(direction, number), len };
         assert_eq!(self.port.start(&copy, tag), Ok(Posted::Yes));
     }
 
@@ -94,12 +94,12 @@ impl Stage {
     pub(crate) fn copy_out(&mut self, memory: usize, len: usize) -> Vec<u8> {
         self.start(CopyDirection::Out, memory, 0, len, 77);
         self.ends(77);
-        peek(self.chunk(CopyDirection::Out, 0), len)
+        peek(self.bounce(CopyDirection::Out, 0), len)
     }
 
     /// Copies bytes into memory.
     pub(crate) fn copy_in(&mut self, memory: usize, bytes: &[u8]) {
-        fill(self.chunk(CopyDirection::In, 1), bytes);
+        fill(self.bounce(CopyDirection::In, 1), bytes);
         self.start(CopyDirection::In, memory, 1, bytes.len(), 78);
         self.ends(78);
     }

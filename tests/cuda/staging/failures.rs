@@ -39,7 +39,7 @@ fn says(error: &PortError, parts: &[&str]) {
 
 /// What starting a copy is refused with.
 fn refusal(stage: &mut Stage, direction: CopyDirection, memory: usize) -> PortError {
-    let copy = Copy { direction, memory, chunk: stage.chunk(direction, 0), len: 64 };
+    let copy = Copy { direction, memory, bounce: stage.bounce(direction, 0), len: 64 };
     stage.port.start(&copy, 99).expect_err("it is refused")
 }
 
@@ -106,12 +106,12 @@ fn no_memory() {
     let heap = bed.heap(1);
     let staging = Staging::new(options(4, stream_only()));
     let register = || staging.register(heap, bed.range(heap, GRANULARITY), None);
-    let error = PortError::from(register().expect_err("8 chunks are too much"));
+    let error = PortError::from(register().expect_err("8 bounce buffers are too much"));
     let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
     says(&error, &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
     assert!(staging.take_stager().is_none() && staging.is_empty());
     assert_eq!(bed.count(3), 0, "nothing is left behind");
-    // The chunks fit, what else is needed does not.
+    // The bounce buffers fit, what else is needed does not.
     call!(bed.raw, fake_cuda_limits(0 => c_int, 8 * CHUNK as u64 => u64, u64::MAX => u64));
     says(&PortError::from(register().expect_err("no engine")), &["CUDA_ERROR_OUT_OF_MEMORY"]);
     assert_eq!(bed.count(3), 0, "nor here");
@@ -119,8 +119,11 @@ fn no_memory() {
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, u64::MAX => u64));
     let region = register().expect("now there is enough");
     let stager = staging.take_stager().expect("something is staged");
-    let (needed, chunks) = (bed.count(3), stager.bounce.bytes() as u64);
-    assert!(needed >= chunks && needed < chunks + 4096, "{needed} for chunks of {chunks}");
+    let (needed, bounces) = (bed.count(3), stager.bounce.bytes() as u64);
+    assert!(
+        needed >= bounces && needed < bounces + 4096,
+        "{needed} for bounce buffers of {bounces}"
+    );
     drop((region, stager));
     assert_eq!(bed.count(3), 0, "all of it is given back");
 }
@@ -193,7 +196,7 @@ fn starts_from_environment() {
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
     for tag in 0..200 {
-        let copy = Copy { direction: OUT, memory: heap, chunk: stage.chunk(OUT, 0), len: 64 };
+        let copy = Copy { direction: OUT, memory: heap, bounce: stage.bounce(OUT, 0), len: 64 };
         match stage.port.start(&copy, tag) {
             Ok(Posted::Yes) => stage.ends(tag),
             Ok(Posted::Again) => panic!("there is room"),

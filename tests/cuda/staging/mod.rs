@@ -1,4 +1,4 @@
-//! Copies through chunks, as the engine asks for them.
+//! Copies through bounce buffers, as the engine asks for them.
 
 pub(crate) mod failures;
 pub(crate) mod words;
@@ -61,7 +61,7 @@ fn both_ways() {
     let bed = Bed::new();
     let plain = bed.alloc(1 << 20);
     let (mut stage, _plain) = Stage::new(&bed, plain, 1 << 20);
-    assert_eq!((stage.bounce.chunk_len, stage.bounce.out, stage.bounce.inward), (CHUNK, 4, 4));
+    assert_eq!((stage.bounce.bounce_len, stage.bounce.out, stage.bounce.inward), (CHUNK, 4, 4));
     assert_eq!(stage.port.reach(plain, 1 << 20), Ok(Reach::Staged));
     check(&bed, &mut stage, plain, 1 << 20);
     let heap = bed.heap(2);
@@ -203,12 +203,12 @@ fn again() {
     call!(bed.raw, fake_cuda_latency(0 => i32, 20_000_000 => u64, 0 => u64));
     for direction in [IN, OUT] {
         let copy =
-            Copy { direction, memory: heap, chunk: stage.chunk(direction, 0), len: CHUNK / 2 };
+            Copy { direction, memory: heap, bounce: stage.bounce(direction, 0), len: CHUNK / 2 };
         let mut taken = 0;
         while stage.port.start(&copy, taken).expect("never refused for good") == Posted::Yes {
             taken += 1;
         }
-        assert!(taken >= 2, "two pieces of a chunk");
+        assert!(taken >= 2, "two pieces of a bounce buffer");
         stage.ends(0);
         assert_eq!(stage.port.start(&copy, taken), Ok(Posted::Yes), "there is room again");
         (1..=taken).for_each(|tag| stage.ends(tag));
@@ -305,7 +305,7 @@ fn released() {
     drop(region);
     assert!(stage.staging.is_empty());
     bed.free(first);
-    let copy = Copy { direction: OUT, memory: first, chunk: stage.chunk(OUT, 0), len: 64 };
+    let copy = Copy { direction: OUT, memory: first, bounce: stage.bounce(OUT, 0), len: 64 };
     if bed.is_fake() {
         // Its addresses are nobody's now, so they count as host memory; staged they are not.
         assert_eq!(stage.port.reach(copy.memory, copy.len), Ok(Reach::Direct));
@@ -325,10 +325,10 @@ fn no_allocation() {
     let other = bed.alloc(4096);
     let host = bed.host(4096);
     let copies = [
-        Copy { direction: IN, memory: heap, chunk: stage.chunk(IN, 0), len: CHUNK },
-        Copy { direction: OUT, memory: heap, chunk: stage.chunk(OUT, 0), len: CHUNK },
-        Copy { direction: IN, memory: other, chunk: stage.chunk(IN, 1), len: 4096 },
-        Copy { direction: OUT, memory: host, chunk: stage.chunk(OUT, 1), len: 4096 },
+        Copy { direction: IN, memory: heap, bounce: stage.bounce(IN, 0), len: CHUNK },
+        Copy { direction: OUT, memory: heap, bounce: stage.bounce(OUT, 0), len: CHUNK },
+        Copy { direction: IN, memory: other, bounce: stage.bounce(IN, 1), len: 4096 },
+        Copy { direction: OUT, memory: host, bounce: stage.bounce(OUT, 1), len: 4096 },
     ];
     let mut round = || {
         for (tag, copy) in copies.iter().enumerate() {
@@ -351,27 +351,28 @@ fn refused() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
-    let chunk = stage.bounce.addr;
-    for (chunk, len) in [
-        (chunk - 1, 64),
-        (chunk + stage.bounce.bytes() - 63, 64),
-        (chunk + stage.bounce.bytes() + 4096, 1),
-        (chunk, usize::MAX),
+    let bounce = stage.bounce.addr;
+    for (bounce, len) in [
+        (bounce - 1, 64),
+        (bounce + stage.bounce.bytes() - 63, 64),
+        (bounce + stage.bounce.bytes() + 4096, 1),
+        (bounce, usize::MAX),
     ] {
-        let copy = Copy { direction: IN, memory: heap, chunk, len };
-        let error = stage.port.start(&copy, 0).expect_err("that is in no chunk");
-        assert!(error.to_string().contains("in no chunk"), "{error}");
+        let copy = Copy { direction: IN, memory: heap, bounce, len };
+        let error = stage.port.start(&copy, 0).expect_err("that is in no bounce buffer");
+        assert!(error.to_string().contains("in no bounce buffer"), "{error}");
     }
     assert!(stage.port.poll().is_none(), "nothing was started");
     let last =
-        Copy { direction: IN, memory: heap, chunk: chunk + stage.bounce.bytes() - 64, len: 64 };
+        Copy { direction: IN, memory: heap, bounce: bounce + stage.bounce.bytes() - 64, len: 64 };
     assert_eq!(stage.port.start(&last, 4), Ok(Posted::Yes));
     stage.ends(4);
-    for (chunk_len, chunks) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
-        let staging = Staging::new(StagingOptions { chunk_len, ..options(chunks, stream_only()) });
+    for (bounce_len, bounces) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
+        let staging =
+            Staging::new(StagingOptions { bounce_len, ..options(bounces, stream_only()) });
         let error =
             staging.register(heap, bed.range(heap, GRANULARITY), None).expect_err("no such");
-        assert_eq!(error, StagingError::Options { chunks, chunk_len });
+        assert_eq!(error, StagingError::Options { bounces, bounce_len });
     }
 }
 

@@ -90,7 +90,7 @@ fn soon() {
     assert!(bed.read(heap, AREA) == model);
 }
 
-/// Carries out an operation on the bytes of a word, and gives the word before.
+/// Executes an operation on the bytes of a word, and gives the word before.
 fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
     let mut bytes = [0; 8];
     bytes[..word.len()].copy_from_slice(word);
@@ -392,8 +392,8 @@ fn flags() {
                 }
                 let seed = 3 * round as usize;
                 for (number, memory) in [first, second].into_iter().enumerate() {
-                    let chunk = stage.chunk(CopyDirection::In, number as u16);
-                    fill(chunk, &pattern(CHUNK, seed + number));
+                    let bounce = stage.bounce(CopyDirection::In, number as u16);
+                    fill(bounce, &pattern(CHUNK, seed + number));
                     stage.start(CopyDirection::In, memory, number as u16, CHUNK, number as u32);
                 }
                 stage.port.store(stored, &pattern(99, seed + 2)).expect("bytes of it");

@@ -29,10 +29,10 @@ fn a_fetched_word_that_cannot_be_stored_fails_the_quiet() {
             }
             member.lane.quiet(Pe(1 - me))
         };
-        let turn = |member: &mut Member| {
+        let iterate = |member: &mut Member| {
             let _ = member.lane.progress();
         };
-        let (_, ended) = race_with(job, 1, program, turn);
+        let (_, ended) = race_with(job, 1, program, iterate);
         let failed = ended[0].1.as_ref().unwrap_err().to_string();
         for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
             assert!(failed.contains(part), "{part:?} is not in {failed:?}");
@@ -213,7 +213,7 @@ fn a_peer_that_stops_reading_ends_in_a_timeout_also_for_a_submitter_without_room
     let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
     let mut job = Job::new(4, &shape, Script::default());
     job.fabric.stall(Pe(1));
-    // Some are parked, as many as may be.
+    // Some are pending, as many as may be.
     let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1, 8).err());
     assert!(matches!(failed, Some(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
 }
@@ -223,15 +223,15 @@ fn time_in_which_nobody_turned_the_lane_does_not_count() {
     let mut job = Job::new(10, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
     job.put_value(0, 1, 0, 1, 8).unwrap();
-    let turn = |job: &mut Job| {
+    let iterate = |job: &mut Job| {
         for _ in 0..1000 {
             job.members[0].lane.progress().unwrap();
         }
     };
-    turn(&mut job);
+    iterate(&mut job);
     // PE 0 computes for an hour; then the watchdog looks again.
     job.fabric.pass_time(3_600_000_000_000);
-    turn(&mut job);
+    iterate(&mut job);
     job.fabric.resume(Pe(1));
     job.quiet(0, 1).unwrap();
 }
@@ -426,7 +426,7 @@ fn the_short_way_refuses_and_reports() {
     }
     job.put(0, 1, 0, 0).unwrap();
     job.quiet(0, 1).unwrap();
-    // Memory that the fake does not know: the fabric itself refuses, and the peer is given up.
+    // Memory that the fake does not know: the fabric itself refuses, and the peer is declared failed.
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
     let addr = job.members[0].scratch + (1 << 30);
     let common = FastTransfer {
@@ -496,7 +496,7 @@ fn a_message_that_fails_late_is_not_taken_for_another_segment() {
     job.quiet(0, 2).unwrap();
     assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
 
-    // One that was not acknowledged ends the stream to its peer.
+    // One that was not acknowledged ends the connection to its peer.
     job.fabric.fail_delivered_messages(1);
     job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     while job.fabric.in_flight() > 0 {

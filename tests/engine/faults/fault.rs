@@ -10,7 +10,7 @@ use crate::job::{Random, Shape};
 pub(super) enum Fault {
     Call(PortCall, u32, u32),
     LoseCompletions(u32),
-    LoseRemoteData(u32),
+    LoseImmediateData(u32),
     Stall(Pe),
     Refuse(Pe),
     RefuseMessages(Pe, RailId),
@@ -30,7 +30,7 @@ impl Fault {
         let count = 1 + random.below(3) as u32;
         match random.below(22) {
             0 => Self::LoseCompletions(count),
-            1 => Self::LoseRemoteData(1),
+            1 => Self::LoseImmediateData(1),
             2 => Self::Stall(pe),
             3 => Self::Refuse(pe),
             4 => Self::RefuseMessages(pe, rail),
@@ -53,7 +53,7 @@ impl Fault {
             Self::Call(call, ..) => format!("{call:?} fails"),
             Self::Copies(_) => String::from("Copied fails"),
             Self::LoseCompletions(_) => String::from("a completion is lost"),
-            Self::LoseRemoteData(_) => String::from("remote data is lost"),
+            Self::LoseImmediateData(_) => String::from("immediate data is lost"),
             Self::Stall(_) => String::from("a PE stops"),
             Self::Refuse(_) => String::from("no room towards a PE"),
             Self::RefuseMessages(..) => String::from("a rail refuses messages"),
@@ -70,7 +70,7 @@ impl Fault {
             Self::Call(call, after, count) => fabric.fail_calls(call, after, count),
             Self::Copies(count) => fabric.fail_copies(2, count),
             Self::LoseCompletions(count) => fabric.lose_next_completions(count),
-            Self::LoseRemoteData(count) => fabric.lose_next_remote_data(count),
+            Self::LoseImmediateData(count) => fabric.lose_next_immediate_data(count),
             Self::Stall(pe) => fabric.stall(pe),
             Self::Refuse(pe) => fabric.refuse(pe, true),
             Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
@@ -94,7 +94,7 @@ impl Fault {
             Self::FailDelivered => fabric.report_failing(),
             Self::Call(..)
             | Self::LoseCompletions(_)
-            | Self::LoseRemoteData(_)
+            | Self::LoseImmediateData(_)
             | Self::Copies(_) => {}
         }
     }

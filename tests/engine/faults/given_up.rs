@@ -1,4 +1,4 @@
-//! What is under way to a peer that was given up: it takes no room of others, and no wait is without an end.
+//! What is under way to a peer that was declared failed: it takes no room of others, and no wait is without an end.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn narrow(staged: u32) -> Shape {
     }
 }
 
-/// Turns some PEs until PE 0 is quiet towards another or has given it up: what of it.
+/// Iterations some PEs until PE 0 is quiet towards another or has given it up: what of it.
 fn quiet(job: &mut Job, turning: &[usize], pe: u32) -> Result<(), EngineError> {
     while !job.members[0].lane.is_quiet(Pe(pe))? {
         for member in turning {
@@ -46,7 +46,7 @@ fn quiet(job: &mut Job, turning: &[usize], pe: u32) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn turn(job: &mut Job, turning: &[usize]) {
+fn iterate(job: &mut Job, turning: &[usize]) {
     for _ in 0..2000 {
         for member in turning {
             let _ = job.members[*member].lane.progress();
@@ -55,7 +55,7 @@ fn turn(job: &mut Job, turning: &[usize]) {
     }
 }
 
-/// Gets of staged memory whose owner does not answer have all the room there is; none once it was given up.
+/// Gets of staged memory whose owner does not answer have all the room there is; none once it was declared failed.
 #[test]
 fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     let mut job = Job::new(1, &narrow(HEAP_OF_1), Script::default());
@@ -68,16 +68,16 @@ fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     assert!(matches!(quiet(&mut job, &[0], 1), Err(EngineError::Timeout { pe: Pe(1), .. })));
     quiet(&mut job, &[0], 2).unwrap();
     assert_eq!(job.heap(2, 0, 64), [7; 64]);
-    turn(&mut job, &[0]);
+    iterate(&mut job, &[0]);
     assert!(!job.members[0].lane.has_work());
     // It goes on too late.
-    turn(&mut job, &[0, 1, 2]);
+    iterate(&mut job, &[0, 1, 2]);
     assert!(!job.members[0].lane.has_work());
 }
 
-/// The same for puts. Their peer may still read their chunks, which are nobody else's until it has.
+/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until it has.
 #[test]
-fn chunks_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
+fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
     let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
     let bytes: Vec<u8> = (0..3000).map(|at| (at / 1000 + 1) as u8).collect();
     job.fill_scratch(0, &bytes);
@@ -88,9 +88,9 @@ fn chunks_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
     assert!(quiet(&mut job, &[0], 1).is_err());
     quiet(&mut job, &[0], 2).unwrap();
     assert_eq!(job.heap(2, 2000, 1000), [3; 1000]);
-    turn(&mut job, &[0]);
-    assert!(job.members[0].lane.has_work(), "two chunks are kept");
-    turn(&mut job, &[0, 1]);
+    iterate(&mut job, &[0]);
+    assert!(job.members[0].lane.has_work(), "two bounce buffers are kept");
+    iterate(&mut job, &[0, 1]);
     assert_eq!(job.heap(1, 0, 2000), bytes[..2000], "what was put there, if anything");
     assert!(!job.members[0].lane.has_work(), "it has read them");
 }
@@ -107,17 +107,17 @@ fn messages_to_a_peer_that_was_given_up_end() {
     fetch.result = Some(ResultPlace { addr: place, flag: None });
     job.members[0].lane.amo(&fetch).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
-    turn(&mut job, &[0]);
+    iterate(&mut job, &[0]);
     assert!(!job.members[0].lane.has_work());
     job.fill_scratch(0, &[0x77; 8]);
-    turn(&mut job, &[0, 1]);
+    iterate(&mut job, &[0, 1]);
     assert_eq!(job.fabric.load(Pe(0), place, 8), [0x77; 8]);
     let add = targets.atomic(2, 0, AtomicOp::Inc, 0);
     job.members[0].lane.amo(&add).unwrap();
     quiet(&mut job, &[0, 2], 2).unwrap();
 }
 
-/// What the fabric has it keeps, also of a peer that was given up. Should that be all the room there is, those who wait for
+/// What the fabric has it keeps, also of a peer that was declared failed. Should that be all the room there is, those who wait for
 /// room are told.
 #[test]
 fn who_waits_for_room_that_never_comes_is_told() {

@@ -16,9 +16,9 @@ use crate::signals::Targets;
 
 const LEN: usize = 4096;
 
-/// Turns lanes, whatever they say, and lets time pass.
-fn turn(members: &mut [Member], fabric: &FakeFabric, turns: u32) {
-    for _ in 0..turns {
+/// Iterations lanes, whatever they say, and lets time pass.
+fn iterate(members: &mut [Member], fabric: &FakeFabric, iterations: u32) {
+    for _ in 0..iterations {
         for member in members.iter_mut() {
             let _ = member.lane.progress();
         }
@@ -62,10 +62,10 @@ fn memory_stays_registered_while_a_failed_operation_may_touch_it() {
         // What nothing has touched is given back as ever.
         members[0].regions.release(&members[0].handle).unwrap();
         fabric.resume(Pe(1));
-        turn(&mut members, &fabric, 100);
+        iterate(&mut members, &fabric, 100);
         assert!(!members[0].lane.has_work(), "it has ended");
         take_back(&members, &fabric);
-        turn(&mut members, &fabric, 100);
+        iterate(&mut members, &fabric, 100);
         assert!(is_untouched(&members, &fabric));
     }
 }
@@ -95,7 +95,7 @@ fn memory_stays_registered_while_a_failed_operation_of_a_user_thread_may_touch_i
         fabric.pass_time(1_000_000);
     }
     take_back(&members, &fabric);
-    turn(&mut members, &fabric, 100);
+    iterate(&mut members, &fabric, 100);
     assert!(is_untouched(&members, &fabric));
 }
 
@@ -114,14 +114,14 @@ fn a_rail_is_closed_where_memory_is_wanted_back() {
     let Job { fabric, mut members, .. } = job;
     let handle = members[0].scratch_handle;
     // Not without need: other PEs use the rail as well.
-    turn(&mut members[..1], &fabric, 20_000);
+    iterate(&mut members[..1], &fabric, 20_000);
     assert_eq!(fabric.resets(), resets);
     assert!(is_in_use(members[0].regions.release(&handle)));
-    turn(&mut members[..1], &fabric, 20_000);
+    iterate(&mut members[..1], &fabric, 20_000);
     assert_eq!(fabric.resets(), resets + 1);
     take_back(&members, &fabric);
     fabric.resume(Pe(1));
-    turn(&mut members, &fabric, 1000);
+    iterate(&mut members, &fabric, 1000);
     assert!(is_untouched(&members, &fabric));
 }
 
@@ -143,7 +143,7 @@ fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
     let Job { fabric, mut members, .. } = job;
     take_back(&members, &fabric);
     fabric.resume(Pe(0));
-    turn(&mut members, &fabric, 100);
+    iterate(&mut members, &fabric, 100);
     assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
 }
 
@@ -161,7 +161,7 @@ fn a_word_that_the_fabric_fetches_too_late_is_dropped() {
     let Job { fabric, mut members, .. } = job;
     take_back(&members, &fabric);
     fabric.resume(Pe(1));
-    turn(&mut members, &fabric, 100);
+    iterate(&mut members, &fabric, 100);
     assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
 }
 
@@ -170,11 +170,11 @@ fn a_word_that_the_fabric_fetches_too_late_is_dropped() {
 #[test]
 fn staged_bytes_that_come_after_a_failure_are_dropped() {
     for len in [100, 1000, LEN] {
-        for turns in 0..40 {
+        for iterations in 0..40 {
             let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
             let mut job = Job::new(6, &shape, Script::default());
             job.get(0, 1, 0, len).unwrap();
-            for _ in 0..turns {
+            for _ in 0..iterations {
                 job.members.iter_mut().for_each(|member| {
                     member.lane.progress().unwrap();
                 });
@@ -192,7 +192,7 @@ fn staged_bytes_that_come_after_a_failure_are_dropped() {
             }
             let Job { fabric, mut members, .. } = job;
             while members[0].regions.release(&members[0].scratch_handle).is_err() {
-                turn(&mut members, &fabric, 1);
+                iterate(&mut members, &fabric, 1);
                 for pe in [Pe(0), Pe(1)] {
                     fabric.resume(pe);
                 }
@@ -201,13 +201,17 @@ fn staged_bytes_that_come_after_a_failure_are_dropped() {
             for pe in [Pe(0), Pe(1)] {
                 fabric.resume(pe);
             }
-            turn(&mut members, &fabric, 100);
-            assert_eq!(copied(&fabric), before, "{len} bytes, cut off after {turns} turns");
+            iterate(&mut members, &fabric, 100);
+            assert_eq!(
+                copied(&fabric),
+                before,
+                "{len} bytes, cut off after {iterations} iterations"
+            );
         }
     }
 }
 
-/// Who hears of a failure may never turn the lane again: what is being copied then ends before that.
+/// Who hears of a failure may never run the lane again: what is being copied then ends before that.
 #[test]
 fn copies_end_before_a_failed_lane_is_left_alone() {
     let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };

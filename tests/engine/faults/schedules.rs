@@ -267,10 +267,10 @@ fn run(seed: u64) -> bool {
     let program = |me: u32, member: &mut Member, targets: &Targets| {
         program(&plan, &fabric, me, member, targets)
     };
-    let turn = |member: &mut Member| {
+    let iterate = |member: &mut Member| {
         let _ = member.lane.progress();
     };
-    let (fabric, members) = race_with(job, seed, program, turn);
+    let (fabric, members) = race_with(job, seed, program, iterate);
     let took = Duration::from_nanos(fabric.now());
     assert!(took < LAST, "hang: it took {took:?}");
     let (mut members, ends): (Vec<Member>, Vec<Vec<End>>) = members.into_iter().unzip();
@@ -285,7 +285,7 @@ fn run(seed: u64) -> bool {
         }
     }
     for _ in 0..200 {
-        members.iter_mut().for_each(turn);
+        members.iter_mut().for_each(iterate);
         fabric.pass_time(50_000_000);
     }
     check(&plan, &fabric, &members, &ends);

@@ -1,4 +1,4 @@
-//! A peer that answers nothing: when it is given up, on the fake's clock.
+//! A peer that answers nothing: when it is declared failed, on the fake's clock.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::signals::Targets;
 const DEADLINE: Duration = Duration::from_secs(2);
 
 /// How much later than its deadline a wait may be given up, and how much earlier: the clock of segments goes in quarters of
-/// a second, streams are looked at as often, and the clock is read in turns.
+/// a second, connections are looked at as often, and the clock is read in turns.
 const LATER: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(600);
 
@@ -58,7 +58,7 @@ impl What {
     }
 }
 
-/// Whatever is under way, over however many rails, whether they are looked after or not, and however long a turn of the lane
+/// Whatever is under way, over however many rails, whether they are monitored or not, and however long a progress iteration
 /// takes.
 #[test]
 fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
@@ -68,18 +68,18 @@ fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
     for rails in [1, 2, 4] {
         for health in [None, Some(health)] {
             for staged in [0, 0b0100, 0b0110] {
-                for turn in [100_000, 3_000_000, 20_000_000, 300_000_000] {
+                for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
                     for what in What::ALL {
                         let deadline = Some(DEADLINE);
                         let shape = Shape { rails, health, staged, deadline, ..Shape::default() };
                         let mut job = Job::new(7, &shape, Script::default());
-                        let took = given_up_after(&mut job, what, Duration::from_nanos(turn));
+                        let took = given_up_after(&mut job, what, Duration::from_nanos(iteration));
                         let right = DEADLINE - EARLIER..=DEADLINE + LATER;
                         if !right.contains(&took) {
                             let health = health.is_some();
                             broken.push(format!(
-                                "{what:?}, {rails} rails, health {health}, staged {staged:#b}, turns \
-                                 of {turn} ns: {took:?}"
+                                "{what:?}, {rails} rails, health {health}, staged {staged:#b}, iterations \
+                                 of {iteration} ns: {took:?}"
                             ));
                         }
                     }
@@ -91,14 +91,14 @@ fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
 }
 
 /// How long PE 0 waits for PE 1, which has had nothing of it and never says a word.
-fn given_up_after(job: &mut Job, what: What, turn: Duration) -> Duration {
+fn given_up_after(job: &mut Job, what: What, iteration: Duration) -> Duration {
     let (targets, fabric) = (Targets::of(job), job.fabric.clone());
     fabric.stall(Pe(1));
-    let turn = turn.as_nanos() as u64;
+    let iteration = iteration.as_nanos() as u64;
     // It has been there for a while.
     for _ in 0..300 {
         job.members[0].lane.progress().unwrap();
-        fabric.pass_time(turn);
+        fabric.pass_time(iteration);
     }
     let began = fabric.now();
     what.begin(job, &targets).unwrap();
@@ -111,6 +111,6 @@ fn given_up_after(job: &mut Job, what: What, turn: Duration) -> Duration {
             Ok(quiet) => assert!(!quiet, "{what:?}: nobody has answered"),
         }
         let _ = job.members[0].lane.progress();
-        fabric.pass_time(turn);
+        fabric.pass_time(iteration);
     }
 }

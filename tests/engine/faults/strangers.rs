@@ -30,11 +30,15 @@ pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
             Seal::new(others, from).close(to, &mut packet);
             fabric.forge_message(to, rail, packet.bytes());
         }
-        4 => fabric.forge_remote_data(to, rail, random.below(usize::MAX) as u64),
+        4 => fabric.forge_immediate_data(to, rail, random.below(usize::MAX) as u64),
         5 => {
             let marks = Marks::new(others, from, shape.n_pes, 8);
-            fabric.forge_remote_data(to, rail, marks.of_mine(to, Tag::FIRST));
-            fabric.forge_remote_data(to, rail, u64::from(from.0) << 16 | u64::from(Tag::FIRST.0));
+            fabric.forge_immediate_data(to, rail, marks.of_mine(to, Tag::FIRST));
+            fabric.forge_immediate_data(
+                to,
+                rail,
+                u64::from(from.0) << 16 | u64::from(Tag::FIRST.0),
+            );
         }
         _ => {
             let heard = fabric.overheard();

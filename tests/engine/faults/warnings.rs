@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Once;
 
 use engine::atomic::AtomicOp;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::lane::SignalEngine;
 use engine::request::PutSignalRequest;
 use log::{LevelFilter, Log, Metadata, Record};
@@ -50,7 +50,7 @@ fn warnings(mut during: impl FnMut()) -> Vec<String> {
     LINES.take().unwrap()
 }
 
-fn turn_for(job: &mut Job, seconds: u64) {
+fn progress_for(job: &mut Job, seconds: u64) {
     let until = job.fabric.now() + seconds * 1_000_000_000;
     while job.fabric.now() < until {
         job.members.iter_mut().for_each(|member| {
@@ -73,8 +73,8 @@ fn waits_are_told_of_each_time_as_long() {
                 job.put_value(0, pe, 8 * at, 1, 8).unwrap();
             }
         }
-        assert!(warnings(|| turn_for(&mut job, 9)).is_empty());
-        let mut first = warnings(|| turn_for(&mut job, 3));
+        assert!(warnings(|| progress_for(&mut job, 9)).is_empty());
+        let mut first = warnings(|| progress_for(&mut job, 3));
         first.sort_by_key(|line| line.contains("PE 2"));
         assert_eq!(first.len(), 2, "one for each PE: {first:?}");
         for (line, pe) in first.iter().zip(["PE 1", "PE 2"]) {
@@ -82,8 +82,8 @@ fn waits_are_told_of_each_time_as_long() {
                 assert!(line.contains(part), "{part:?} is not in {line:?}");
             }
         }
-        assert!(warnings(|| turn_for(&mut job, 6)).is_empty());
-        let second = warnings(|| turn_for(&mut job, 3));
+        assert!(warnings(|| progress_for(&mut job, 6)).is_empty());
+        let second = warnings(|| progress_for(&mut job, 3));
         let rails = second.iter().filter(|line| line.contains("in flight of 2"));
         assert_eq!((second.len(), rails.count()), (6, 4), "{second:?}");
         for part in ["rail 0 (fake0)", "rail 1 (fake1)", " 1 queued"] {
@@ -91,7 +91,7 @@ fn waits_are_told_of_each_time_as_long() {
         }
         job.fabric.resume(Pe(1));
         job.fabric.resume(Pe(2));
-        assert!(warnings(|| turn_for(&mut job, 15)).is_empty(), "all has ended");
+        assert!(warnings(|| progress_for(&mut job, 15)).is_empty(), "all has ended");
     }
 }
 
@@ -123,13 +123,13 @@ fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
-    job.fabric.lose_next_remote_data(1);
+    job.fabric.lose_next_immediate_data(1);
     let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
     let parts = [targets.part((*scratch, scratch_handle), 1, 8, 600)];
     let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
     lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
     for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
-        let lines = warnings(|| turn_for(&mut job, seconds));
+        let lines = warnings(|| progress_for(&mut job, seconds));
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
         assert_eq!(waits.count(), told, "{lines:?}");
     }
@@ -140,18 +140,18 @@ fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
 fn paths_that_fail_and_come_back_are_told_of_by_name() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
     let mut job = Job::new(2, &shape, Script::default());
-    let link = ((Pe(0), RailId(1)), (Pe(1), RailId(0)));
-    job.fabric.link_down(link.0, link.1);
+    let channel = ((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    job.fabric.link_down(channel.0, channel.1);
     for at in 0..4 {
         job.put_value(0, 1, 8 * at, 1, 8).unwrap();
     }
-    let lines = warnings(|| turn_for(&mut job, 3));
+    let lines = warnings(|| progress_for(&mut job, 3));
     let out =
         "rail 1 (fake1) to rail 0 of PE 1 is out of service: nothing has completed on it for 1 s";
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains(out), "{lines:?}");
-    job.fabric.link_up(link.0, link.1);
-    let lines = warnings(|| turn_for(&mut job, 10));
+    job.fabric.link_up(channel.0, channel.1);
+    let lines = warnings(|| progress_for(&mut job, 10));
     assert_eq!(lines, ["WARN: rail 1 (fake1) to rail 0 of PE 1 is in service again"]);
 }
 
@@ -173,8 +173,8 @@ fn each_failure_is_told_of() {
 fn a_completion_of_nothing_is_told_of() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.fabric.fail_unknown(Pe(0), RailId(1), Token(u32::MAX - 7));
-    let lines = warnings(|| turn_for(&mut job, 1));
+    job.fabric.fail_unknown(Pe(0), RailId(1), WrId(u32::MAX - 7));
+    let lines = warnings(|| progress_for(&mut job, 1));
     assert_eq!(lines.len(), 1, "{lines:?}");
     job.quiet(0, 1).unwrap();
     assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
@@ -189,10 +189,10 @@ fn a_failure_of_what_is_not_posted_is_told_of() {
         job.put_value(0, 1, 8 * at, 1, 8).unwrap();
     }
     // The first is posted, and the others wait.
-    for token in 1..8 {
-        job.fabric.fail_unknown(Pe(0), RailId(0), Token(token));
-        let lines = warnings(|| turn_for(&mut job, 1));
-        assert_eq!(lines.len(), 1, "{token}: {lines:?}");
+    for wr_id in 1..8 {
+        job.fabric.fail_unknown(Pe(0), RailId(0), WrId(wr_id));
+        let lines = warnings(|| progress_for(&mut job, 1));
+        assert_eq!(lines.len(), 1, "{wr_id}: {lines:?}");
     }
     job.fabric.resume(Pe(1));
     job.quiet(0, 1).unwrap();

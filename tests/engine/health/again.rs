@@ -16,10 +16,10 @@ impl Looks {
     fn next_of(&mut self, pes: &[usize]) -> bool {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
-        self.turn(pes)
+        self.iterate(pes)
     }
 
-    fn turn(&mut self, pes: &[usize]) -> bool {
+    fn iterate(&mut self, pes: &[usize]) -> bool {
         let mut well = true;
         for _ in 0..TURNS {
             for pe in pes {
@@ -61,11 +61,11 @@ fn the_others_keep_their_turns_when_a_path_fails() {
     for before in 0..3 {
         let mut looks = Looks::at(&Shape { rails: 3, ..shape() });
         (0..before).for_each(|at| looks.get(1, 8 * at));
-        looks.turn(&[0, 1]);
+        looks.iterate(&[0, 1]);
         assert!(looks.is_done());
         looks.fabric.fail_next(1);
         let failed = looks.rails_of(|looks| looks.get(1, 0))[0];
-        looks.turn(&[0, 1]);
+        looks.iterate(&[0, 1]);
         assert!(looks.is_done() && looks.failures()[usize::from(failed)] == 1);
         let next = looks.rails_of(|looks| (0..4).for_each(|at| looks.get(1, 8 * at)));
         let (first, second) = ((failed + 1) % 3, (failed + 2) % 3);
@@ -93,15 +93,15 @@ fn looks_change_nobodys_turn() {
 #[test]
 fn messages_that_are_not_heard_are_sent_again_on_the_only_path() {
     let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
-    let link = ((Pe(0), RailId(0)), (Pe(1), RailId(0)));
-    looks.fabric.link_down(link.0, link.1);
+    let channel = ((Pe(0), RailId(0)), (Pe(1), RailId(0)));
+    looks.fabric.link_down(channel.0, channel.1);
     looks.add(1);
     for _ in 0..TIMEOUT + 2 {
         looks.lives(1);
         looks.next();
     }
     assert_eq!((looks.counted(|rail| rail.resent), looks.failures()), (vec![1], vec![0]));
-    looks.fabric.link_up(link.0, link.1);
+    looks.fabric.link_up(channel.0, channel.1);
     looks.next();
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 1);
 }
@@ -176,7 +176,7 @@ fn the_last_path_has_its_time_of_grace_to_the_look() {
     looks.fabric.rail_down(Pe(1), RailId(0));
     looks.put(1, 0);
     // It fails at once.
-    looks.turn(&[0]);
+    looks.iterate(&[0]);
     let ends = (1..100).find(|_| {
         looks.next_of(&[0, 1]);
         looks.members[0].lane.is_quiet(Pe(1)).is_err()
@@ -267,7 +267,7 @@ fn a_get_goes_on_when_the_only_rail_is_open_again() {
         (0..TIMEOUT + 1).for_each(|_| assert!(looks.next_of(&[0])));
         assert_eq!(looks.fabric.resets(), 1);
         looks.fabric.resume(Pe(1));
-        assert!(looks.turn(&[0]) && looks.is_done());
+        assert!(looks.iterate(&[0]) && looks.is_done());
         assert_eq!(looks.counted(|rail| rail.reissued), [1]);
     }
 }
@@ -279,14 +279,14 @@ fn messages_on_a_rail_that_was_opened_again_are_sent_again() {
         let mut looks = Looks::at(&shape());
         looks.cut(1);
         (0..2).for_each(|_| looks.add(1));
-        looks.turn(&[0, 1]);
+        looks.iterate(&[0, 1]);
         looks.fabric.fail_rail(Pe(pe), RailId(rail));
-        looks.turn(&[pe as usize]);
+        looks.iterate(&[pe as usize]);
         assert_eq!(looks.fabric.resets(), 1);
         looks.mend(1);
         looks.next_of(&[0]);
         assert_eq!(looks.counted(|rail| rail.resent), [0, 1], "the rail of PE {pe}");
-        looks.turn(&[0, 1]);
+        looks.iterate(&[0, 1]);
         assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 2);
     }
 }
@@ -312,7 +312,7 @@ fn puts_to_a_peer_wait_for_that_peer() {
     }
     (1..TIMEOUT).for_each(|_| looks.next());
     let changes = looks.changes(2 * TIMEOUT, |looks| looks.counted(|rail| rail.reissued));
-    // PE 0's own rail is closed for the tokens; PE 2's is, when it has waited for as long as it may.
+    // PE 0's own rail is closed for the work-request ids; PE 2's is, when it has waited for as long as it may.
     let (mine, theirs) = (1 + TIMEOUT / 2, 1 + TIMEOUT);
     assert_eq!(changes, [(mine, vec![1, 0]), (theirs, vec![2, 0])]);
 }
@@ -374,7 +374,7 @@ fn paths_of_a_rail_that_is_to_be_closed_are_not_judged() {
             changes.push((look, looks.failures()));
         }
     }
-    // Its tokens are waited for from then on, and then what is under way on it.
+    // Its work-request ids are waited for from then on, and then what is under way on it.
     let closed = 1 + TIMEOUT / 2 + TIMEOUT;
     assert_eq!(changes, [(1, vec![0, 1]), (closed, vec![0, 2])]);
 }

@@ -159,7 +159,7 @@ impl Looks {
 }
 
 /// A path on which nothing completes is given up after the timeout, the peer is asked half-way whether it lives, and a
-/// rail of ours whose tokens do not come back is closed after half a timeout more.
+/// rail of ours whose work-request ids do not come back is closed after half a timeout more.
 #[test]
 fn a_path_whose_puts_do_not_complete() {
     let mut looks = Looks::at(&shape());
@@ -496,15 +496,15 @@ fn a_put_that_fails_again_and_again() {
 #[test]
 fn a_message_that_fails_on_the_only_path() {
     let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
-    let link = ((Pe(0), RailId(0)), (Pe(1), RailId(0)));
-    looks.fabric.link_down(link.0, link.1);
+    let channel = ((Pe(0), RailId(0)), (Pe(1), RailId(0)));
+    looks.fabric.link_down(channel.0, channel.1);
     looks.fabric.dead_links_fail(true);
     looks.add(1);
     looks.fabric.pass_time(2_000_000);
     for _ in 0..4 {
         looks.members[0].lane.progress().unwrap();
     }
-    looks.fabric.link_up(link.0, link.1);
+    looks.fabric.link_up(channel.0, channel.1);
     let begun = looks.fabric.now();
     while word(&looks.fabric, 1, looks.members[1].base + 8192) != 1 {
         looks.members.iter_mut().for_each(|member| {
@@ -559,7 +559,7 @@ fn a_reset_is_heard_of_before_anything_is_lost() {
     assert_eq!(again, [(0, 0, 2); 2]);
 }
 
-/// Nothing shows life that was only lost sight of: with both paths to a PE dead, none is taken for better.
+/// Nothing shows life that was only in doubt: with both paths to a PE dead, none is taken for better.
 #[test]
 fn what_is_lost_is_no_sign_of_life() {
     let mut looks = Looks::at(&shape());

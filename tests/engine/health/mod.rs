@@ -15,7 +15,7 @@ use engine::ids::{Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
 use engine::lane::user_threads::host_lane::HostLane;
 use engine::lane::{Lane, SignalEngine};
-use engine::recovery::detours::Detours;
+use engine::recovery::fallback_routes::FallbackRoutes;
 use engine::recovery::health::RailHealth;
 use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::{Call, FakeFabric, Script};
@@ -31,11 +31,15 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
-/// Nanoseconds that a turn of both lanes takes.
+/// Nanoseconds that an iteration of both lanes takes.
 const TURN: u64 = 100_000;
 
 /// Turns the lanes of PE 0 and 1 until it is so.
-fn turn_until(members: &mut [Member], fabric: &FakeFabric, mut done: impl FnMut(&Member) -> bool) {
+fn progress_until(
+    members: &mut [Member],
+    fabric: &FakeFabric,
+    mut done: impl FnMut(&Member) -> bool,
+) {
     for _ in 0..2_000_000 {
         if done(&members[0]) {
             return;
@@ -51,19 +55,21 @@ fn turn_until(members: &mut [Member], fabric: &FakeFabric, mut done: impl FnMut(
 /// What user threads start after a path to a PE has failed goes over the rails of the proxy lane that work, though
 /// the host lane has but one.
 #[test]
-fn user_threads_make_a_detour_once_a_path_has_failed() {
+fn user_threads_take_a_fallback_route_once_a_path_has_failed() {
     const LEN: usize = 512;
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
     let mut job = Job::new(11, &shape, Script::default());
-    let detours = Arc::new(Detours::until_settled(2));
+    let fallback_routes = Arc::new(FallbackRoutes::until_settled(2));
     let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
     let first = job.members.remove(0);
-    let build = |lane: Lane<_>| lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
+    let build =
+        |lane: Lane<_>| lane.with_fallback_routes(Arc::clone(&fallback_routes)).with_inbox(inbox);
     let lane = first.lane.map(build);
     job.members.insert(0, Member { lane, ..first });
     let host =
         Lane::new(job.fabric.port(Pe(0), limits(&shape)[..1].to_vec()), host_config(&job, false));
-    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    let host =
+        HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
     let posted = || host.with(|lane| lane.counters().map(|rail| rail.posted).sum::<u64>());
     job.fill_scratch(0, &[0x5a; 2 * LEN]);
     let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
@@ -72,22 +78,22 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
     let part = |at| targets.part((scratch + at, &handle), 1, at, LEN);
     // The proxy lane asks the PE where its rails are with the first one.
     host.start(&part(0)).unwrap();
-    turn_until(&mut members, &fabric, |_| !detours.has(Pe(1)));
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |_| !fallback_routes.has(Pe(1)));
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     assert_eq!(posted(), 0);
     host.complete(&part(0)).unwrap();
-    assert_eq!((posted(), detours.has(Pe(1))), (1, false), "the host lane's own way");
+    assert_eq!((posted(), fallback_routes.has(Pe(1))), (1, false), "the host lane's own way");
     // Both ways of every path over the rail that the host lane is on.
     fabric.rail_down(Pe(0), RailId(0));
     for _ in 0..4 {
         members[0].lane.begin(&part(0)).unwrap();
     }
-    turn_until(&mut members, &fabric, |_| detours.has(Pe(1)));
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |_| fallback_routes.has(Pe(1)));
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     fabric.trace_calls();
     host.start(&part(LEN)).unwrap();
-    turn_until(&mut members, &fabric, |first| first.lane.has_work());
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     let asks = |call: &Call| matches!(call, Call::Control(Pe(0), ..));
     assert!(!fabric.calls().iter().any(asks), "it is known that it has to be made");
     host.quiet(Pe(1)).unwrap();
@@ -206,7 +212,7 @@ fn a_message_that_fails_goes_another_way_at_once() {
     }
 }
 
-/// A reply may sit in a link that is down while another one comes by another way, and arrive long after.
+/// A reply may sit in a channel that is down while another one comes by another way, and arrive long after.
 #[test]
 fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
     // So many that every count of one byte comes round.
@@ -250,13 +256,13 @@ fn a_path_comes_back_when_a_probe_is_answered() {
         fabric.link_down(path[1], path[0]);
     });
     let counters = |member: &Member| member.lane.counters().nth(1).expect("two rails");
-    turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| counters(first).failures == 1);
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     let before = counters(&members[0]).posted;
     let cooled = fabric.now() + 3 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
-    turn_until(&mut members, &fabric, |_| fabric.now() > cooled);
+    progress_until(&mut members, &fabric, |_| fabric.now() > cooled);
     begin_puts(&mut members[0], &targets);
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     assert_eq!(counters(&members[0]).posted, before, "it is not used while no probe gets through");
     fabric.link_up(path[0], path[1]);
     fabric.link_up(path[1], path[0]);
@@ -264,9 +270,9 @@ fn a_path_comes_back_when_a_probe_is_answered() {
     while counters(&members[0]).posted == before {
         assert!(fabric.now() < deadline, "it does not come back");
         begin_puts(&mut members[0], &targets);
-        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         let later = fabric.now() + 1_000_000_000;
-        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        progress_until(&mut members, &fabric, |_| fabric.now() > later);
     }
 }
 
@@ -280,13 +286,13 @@ fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
         let (fabric, mut members, targets) =
             two_with_puts(&shape, |fabric| fabric.data_down(from, to));
         let counters = |member: &Member| member.lane.counters().nth(1).expect("a second rail");
-        turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+        progress_until(&mut members, &fabric, |first| counters(first).failures == 1);
         let cooling = HEALTH.cooling.expect("it comes back").as_nanos() as u64;
         for _ in 0..5 {
             let later = fabric.now() + cooling;
-            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            progress_until(&mut members, &fabric, |_| fabric.now() > later);
             begin_puts(&mut members[0], &targets);
-            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+            progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         }
         let counted = counters(&members[0]);
         assert_eq!(counted.failures, 1, "{rails} rails, the way back {is_way_back}");
@@ -296,7 +302,7 @@ fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
             assert!(fabric.now() < deadline, "it does not come back");
             begin_puts(&mut members[0], &targets);
             let later = fabric.now() + cooling / 4;
-            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            progress_until(&mut members, &fabric, |_| fabric.now() > later);
         }
     }
 }
@@ -310,12 +316,15 @@ fn a_reset_is_told_to_those_who_talk_and_to_nobody_else() {
             fabric.trace_calls();
             fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
         });
-        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         let later = fabric.now() + 30_000_000_000;
-        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        progress_until(&mut members, &fabric, |_| fabric.now() > later);
         assert!(fabric.resets() != 0);
         let open = |member: &Member| member.lane.peers().count();
-        assert!(members.iter().all(|member| open(member) <= 2), "streams to PEs never talked to");
+        assert!(
+            members.iter().all(|member| open(member) <= 2),
+            "connections to PEs never talked to"
+        );
         let control = |call: &Call| match call {
             Call::Control(_, _, to) => Some(*to),
             _ => None,
@@ -337,18 +346,18 @@ fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
         let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
         // PE 0 has PE 1 open both its rails again, one after the other.
         for rail in [0, 1] {
-            let link = ((Pe(0), RailId(1 - rail)), (Pe(1), RailId(rail)));
-            fabric.link_down(link.0, link.1);
+            let channel = ((Pe(0), RailId(1 - rail)), (Pe(1), RailId(rail)));
+            fabric.link_down(channel.0, channel.1);
             let before = fabric.resets();
             while fabric.resets() == before {
                 begin_puts(&mut members[0], &targets);
                 let later = fabric.now() + 1_000_000_000;
-                turn_until(&mut members, &fabric, |_| fabric.now() > later);
+                progress_until(&mut members, &fabric, |_| fabric.now() > later);
             }
-            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
-            fabric.link_up(link.0, link.1);
+            progress_until(&mut members, &fabric, |first| !first.lane.has_work());
+            fabric.link_up(channel.0, channel.1);
             let back = fabric.now() + 4 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
-            turn_until(&mut members, &fabric, |_| fabric.now() > back);
+            progress_until(&mut members, &fabric, |_| fabric.now() > back);
         }
         fabric.store(Pe(2), members[2].scratch, &[0x2b; 256]);
         let begun = fabric.now();
@@ -401,7 +410,7 @@ fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
         let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
         let refused = members[0].lane.signal(&PutSignalRequest { parts: &parts, signal });
         assert!(refused.is_err(), "{signals:?}");
-        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         assert_eq!(word(&fabric, 1, members[1].base), 1, "{signals:?}");
         assert_eq!(fabric.load(Pe(1), members[1].base + 8, 150), [0x5a; 150], "{signals:?}");
     }

@@ -10,7 +10,7 @@ use engine::port::Direction;
 use engine::request::{PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{Call, FakeFabric, Script};
 
-use super::{HEALTH, TURN, begin_puts, failure_of, turn_until, two_with_puts, word};
+use super::{HEALTH, TURN, begin_puts, failure_of, progress_until, two_with_puts, word};
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape};
 use crate::signals::Targets;
@@ -26,7 +26,7 @@ fn since(fabric: &FakeFabric, begun: u64) -> Duration {
     Duration::from_nanos(fabric.now() - begun)
 }
 
-fn turn_for(members: &mut [Member], fabric: &FakeFabric, time: Duration) {
+fn progress_for(members: &mut [Member], fabric: &FakeFabric, time: Duration) {
     let until = fabric.now() + time.as_nanos() as u64;
     while fabric.now() < until {
         members.iter_mut().for_each(|member| {
@@ -73,7 +73,7 @@ fn a_silent_path_is_given_up_after_the_timeout() {
         }
         // The other path shows that the peer lives.
         let mut found = None;
-        turn_until(&mut members, &fabric, |first| {
+        progress_until(&mut members, &fabric, |first| {
             if failures(first) != [0, 0] && found.is_none() {
                 found = Some(since(&fabric, begun));
             }
@@ -82,9 +82,9 @@ fn a_silent_path_is_given_up_after_the_timeout() {
         let found = found.unwrap();
         assert_eq!(failures(&members[0]), [0, 1], "{kind}");
         assert!(found >= HEALTH.timeout && found < HEALTH.timeout + 3 * LOOK, "{kind}: {found:?}");
-        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         let done = since(&fabric, begun);
-        // Tokens are waited for for half of the timeout before the rail is closed; messages are sent again at once.
+        // Work-request ids are waited for for half of the timeout before the rail is closed; messages are sent again at once.
         let (most, resets) = match kind {
             "puts" => (found + 3 * LOOK, 2),
             "gets" => (found + 3 * LOOK, 1),
@@ -105,19 +105,19 @@ fn a_peer_that_stops_and_goes_on_costs_no_path() {
     let job = Job::new(6, &shape(), Script::default());
     let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
     begin_puts(&mut members[0], &targets);
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     fabric.stall(Pe(1));
     fabric.stall(Pe(0));
     begin_puts(&mut members[0], &targets);
     for _ in 0..4 {
         members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
     }
-    turn_for(&mut members, &fabric, 30 * HEALTH.timeout);
+    progress_for(&mut members, &fabric, 30 * HEALTH.timeout);
     assert_eq!((failures(&members[0]), fabric.resets()), (vec![0, 0], 0));
     fabric.resume(Pe(0));
     fabric.resume(Pe(1));
     let resumed = fabric.now();
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     assert!(since(&fabric, resumed) < HEALTH.timeout);
     assert_eq!((failures(&members[0]), fabric.resets()), (vec![0, 0], 0));
     assert_eq!(word(&fabric, 1, members[1].base + 8192), 4);
@@ -132,10 +132,10 @@ fn as_long_as_all_works_no_control_message_is_sent() {
     for _ in 0..40 {
         begin_puts(&mut members[0], &targets);
         members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
-        turn_for(&mut members, &fabric, LOOK);
+        progress_for(&mut members, &fabric, LOOK);
     }
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
-    turn_for(&mut members, &fabric, 10 * HEALTH.timeout);
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_for(&mut members, &fabric, 10 * HEALTH.timeout);
     assert_eq!((control_messages(&fabric), fabric.resets()), (0, 0));
     assert_eq!(failures(&members[0]), [0, 0]);
 }
@@ -164,16 +164,16 @@ fn a_path_comes_back_once_it_has_cooled_down() {
         fabric.link_down(path[0], path[1]);
         fabric.link_down(path[1], path[0]);
     });
-    turn_until(&mut members, &fabric, |first| failures(first) == [0, 1]);
+    progress_until(&mut members, &fabric, |first| failures(first) == [0, 1]);
     let out = fabric.now();
     fabric.link_up(path[0], path[1]);
     fabric.link_up(path[1], path[0]);
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     let posted = |member: &Member| member.lane.counters().nth(1).unwrap().posted;
     let before = posted(&members[0]);
     while posted(&members[0]) == before {
         begin_puts(&mut members[0], &targets);
-        turn_for(&mut members, &fabric, LOOK / 4);
+        progress_for(&mut members, &fabric, LOOK / 4);
     }
     let back = since(&fabric, out);
     let cooling = HEALTH.cooling.unwrap();
@@ -205,7 +205,7 @@ fn a_rail_is_closed_when_what_works_on_it_has_ended() {
         }
         assert!(fabric.now() < 60_000_000_000, "it is not closed");
     }
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     let again = total(&members[0], |rail| rail.reissued);
     assert_eq!(again, 2, "those that were for PE 1");
     assert_eq!(failures(&members[0]), [0, 1]);
@@ -219,21 +219,21 @@ fn a_path_whose_new_address_is_refused_is_gone_for_good() {
         fabric.refuse_addresses();
         fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
     });
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     assert!(fabric.resets() != 0);
     fabric.link_up((Pe(0), RailId(1)), (Pe(1), RailId(0)));
     let posted = |member: &Member| member.lane.counters().nth(1).unwrap().posted;
     let before = posted(&members[0]);
     for _ in 0..10 {
-        turn_for(&mut members, &fabric, HEALTH.cooling.unwrap());
+        progress_for(&mut members, &fabric, HEALTH.cooling.unwrap());
         begin_puts(&mut members[0], &targets);
     }
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     assert_eq!(posted(&members[0]), before);
 
     let shape = Shape { rails: 1, n_pes: 3, ..shape() };
     let (fabric, mut members, targets) = two_with_puts(&shape, |fabric| fabric.refuse_addresses());
-    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    progress_until(&mut members, &fabric, |first| !first.lane.has_work());
     // PE 2 has PE 1 close its only rail, and PE 0 hears of it when it asks.
     fabric.data_down((Pe(2), RailId(0)), (Pe(1), RailId(0)));
     fabric.dead_links_fail(true);
@@ -267,7 +267,7 @@ fn a_refused_acknowledgement_goes_another_way() {
             }
             members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
             members[0].lane.want_ack(Pe(1));
-            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+            progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         }
         assert_eq!(failures(&members[1]).iter().sum::<u64>(), 1, "rail {rail}");
         assert_eq!(failures(&members[1])[usize::from(rail)], 1);
@@ -314,16 +314,16 @@ fn with_lost_control_messages(
         }
         let begun = fabric.now();
         while members[0].lane.has_work() {
-            turn_for(&mut members, &fabric, LOOK / 8);
+            progress_for(&mut members, &fabric, LOOK / 8);
             assert!(since(&fabric, begun) < 200 * HEALTH.timeout, "rail {rail}");
         }
         check(&fabric, &members);
         // All that is to be known is known in the end, and then there is silence.
         fabric.link_up(from, to);
         fabric.link_up(to, from);
-        turn_for(&mut members, &fabric, 60 * HEALTH.timeout);
+        progress_for(&mut members, &fabric, 60 * HEALTH.timeout);
         fabric.trace_calls();
-        turn_for(&mut members, &fabric, 5 * HEALTH.timeout);
+        progress_for(&mut members, &fabric, 5 * HEALTH.timeout);
         assert_eq!(control_messages(&fabric), 0, "rail {rail}");
     }
 }
@@ -405,7 +405,9 @@ fn memory_that_the_peer_no_longer_has_is_told_by_its_key() {
     let (fabric, mut members, _) = two_with_puts(&shape(), |fabric| {
         fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
     });
-    turn_until(&mut members, &fabric, |first| first.lane.counters().next().unwrap().completed == 2);
+    progress_until(&mut members, &fabric, |first| {
+        first.lane.counters().next().unwrap().completed == 2
+    });
     let handle = members[1].handle;
     members[1].regions.release(&handle).unwrap();
     let failed = failure_of(&mut members, &fabric);

@@ -36,7 +36,7 @@ fn shape(random: &mut Random) -> Shape {
         needs_desc,
         fast: !needs_desc,
         heap: 1 << 15,
-        remote_data: {
+        immediate_data: {
             // Drawn for nothing, so that what is drawn after it stays as it was.
             random.below(2);
             random.below(4) != 0
@@ -78,14 +78,14 @@ impl Blow {
 }
 
 /// Whether every PE has a path to every other that works both ways, with all these dead.
-fn leaves_paths(shape: &Shape, dead: &[End], links: &[(End, End)]) -> bool {
+fn leaves_paths(shape: &Shape, dead: &[End], channels: &[(End, End)]) -> bool {
     let rails = shape.rails;
     let leads = |me, pe, rail| shape.leads(me, pe, rail);
     let works = |from: End, to: End| {
         !dead.contains(&from)
             && !dead.contains(&to)
-            && !links.contains(&(from, to))
-            && !links.contains(&(to, from))
+            && !channels.contains(&(from, to))
+            && !channels.contains(&(to, from))
     };
     (0..shape.n_pes).all(|me| {
         (0..shape.n_pes).all(|pe| {
@@ -105,7 +105,7 @@ fn draw_blows(
     steps: usize,
 ) -> HashMap<(u32, usize), Vec<Blow>> {
     let mut blows: HashMap<(u32, usize), Vec<Blow>> = HashMap::new();
-    let (mut dead, mut links) = (Vec::new(), Vec::new());
+    let (mut dead, mut channels) = (Vec::new(), Vec::new());
     let end = |random: &mut Random| {
         (
             Pe(random.below(shape.n_pes as usize) as u32),
@@ -123,9 +123,9 @@ fn draw_blows(
         let comes_back = random.below(3) == 0;
         match random.below(4) {
             0 => {
-                links.push((from, to));
-                if !leaves_paths(shape, &dead, &links) {
-                    links.pop();
+                channels.push((from, to));
+                if !leaves_paths(shape, &dead, &channels) {
+                    channels.pop();
                     continue;
                 }
                 blows.entry((who, step)).or_default().push(Blow::LinkDown(from, to));
@@ -137,7 +137,7 @@ fn draw_blows(
                 // Both ends of one path.
                 let to = (to.0, RailId((from.1.0 + 1) % shape.rails));
                 dead.extend([from, to]);
-                if !leaves_paths(shape, &dead, &links) {
+                if !leaves_paths(shape, &dead, &channels) {
                     dead.truncate(dead.len() - 2);
                     continue;
                 }
@@ -149,7 +149,7 @@ fn draw_blows(
             }
             _ => {
                 dead.push(from);
-                if !leaves_paths(shape, &dead, &links) {
+                if !leaves_paths(shape, &dead, &channels) {
                     dead.pop();
                     continue;
                 }
@@ -329,7 +329,7 @@ fn signals_follow_their_data_while_rails_die() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches: totals are exact, and no ticket comes twice.
+/// Everybody adds to everybody's words, and fetches: totals are exact, and no request id comes twice.
 #[test]
 fn atomics_are_exact_while_rails_die() {
     const EACH: usize = 40;
@@ -374,7 +374,7 @@ fn atomics_are_exact_while_rails_die() {
             }
             (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
         });
-        let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
+        let mut request_ids: HashMap<u32, Vec<u64>> = HashMap::new();
         for pe in 0..n {
             let total = EACH as u64 * u64::from(n * (n + 1) / 2);
             assert_eq!(word(&fabric, pe, places.word(pe, 0)), total, "sum at PE {pe}");
@@ -383,11 +383,11 @@ fn atomics_are_exact_while_rails_die() {
                     let place = 4096 + (round * n as usize + pe as usize) * 16;
                     let addr = bases[me as usize] + place;
                     assert_eq!(word(&fabric, me, addr + 8), round as u64 * 4 + 1, "a flag");
-                    tickets.entry(pe).or_default().push(word(&fabric, me, addr));
+                    request_ids.entry(pe).or_default().push(word(&fabric, me, addr));
                 }
             }
         }
-        for taken in tickets.values_mut() {
+        for taken in request_ids.values_mut() {
             taken.sort_unstable();
             assert_eq!(*taken, (0..(EACH / 4) as u64 * u64::from(n)).collect::<Vec<_>>());
         }

@@ -1,5 +1,5 @@
 //! A rail that dies at any step of a put or a get of staged memory: the operation ends all the same, every byte is right, and
-//! no chunk stays with anybody.
+//! no bounce buffer stays with anybody.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn pattern(pe: u32, at: usize) -> u8 {
     (pe as usize * 97 + at * 31 + (at >> 8) * 7 + 1) as u8
 }
 
-fn turn(job: &mut Job, nanoseconds: u64) {
+fn iterate(job: &mut Job, nanoseconds: u64) {
     for member in &mut job.members {
         member.lane.progress().unwrap();
     }
@@ -114,14 +114,14 @@ fn run(case: Case, blow: Blow, at: usize) {
     fill(&job, direction, 0, 1, 7);
     begin(&mut job, direction, 0, 1, len);
     for _ in 0..at {
-        turn(&mut job, STEP.0);
+        iterate(&mut job, STEP.0);
         let _ = job.members[0].lane.is_quiet(Pe(1)).unwrap();
     }
     blow.strike(&job.fabric);
     let quiet = |job: &mut Job, from: u32, to: u32| {
         let started = job.fabric.now();
         while !job.members[from as usize].lane.is_quiet(Pe(to)).unwrap() {
-            turn(job, STEP.1);
+            iterate(job, STEP.1);
             let waited = Duration::from_nanos(job.fabric.now() - started);
             assert!(waited < SOON, "PE {from} waits for PE {to}");
         }
@@ -129,7 +129,7 @@ fn run(case: Case, blow: Blow, at: usize) {
     quiet(&mut job, 0, 1);
     check(&job, direction, 0, 1, (len, 7));
     job.members.iter().for_each(|member| audit(&member.lane));
-    // There is one chunk for each direction: whoever keeps one is found by who needs it.
+    // There is one bounce buffer for each direction: whoever keeps one is found by who needs it.
     for (number, (from, to)) in
         [(2, 1), (0, 2), (1, 2), (2, 0), (1, 0), (0, 1)].into_iter().enumerate()
     {

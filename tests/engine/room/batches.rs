@@ -16,10 +16,10 @@ use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape, random_words};
 use crate::signals::{Targets, race, random_script, random_shape};
 
-/// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
+/// Nanoseconds that an iteration takes, so that delays are some hundred turns at most.
 const TURN: u64 = 200_000;
 
-/// Turns between two requests for acknowledgements.
+/// Iterations between two requests for acknowledgements.
 const PATIENCE: u32 = 8;
 
 /// What must be in memory when a batch is over: a PE, an address, the bytes.

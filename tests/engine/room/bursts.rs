@@ -67,7 +67,7 @@ const ENDINGS: [Ending; 12] = [
     ("a quiet", |job, _| job.quiet(0, 1).unwrap()),
 ];
 
-/// Turns until nothing is under way in the fabric, and all have found what has come.
+/// Iterations until nothing is under way in the fabric, and all have found what has come.
 fn settle(job: &mut Job) {
     let (mut turns, mut after) = (0, 0);
     while after < 10 {

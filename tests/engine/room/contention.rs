@@ -34,7 +34,7 @@ fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(
 
 /// Turns these lanes until it is so.
 #[track_caller]
-fn turn_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
+fn progress_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
     for _ in 0..20_000 {
         if done(job) {
             return;
@@ -81,13 +81,13 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     let targets = Targets::of(&job);
     fetch(&mut job.members[1], &targets, 0, 0).unwrap();
     job.fabric.refuse(Pe(1), true);
-    turn_until(&mut job, &[0], |job| word(&job.fabric, 0, targets.0[0].0) == 1);
+    progress_until(&mut job, &[0], |job| word(&job.fabric, 0, targets.0[0].0) == 1);
     for pe in [2, 3] {
         fetch(&mut job.members[pe as usize], &targets, 0, 8).unwrap();
-        turn_until(&mut job, &[0, pe], |job| is_quiet(job, pe, 0));
+        progress_until(&mut job, &[0, pe], |job| is_quiet(job, pe, 0));
     }
     job.fabric.refuse(Pe(1), false);
-    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 1, 0));
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 1, 0));
 
     // Puts and messages to it.
     let mut job = Job::new(1, &shape, Script::default());
@@ -100,10 +100,10 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     for pe in [2, 3] {
         job.put_value(0, pe, 0, 7, 8).unwrap();
         job.members[0].lane.amo(&targets.atomic(pe, 8, AtomicOp::Inc, 0)).unwrap();
-        turn_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
+        progress_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
     }
     job.fabric.refuse(Pe(1), false);
-    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
     assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
 }
 
@@ -160,7 +160,7 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     job.fabric.dead_links_fail(true);
     job.fabric.link_down((Pe(0), RailId(0)), (Pe(1), RailId(1)));
     let counters = |job: &Job| job.members[0].lane.counters().collect::<Vec<_>>();
-    turn_until(&mut job, &[0], |job| {
+    progress_until(&mut job, &[0], |job| {
         job.fabric.pass_time(10_000);
         counters(job)[1].resent >= u64::from(WINDOW) / 2
     });
@@ -177,12 +177,12 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     job.members[0].lane.progress().unwrap();
     // PE 1 acknowledges some, so the others may leave.
     let (addr, started) = (targets.0[1].0, job.fabric.now());
-    turn_until(&mut job, &[1], |job| word(&job.fabric, 1, addr) != 0);
-    turn_until(&mut job, &[0, 1], |job| job.fabric.now() - started > 1_000_000);
+    progress_until(&mut job, &[1], |job| word(&job.fabric, 1, addr) != 0);
+    progress_until(&mut job, &[0, 1], |job| job.fabric.now() - started > 1_000_000);
     for at in [0, 8] {
         job.put_value(0, 2, at, 7, 8).unwrap();
     }
-    turn_until(&mut job, &[0], |job| {
+    progress_until(&mut job, &[0], |job| {
         let arrived = job.heap(2, 0, 16) != [0; 16];
         assert!(arrived || job.fabric.now() - started < 100_000_000, "both puts wait");
         arrived
@@ -227,7 +227,7 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
         for pe in asked.clone().filter(|_| !staged) {
             job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
             let addr = targets.0[pe as usize].0 + 120;
-            turn_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
+            progress_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
             job.fabric.hold_up_messages(Pe(pe), 0);
         }
         job.members[0].lane.want_acks();
@@ -250,7 +250,7 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
         job.fill_scratch(0, &fill);
         job.put(0, last, 0, 300).unwrap();
         let turned: Vec<u32> = (0..asked.end).chain([last]).collect();
-        turn_until(&mut job, &turned, |job| is_quiet(job, 0, last));
+        progress_until(&mut job, &turned, |job| is_quiet(job, 0, last));
         assert!(job.heap(last, 0, 300) == fill, "quiet, and the bytes are not there");
     }
 }
@@ -290,11 +290,11 @@ fn a_peer_that_has_stopped_delays_no_other() {
         }
         job.put_value(0, 2, 0, 7, 8).unwrap();
         fetch(&mut job.members[0], &targets, 2, 8).unwrap();
-        turn_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
+        progress_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
         assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
         assert!(!is_quiet(&mut job, 0, 1), "{case}");
         job.fabric.resume(Pe(1));
-        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
         if case != 3 {
             assert_eq!(word(&job.fabric, 1, targets.0[1].0 + (1 << 15)), MANY as u64, "{case}");
         }
@@ -302,10 +302,10 @@ fn a_peer_that_has_stopped_delays_no_other() {
     }
 }
 
-/// More staged memory than there are chunks for, with a PE that does nothing: what others want is staged meanwhile.
-/// By what the chunks of PE 0 are for: its puts, its gets, what the PE wants to read of it, what it wants to write.
+/// More staged memory than there are bounce buffers for, with a PE that does nothing: what others want is staged meanwhile.
+/// By what the bounce buffers of PE 0 are for: its puts, its gets, what the PE wants to read of it, what it wants to write.
 #[test]
-fn a_peer_that_has_stopped_does_not_hold_all_chunks() {
+fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
     const LEN: usize = 8000;
     for (case, staged) in [0b10, 0b10, 0b01, 0b01].into_iter().enumerate() {
         let shape = Shape { n_pes: 3, staged, bounce: (1000, 4, 4), ..Shape::default() };
@@ -313,7 +313,7 @@ fn a_peer_that_has_stopped_does_not_hold_all_chunks() {
         // As a user does that has put to all before, so that everybody knows everybody's keys.
         for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
             job.put(from, to, 0, LEN).unwrap();
-            turn_until(&mut job, &[0, 1, 2], |job| is_quiet(job, from, to));
+            progress_until(&mut job, &[0, 1, 2], |job| is_quiet(job, from, to));
         }
         let fill: Vec<u8> = (0..LEN).map(|at| at as u8 | 1).collect();
         for pe in 0..3 {
@@ -338,11 +338,11 @@ fn a_peer_that_has_stopped_does_not_hold_all_chunks() {
         }
         start(&mut job, 2).unwrap();
         let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
-        turn_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));
+        progress_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));
         let (from, to) = if case > 1 { (1, 0) } else { (0, 1) };
         assert!(!is_quiet(&mut job, from, to), "case {case}");
         job.fabric.resume(Pe(1));
-        turn_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
     }
 }
 
@@ -367,11 +367,11 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     host.fence(Pe(1)).unwrap();
     put(&job, 1, 9);
     put(&job, 2, 9);
-    turn_until(&mut job, &[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
+    progress_until(&mut job, &[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
     assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
     job.fabric.resume(Pe(1));
-    turn_until(&mut job, &[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
-    turn_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
+    progress_until(&mut job, &[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
+    progress_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }
@@ -389,10 +389,10 @@ fn job_with_user_threads(shape: &Shape, script: Script) -> (Job, HostLane<FakePo
     (job, host)
 }
 
-/// Operations of the proxy thread for the same PE that are parked at a faster pace than it takes them, so that there are always
+/// Operations of the proxy thread for the same PE that are pending at a faster pace than it takes them, so that there are always
 /// some: what user threads have handed over has its turn all the same, and in its order.
 #[test]
-fn a_user_thread_has_its_turn_among_parked_operations() {
+fn a_user_thread_has_its_turn_among_pending_operations() {
     let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
     let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
     let (mut job, host) = job_with_user_threads(&shape, script);
@@ -404,14 +404,14 @@ fn a_user_thread_has_its_turn_among_parked_operations() {
         host.start(&targets.part((from, &handle), 1, at, len)).unwrap();
     };
     let goes_on = |job: &mut Job| {
-        while job.members[0].lane.parked(Pe(1)) < 32 {
+        while job.members[0].lane.pending(Pe(1)) < 32 {
             fetch(&mut job.members[0], &targets, 1, 0).unwrap();
         }
         job.fabric.pass_time(100_000);
         for _ in 0..4 {
             job.members.iter_mut().for_each(|member| assert!(member.lane.progress().is_ok()));
         }
-        assert!(job.members[0].lane.parked(Pe(1)) > 0, "or it is no test");
+        assert!(job.members[0].lane.pending(Pe(1)) > 0, "or it is no test");
     };
     goes_on(&mut job);
     // A short one, a long one, and behind a fence another one to the same place.
@@ -427,7 +427,7 @@ fn a_user_thread_has_its_turn_among_parked_operations() {
         turns += 1;
         assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
     }
-    turn_until(&mut job, &[0, 1], |job| !job.members[0].lane.has_work());
+    progress_until(&mut job, &[0, 1], |job| !job.members[0].lane.has_work());
     assert!(done(&job), "and nothing comes behind what was behind the fence");
 }
 
@@ -439,9 +439,9 @@ fn put_on(job: &mut Job, targets: &Targets, number: usize) {
 }
 
 /// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a call without a place waits
-/// as one without room does, before it is parked; those behind it do not.
+/// as one without room does, before it is pending; those behind it do not.
 #[test]
-fn who_finds_no_place_waits_before_it_is_parked() {
+fn who_finds_no_place_waits_before_it_is_pending() {
     for counted in [false, true] {
         let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
@@ -462,12 +462,12 @@ fn who_finds_no_place_waits_before_it_is_parked() {
         let first = waited.iter().position(|waited| *waited);
         assert_eq!(first, Some(16), "counted: {counted}");
         assert_eq!(waited.iter().filter(|waited| **waited).count(), 1, "counted: {counted}");
-        assert_eq!(job.members[0].lane.parked(Pe(1)), 4, "counted: {counted}");
-        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        assert_eq!(job.members[0].lane.pending(Pe(1)), 4, "counted: {counted}");
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
     }
 }
 
-/// A PE that has stopped for a while and goes on: its operations are parked until it has caught up and no longer, though
+/// A PE that has stopped for a while and goes on: its operations are pending until it has caught up and no longer, though
 /// the caller never pauses.
 #[test]
 fn parking_ends_though_the_caller_goes_on() {
@@ -479,25 +479,25 @@ fn parking_ends_though_the_caller_goes_on() {
         for number in 0..many {
             put_on(&mut job, &targets, number);
         }
-        let parked = job.members[0].lane.parked(Pe(1));
-        assert!(parked > 0 && parked >= many - 16, "{parked} of {many}");
+        let pending = job.members[0].lane.pending(Pe(1));
+        assert!(pending > 0 && pending >= many - 16, "{pending} of {many}");
         job.fabric.resume(Pe(1));
         let mut calls = 0;
-        while job.members[0].lane.parked(Pe(1)) > 0 {
+        while job.members[0].lane.pending(Pe(1)) > 0 {
             put_on(&mut job, &targets, calls);
             job.fabric.pass_time(100);
             calls += 1;
             assert!(
-                calls <= parked + 32,
+                calls <= pending + 32,
                 "{} left after {calls}",
-                job.members[0].lane.parked(Pe(1))
+                job.members[0].lane.pending(Pe(1))
             );
         }
-        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
     }
 }
 
-/// A PE that takes some operations, and then none for a long time, again and again: what is parked for it delays the
+/// A PE that takes some operations, and then none for a long time, again and again: what is pending for it delays the
 /// caller once each time, and not at each call.
 #[test]
 fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
@@ -511,7 +511,7 @@ fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
     for _ in 0..5 {
         job.fabric.resume(Pe(1));
         let before = job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
-        turn_until(&mut job, &[0], |job| {
+        progress_until(&mut job, &[0], |job| {
             job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>() > before + 4
         });
         job.fabric.stall(Pe(1));
@@ -524,5 +524,5 @@ fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
         assert!(delayed <= 1, "{delayed} of 50 calls were delayed");
     }
     job.fabric.resume(Pe(1));
-    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
 }

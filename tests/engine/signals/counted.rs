@@ -38,7 +38,7 @@ fn word(job: &Job, at: usize) -> u64 {
     u64::from_le_bytes(job.heap(1, at, 8).try_into().unwrap())
 }
 
-fn turn(job: &mut Job, pe: usize, times: u32) {
+fn iterate(job: &mut Job, pe: usize, times: u32) {
     for _ in 0..times {
         job.members[pe].lane.progress().unwrap();
     }
@@ -51,7 +51,7 @@ fn a_signal_costs_its_sender_no_turn() {
     let targets = Targets::of(&job);
     put_signal(&mut job.members[0], &targets, 0, 600).unwrap();
     // The sender learns of no completion, and the signal comes all the same.
-    turn(&mut job, 1, 10_000);
+    iterate(&mut job, 1, 10_000);
     assert_eq!(word(&job, 0), 1);
     assert_eq!(job.heap(1, 8, 600), [0x5a; 600]);
 
@@ -60,7 +60,7 @@ fn a_signal_costs_its_sender_no_turn() {
     let mut job = Job::new(1, &chained, Script::default());
     let targets = Targets::of(&job);
     put_signal(&mut job.members[0], &targets, 0, 600).unwrap();
-    turn(&mut job, 1, 10_000);
+    iterate(&mut job, 1, 10_000);
     assert_eq!(word(&job, 0), 0);
 }
 
@@ -78,8 +78,8 @@ fn counting_saves_a_way() {
         while word(&job, 0) == 0 {
             // As a loop that waits: towards what comes next.
             job.fabric.pass_time(WAY / 1000);
-            turn(&mut job, 0, 1);
-            turn(&mut job, 1, 1);
+            iterate(&mut job, 0, 1);
+            iterate(&mut job, 1, 1);
         }
         job.fabric.now() / WAY
     };
@@ -95,22 +95,22 @@ fn a_stuck_signal_delays_no_other_and_is_not_acknowledged() {
     let mut job = Job::new(2, &shape(), Script::default());
     let targets = Targets::of(&job);
     // The target is never told of one of these segments, as long as we please.
-    job.fabric.hold_remote_data(true);
+    job.fabric.hold_immediate_data(true);
     put_signal(&mut job.members[0], &targets, 0, 100).unwrap();
-    turn(&mut job, 1, 2000);
+    iterate(&mut job, 1, 2000);
     for _ in 0..300 {
         job.members[0].lane.amo(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
     }
     for _ in 0..2000 {
-        turn(&mut job, 0, 1);
+        iterate(&mut job, 0, 1);
         assert!(!job.members[0].lane.is_quiet(Pe(1)).unwrap(), "the signal was not applied");
-        turn(&mut job, 1, 1);
+        iterate(&mut job, 1, 1);
     }
     assert_eq!((word(&job, 0), word(&job, 4096)), (0, 300));
-    job.fabric.hold_remote_data(false);
+    job.fabric.hold_immediate_data(false);
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        turn(&mut job, 0, 1);
-        turn(&mut job, 1, 1);
+        iterate(&mut job, 0, 1);
+        iterate(&mut job, 1, 1);
     }
     assert_eq!((word(&job, 0), word(&job, 4096)), (1, 300));
 }
@@ -151,7 +151,7 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
         let job = Job::new(4, &shape, Script { duplicate_percent: 30, ..Script::default() });
         let (fabric, base) = (job.fabric.clone(), job.members[1].base);
         let watched = fabric.clone();
-        watched.hold_remote_data(true);
+        watched.hold_immediate_data(true);
         let (fabric, _) = race(job, 4, |me, member, targets| {
             if me == 0 {
                 for number in 0..usize::from(counted) {
@@ -175,7 +175,7 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
                 member.lane.progress()?;
                 watched.step();
             }
-            watched.hold_remote_data(false);
+            watched.hold_immediate_data(false);
             Ok(())
         });
         let word = |at| u64::from_le_bytes(fabric.load(Pe(1), base + at, 8).try_into().unwrap());
@@ -226,7 +226,7 @@ fn tags_are_used_again_across_their_wrap() {
 fn data_that_never_comes_is_named_at_both_ends() {
     let mut job = Job::new(6, &shape(), Script::default());
     let targets = Targets::of(&job);
-    job.fabric.lose_next_remote_data(1);
+    job.fabric.lose_next_immediate_data(1);
     put_signal(&mut job.members[0], &targets, 0, 150).unwrap();
     let failed = loop {
         if let Err(failed) = job.members[1].lane.progress() {
@@ -256,7 +256,7 @@ fn a_failed_segment_leaves_the_signal_waiting_and_tells_the_sender() {
     put_signal(&mut job.members[0], &targets, 0, 150).unwrap();
     let text = job.quiet(0, 1).unwrap_err().to_string();
     assert!(text.contains("put of") && text.contains("failed by the script"), "{text}");
-    turn(&mut job, 1, 5000);
+    iterate(&mut job, 1, 5000);
     assert_eq!(word(&job, 0), 0);
 }
 
@@ -288,16 +288,16 @@ fn after_a_put_that_was_refused_halfway_signals_are_still_right() {
 }
 
 #[test]
-fn without_remote_data_on_every_rail_of_the_job_signals_are_chained() {
-    for shape in [Shape { counted: 0, ..shape() }, Shape { remote_data: false, ..shape() }] {
+fn without_immediate_data_on_every_rail_of_the_job_signals_are_chained() {
+    for shape in [Shape { counted: 0, ..shape() }, Shape { immediate_data: false, ..shape() }] {
         let mut job = Job::new(9, &shape, Script::default());
         let targets = Targets::of(&job);
         put_signal(&mut job.members[0], &targets, 0, 600).unwrap();
-        turn(&mut job, 1, 5000);
+        iterate(&mut job, 1, 5000);
         assert_eq!(word(&job, 0), 0, "it waits for the completion");
         while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-            turn(&mut job, 0, 1);
-            turn(&mut job, 1, 1);
+            iterate(&mut job, 0, 1);
+            iterate(&mut job, 1, 1);
         }
         assert_eq!(word(&job, 0), 1);
     }
@@ -305,7 +305,7 @@ fn without_remote_data_on_every_rail_of_the_job_signals_are_chained() {
 
 #[test]
 fn auto_counts_what_is_too_long_for_one_message() {
-    // What is counted waits for remote data.
+    // What is counted waits for immediate data.
     for (len, rails) in [(600, 1), (600, 2), (100_000, 2)] {
         let shape = Shape {
             signals: SignalEngine::Auto,
@@ -316,26 +316,26 @@ fn auto_counts_what_is_too_long_for_one_message() {
         };
         let mut job = Job::new(10, &shape, Script::default());
         let targets = Targets::of(&job);
-        job.fabric.hold_remote_data(true);
+        job.fabric.hold_immediate_data(true);
         put_signal(&mut job.members[0], &targets, 0, len).unwrap();
-        turn(&mut job, 1, 5000);
+        iterate(&mut job, 1, 5000);
         assert_eq!(word(&job, 0), 0, "{len} bytes are counted");
-        job.fabric.hold_remote_data(false);
-        turn(&mut job, 1, 5000);
+        job.fabric.hold_immediate_data(false);
+        iterate(&mut job, 1, 5000);
         assert_eq!(word(&job, 0), 1, "{len} bytes, {rails} rails");
     }
     let shape = Shape { signals: SignalEngine::Auto, max_segment: 1 << 20, ..shape() };
     let mut job = Job::new(10, &shape, Script::default());
     let targets = Targets::of(&job);
-    job.fabric.hold_remote_data(true);
+    job.fabric.hold_immediate_data(true);
     put_signal(&mut job.members[0], &targets, 0, 100).unwrap();
-    turn(&mut job, 1, 5000);
+    iterate(&mut job, 1, 5000);
     assert_eq!(word(&job, 0), 1, "100 bytes are not counted");
 }
 
 /// Whoever reaches a rail can tell it anything: a write of no bytes needs no key.
 #[test]
-fn remote_data_that_no_lane_has_sent_is_dropped() {
+fn immediate_data_that_no_lane_has_sent_is_dropped() {
     let early = Tag(Tag::FIRST.0.wrapping_add(TAGS));
     for (mark_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
         let shape = Shape { mark_bytes, n_pes, ..shape() };
@@ -356,7 +356,7 @@ fn remote_data_that_no_lane_has_sent_is_dropped() {
         let mut job = Job::new(11, &shape, Script::default());
         let targets = Targets::of(&job);
         for (number, (what, data)) in forged.into_iter().enumerate() {
-            job.fabric.forge_remote_data(Pe(1), RailId(0), data);
+            job.fabric.forge_immediate_data(Pe(1), RailId(0), data);
             let lane = &mut job.members[1].lane;
             lane.progress().unwrap_or_else(|error| panic!("{what}: {error}"));
             let foreign: u64 = lane.counters().map(|rail| rail.foreign).sum();
@@ -364,15 +364,15 @@ fn remote_data_that_no_lane_has_sent_is_dropped() {
             assert_eq!(job.heap(1, 0, job.heap), vec![0; job.heap], "{what}");
         }
         // The genuine signal waits for all of its data, as if there had been nothing.
-        job.fabric.hold_remote_data(true);
+        job.fabric.hold_immediate_data(true);
         put_signal(&mut job.members[0], &targets, 0, 64).unwrap();
-        turn(&mut job, 1, 1000);
+        iterate(&mut job, 1, 1000);
         assert_eq!(word(&job, 0), 0, "before its data");
-        job.fabric.forge_remote_data(Pe(1), RailId(0), u64::from(Tag::FIRST.0));
-        turn(&mut job, 1, 1000);
+        job.fabric.forge_immediate_data(Pe(1), RailId(0), u64::from(Tag::FIRST.0));
+        iterate(&mut job, 1, 1000);
         assert_eq!(word(&job, 0), 0, "by a mark that was made up");
-        job.fabric.hold_remote_data(false);
-        turn(&mut job, 1, 10_000);
+        job.fabric.hold_immediate_data(false);
+        iterate(&mut job, 1, 10_000);
         assert_eq!(word(&job, 0), 1);
     }
 }

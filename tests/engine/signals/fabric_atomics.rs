@@ -1,4 +1,4 @@
-//! Atomics that the fabric carries out: exact for the whole table, in order, and never mixed with those
+//! Atomics that the fabric executes: exact for the whole table, in order, and never mixed with those
 //! of messages.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
@@ -212,7 +212,7 @@ fn every_signal_with_data_is_chained() {
             };
             let mut job = Job::new(9, &shape, Script::default());
             let targets = Targets::of(&job);
-            job.fabric.hold_remote_data(true);
+            job.fabric.hold_immediate_data(true);
             let scratch = (job.members[0].scratch, &job.members[0].scratch_handle.clone());
             let parts = [targets.part(scratch, 1, 64, len)];
             let signal = targets.atomic(1, 0, AtomicOp::SignalSet, 1);

@@ -3,7 +3,7 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::wire::marks::Marks;
-use engine::wire::message::{Body, Message, Packet, Spot, Tag, Ticket};
+use engine::wire::message::{Body, Message, Packet, RequestId, Spot, Tag};
 use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::Script;
 
@@ -151,7 +151,7 @@ fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
     }
     // A reply to nothing is late news, not an error.
     let mut job = Job::new(4, &Shape::default(), Script::default());
-    let reply = Body::Reply { ticket: Ticket { slot: 5, seq: Seq(0) }, value: 1 };
+    let reply = Body::Reply { request_id: RequestId { slot: 5, seq: Seq(0) }, value: 1 };
     job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
     for _ in 0..10 {
         job.members[1].lane.progress().unwrap();
@@ -177,24 +177,24 @@ fn a_request_that_comes_again_is_acknowledged_again() {
         let request =
             if is_fetch { fetch_message(first) } else { atomic_message(0, first, FIRST_REGION, 0) };
         job.fabric.forge_message(Pe(1), RailId(0), &request);
-        let turn = |job: &mut Job| {
+        let iterate = |job: &mut Job| {
             job.members[1].lane.progress().unwrap();
             job.fabric.in_flight()
         };
         // What a fetch calls forth at first is its reply, which says as much.
-        assert_eq!(turn(&mut job), usize::from(is_fetch), "nobody has asked");
-        while turn(&mut job) > 0 {
+        assert_eq!(iterate(&mut job), usize::from(is_fetch), "nobody has asked");
+        while iterate(&mut job) > 0 {
             job.fabric.pass_time(100_000);
         }
         for _ in 0..3 {
             job.fabric.forge_message(Pe(1), RailId(0), &request);
-            assert!(turn(&mut job) > 0, "a fetch: {is_fetch}, late: {is_late}");
-            while turn(&mut job) > 0 {
+            assert!(iterate(&mut job) > 0, "a fetch: {is_fetch}, late: {is_late}");
+            while iterate(&mut job) > 0 {
                 job.fabric.pass_time(100_000);
             }
         }
         let once = if is_fetch { 1 } else { u64::MAX };
-        assert_eq!(job.heap(1, 0, 8), once.to_le_bytes(), "and carried out once");
+        assert_eq!(job.heap(1, 0, 8), once.to_le_bytes(), "and executed once");
     }
 }
 
@@ -205,9 +205,9 @@ fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
 
 /// From PE 0, about its own number and the first word of the first region.
 fn fetch_message(seq: Seq) -> Vec<u8> {
-    let (at, ticket) = (Spot { slot: FIRST_REGION, offset: 0 }, Ticket { slot: 0, seq });
+    let (at, request_id) = (Spot { slot: FIRST_REGION, offset: 0 }, RequestId { slot: 0, seq });
     let atomic = word(AtomicOp::FetchAdd, 1);
-    message(0, seq, Body::Fetch { at, atomic, ticket, place: 0 })
+    message(0, seq, Body::Fetch { at, atomic, request_id, place: 0 })
 }
 
 fn word(op: AtomicOp, operand: u64) -> Atomic {
@@ -271,7 +271,7 @@ fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
     all.clone().for_each(|seq| deliver(&mut job, &behind_all(number(seq))));
     assert_eq!(found(&mut job), (2 * window, 0));
     let marks = Marks::new(cookie(), Pe(0), 2, mark_bytes);
-    job.fabric.forge_remote_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
+    job.fabric.forge_immediate_data(Pe(1), RailId(0), marks.of_mine(Pe(1), tag));
     job.members[1].lane.progress().unwrap();
     assert_eq!(found(&mut job), (2 * window, window - 1));
     all.for_each(|seq| deliver(&mut job, &behind_all(number(seq))));

@@ -47,7 +47,7 @@ fn put_signal(job: &mut Job, lens: &[usize]) -> Result<(), EngineError> {
     first.lane.signal(&PutSignalRequest { parts: &parts, signal })
 }
 
-fn turn(job: &mut Job) {
+fn iterate(job: &mut Job) {
     job.members.iter_mut().for_each(|member| {
         member.lane.progress().unwrap();
     });
@@ -59,7 +59,7 @@ fn is_quiet(job: &mut Job) -> bool {
 
 fn end(job: &mut Job) {
     while !is_quiet(job) {
-        turn(job);
+        iterate(job);
     }
 }
 
@@ -71,7 +71,7 @@ fn posts(shape: &Shape, lens: &[usize]) -> usize {
     job.fabric.trace_calls();
     put_signal(&mut job, lens).unwrap();
     while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-        turn(&mut job);
+        iterate(&mut job);
     }
     let is_post = |call: &&Call| matches!(call, Call::Post(Pe(0), _));
     let posts = job.fabric.calls().iter().filter(is_post).count();
@@ -129,7 +129,7 @@ fn a_message_that_is_lost_is_sent_again_with_its_data() {
             put_signal(&mut job, &[MOST]).unwrap();
         }
         while !is_quiet(&mut job) {
-            turn(&mut job);
+            iterate(&mut job);
             job.fabric.pass_time(1_000_000);
         }
         assert_eq!(job.heap(1, 0, 8), 2_u64.to_le_bytes());
@@ -155,7 +155,7 @@ fn a_message_that_comes_early_waits_with_its_data() {
         job.fence(0, 1);
         put_signal(&mut job, &[MOST]).unwrap();
         while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-            turn(&mut job);
+            iterate(&mut job);
             let waits = job.fabric.in_flight() == 1;
             let behind = job.heap(1, BESIDE, 8) != (1 + seed % 2).to_le_bytes();
             assert!(!behind || job.heap(1, AT, MOST) == vec![0; MOST], "it was not held back");

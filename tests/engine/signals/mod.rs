@@ -127,29 +127,29 @@ pub(crate) fn race(
     seed: u64,
     program: impl Fn(u32, &mut Member, &Targets) -> Result<(), EngineError> + Sync,
 ) -> (FakeFabric, Vec<Member>) {
-    let turn = |member: &mut Member| {
+    let iterate = |member: &mut Member| {
         member.lane.progress().unwrap();
     };
     let program = |pe: u32, member: &mut Member, targets: &Targets| {
         program(pe, member, targets).unwrap();
     };
-    let (fabric, members) = race_with(job, seed, program, turn);
+    let (fabric, members) = race_with(job, seed, program, iterate);
     (fabric, members.into_iter().map(|(member, ())| member).collect())
 }
 
-/// As [`race`], with programs that tell something, and another turn for those that are over.
+/// As [`race`], with programs that tell something, and another iteration for those that are over.
 pub(crate) fn race_with<R: Send>(
     job: Job,
     seed: u64,
     program: impl Fn(u32, &mut Member, &Targets) -> R + Sync,
-    turn: impl Fn(&mut Member) + Sync,
+    iterate: impl Fn(&mut Member) + Sync,
 ) -> (FakeFabric, Vec<(Member, R)>) {
     let targets = Targets::of(&job);
     let (fabric, heap) = (job.fabric.clone(), job.heap);
     let left = std::sync::atomic::AtomicUsize::new(job.members.len());
     let runners = job.members.into_iter().enumerate().map(|(pe, mut member)| {
         let (targets, fabric, left) = (&targets, &fabric, &left);
-        let (program, turn) = (&program, &turn);
+        let (program, iterate) = (&program, &iterate);
         let run = move || {
             // Also when it panics, or the others would wait for it for ever.
             let over = Over(left);
@@ -157,7 +157,7 @@ pub(crate) fn race_with<R: Send>(
             audit(&member.lane);
             drop(over);
             while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
-                turn(&mut member);
+                iterate(&mut member);
                 fabric.step();
             }
             (member, told)
@@ -194,7 +194,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         },
         // One, so that every put uses the same slot; or all.
         counted: [1, 2, TAGS][random.below(3)],
-        remote_data: random.below(8) != 0,
+        immediate_data: random.below(8) != 0,
         // Not drawn, so that what is drawn after it stays as it was.
         mark_bytes: [4, 8][random.0 as usize % 2],
         native: random.below(3) == 0,
@@ -325,7 +325,7 @@ fn no_signal_comes_before_its_data() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches; totals are exact and no ticket is given twice.
+/// Everybody adds to everybody's words, and fetches; totals are exact and no request id is given twice.
 #[test]
 fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
@@ -364,7 +364,7 @@ fn atomics_are_exact_under_contention() {
         };
         let word = |pe: u32, at: usize| load(pe, targets.word(pe, at));
         let fetched = |pe: u32, at: usize| load(pe, bases[pe as usize] + at);
-        let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
+        let mut request_ids: HashMap<u32, Vec<u64>> = HashMap::new();
         for pe in 0..n {
             assert_eq!(word(pe, 0), EACH * u64::from(n * (n + 1) / 2));
             assert_eq!(word(pe, 8), EACH * u64::from(n));
@@ -372,11 +372,11 @@ fn atomics_are_exact_under_contention() {
                 for round in 0..EACH / 4 {
                     let place = 4096 + (round * u64::from(n) + u64::from(pe)) as usize * 16;
                     assert_eq!(fetched(me, place + 8), round * 4 + 1, "the flag of a fetch");
-                    tickets.entry(pe).or_default().push(fetched(me, place));
+                    request_ids.entry(pe).or_default().push(fetched(me, place));
                 }
             }
         }
-        for taken in tickets.values_mut() {
+        for taken in request_ids.values_mut() {
             taken.sort_unstable();
             assert_eq!(*taken, (0..EACH / 4 * u64::from(n)).collect::<Vec<_>>());
         }
@@ -536,7 +536,7 @@ fn handles_of_other_pes_are_refused() {
         let targets = Targets::of(&job);
         let (scratch, own) = (job.members[0].scratch, job.members[0].scratch_handle);
         let lane = &mut job.members[0].lane;
-        // So that there is a link, and the fast path is taken.
+        // So that there is a channel, and the fast path is taken.
         lane.amo(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
         let astray = |refused: Result<(), EngineError>| {
             let why = refused.unwrap_err().to_string();

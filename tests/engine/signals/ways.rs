@@ -53,7 +53,7 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
     if !is_applied {
         return Way::Chained;
     }
-    let (_, is_applied) = applied(|job| job.fabric.hold_remote_data(true));
+    let (_, is_applied) = applied(|job| job.fabric.hold_immediate_data(true));
     assert!(!is_applied, "nothing else keeps it behind its data");
     Way::Counted
 }
@@ -75,10 +75,10 @@ fn each_way_ends_where_the_next_begins() {
     ] {
         assert_eq!(way(&shape(signals), lens), expected, "{signals:?} {lens:?}");
     }
-    for remote_data in [true, false] {
-        let expected = if remote_data { Way::Counted } else { Way::Chained };
-        let one_rail = Shape { rails: 1, remote_data, ..shape(Auto) };
-        assert_eq!(way(&one_rail, &[long]), expected, "remote data: {remote_data}");
+    for immediate_data in [true, false] {
+        let expected = if immediate_data { Way::Counted } else { Way::Chained };
+        let one_rail = Shape { rails: 1, immediate_data, ..shape(Auto) };
+        assert_eq!(way(&one_rail, &[long]), expected, "immediate data: {immediate_data}");
     }
 }
 

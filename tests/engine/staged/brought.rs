@@ -47,7 +47,7 @@ fn end(job: &mut Job) {
     }
 }
 
-/// From chunks, and from memory that the fabric and the processor reach.
+/// From bounce buffers, and from memory that the fabric and the processor reach.
 #[test]
 fn bytes_come_with_the_message_that_tells_of_them() {
     for staged in [ALL, FAR] {
@@ -68,9 +68,9 @@ fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
     assert_eq!(reads(&shape, 1000, 1), 1);
 }
 
-/// A target whose chunks are all in use lets bytes go that it was brought, and reads them when it has one.
+/// A target whose bounce buffers are all in use lets bytes go that it was brought, and reads them when it has one.
 #[test]
-fn bytes_that_find_no_chunk_are_read_later() {
+fn bytes_that_find_no_bounce_buffer_are_read_later() {
     let narrow = Shape { bounce: (8192, 4, 1), ..shape(ALL) };
     let later = reads(&narrow, 1000, 8);
     assert!((1..8).contains(&later), "{later} of 8 were read");

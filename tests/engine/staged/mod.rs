@@ -47,7 +47,7 @@ fn every_byte_goes_where_it_belongs() {
         let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
         shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];
         let n = shape.n_pes;
-        // All through one chunk, over slow rails or where most posts find no room, a put may well wait
+        // All through one bounce buffer, over slow rails or where most posts find no room, a put may well wait
         // for a minute behind others.
         let script = random_script(&mut random);
         let again_percent = script.again_percent.min(50);
@@ -125,8 +125,8 @@ fn round_trip(
     Ok(())
 }
 
-/// Buffers that are registered with nobody, of either kind: of a process with chunks, and of one that has
-/// no staged memory, and so no chunks.
+/// Buffers that are registered with nobody, of either kind: of a process with bounce buffers, and of one that has
+/// no staged memory, and so no bounce buffers.
 #[test]
 fn unregistered_buffers_are_staged() {
     let everywhere = [false, true].map(|buffer| (ALL, buffer));
@@ -167,7 +167,7 @@ fn words_that_come_together_are_stored_together() {
         }
         if fails {
             let error = until_failed(&mut job);
-            assert!(error.contains("cannot be carried out"), "{error}");
+            assert!(error.contains("cannot be executed"), "{error}");
             assert!(error.contains("failed by the script"), "{error}");
             for _ in 0..500 {
                 for member in &mut job.members {
@@ -260,7 +260,7 @@ fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
         let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
         let mut job = Job::new(seed, &shape, Script::default());
         fill(&job, 2);
-        // Of sixteen pieces the second fails, while at most two have left their chunks.
+        // Of sixteen pieces the second fails, while at most two have left their bounce buffers.
         job.fabric.fail_copies(1, 1);
         job.put(0, 1, 0, 16 * 1024).unwrap();
         until_failed(&mut job);

@@ -1,4 +1,4 @@
-//! Requests that their target cannot carry out: who has sent them is told, and nothing else happens.
+//! Requests that their target cannot execute: who has sent them is told, and nothing else happens.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::port::Direction;
 use engine::recovery::health::RailHealth;
-use engine::wire::message::{Body, Message, Packet, Spot, Ticket};
+use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
 use engine::wire::staged::Staged;
 use engine::wire::window::Seq;
 use sim_fabric::{Call, Script};
@@ -99,8 +99,8 @@ fn forge(job: &Job, seq: Seq, body: Staged<'_>) {
 #[test]
 fn a_refusal_of_what_has_ended_is_late_news() {
     let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
-    let ticket = Ticket { slot: 5, seq: Seq(7) };
-    forge(&job, Seq(0), Staged::Refused { ticket, why: "it is too late" });
+    let request_id = RequestId { slot: 5, seq: Seq(7) };
+    forge(&job, Seq(0), Staged::Refused { request_id, why: "it is too late" });
     for _ in 0..10 {
         job.members[1].lane.progress().unwrap();
     }
@@ -118,11 +118,11 @@ fn a_peer_that_asks_for_too_much_at_once_is_refused() {
     let mut answers = Vec::new();
     for number in 0..100 {
         let seq = Seq((u32::MAX - 99).wrapping_add(number));
-        let ticket = Ticket { slot: number, seq };
+        let request_id = RequestId { slot: number, seq };
         forge(
             &job,
             seq,
-            Staged::Ask { from: Spot { slot: FIRST_REGION, offset: 0 }, len: 1000, ticket },
+            Staged::Ask { from: Spot { slot: FIRST_REGION, offset: 0 }, len: 1000, request_id },
         );
         let before = job.fabric.calls().len();
         for _ in 0..100 {

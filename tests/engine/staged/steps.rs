@@ -1,4 +1,4 @@
-//! What staged operations ask of the port: which way they take, in how many pieces, and that a turn which has done
+//! What staged operations ask of the port: which way they take, in how many pieces, and that an iteration which has done
 //! something says so.
 
 use engine::ids::Pe;
@@ -50,7 +50,7 @@ fn job(staged: u32, needs_desc: bool) -> Job {
 }
 
 #[test]
-fn few_bytes_go_in_a_message_and_more_through_chunks() {
+fn few_bytes_go_in_a_message_and_more_through_bounce_buffers() {
     for (len, copies) in [(1, [0, 0]), (MAX_PAYLOAD, [0, 0]), (MAX_PAYLOAD + 1, [1, 1])] {
         for begin in [Job::put, Job::get] {
             let asked = asked(&mut job(ALL, true), |job| begin(job, 0, 1, 0, len).unwrap());
@@ -59,9 +59,9 @@ fn few_bytes_go_in_a_message_and_more_through_chunks() {
     }
 }
 
-/// The peer reads and writes such memory by itself, a chunk of its own at a time.
+/// The peer reads and writes such memory by itself, a bounce buffer of its own at a time.
 #[test]
-fn registered_memory_needs_no_chunk_here() {
+fn registered_memory_needs_no_bounce_buffer_here() {
     for needs_desc in [false, true] {
         for begin in [Job::put, Job::get] {
             let mut job = job(FAR, needs_desc);
@@ -72,9 +72,9 @@ fn registered_memory_needs_no_chunk_here() {
     }
 }
 
-/// A process that has chunks for some of its memory uses them for what the fabric does not reach, and for nothing else.
+/// A process that has bounce buffers for some of its memory uses them for what the fabric does not reach, and for nothing else.
 #[test]
-fn only_what_the_fabric_does_not_reach_goes_through_a_chunk() {
+fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
     for needs_desc in [false, true] {
         for (place, copies) in [("heap", 1), ("registered", 0), ("bare", usize::from(needs_desc))] {
             let mut job = job(NEAR, needs_desc);

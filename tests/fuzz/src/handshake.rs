@@ -39,7 +39,7 @@ fn seeds() -> Vec<Vec<u8>> {
         step,
         provider: String::from("tcp"),
         rails,
-        remote_data: 8,
+        immediate_data: 8,
         longest_message: MAX_LONG_MESSAGE as u16,
         rail_health: true,
         longest_address: 16,

@@ -107,7 +107,7 @@ impl Bed {
             max_segment: 1 << 20,
             depth: 4,
             needs_desc: is(1),
-            remote_data: is(3),
+            immediate_data: is(3),
             longest_message: if is(7) { MAX_LONG_MESSAGE } else { MAX_MESSAGE },
         };
         let port = fabric.port(Pe(0), vec![rail; RAILS.into()]);
@@ -160,7 +160,7 @@ impl Bed {
         Self { fabric, lane, _tables: tables, memory, handles }
     }
 
-    /// Turns the lane until nothing is under way or it was given up. The lane waits for nobody beyond its deadline; what moves
+    /// Runs the lane until nothing is under way or it was given up. The lane waits for nobody beyond its deadline; what moves
     /// byte by byte, as a damaged handle or a peer may ask for, takes longer.
     fn end(&mut self) {
         for pe in 0..PES {
@@ -185,7 +185,7 @@ impl Bed {
         self.lane.audit().unwrap_or_else(|differs| panic!("{differs}"));
     }
 
-    fn turn(&mut self, turns: u8) {
+    fn iterate(&mut self, turns: u8) {
         for _ in 0..turns {
             let _ = self.lane.progress();
             self.fabric.pass_time(2_000);
@@ -241,7 +241,7 @@ impl Bed {
             0 => self.fabric.rail_down(pe, rail),
             1 => self.fabric.rail_up(pe, rail),
             2 => self.fabric.fail_next(1),
-            3 => self.fabric.forge_remote_data(Pe(0), rail, u.arbitrary()?),
+            3 => self.fabric.forge_immediate_data(Pe(0), rail, u.arbitrary()?),
             4 => self.fabric.fail_copies(0, 1),
             5 => self.fabric.duplicate_next_messages(1),
             _ => self.fabric.pass_time(u64::from(u.arbitrary::<u8>()?) * 10_000_000),
@@ -304,7 +304,7 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
             }
             5 | 6 => bed.operate(u, &handles)?,
             7 => bed.befall(u)?,
-            _ => bed.turn(u.int_in_range(1..=8)?),
+            _ => bed.iterate(u.int_in_range(1..=8)?),
         }
     }
     Ok(())
@@ -337,12 +337,12 @@ fn strangers(input: &[u8]) {
         word.iter_mut().zip(&bytes).for_each(|(word, byte)| *word = *byte);
         let tag = Tag(u16::from(how) << 4);
         let mark = [u64::from_le_bytes(word), marks.of_mine(Pe(0), tag), u64::from(how)];
-        bed.fabric.forge_remote_data(Pe(0), RailId(1), mark[usize::from(how) % 3]);
+        bed.fabric.forge_immediate_data(Pe(0), RailId(1), mark[usize::from(how) % 3]);
         bed.fabric.break_message(Pe(0), RailId(1), how.into());
         sent += 2;
-        bed.turn(1);
+        bed.iterate(1);
     }
-    bed.turn(2);
+    bed.iterate(2);
     assert_eq!(bed.lane.failure(), None);
     // One in 2^28 looks like an answer that nobody waits for, and is not counted.
     let dropped = bed.lane.counters().map(|rail| rail.foreign).sum::<u64>();
@@ -376,7 +376,7 @@ fn handles(input: &[u8]) {
                     handles[4][..bytes.len()].copy_from_slice(bytes);
                 }
                 2 => bed.operate(u, &handles)?,
-                _ => bed.turn(1),
+                _ => bed.iterate(1),
             }
         }
         Ok(())

@@ -3,7 +3,9 @@
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::Addressing;
-use engine::wire::message::{Body, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION};
+use engine::wire::message::{
+    Body, LongPacket, Message, Packet, Plain, RequestId, Spot, Tag, VERSION,
+};
 use engine::wire::rails::Rails;
 use engine::wire::staged::{Exposure, Keys, Staged};
 use engine::wire::window::Seq;
@@ -88,7 +90,7 @@ pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
     let (width, float) = (Width::Eight, false);
     let atomic = |op| Atomic { op, width, float, operand: 3, compare: 0 };
     let add = atomic(AtomicOp::Add);
-    let ticket = Ticket { slot: 1, seq };
+    let request_id = RequestId { slot: 1, seq };
     let from = Exposure { slot: 1, stamp: 2, offset: 8 };
     let (rail, generation, number, key) = (RailId(0), 1, 7, 1);
     let (wanted, address) = (RailId(1), &[1, 0, 0, 0, 0, 0, 0, 0]);
@@ -107,7 +109,7 @@ pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
         Rails::Reset { rail, generation },
         Rails::RailIs { rail, generation, cause: Pe(0), address },
         Rails::Heard { rail, generation },
-        Rails::ReplyAgain { ticket, place: 3 },
+        Rails::ReplyAgain { request_id, place: 3 },
         Rails::Probe { rail, remote: wanted, number, address },
         Rails::Probed { rail, number },
         Rails::KeyWanted { rail, key, wanted },
@@ -116,22 +118,22 @@ pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
     ];
     let staged = [
         Staged::Put { to: at, payload: b"payload" },
-        Staged::Pull { to: at, from, len: 100, ticket, brought: None },
-        Staged::Pull { to: at, from, len: 7, ticket, brought: Some(b"payload") },
-        Staged::Pulled { ticket },
-        Staged::Ask { from: at, len: 100, ticket },
-        Staged::Loaded { ticket, payload: b"payload" },
-        Staged::Exposed { ticket, from },
-        Staged::Refused { ticket, why: "it is not there" },
-        Staged::Release { ticket },
+        Staged::Pull { to: at, from, len: 100, request_id, brought: None },
+        Staged::Pull { to: at, from, len: 7, request_id, brought: Some(b"payload") },
+        Staged::Pulled { request_id },
+        Staged::Ask { from: at, len: 100, request_id },
+        Staged::Loaded { request_id, payload: b"payload" },
+        Staged::Exposed { request_id, from },
+        Staged::Refused { request_id, why: "it is not there" },
+        Staged::Release { request_id },
         Staged::Keys(keys),
     ];
     let plain = [
         Body::Ack,
         Body::AckRequest,
         Body::Atomic { at, atomic: add },
-        Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), ticket, place: 2 },
-        Body::Reply { ticket, value: 9 },
+        Body::Fetch { at, atomic: atomic(AtomicOp::FetchAdd), request_id, place: 2 },
+        Body::Reply { request_id, value: 9 },
         Body::PutSignal { at, atomic: add, to: at, payload: b"payload" },
         Body::CountedSignal { at, atomic: add, tag: Tag(1), segments: 2 },
     ];

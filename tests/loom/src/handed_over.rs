@@ -46,7 +46,7 @@ impl Job {
         Some((got, self.outstanding.failure(TO)))
     }
 
-    /// The proxy thread: looks so often for something to carry out.
+    /// The proxy thread: looks so often for something to execute.
     fn serve(&self, looks: usize, fails: Option<u32>) {
         for _ in 0..looks {
             let taken = self.queue.lock().unwrap().pop();

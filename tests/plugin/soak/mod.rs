@@ -60,7 +60,7 @@ struct Soak {
     sampled: Duration,
     /// Milliseconds between two faults.
     pause: (u64, u64),
-    /// `NVSHMEM_LIBFABRIC_RAIL_TIMEOUT`, where rails are looked after.
+    /// `NVSHMEM_LIBFABRIC_RAIL_TIMEOUT`, where rails are monitored.
     patience: u64,
     seed: u32,
 }

@@ -41,14 +41,14 @@ pub(super) enum Kind {
     /// A message of the job, but for the seal.
     NotSealed,
     SealedByOthers,
-    /// A write of no bytes, which needs no key, with remote data: of a PE that there is not, of one that there is,
+    /// A write of no bytes, which needs no key, with immediate data: of a PE that there is not, of one that there is,
     /// with the first tag, and of any kind.
     MarkOfNobody,
     MarkOfFirstPut,
     MarkOfOthers,
     MarkOfNoise,
     MessageWithData,
-    /// A write with remote data that has bytes and no place for them.
+    /// A write with immediate data that has bytes and no place for them.
     WriteBrokenOff,
     GuessedKeyToWrite,
     GuessedKeyToRead,

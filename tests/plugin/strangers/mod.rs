@@ -30,7 +30,7 @@ const FABRICS: [Fabric; 3] = [Fabric::Tcp2, Fabric::Rxm2, Fabric::Rxm];
 /// How long the rounds of a job may take to go on.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How signals follow their data, and whether rails are looked after.
+/// How signals follow their data, and whether rails are monitored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// As it is by default.

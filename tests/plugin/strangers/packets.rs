@@ -16,7 +16,7 @@ pub(super) const WRITE: u8 = 4;
 pub(super) const CLEAR_TO_SEND: u8 = 6;
 pub(super) const DATA: u8 = 7;
 
-/// Flags of tcp: remote data is behind the head, and an answer is wanted when all is there.
+/// Flags of tcp: immediate data is behind the head, and an answer is wanted when all is there.
 pub(super) const WITH_DATA: u16 = 1;
 pub(super) const ANSWERED: u16 = 4;
 

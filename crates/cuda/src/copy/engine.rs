@@ -84,20 +84,20 @@ impl CopyEngine {
         self.queue.count_from(tickets, marks);
     }
 
-    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part of the chunk that is
+    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part of the bounce buffer that is
     /// copied into may be written to at once, so no copy out of it may be under way, not even one that was started before.
     ///
     /// # Errors
     /// When it does not fit, and when the driver refuses it; then nothing was started.
     #[inline]
     pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<Ticket, StartError> {
-        let Transfer { direction, range, addr, chunk, offset, len } = *transfer;
-        let fits = offset.checked_add(len).is_some_and(|end| end <= chunk.len());
+        let Transfer { direction, range, addr, bounce, offset, len } = *transfer;
+        let fits = offset.checked_add(len).is_some_and(|end| end <= bounce.len());
         if !fits {
             return Err(StartError::Bounds { addr, len });
         }
-        let memory = chunk.memory();
-        let offset = chunk.addr() - memory.addr() + offset;
+        let memory = bounce.memory();
+        let offset = bounce.addr() - memory.addr() + offset;
         self.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
     }
 

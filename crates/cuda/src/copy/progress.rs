@@ -35,7 +35,7 @@ pub(crate) struct Mark {
 /// Bytes that the word has for itself at the start of its memory: a line of the processor's caches.
 pub(crate) const MARK_ROOM: usize = 64;
 
-/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and is looked after by events.
+/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and is monitored by events.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::driver::error::CudaError;
-use crate::memory::pinned::{Chunk, PinnedMemory};
+use crate::memory::pinned::{BounceBuffer, PinnedMemory};
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
 
@@ -16,13 +16,13 @@ pub struct Ticket(pub u64);
 /// Which way a copy goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// From the chunk to the device.
+    /// From the bounce buffer to the device.
     ToDevice,
-    /// From the device to the chunk.
+    /// From the device to the bounce buffer.
     FromDevice,
 }
 
-/// A copy between a range of a device and a page-locked chunk.
+/// A copy between a range of a device and a page-locked bounce buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer<'a> {
     /// Which way.
@@ -32,8 +32,8 @@ pub struct Transfer<'a> {
     /// The first address in it.
     pub addr: usize,
     /// The host's side.
-    pub chunk: &'a Chunk,
-    /// Where in the chunk, in bytes.
+    pub bounce: &'a BounceBuffer,
+    /// Where in the bounce buffer, in bytes.
     pub offset: usize,
     /// How many bytes.
     pub len: usize,
@@ -74,8 +74,10 @@ pub enum StartError {
     /// As much is under way as the engine takes. Poll, and try again.
     #[error("as many copies are under way as the engine takes")]
     Full,
-    /// The range, the chunk or the word does not have these bytes.
-    #[error("{len} bytes at {addr:#x} are not in the range, not in the chunk, or not aligned")]
+    /// The range, the bounce buffer or the word does not have these bytes.
+    #[error(
+        "{len} bytes at {addr:#x} are not in the range, not in the bounce buffer, or not aligned"
+    )]
     Bounds {
         /// The address in the range.
         addr: usize,

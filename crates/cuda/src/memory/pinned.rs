@@ -66,80 +66,80 @@ impl Drop for PinnedMemory {
         }
         if let Ok(_bound) = self.context.bind() {
             // An error means that CUDA has ended before us, and has taken the memory along.
-            // SAFETY: allocated by `new`, and freed once, here. Chunks and copies under way hold it
+            // SAFETY: allocated by `new`, and freed once, here. Bounce buffers and copies under way hold it
             // in an `Arc`, so there are none.
             let _ = unsafe { (self.context.driver().api.cuMemFreeHost)(self.addr as *mut _) };
         }
     }
 }
 
-/// Chunks of one size, cut from one piece of page-locked memory.
+/// Bounce buffers of one size, cut from one piece of page-locked memory.
 ///
 /// Taking and giving back allocates nothing. A pool belongs to one thread at a time.
 #[derive(Debug)]
 pub struct PinnedPool {
     memory: Arc<PinnedMemory>,
-    chunk_len: usize,
-    /// Addresses of the chunks that nobody has.
+    bounce_len: usize,
+    /// Addresses of the bounce buffers that nobody has.
     free: Vec<usize>,
 }
 
-/// A piece of page-locked memory taken from a pool. The memory stays as long as a chunk of it.
+/// A piece of page-locked memory taken from a pool. The memory stays as long as a bounce buffer of it.
 ///
 /// What is in it while a copy into it is under way is undefined.
 #[derive(Debug)]
-pub struct Chunk {
+pub struct BounceBuffer {
     memory: Arc<PinnedMemory>,
     addr: usize,
     len: usize,
 }
 
 impl PinnedPool {
-    /// Allocates `count` chunks of `chunk_len` bytes at once: the peak is the start.
+    /// Allocates `count` bounce buffers of `bounce_len` bytes at once: the peak is the start.
     ///
     /// # Errors
     /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
-    pub fn new(context: &Arc<Context>, chunk_len: usize, count: usize) -> Result<Self, CudaError> {
+    pub fn new(context: &Arc<Context>, bounce_len: usize, count: usize) -> Result<Self, CudaError> {
         // A length that leaves the address space is one that the driver refuses.
-        let memory = PinnedMemory::new(context, chunk_len.saturating_mul(count))?;
+        let memory = PinnedMemory::new(context, bounce_len.saturating_mul(count))?;
         let start = memory.addr();
-        let free = (0..count).rev().map(|index| start + index * chunk_len).collect();
-        Ok(Self { memory, chunk_len, free })
+        let free = (0..count).rev().map(|index| start + index * bounce_len).collect();
+        Ok(Self { memory, bounce_len, free })
     }
 
-    /// The memory of all chunks, for registering it in one piece.
+    /// The memory of all bounce buffers, for registering it in one piece.
     pub fn memory(&self) -> &Arc<PinnedMemory> {
         &self.memory
     }
 
-    /// The length of a chunk in bytes.
-    pub fn chunk_len(&self) -> usize {
-        self.chunk_len
+    /// The length of a bounce buffer in bytes.
+    pub fn bounce_len(&self) -> usize {
+        self.bounce_len
     }
 
-    /// How many chunks are there to take.
+    /// How many bounce buffers are there to take.
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// Takes a chunk: the one given back last, which is the warmest. None when all are in use.
+    /// Takes a bounce buffer: the one given back last, which is the warmest. None when all are in use.
     #[inline]
-    pub fn take(&mut self) -> Option<Chunk> {
+    pub fn take(&mut self) -> Option<BounceBuffer> {
         let addr = self.free.pop()?;
-        Some(Chunk { memory: Arc::clone(&self.memory), addr, len: self.chunk_len })
+        Some(BounceBuffer { memory: Arc::clone(&self.memory), addr, len: self.bounce_len })
     }
 
-    /// Gives a chunk back. One of another pool is only dropped.
+    /// Gives a bounce buffer back. One of another pool is only dropped.
     #[inline]
-    pub fn give(&mut self, chunk: Chunk) {
-        if Arc::ptr_eq(&chunk.memory, &self.memory) {
-            // There was room for all chunks in the beginning, so this does not allocate.
-            self.free.push(chunk.addr);
+    pub fn give(&mut self, bounce: BounceBuffer) {
+        if Arc::ptr_eq(&bounce.memory, &self.memory) {
+            // There was room for all bounce buffers in the beginning, so this does not allocate.
+            self.free.push(bounce.addr);
         }
     }
 }
 
-impl Chunk {
+impl BounceBuffer {
     /// Its address.
     #[inline]
     pub fn addr(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Staging: device memory that the fabric does not reach, moved through chunks of host memory.
+//! Staging: device memory that the fabric does not reach, moved through bounce buffers of host memory.
 //!
 //! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held for a few
 //! instructions.

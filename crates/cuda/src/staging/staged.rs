@@ -31,10 +31,10 @@ use engine::port::copies::{Bounce, MAX_CHUNKS};
 /// How to stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StagingOptions {
-    /// Bytes of a chunk of bounce memory: a multiple of 4096, and not 0.
-    pub chunk_len: usize,
-    /// Chunks for each direction: 1 to [`MAX_CHUNKS`].
-    pub chunks: u16,
+    /// Bytes of a bounce buffer of bounce memory: a multiple of 4096, and not 0.
+    pub bounce_len: usize,
+    /// Bounce buffers for each direction: 1 to [`MAX_CHUNKS`].
+    pub bounces: u16,
     /// How words are reached.
     pub words: WordsOptions,
     /// In which context.
@@ -48,13 +48,13 @@ pub enum StagingError {
     /// The driver refused what staging needs.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// No such chunks.
-    #[error("{chunks} chunks of {chunk_len} bytes cannot be staged with")]
+    /// No such bounce buffers.
+    #[error("{bounces} bounce buffers of {bounce_len} bytes cannot be staged with")]
     Options {
-        /// Chunks for each direction.
-        chunks: u16,
+        /// Bounce buffers for each direction.
+        bounces: u16,
         /// Bytes of each.
-        chunk_len: usize,
+        bounce_len: usize,
     },
     /// What moves the bytes is gone: nobody would serve this memory.
     #[error("staging has ended in this process, with what went wrong before")]
@@ -182,8 +182,8 @@ impl Staging {
         let memory = making.bounce.take()?;
         making.given = true;
         drop(making);
-        let StagingOptions { chunk_len, chunks, .. } = self.options;
-        let bounce = Bounce { addr: memory.addr(), chunk_len, out: chunks, inward: chunks };
+        let StagingOptions { bounce_len, bounces, .. } = self.options;
+        let bounce = Bounce { addr: memory.addr(), bounce_len, out: bounces, inward: bounces };
         Some((memory, bounce))
     }
 
@@ -197,9 +197,9 @@ impl Staging {
         self.len() == 0
     }
 
-    /// Copies that may be under way in one direction: each chunk's, in two pieces.
+    /// Copies that may be under way in one direction: each bounce buffer's, in two pieces.
     pub(super) fn depth(&self) -> usize {
-        2 * usize::from(self.options.chunks)
+        2 * usize::from(self.options.bounces)
     }
 
     /// The index of a range's device, what maps its words, and whether it is staged in a context of our own; makes what moves its
@@ -211,15 +211,15 @@ impl Staging {
             let of = &making.devices[index];
             return Ok((index, of.mapper, of.context.is_own()));
         }
-        let StagingOptions { chunk_len, chunks, ref words, context } = self.options;
-        if chunk_len == 0 || chunk_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&chunks) {
-            return Err(StagingError::Options { chunks, chunk_len });
+        let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
+        if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&bounces) {
+            return Err(StagingError::Options { bounces, bounce_len });
         }
         // What fails here leaves nothing behind.
         let Serving { ref context, rows } = serving_context::choose(range.context(), context);
         let bounce = match (making.given, &making.bounce) {
             (false, None) => {
-                let len = chunk_len.saturating_mul(2 * usize::from(chunks));
+                let len = bounce_len.saturating_mul(2 * usize::from(bounces));
                 Some(PinnedMemory::new(context, len)?)
             }
             _ => None,
@@ -231,7 +231,7 @@ impl Staging {
         };
         log::info!(
             target: MEM,
-            "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
+            "memory of {context} is staged: {bounces} bounce buffers of {bounce_len} bytes each way{}",
             if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
         if !context.is_own() {

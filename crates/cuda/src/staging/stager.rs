@@ -1,4 +1,4 @@
-//! The proxy thread's side of staging: copies between chunks and memory, and single words.
+//! The proxy thread's side of staging: copies between bounce buffers and memory, and single words.
 
 use std::ptr;
 use std::sync::{Arc, Weak};
@@ -206,13 +206,13 @@ impl DeviceStager {
         words.stores_together(&place.range, place.addr)
     }
 
-    /// Where a chunk's bytes are in the bounce memory.
+    /// Where a bounce buffer's bytes are in the bounce memory.
     #[inline]
-    fn chunk(&self, copy: &Copy) -> Result<usize, PortError> {
-        let offset = copy.chunk.checked_sub(self.bounce.addr());
+    fn bounce(&self, copy: &Copy) -> Result<usize, PortError> {
+        let offset = copy.bounce.checked_sub(self.bounce.addr());
         let fits = |at: &usize| *at <= self.bounce.len() && copy.len <= self.bounce.len() - *at;
         offset.filter(fits).ok_or_else(|| {
-            let text = format!("{} bytes at {:#x} are in no chunk", copy.len, copy.chunk);
+            let text = format!("{} bytes at {:#x} are in no bounce buffer", copy.len, copy.bounce);
             refused("copying", text)
         })
     }
@@ -315,24 +315,24 @@ impl CopyPort for DeviceStager {
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         self.flush()?;
-        let Copy { direction, memory, chunk, len } = *copy;
-        let offset = self.chunk(copy)?;
+        let Copy { direction, memory, bounce, len } = *copy;
+        let offset = self.bounce(copy)?;
         if self.flight(direction).is_full() {
             return Ok(Posted::Again);
         }
         let by = match self.any(memory, len)? {
             Any::Host => {
-                // SAFETY: the chunk's bytes are in the bounce memory, as just checked, which is ours; no
+                // SAFETY: the bounce buffer's bytes are in the bounce memory, as just checked, which is ours; no
                 // copy that is under way uses them, as the engine promises of both sides. The
                 // memory is host memory that the caller of an operation vouches for until its end,
                 // and no part of the bounce memory.
                 unsafe {
                     match direction {
                         CopyDirection::Out => {
-                            ptr::copy_nonoverlapping(memory as *const u8, chunk as *mut u8, len);
+                            ptr::copy_nonoverlapping(memory as *const u8, bounce as *mut u8, len);
                         }
                         CopyDirection::In => {
-                            ptr::copy_nonoverlapping(chunk as *const u8, memory as *mut u8, len);
+                            ptr::copy_nonoverlapping(bounce as *const u8, memory as *mut u8, len);
                         }
                     }
                 }

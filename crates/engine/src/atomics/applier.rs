@@ -8,7 +8,7 @@ use crate::ids::Pe;
 use crate::wire::handshake::ExchangeError;
 use crate::wire::offer::{Offer, Wish};
 
-/// What carries out the atomics of a job.
+/// What executes the atomics of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applier {
     /// The proxy thread of the PE that has the word, asked by messages.
@@ -20,7 +20,7 @@ pub enum Applier {
 /// What was agreed, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Agreement {
-    /// Who carries out atomics.
+    /// Who executes atomics.
     pub applier: Applier,
     /// The reason, in words.
     pub reason: String,
@@ -32,7 +32,7 @@ impl fmt::Display for Agreement {
             Applier::Target => "the target's proxy thread",
             Applier::Fabric => "the fabric",
         };
-        write!(f, "atomics are carried out by {applier}: {}", self.reason)
+        write!(f, "atomics are executed by {applier}: {}", self.reason)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Atomics that the fabric carries out at the target, and the lane's books about them.
+//! Atomics that the fabric executes at the target, and the lane's books about them.
 //!
 //! # One applier
 //! A word is changed atomically only by one actor, and libfabric counts each domain of the target for
@@ -7,8 +7,8 @@
 //! in a job with atomics of the fabric: a lane that gets one fails.
 //!
 //! # Order
-//! An atomic is a write to the stream: a fence holds it, quiet waits for its completion, which means
-//! that it was carried out and that the word before is here. The signal of a put leaves when its data is
+//! An atomic is a write to the connection: a fence holds it, quiet waits for its completion, which means
+//! that it was executed and that the word before is here. The signal of a put leaves when its data is
 //! delivered: what a provider promises about atomics behind writes is not relied on.
 //!
 //! # Why it cannot deadlock
@@ -16,7 +16,7 @@
 //! completion of one only moves segments between queues, as for transfers.
 
 use crate::error::EngineError;
-use crate::ids::Token;
+use crate::ids::WrId;
 use crate::port::{Direction, Port};
 use crate::posting::dispatch::Behind;
 use crate::posting::{Core, Tried};
@@ -40,24 +40,24 @@ pub(crate) fn submit<P: Port>(
     request: &AtomicRequest<'_>,
     what: Behind,
 ) -> Result<Tried, EngineError> {
-    core.stream_to(request.pe)?;
+    core.connection_to(request.pe)?;
     let (remote, offset) = request.word()?;
     let Some(atomics) = core.atomics.as_deref() else { return Ok(Tried::NoRoom) };
     let Some(path) = atomics.path(request.pe) else { return Ok(Tried::NoRoom) };
-    if !core.has_atomic_share(request.pe, path.rail) {
+    if !core.is_within_atomic_quota(request.pe, path.rail) {
         return Ok(Tried::NoRoom);
     }
     let key = remote.key(TARGET_RAIL).map_err(|fault| request.refused(fault))?;
-    let Some(token) = core.segments.take() else { return Ok(Tried::NoRoom) };
+    let Some(wr_id) = core.segments.take() else { return Ok(Tried::NoRoom) };
     let result = request.result.filter(|_| request.atomic.op.fetches());
     let taken = core.atomics.as_deref_mut().and_then(|atomics| {
         atomics.take(request.atomic, (remote.remote_address(offset), key), result)
     });
     let Some(slot) = taken else {
-        core.segments.give_unused(token);
+        core.segments.give_unused(wr_id);
         return Ok(Tried::NoRoom);
     };
-    let segment = &mut core.segments[token.0];
+    let segment = &mut core.segments[wr_id.0];
     segment.pe = request.pe;
     segment.born = core.watchdog.stamp();
     segment.direction = Direction::Write;
@@ -66,8 +66,8 @@ pub(crate) fn submit<P: Port>(
     segment.rail = path.rail;
     segment.transfer.direction = Direction::Write;
     segment.transfer.len = request.atomic.width.bytes();
-    core.set_out_behind(token, what);
-    core.check_stream(request.pe)?;
+    core.set_out_behind(wr_id, what);
+    core.check_connection(request.pe)?;
     Ok(Tried::Submitted)
 }
 
@@ -75,16 +75,16 @@ pub(crate) fn submit<P: Port>(
 /// else what was fetched, if something was. It ends with [`Core::drop_segment`] once that is stored, or goes
 /// on by itself.
 #[cold]
-pub(crate) fn completed<P: Port>(core: &mut Core<P>, token: Token) -> Option<Outcome> {
-    let segment = core.segments.away(token)?;
+pub(crate) fn completed<P: Port>(core: &mut Core<P>, wr_id: WrId) -> Option<Outcome> {
+    let segment = core.segments.away(wr_id)?;
     if segment.stage != Stage::AtomicPosted {
         return None;
     }
     let (rail, slot) = (segment.rail, segment.atomic_slot());
-    let fetched = core.port.fetched(token);
+    let fetched = core.port.fetched(wr_id);
     Some(match core.atomics.as_deref_mut()?.completed(slot, fetched) {
         Next::Again => {
-            core.queue(token, rail);
+            core.queue(wr_id, rail);
             Outcome::GoesOn
         }
         Next::Ended { before, width, result } => {
@@ -98,6 +98,6 @@ pub(crate) fn completed<P: Port>(core: &mut Core<P>, token: Token) -> Option<Out
 pub(crate) enum Outcome {
     /// It has another operation of the fabric to go.
     GoesOn,
-    /// It was carried out.
+    /// It was executed.
     Ended(Option<Fetched>),
 }

@@ -20,51 +20,54 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// The first thing that differs.
     pub fn audit(&self) -> Result<(), Discrepancy> {
-        let Self { core, signals, pool, staging, backlog, inbox, .. } = self;
-        let raised: Vec<_> = core.events.iter().filter_map(Event::token).collect();
-        core.segments.audit(!backlog.is_empty())?;
+        let Self { core, signals, pool, staging, pending_queue, inbox, .. } = self;
+        let raised: Vec<_> = core.events.iter().filter_map(Event::wr_id).collect();
+        core.segments.audit(!pending_queue.is_empty())?;
         let found = tally(&core.segments, core.rails.len(), &raised);
         core.ops.audit(&core.segments, found.all.chained)?;
         let in_pool = pool.audit(&core.segments)?;
         let reserved = found.all.pooled + staging.audit(&core.segments, &raised)?;
         same("segments set aside in use", core.reserved, reserved)?;
         signals.audit(core)?;
-        backlog.audit(core.streams.iter().filter(|s| s.parks()).map(|s| s.pe).collect())?;
-        core.audit(&found, in_pool + u32::from(!backlog.is_empty()))?;
+        pending_queue
+            .audit(core.connections.iter().filter(|s| s.has_pending()).map(|s| s.pe).collect())?;
+        core.audit(&found, in_pool + u32::from(!pending_queue.is_empty()))?;
         inbox.as_deref().map_or(Ok(()), |inbox| inbox.audit())
     }
 }
 
 impl<P: Port> Core<P> {
-    /// What the core keeps. So many operations wait for rails, or are parked.
+    /// What the core keeps. So many operations wait for rails, or are pending.
     fn audit(&self, found: &Found, waiting: u32) -> Result<(), Discrepancy> {
         same("stripes", self.stripes.used, found.all.stripes)?;
         let atomics = self.atomics.as_deref().map_or(0, FabricAtomics::used);
         same("atomics of the fabric", atomics, found.all.fabric_atomics)?;
         let nothing = OfPeer { ahead: vec![0; self.rails.len()], ..OfPeer::default() };
-        for stream in self.streams.iter() {
-            let of_peer = found.peers.get(&stream.pe).unwrap_or(&nothing);
-            stream.audit(&self.segments, of_peer).map_err(|differs| differs.of(stream.pe))?;
+        for connection in self.connections.iter() {
+            let of_peer = found.peers.get(&connection.pe).unwrap_or(&nothing);
+            connection
+                .audit(&self.segments, of_peer)
+                .map_err(|differs| differs.of(connection.pe))?;
         }
-        let streams = self.streams.iter();
-        let links = streams.filter_map(|s| Some((s.link.as_deref()?, s.error.is_some())));
-        let links: Vec<_> = links.collect();
+        let connections = self.connections.iter();
+        let channels = connections.filter_map(|s| Some((s.channel.as_deref()?, s.error.is_some())));
+        let channels: Vec<_> = channels.collect();
         let unsent = found.peers.values().map(|of_peer| of_peer.unsent).sum();
-        let link_of = |pe| self.streams.find(pe)?.link.as_deref();
-        self.messages.audit(&links, link_of, &found.all, unsent)?;
-        for stream in self.streams.iter() {
-            let owed = stream.link.as_deref().map_or(0, |link| link.owed as usize);
-            let listed = self.unnumbered.iter().filter(|due| due.pe == stream.pe).count();
+        let channel_of = |pe| self.connections.find(pe)?.channel.as_deref();
+        self.messages.audit(&channels, channel_of, &found.all, unsent)?;
+        for connection in self.connections.iter() {
+            let owed = connection.channel.as_deref().map_or(0, |channel| channel.owed as usize);
+            let listed = self.unnumbered.iter().filter(|due| due.pe == connection.pe).count();
             same("messages without numbers", owed, listed)
-                .map_err(|differs| differs.of(stream.pe))?;
+                .map_err(|differs| differs.of(connection.pe))?;
         }
-        let listed = links.iter().filter(|(link, _)| link.in_control).count();
+        let listed = channels.iter().filter(|(channel, _)| channel.in_control).count();
         same("peers to whom control messages are due", self.control.len(), listed)?;
-        for stream in self.streams.iter() {
-            let of_rail = |rail: &Rail<P::Fast>| rail.blocked.len_of(stream.pe);
+        for connection in self.connections.iter() {
+            let of_rail = |rail: &Rail<P::Fast>| rail.blocked.len_of(connection.pe);
             let blocked: usize = self.rails.iter().map(of_rail).sum();
-            same("blocked segments", stream.blocked() as usize, blocked)
-                .map_err(|differs| differs.of(stream.pe))?;
+            same("blocked segments", connection.blocked() as usize, blocked)
+                .map_err(|differs| differs.of(connection.pe))?;
         }
         let mut queued = 0;
         for rail in self.rail_ids() {
@@ -72,10 +75,10 @@ impl<P: Port> Core<P> {
         }
         same("segments in queues", queued, found.all.ready)?;
         same("what is ready", self.ready, queued + waiting)?;
-        let strays = self.regions.strays().of(self.regions.kind());
-        same("strays", self.strays as usize, strays.len())?;
-        let over = strays.iter().filter(|token| !self.segments[token.0].is_out()).count();
-        same("strays that have ended", over, 0)
+        let orphans = self.regions.orphans().of(self.regions.kind());
+        same("orphans", self.orphans as usize, orphans.len())?;
+        let over = orphans.iter().filter(|wr_id| !self.segments[wr_id.0].is_out()).count();
+        same("orphans that have ended", over, 0)
     }
 
     /// How many segments are in the queue of a rail.
@@ -107,37 +110,37 @@ mod tests {
             |core| assert!(core.segments.take().is_some()),
             |core| assert!(core.messages.take(0).is_some()),
             |core| core.ops.add(0),
-            |core| core.streams.find_mut(Pe(1)).unwrap().lost_writes += 1,
-            |core| core.streams.find_mut(Pe(1)).unwrap().link().unsent += 1,
+            |core| core.connections.find_mut(Pe(1)).unwrap().lost_writes += 1,
+            |core| core.connections.find_mut(Pe(1)).unwrap().channel().unsent += 1,
             |core| core.reserved += 1,
         ];
         for (at, wrong) in wrongs.into_iter().enumerate() {
             let mut bed = Bed::new(PLAIN);
             bed.put(1);
             bed.lane.begin_op();
-            bed.lane.core.streams.find_mut(Pe(1)).unwrap().link();
+            bed.lane.core.connections.find_mut(Pe(1)).unwrap().channel();
             bed.lane.audit().unwrap();
             wrong(&mut bed.lane.core);
             assert!(bed.lane.audit().is_err(), "{at}");
         }
     }
 
-    /// What is parked is of a batch as well, but no segment.
+    /// What is pending is of a batch as well, but no segment.
     #[test]
-    fn a_batch_has_the_segments_that_it_counts_and_what_is_parked() {
-        for parks in [false, true] {
+    fn a_batch_has_the_segments_that_it_counts_and_what_is_pending() {
+        for has_pending in [false, true] {
             let mut bed = Bed::new(PLAIN);
             let batch = bed.lane.core.segments.batches.start().unwrap();
             let before = bed.lane.core.segments.batches.enter(batch);
             (0..2).for_each(|_| bed.put(2));
             bed.lane.core.segments.batches.enter(before);
-            if parks {
-                bed.park(1);
+            if has_pending {
+                bed.enqueue_pending(1);
             }
             bed.lane.audit().unwrap();
             let batches = &mut bed.lane.core.segments.batches;
             batches.begin(batch);
-            assert_eq!(bed.lane.audit().is_ok(), parks);
+            assert_eq!(bed.lane.audit().is_ok(), has_pending);
             bed.lane.core.segments.batches.end(batch, 2);
             bed.lane.audit().unwrap_err();
         }
@@ -148,9 +151,9 @@ mod tests {
     fn an_event_names_its_segment() {
         let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
         bed.put(1);
-        let token = bed.to(1);
-        bed.lane.core.fail_segment(token, lost());
+        let wr_id = bed.to(1);
+        bed.lane.core.fail_segment(wr_id, lost());
         assert_eq!(bed.lane.core.events.len(), 1);
-        assert_eq!(bed.lane.core.events[0].token(), Some(token));
+        assert_eq!(bed.lane.core.events[0].wr_id(), Some(wr_id));
     }
 }

@@ -9,8 +9,8 @@ use crate::request::Touched;
 use crate::state::batch::Batch;
 #[cfg(doc)]
 use crate::state::batch::MAX_BATCHES;
+use crate::state::orphans::overlap;
 use crate::state::segment::Kind;
-use crate::state::strays::overlap;
 
 impl<P: Port> Lane<P> {
     /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
@@ -42,7 +42,7 @@ impl<P: Port> Lane<P> {
         self.core.failure.as_deref()
     }
 
-    /// Whether an operation can probably be submitted without waiting. While there is no room, turns of
+    /// Whether an operation can probably be submitted without waiting. While there is no room, iterations of
     /// the loop make some.
     #[inline]
     pub fn has_room(&self) -> bool {
@@ -52,19 +52,19 @@ impl<P: Port> Lane<P> {
     /// That nothing that is under way for this lane touches these bytes of local memory, or is going to.
     ///
     /// # Errors
-    /// What does. Of peers that were given up the table of regions knows: see
+    /// What does. Of peers that were declared failed the table of regions knows: see
     /// [`RegionTable::release`](crate::state::regions::RegionTable::release).
     pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
         if let Some(inbox) = self.inbox.as_deref_mut() {
             inbox.take_all();
         }
-        let Self { core, staging, pool, backlog, inbox, .. } = self;
-        // What was not submitted yet, or waits for a chunk, has no segment.
+        let Self { core, staging, pool, pending_queue, inbox, .. } = self;
+        // What was not submitted yet, or waits for a bounce buffer, has no segment.
         let handed_over = inbox.as_deref().into_iter().flat_map(Inbox::memory);
-        let without = backlog.memory().chain(handed_over).chain(staging.waiting_memory());
-        let segments = core.segments.all_in_use().filter_map(|(token, segment)| {
+        let without = pending_queue.memory().chain(handed_over).chain(staging.waiting_memory());
+        let segments = core.segments.all_in_use().filter_map(|(wr_id, segment)| {
             let memory = match segment.kind {
-                Kind::Staged | Kind::PeerRequest => staging.memory_of(token),
+                Kind::Staged | Kind::PeerRequest => staging.memory_of(wr_id),
                 Kind::Pooled => Some(pool.memory_of(segment)),
                 Kind::Message => segment.message().and_then(|slot| core.messages.memory_of(slot)),
                 Kind::FabricAtomic => {
@@ -75,7 +75,7 @@ impl<P: Port> Lane<P> {
             Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })
         });
         let touches = |touched: &Touched| {
-            overlap(touched.memory, (addr, len)) && core.check_stream(touched.pe).is_ok()
+            overlap(touched.memory, (addr, len)) && core.check_connection(touched.pe).is_ok()
         };
         match without.chain(segments).find(touches) {
             Some(Touched { what, pe, .. }) => Err(EngineError::InUse { addr, len, what, pe }),
@@ -86,17 +86,17 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
-        self.core.streams.for_each(|stream| {
-            if !stream.parks() {
-                stream.fence();
+        self.core.connections.for_each(|connection| {
+            if !connection.has_pending() {
+                connection.fence();
             }
         });
-        self.backlog.fence_all();
+        self.pending_queue.fence_all();
     }
 
     /// Whether a PE is one of the job.
     #[inline]
     pub fn has_pe(&self, pe: Pe) -> bool {
-        pe.0 < self.core.streams.n_pes()
+        pe.0 < self.core.connections.n_pes()
     }
 }

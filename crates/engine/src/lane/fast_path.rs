@@ -7,7 +7,7 @@
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::lane::Lane;
 use crate::port::{Direction, Local, Port, Transfer};
 use crate::state::batch::Batch;
@@ -47,7 +47,7 @@ pub enum NotStarted<'a> {
 /// A segment that is in its place and that the fabric has not taken.
 #[derive(Debug)]
 #[must_use]
-pub struct Declined(Token);
+pub struct Declined(WrId);
 
 /// A put of one fragment with its signal, of the common kind.
 #[derive(Clone, Copy, Debug)]
@@ -94,14 +94,14 @@ impl<P: Port> Lane<P> {
     ) -> Result<(), NotStarted<'a>> {
         let FastTransfer { direction, pe, handle, addr, local, len } = common;
         let whole = Err(NotStarted::Untried(common));
-        let Some(stream) = self.core.streams.find_mut(pe) else { return whole };
-        let path = stream.next;
+        let Some(connection) = self.core.connections.find_mut(pe) else { return whole };
+        let path = connection.next;
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
         let Some(remote) = HandleView::sound(pe, handle) else { return whole };
         let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
             return whole;
         };
-        if len.wrapping_sub(1) >= stream.fast_limit || !rail.is_open() {
+        if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
             return whole;
         }
         let local = match local {
@@ -112,22 +112,22 @@ impl<P: Port> Lane<P> {
                 Local::Memory { addr: at, desc }
             }
         };
-        let Some((token, segment)) = self.core.segments.take_slot() else { return whole };
+        let Some((wr_id, segment)) = self.core.segments.take_slot() else { return whole };
         // All is in its place before the fabric is asked. So if it declines, the segment is one that
         // waits, and what it takes to say so need not be kept through the call.
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.make_plain(pe, direction, stream.put_class(), batch);
+        segment.make_plain(pe, direction, connection.put_class(), batch);
         segment.rail = path.rail;
         segment.transfer = transfer;
-        stream.begin(direction);
-        stream.rotate(&self.core.paths);
+        connection.begin(direction);
+        connection.rotate(&self.core.paths);
         rail.taken(len);
         let context = segment.context;
         self.core.segments.batches.begin(batch);
-        if self.core.port.try_post(rail.fast, path.rail, path.to, token, context, &transfer) {
+        if self.core.port.try_post(rail.fast, path.rail, path.to, wr_id, context, &transfer) {
             Ok(())
         } else {
-            Err(NotStarted::Declined(Declined(token)))
+            Err(NotStarted::Declined(Declined(wr_id)))
         }
     }
 
@@ -159,16 +159,16 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// As [`Lane::start`].
     pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
-        let Declined(token) = declined;
+        let Declined(wr_id) = declined;
         // It was counted as taken.
-        let segment = &mut self.core.segments[token.0];
+        let segment = &mut self.core.segments[wr_id.0];
         let Segment { pe, rail, transfer, .. } = *segment;
         segment.stage = Stage::Ready;
         segment.born = self.core.watchdog.stamp();
         segment.no_message();
         self.core.rails[rail.index()].not_taken(transfer.len);
-        self.core.dispatch(token, rail);
-        self.core.check_stream(pe)
+        self.core.dispatch(wr_id, rail);
+        self.core.check_connection(pe)
     }
 
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
@@ -249,17 +249,19 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> bool {
         let width = atomic.width.bytes();
-        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
-        let path = stream.next;
+        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
+        let path = connection.next;
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
         let Some(word) = HandleView::sound(pe, handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
-        // A stream that has failed is closed as well, and one with parked operations shut.
-        let closed = stream.is_shut();
-        let puts_under_way = stream.puts_under_way();
-        let Some(link) = stream.link.as_deref_mut() else { return false };
+        // A connection that has failed is closed as well, and one with pending operations shut.
+        let closed = connection.is_shut();
+        let puts_under_way = connection.puts_under_way();
+        let Some(channel) = connection.channel.as_deref_mut() else { return false };
         // A signal comes behind the puts before it, which the general way sees to.
-        if data.is_none() && atomic.op.is_signal() && (puts_under_way != 0 || link.has_sent_puts())
+        if data.is_none()
+            && atomic.op.is_signal()
+            && (puts_under_way != 0 || channel.has_sent_puts())
         {
             return false;
         }
@@ -267,15 +269,15 @@ impl<P: Port> Lane<P> {
         if closed || !self.core.has_fast_path || self.core.withheld != 0 {
             return false;
         }
-        if !rail.is_clear() || !link.has_room_for_new(&self.core.messages) {
+        if !rail.is_clear() || !channel.has_room_for_new(&self.core.messages) {
             return false;
         }
         if addr % width as u64 != 0 {
             return false;
         }
-        let Some(token) = self.core.segments.next_token() else { return false };
+        let Some(wr_id) = self.core.segments.next_wr_id() else { return false };
         let Some(mut message) = self.core.messages.next() else { return false };
-        let numbers = (link.next, link.ack());
+        let numbers = (channel.next, channel.ack());
         let slot = message.index;
         let packet = message.packet();
         match data {
@@ -287,28 +289,28 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        let named = MessageTable::token(slot, numbers.0);
+        let named = MessageTable::wr_id(slot, numbers.0);
         let head = self.core.seal.close(pe, packet);
         if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
             return false;
         }
         head.put_back(packet);
         if data.is_some() {
-            link.last_put = numbers.0;
+            channel.last_put = numbers.0;
         }
-        let left = message.leave(token.0, numbers.0, path.rail);
-        self.core.messages.take_next(link, left);
+        let left = message.leave(wr_id.0, numbers.0, path.rail);
+        self.core.messages.take_next(channel, left);
         let born = self.core.watchdog.stamp();
         // The target sees to the order of what has left, data or none.
         let class = WriteClass::Word;
         self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
-        link.carried(numbers.1);
-        link.take_number();
-        if link.enters_control() {
+        channel.carried(numbers.1);
+        channel.take_number();
+        if channel.enters_control() {
             self.core.control.push_back(pe);
         }
-        stream.begin_word();
-        stream.rotate(&self.core.paths);
+        connection.begin_word();
+        connection.rotate(&self.core.paths);
         true
     }
 }

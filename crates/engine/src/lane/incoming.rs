@@ -1,4 +1,4 @@
-//! Incoming messages: taken, carried out or given to the mechanism that they are for, and what they acknowledge
+//! Incoming messages: taken, executed or given to the mechanism that they are for, and what they acknowledge
 //! ended.
 //!
 //! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
@@ -9,16 +9,16 @@ use std::fmt::{self, Display, Formatter};
 use log::warn;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::lane::Lane;
 use crate::port::copies::Reach;
 use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
-use crate::state::messages::link::FIRST;
 use crate::state::messages::order::{Kept, Waiting};
+use crate::state::messages::reliable_channel::FIRST;
 use crate::state::messages::unnumbered::What;
 use crate::state::segment::Kind;
-use crate::wire::message::{Body, MAX_EAGER, Message, Plain, Ticket};
+use crate::wire::message::{Body, MAX_EAGER, Message, Plain, RequestId};
 use crate::wire::rails::Rails;
 use crate::wire::staged::Staged;
 use crate::wire::window::{Arrival, Received, Seq};
@@ -51,7 +51,7 @@ impl<P: Port> Lane<P> {
                     self.core.seal.open(&mut packet);
                     self.message(rail, packet.bytes());
                 }
-                Incoming::RemoteData(data) => match self.signals.landed(&mut self.core, data) {
+                Incoming::ImmediateData(data) => match self.signals.landed(&mut self.core, data) {
                     Ok(None) => {}
                     Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
                     Err(foreign) => self.drop_foreign(rail, &foreign),
@@ -61,7 +61,7 @@ impl<P: Port> Lane<P> {
             next = self.core.port.receive(rail, &mut packet);
         }
         self.packet = Some(packet);
-        self.carry_out_due();
+        self.execute_due();
         // All words of a poll go to a device together.
         self.staging.settle(&mut self.core);
     }
@@ -91,16 +91,17 @@ impl<P: Port> Lane<P> {
     /// What in a message's head tells that no PE of this job has written it, if something does.
     fn foreign(&self, message: &Message<'_>) -> Option<&'static str> {
         let Message { from, seq, ack, ref body, .. } = *message;
-        if from.0 >= self.core.streams.n_pes() {
+        if from.0 >= self.core.connections.n_pes() {
             return Some("its sender is no PE of the job");
         }
-        let link = self.core.streams.find(from).and_then(|stream| stream.link.as_deref());
-        let sent = link.map_or(FIRST, |link| link.next);
+        let channel =
+            self.core.connections.find(from).and_then(|connection| connection.channel.as_deref());
+        let sent = channel.map_or(FIRST, |channel| channel.next);
         if sent.is_before(ack) || matches!(body, Body::Ack) && sent.is_before(seq) {
             return Some("it acknowledges what was not sent");
         }
-        let is_beyond =
-            link.map_or_else(|| Received::new(FIRST).is_beyond(seq), |link| link.is_beyond(seq));
+        let is_beyond = channel
+            .map_or_else(|| Received::new(FIRST).is_beyond(seq), |channel| channel.is_beyond(seq));
         let is_answer = matches!(body, Body::Staged(staged) if !staged.is_request());
         let has_number = body.is_request() || is_answer && self.core.recovers;
         (has_number && is_beyond).then_some("its number is out of the window")
@@ -111,8 +112,8 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     fn try_handle(&mut self, message: &Plain<'_>) -> bool {
         let Plain { from: pe, at, atomic, to, payload, .. } = *message;
-        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
-        let Some(link) = stream.link.as_deref_mut() else { return false };
+        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
+        let Some(channel) = connection.channel.as_deref_mut() else { return false };
         let width = atomic.width.bytes();
         let Some(word) = self.core.regions.place(at, width) else { return false };
         let mut data = 0;
@@ -122,17 +123,17 @@ impl<P: Port> Lane<P> {
         }
         // Acknowledgements are for the general way, which takes the request with them, and where the fabric
         // does atomics it refuses it. Others may wait for this one.
-        if link.holds
+        if channel.holds
             || word % width != 0
-            || message.ack != link.ack_received
+            || message.ack != channel.ack_received
             || self.core.atomics.is_some()
         {
             return false;
         }
-        match link.received.arrive(message.seq) {
+        match channel.received.arrive(message.seq) {
             Arrival::Beyond => return false,
             // The sender does not know that it is here.
-            Arrival::Duplicate => link.ack_due = true,
+            Arrival::Duplicate => channel.ack_due = true,
             Arrival::New => {
                 let stored = match payload {
                     [] => Ok(()),
@@ -141,36 +142,36 @@ impl<P: Port> Lane<P> {
                 if let Err(error) =
                     stored.and_then(|()| self.core.port.apply(word, &atomic).map(drop))
                 {
-                    self.core.cannot_carry_out(pe, message.seq, error.to_string());
+                    self.core.cannot_execute(pe, message.seq, error.to_string());
                     return true;
                 }
             }
         }
-        link.check_wanted();
-        if link.enters_control() {
+        channel.check_wanted();
+        if channel.enters_control() {
             self.core.control.push_back(pe);
         }
         true
     }
 
-    /// Carries out a message. Nothing is sent from here: what it calls forth is queued.
+    /// Executes a message. Nothing is sent from here: what it calls forth is queued.
     #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
         if let Body::Rails(rails) = message.body {
             return self.handle_rails(pe, (message.seq, message.ack), rails);
         }
-        if self.core.streams.open(pe, &mut self.core.paths).is_none() {
+        if self.core.connections.open(pe, &mut self.core.paths).is_none() {
             return;
         }
         self.core.acknowledged(pe, message.ack);
-        let Some(stream) = self.core.streams.find_mut(pe) else { return };
-        let link = stream.link();
+        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
         match message.body {
-            Body::Ack => return link.has_arrived_there(message.seq),
-            Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
+            Body::Ack => return channel.has_arrived_there(message.seq),
+            Body::Reply { request_id, value } => return self.replied(pe, request_id, value),
             Body::AckRequest => {
-                link.asked(message.seq, self.core.recovers);
+                channel.asked(message.seq, self.core.recovers);
                 if self.core.recovers {
                     self.core.take_turns(pe);
                 }
@@ -193,7 +194,7 @@ impl<P: Port> Lane<P> {
             | Body::PutSignal { .. }
             | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => {
-                let arrival = link.received.arrive(message.seq);
+                let arrival = channel.received.arrive(message.seq);
                 let counts = self.core.atomics.is_none();
                 if let (Arrival::New, true, &Body::CountedSignal { at, atomic, tag, segments }) =
                     (arrival, counts, &message.body)
@@ -213,8 +214,8 @@ impl<P: Port> Lane<P> {
                     Arrival::Beyond => {}
                 }
                 // What waits is not acknowledged.
-                if let Some(stream) = self.core.streams.find_mut(pe) {
-                    stream.link().check_wanted();
+                if let Some(connection) = self.core.connections.find_mut(pe) {
+                    connection.channel().check_wanted();
                 }
             }
         }
@@ -224,24 +225,29 @@ impl<P: Port> Lane<P> {
     /// An answer with a number has arrived. Whether it is to be taken, as it was not here before.
     #[cold]
     fn arrives(&mut self, pe: Pe, seq: Seq) -> bool {
-        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
-        let link = stream.link();
-        let arrival = link.received.arrive(seq);
+        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
+        let channel = connection.channel();
+        let arrival = channel.received.arrive(seq);
         // Its sender does not know that it is here.
-        link.ack_due |= arrival == Arrival::Duplicate;
-        link.check_wanted();
+        channel.ack_due |= arrival == Arrival::Duplicate;
+        channel.check_wanted();
         // Requests may have waited for all before them to arrive.
         self.core.note_due(pe);
         self.core.queue_control(pe);
         arrival == Arrival::New
     }
 
-    /// Carries out a request that was not here before, unless it waits for others.
+    /// Executes a request that was not here before, unless it waits for others.
     fn take_request(&mut self, pe: Pe, message: &Message<'_>) {
         let Message { seq, body, .. } = *message;
         let Some(mark) = message.comes_behind() else {
-            self.carry_out_now(pe, seq, &body, None);
-            if self.core.streams.find_mut(pe).is_some_and(|stream| stream.link().holds) {
+            self.execute_now(pe, seq, &body, None);
+            if self
+                .core
+                .connections
+                .find_mut(pe)
+                .is_some_and(|connection| connection.channel().holds)
+            {
                 // Others may have waited for it.
                 self.core.note_due(pe);
             }
@@ -249,21 +255,21 @@ impl<P: Port> Lane<P> {
         };
         self.settle_before(&body);
         let is_pull = matches!(body, Body::Staged(Staged::Pull { .. }));
-        let Some(stream) = self.core.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        let due = if is_pull { link.has_arrived(mark) } else { link.is_carried_out(mark) };
-        if due && !link.holds {
-            return self.carry_out_now(pe, seq, &body, Some(mark));
+        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        let due = if is_pull { channel.has_arrived(mark) } else { channel.is_carried_out(mark) };
+        if due && !channel.holds {
+            return self.execute_now(pe, seq, &body, Some(mark));
         }
         let kept = Kept::of(message);
-        link.wait(Waiting { seq, mark, kept }, is_pull);
+        channel.wait(Waiting { seq, mark, kept }, is_pull);
         self.core.note_due(pe);
     }
 
-    fn carry_out_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
-        match self.carry_out(pe, body, mark) {
+    fn execute_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
+        match self.execute(pe, body, mark) {
             Ok(()) => self.staging.carried_out(pe, seq),
-            Err(why) => self.core.cannot_carry_out(pe, seq, why),
+            Err(why) => self.core.cannot_execute(pe, seq, why),
         }
     }
 
@@ -283,50 +289,52 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Carries out the requests that wait for others no longer.
+    /// Executes the requests that wait for others no longer.
     #[inline]
-    pub(crate) fn carry_out_due(&mut self) {
+    pub(crate) fn execute_due(&mut self) {
         if !self.core.due.is_empty() {
-            self.carry_out_all_due();
+            self.execute_all_due();
         }
     }
 
     #[cold]
-    fn carry_out_all_due(&mut self) {
+    fn execute_all_due(&mut self) {
         while let Some(pe) = self.core.due.pop() {
             loop {
-                let stream = self.core.streams.find_mut(pe);
-                let Some(waiting) = stream.and_then(|stream| stream.link().next_due()) else {
+                let connection = self.core.connections.find_mut(pe);
+                let Some(waiting) =
+                    connection.and_then(|connection| connection.channel().next_due())
+                else {
                     break;
                 };
-                self.carry_out_waiting(pe, waiting);
+                self.execute_waiting(pe, waiting);
             }
             self.staging.go_on_in_order(&mut self.core, pe);
-            if let Some(stream) = self.core.streams.find_mut(pe) {
-                stream.link().check_wanted();
+            if let Some(connection) = self.core.connections.find_mut(pe) {
+                connection.channel().check_wanted();
             }
             self.core.queue_control(pe);
         }
         self.staging.settle(&mut self.core);
     }
 
-    fn carry_out_waiting(&mut self, pe: Pe, waiting: Waiting) {
+    fn execute_waiting(&mut self, pe: Pe, waiting: Waiting) {
         let Waiting { seq, mark, ref kept } = waiting;
         // It was read before.
         let Ok(message) = Message::decode(kept.bytes()) else { return };
         self.settle_before(&message.body);
-        let Some(stream) = self.core.streams.find_mut(pe) else { return };
-        if stream.link().is_refused(mark) {
+        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        if connection.channel().is_refused(mark) {
             // That what it comes behind is missing was found just now, and is told already.
-            return stream.link().refuse(seq);
+            return connection.channel().refuse(seq);
         }
-        self.carry_out_now(pe, seq, &message.body, Some(mark));
+        self.execute_now(pe, seq, &message.body, Some(mark));
     }
 
-    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
+    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no connection is opened for it.
     #[cold]
     fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
-        if self.core.streams.find(pe).is_some_and(|stream| stream.link.is_some()) {
+        if self.core.connections.find(pe).is_some_and(|connection| connection.channel.is_some()) {
             self.core.acknowledged(pe, ack);
         }
         if let Some(recovery) = self.recovery.as_deref_mut() {
@@ -352,7 +360,7 @@ impl<P: Port> Lane<P> {
 
     /// Applies a request to this process' memory.
     /// It comes behind all before `mark`: pulls wait for them when their bytes are here.
-    pub(crate) fn carry_out(
+    pub(crate) fn execute(
         &mut self,
         pe: Pe,
         body: &Body<'_>,
@@ -376,7 +384,7 @@ impl<P: Port> Lane<P> {
         let width = atomic.width.bytes();
         let place = self.core.regions.locate(at, width).map_err(|e| e.to_string())?;
         if self.core.atomics.is_some() && place.reach != Reach::Staged {
-            // Applied here, it would not be atomic with those that the fabric carries out.
+            // Applied here, it would not be atomic with those that the fabric executes.
             return Err(String::from(
                 "an atomic as a message, and in this job the fabric does them",
             ));
@@ -403,56 +411,57 @@ impl<P: Port> Lane<P> {
             };
             stored.map_err(|e| e.to_string())?;
         }
-        let Body::Fetch { ticket, place: kept, .. } = *body else {
+        let Body::Fetch { request_id, place: kept, .. } = *body else {
             let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
             return applied.map_err(|e| e.to_string());
         };
         let value =
             self.staging.apply_at(&mut self.core, place, &atomic).map_err(|e| e.to_string())?;
-        if let Some(stream) = self.core.streams.find_mut(pe) {
-            let replies = stream.link().replies.get_or_insert_default();
+        if let Some(connection) = self.core.connections.find_mut(pe) {
+            let replies = connection.channel().replies.get_or_insert_default();
             if let Some(reply) = replies.get_mut(usize::from(kept)) {
-                *reply = Some((ticket, value));
+                *reply = Some((request_id, value));
             }
         }
-        self.core.queue_unnumbered(pe, What::Word { ticket, value });
+        self.core.queue_unnumbered(pe, What::Word { request_id, value });
         Ok(())
     }
 
     /// All data of a counted put is here: its signal is applied, and may be acknowledged.
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
-        self.carry_out_now(pe, signal.seq, &Body::Atomic { at, atomic }, None);
+        self.execute_now(pe, signal.seq, &Body::Atomic { at, atomic }, None);
         self.signals.settle(&mut self.core, pe);
     }
 
-    /// A request has arrived again: its sender does not know that it was carried out.
+    /// A request has arrived again: its sender does not know that it was executed.
     #[cold]
     fn arrived_again(&mut self, pe: Pe, body: &Body<'_>) {
-        let Some(stream) = self.core.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        link.ack_due = true;
-        if let Body::Fetch { ticket, place, .. } = *body {
-            let replies = link.replies.as_deref();
+        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        channel.ack_due = true;
+        if let Body::Fetch { request_id, place, .. } = *body {
+            let replies = channel.replies.as_deref();
             let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
-            if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
-                self.core.queue_unnumbered(pe, What::Word { ticket, value });
+            if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {
+                self.core.queue_unnumbered(pe, What::Word { request_id, value });
             }
         }
     }
 
     /// Stores a fetched word, then its flag.
-    fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
-        let token = Token(answered.slot);
-        let Some(segment) = self.core.segments.away(token) else { return };
+    fn replied(&mut self, pe: Pe, answered: RequestId, value: u64) {
+        let wr_id = WrId(answered.slot);
+        let Some(segment) = self.core.segments.away(wr_id) else { return };
         // A second reply to the same request finds another segment there, or none.
-        if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
+        if segment.kind != Kind::Fetch || segment.pe != pe || segment.request_id(wr_id) != answered
+        {
             return;
         }
         let (place, width) = (segment.result(), segment.transfer.len);
-        self.core.drop_segment(token);
-        // Nobody waits for what comes from a peer that was given up: the memory may be gone.
-        if self.core.check_stream(pe).is_ok() {
+        self.core.drop_segment(wr_id);
+        // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
+        if self.core.check_connection(pe).is_ok() {
             self.staging.store_result(&mut self.core, pe, place, value, width);
         }
     }
@@ -488,13 +497,13 @@ mod tests {
         let (device, cpu) = (spot(&theirs, staged as u64), spot(&ours, addr));
         let (op, width) = (AtomicOp::Inc, Width::Eight);
         let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
-        let ticket = NO_TICKET;
+        let request_id = NO_TICKET;
         let put_signal = |at, to| Body::PutSignal { at, atomic, to, payload: &[7] };
         for (body, settles) in [
             (Body::Atomic { at: cpu, atomic }, true),
             (Body::Atomic { at: device, atomic }, false),
-            (Body::Fetch { at: cpu, atomic, ticket, place: 0 }, true),
-            (Body::Fetch { at: device, atomic, ticket, place: 0 }, false),
+            (Body::Fetch { at: cpu, atomic, request_id, place: 0 }, true),
+            (Body::Fetch { at: device, atomic, request_id, place: 0 }, false),
             (put_signal(device, device), false),
             (put_signal(cpu, device), true),
             (put_signal(device, cpu), true),
@@ -519,7 +528,7 @@ mod tests {
         let mut bed = Bed::new(PLAIN);
         bed.atomic(1, AtomicOp::Inc);
         bed.lane.core.regions.sync();
-        let ack = bed.lane.core.stream_to(Pe(1)).unwrap().link().ack_received;
+        let ack = bed.lane.core.connection_to(Pe(1)).unwrap().channel().ack_received;
         let (addr, ref handle) = bed.heaps[0];
         let word = HandleView::sound(Pe(0), handle).unwrap();
         let seqs = (0..).map(|at| Seq(FIRST.0 + at));

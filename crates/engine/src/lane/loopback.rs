@@ -82,10 +82,10 @@ impl<P: Port> Lane<P> {
                 }
             }
             while !self.core.ops.is_done(op) {
-                self.core.check_stream(self.core.me)?;
-                self.wait_turn(&mut idle);
+                self.core.check_connection(self.core.me)?;
+                self.wait_iteration(&mut idle);
             }
-            self.core.check_stream(self.core.me)?;
+            self.core.check_connection(self.core.me)?;
         }
         Ok(())
     }
@@ -99,8 +99,8 @@ impl<P: Port> Lane<P> {
         op: OpId,
     ) -> Result<bool, EngineError> {
         let me = self.core.me;
-        match self.core.streams.open(me, &mut self.core.paths) {
-            Some(stream) => stream.check()?,
+        match self.core.connections.open(me, &mut self.core.paths) {
+            Some(connection) => connection.check()?,
             None => self.core.check_pe(me)?,
         }
         let at = Anchor::bytes_for(rail.index());
@@ -123,8 +123,8 @@ impl<P: Port> Lane<P> {
             return Ok(false);
         }
         let len = WORD.min(self.core.rails[rail.index()].max_segment);
-        let Some(token) = self.core.segments.take() else { return Ok(false) };
-        let segment = &mut self.core.segments[token.0];
+        let Some(wr_id) = self.core.segments.take() else { return Ok(false) };
+        let segment = &mut self.core.segments[wr_id.0];
         let remote = view.remote_address(offset);
         segment.transfer = Transfer { direction, local, len, remote, key };
         segment.pe = me;
@@ -136,10 +136,10 @@ impl<P: Port> Lane<P> {
         segment.rail = rail;
         segment.stage = Stage::Ready;
         self.core.ops.add(op.0);
-        if let Some(stream) = self.core.streams.find_mut(me) {
-            stream.begin_segment(&mut self.core.segments[token.0]);
+        if let Some(connection) = self.core.connections.find_mut(me) {
+            connection.begin_segment(&mut self.core.segments[wr_id.0]);
         }
-        self.core.dispatch(token, rail);
+        self.core.dispatch(wr_id, rail);
         Ok(true)
     }
 }

@@ -1,20 +1,20 @@
-//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and its turn drives
+//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and its iteration drives
 //! them.
 //!
 //! Why it cannot deadlock is said in [`crate::posting`], and of each mechanism where that is.
 
 #[cfg(any(test, feature = "audit"))]
 pub(crate) mod audit;
-pub(crate) mod backlog;
 pub(crate) mod batches;
 pub mod fast_path;
 pub mod idle;
 pub(crate) mod incoming;
 pub mod loopback;
+pub(crate) mod pending_queue;
+pub(crate) mod progress;
 pub(crate) mod shutdown;
 pub(crate) mod signals;
 pub(crate) mod submit;
-pub(crate) mod turn;
 pub mod user_threads;
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe, RailId};
-use crate::lane::backlog::Backlog;
+use crate::lane::pending_queue::PendingQueue;
 use crate::lane::user_threads::handoff::Inbox;
 use crate::messages::answers::ANSWERS;
 use crate::port::packet::LongPacket;
@@ -34,16 +34,16 @@ use crate::rails::balance::Spread;
 use crate::rails::counters::{PeerCounters, RailCounters};
 use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
 use crate::recovery::Recovery;
-use crate::recovery::detours::Detours;
+use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::recovery::health::RailHealth;
 pub use crate::signal::SignalEngine;
 use crate::signal::Signals;
 use crate::staging::Staging;
 use crate::staging::state::PEER_SEGMENTS;
+use crate::state::connection::Connection;
 use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::messages::table::{MOST_MESSAGES, MessageTable};
 use crate::state::regions::{RegionCache, RegionIndex};
-use crate::state::stream::Stream;
 use crate::striping::pool::{self, Pool};
 use crate::wire::cookie::Cookie;
 
@@ -57,7 +57,7 @@ const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
 
-/// Most segments that a lane of this kind, over rails of these limits, has under way. All tokens
+/// Most segments that a lane of this kind, over rails of these limits, has under way. All work-request ids
 /// that the lane gives to its port are below it, but for the one of control messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
@@ -97,9 +97,9 @@ pub struct LaneConfig {
     pub signals: SignalEngine,
     /// Most counted puts to one peer that are under way at a time; beyond
     /// [`TAGS`](crate::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
-    /// does not carry remote data.
+    /// does not carry immediate data.
     pub counted: u16,
-    /// Bytes of remote data that every rail of every PE of the job carries, if they carry any: four or eight.
+    /// Bytes of immediate data that every rail of every PE of the job carries, if they carry any: four or eight.
     pub mark_bytes: u8,
     /// Bytes of the longest message that every PE of the job takes on every rail: see
     /// [`RailLimits::longest_message`].
@@ -126,7 +126,7 @@ pub struct Lane<P: Port> {
     /// Where the lane looks after its rails.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// Operations that wait for their peers.
-    pub(crate) backlog: Backlog,
+    pub(crate) pending_queue: PendingQueue,
     /// What user threads have handed over.
     pub(crate) inbox: Option<Box<Inbox>>,
     /// Whether peers send messages to this lane: only to proxy lanes.
@@ -156,7 +156,7 @@ impl<P: Port> Lane<P> {
         let spread = if receives { config.spread } else { Spread::ROUND_ROBIN };
         let longest = limits.iter().map(|rail| rail.longest_message).min();
         let longest = longest.map_or(0, |longest| longest.min(config.longest_message));
-        let counts = limits.iter().all(|rail| rail.remote_data);
+        let counts = limits.iter().all(|rail| rail.immediate_data);
         let pool = Box::new(Pool::new(limits));
         let regions = RegionCache::new(config.regions, config.kind);
         let LaneConfig { me, cookie, mark_bytes, paths, watchdog, devices, .. } = config;
@@ -167,7 +167,7 @@ impl<P: Port> Lane<P> {
             pool,
             staging: Staging::new(sizes.segments, longest),
             recovery: None,
-            backlog: Backlog::default(),
+            pending_queue: PendingQueue::default(),
             inbox: None,
             receives,
             packet: Some(Box::new(LongPacket::EMPTY)),
@@ -197,30 +197,30 @@ impl<P: Port> Lane<P> {
     /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
     /// soon as a path to that PE has failed, or one of the PE's rails.
     #[must_use]
-    pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
+    pub fn with_fallback_routes(mut self, fallback_routes: Arc<FallbackRoutes>) -> Self {
         if let Some(recovery) = self.recovery.as_deref_mut() {
             // Its own rails it knows.
-            detours.settle(self.core.me);
-            recovery.detours = Some(detours);
+            fallback_routes.settle(self.core.me);
+            recovery.fallback_routes = Some(fallback_routes);
         }
         self
     }
 
-    /// The lane with its atomics carried out by the fabric. `paths` has one for each PE; all PEs of
+    /// The lane with its atomics executed by the fabric. `paths` has one for each PE; all PEs of
     /// the job do so, or none.
     #[must_use]
     pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
         self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
-        self.core.streams.orders = false;
+        self.core.connections.orders = false;
         // What these send is applied by the target's proxy thread.
         self.signals.most_counted = 0;
         self.core.has_fast_path = false;
-        // Whether an atomic on a path that has failed was carried out cannot be known.
+        // Whether an atomic on a path that has failed was executed cannot be known.
         (self.recovery, self.core.recovers) = (None, false);
         self
     }
 
-    /// The lane, carrying out what user threads hand over as well. A proxy lane.
+    /// The lane, executing what user threads hand over as well. A proxy lane.
     #[must_use]
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
@@ -242,11 +242,11 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.end_burst();
-        if let Some(stream) = self.core.streams.find_mut(pe) {
-            if stream.parks() {
-                self.backlog_fence(pe);
+        if let Some(connection) = self.core.connections.find_mut(pe) {
+            if connection.has_pending() {
+                self.pending_fence(pe);
             } else {
-                stream.fence();
+                connection.fence();
             }
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl<P: Port> Lane<P> {
     pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.is_quiet(pe)? {
-            self.wait_turn(&mut idle);
+            self.wait_iteration(&mut idle);
         }
         Ok(())
     }
@@ -274,11 +274,11 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
-        let Some(stream) = self.core.streams.find(pe) else {
+        let Some(connection) = self.core.connections.find(pe) else {
             return self.core.check_pe(pe).map(|()| true);
         };
-        stream.check()?;
-        let quiet = stream.is_quiet();
+        connection.check()?;
+        let quiet = connection.is_quiet();
         if !quiet {
             // Who waits for this peer waits for others next.
             self.core.want_acks();
@@ -286,10 +286,10 @@ impl<P: Port> Lane<P> {
         Ok(quiet)
     }
 
-    /// Whether any segment is under way, so that the lane needs turns to move it.
+    /// Whether any segment is under way, so that the lane needs iterations to move it.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.core.segments.used() != 0 || !self.backlog.is_empty()
+        self.core.segments.used() != 0 || !self.pending_queue.is_empty()
     }
 
     /// Counters per rail, in rail order.
@@ -301,7 +301,7 @@ impl<P: Port> Lane<P> {
 
     /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
-        self.core.streams.iter().map(Stream::counters)
+        self.core.connections.iter().map(Connection::counters)
     }
 
     /// This PE.
@@ -372,16 +372,16 @@ mod tests {
         assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
     }
 
-    /// It holds up what comes behind what is under way, and comes behind what is parked.
+    /// It holds up what comes behind what is under way, and comes behind what is pending.
     #[test]
-    fn a_fence_for_all_is_parked_where_something_is() {
+    fn a_fence_for_all_is_pending_where_something_is() {
         let mut bed = Bed::new(PLAIN);
         [1, 2].into_iter().for_each(|pe| bed.put(pe));
-        bed.park(1);
+        bed.enqueue_pending(1);
         bed.lane.fence_all();
         let fenced = [1, 2, 3].map(|pe| {
-            let stream = bed.lane.core.streams.find(Pe(pe));
-            (stream.is_some_and(Stream::is_closed), bed.lane.parked(Pe(pe)))
+            let connection = bed.lane.core.connections.find(Pe(pe));
+            (connection.is_some_and(Connection::is_closed), bed.lane.pending(Pe(pe)))
         });
         assert_eq!(fenced, [(false, 2), (true, 0), (false, 0)]);
     }

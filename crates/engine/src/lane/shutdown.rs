@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use crate::ids::{RailId, Token};
+use crate::ids::{RailId, WrId};
 use crate::lane::Lane;
 use crate::port::packet::LongPacket;
 use crate::port::{Failure, Incoming, Polled, Port};
 use crate::posting::Core;
 
-/// How long, and for how many turns, a lane that has failed tries to tell peers so and waits for copies.
+/// How long, and for how many iterations, a lane that has failed tries to tell peers so and waits for copies.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
-    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never turn it
+    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never run it
     /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What does not
     /// come to its end in time stays, and is not waited for a second time.
     #[cold]
@@ -20,15 +20,15 @@ impl<P: Port> Lane<P> {
         if std::mem::replace(&mut self.has_waited, true) {
             return;
         }
-        let (patience, turns) = LAST_WORDS;
+        let (patience, iterations) = LAST_WORDS;
         let (start, mut idle) = (self.core.port.now(), 0);
-        for _ in 0..turns {
+        for _ in 0..iterations {
             let waited = self.core.port.now().saturating_sub(start);
             let said = self.core.unnumbered.is_empty() && !self.staging.is_copying();
             if said || u128::from(waited) >= patience.as_nanos() {
                 return;
             }
-            self.wait_turn(&mut idle);
+            self.wait_iteration(&mut idle);
         }
     }
 
@@ -58,18 +58,18 @@ impl<P: Port> Lane<P> {
     fn forget_ended(&mut self, rail: RailId) {
         let Core { port, segments, rails, .. } = &mut self.core;
         let mut ended = 0;
-        let mut known = |token| {
-            let known = segments.away(token).is_some();
+        let mut known = |wr_id| {
+            let known = segments.away(wr_id).is_some();
             ended += u32::from(known);
             known
         };
         let polled = if port.has_completions(rail) {
-            port.drain(rail, &mut |index: usize| known(Token(index as u32)))
+            port.drain(rail, &mut |index: usize| known(WrId(index as u32)))
         } else {
             Polled::Empty
         };
-        if let Polled::Failed(Failure { token: Some(token), .. }) = &polled {
-            known(*token);
+        if let Polled::Failed(Failure { wr_id: Some(wr_id), .. }) = &polled {
+            known(*wr_id);
         }
         let ended = ended.min(rails[rail.index()].in_flight());
         rails[rail.index()].completed(ended);
@@ -92,8 +92,8 @@ mod tests {
         bed.lane.core.failure = Some(Box::new(failed(1)));
         bed.lane.progress().unwrap_err();
         assert!(!bed.lane.has_waited, "nothing is due");
-        bed.lane.core.stream_to(Pe(1)).unwrap();
-        bed.lane.core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET });
+        bed.lane.core.connection_to(Pe(1)).unwrap();
+        bed.lane.core.queue_unnumbered(Pe(1), What::Pulled { request_id: NO_TICKET });
         bed.fabric.refuse(Pe(1), true);
         let start = bed.fabric.now();
         for _ in 0..2 {

@@ -4,7 +4,7 @@ use crate::atomics::fabric;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::lane::backlog::Submission;
+use crate::lane::pending_queue::Submission;
 use crate::port::copies::Reach;
 use crate::port::{Port, Tail};
 use crate::posting::Tried;
@@ -27,7 +27,7 @@ impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
     /// after it, are stored as soon as they arrive.
     ///
-    /// It is carried out by the peer's proxy thread, exactly once, in order behind a fence. A signal's own
+    /// It is executed by the peer's proxy thread, exactly once, in order behind a fence. A signal's own
     /// operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect behind the puts
     /// that this lane has started to the same PE before: NVSHMEM's host interface sends a put and its signal as two
     /// calls with no fence in between.
@@ -42,7 +42,7 @@ impl<P: Port> Lane<P> {
             self.fence(request.pe)?;
         }
         self.end_burst();
-        if !self.parks(request.pe) && self.submit_amo(request)? == Tried::Submitted {
+        if !self.has_pending(request.pe) && self.submit_amo(request)? == Tried::Submitted {
             return Ok(());
         }
         self.finish(Submission::Atomic(*request))
@@ -67,7 +67,7 @@ impl<P: Port> Lane<P> {
             return self.atomic(signal);
         }
         let mut state = PutState::New;
-        if !self.parks(signal.pe)
+        if !self.has_pending(signal.pe)
             && self.submit_put_signal(*parts, signal, &mut state)? == Tried::Submitted
         {
             return Ok(());
@@ -197,10 +197,10 @@ impl<P: Port> Lane<P> {
 
     /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
     fn may_be_kept(&self, pe: Pe) -> bool {
-        let Some(stream) = self.core.streams.find(pe) else { return false };
-        let link = stream.link.as_deref();
-        let under_way = link.map_or(0, |link| link.unacknowledged() + link.unsent);
-        under_way >= MOST_KEPT && (stream.is_closed() || stream.mark().is_some())
+        let Some(connection) = self.core.connections.find(pe) else { return false };
+        let channel = connection.channel.as_deref();
+        let under_way = channel.map_or(0, |channel| channel.unacknowledged() + channel.unsent);
+        under_way >= MOST_KEPT && (connection.is_closed() || connection.mark().is_some())
     }
 
     /// Whether the processor reaches the bytes of a put at both ends.
@@ -232,7 +232,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or has left as requests, which
-    /// the target carries out first.
+    /// the target executes first.
     fn try_chained<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -310,7 +310,7 @@ mod tests {
         let part = Request { local: LocalSide::Value(7), ..request(&heaps, Direction::Write, 1) };
         let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
         bed.lane.put_signal(&PutSignalRequest { parts: &[part], signal }).unwrap();
-        assert_eq!((bed.fabric.in_flight(), bed.lane.parked(Pe(1))), (1, 0));
+        assert_eq!((bed.fabric.in_flight(), bed.lane.pending(Pe(1))), (1, 0));
     }
 
     /// Behind a fence, where the peer keeps what waits for others.
@@ -340,16 +340,16 @@ mod tests {
             let mut bed = Bed::new(PLAIN);
             let mut tags = Tags::new(2);
             let tag = tags.take().unwrap();
-            bed.lane.core.stream_to(Pe(1)).unwrap().link().tags = Some(Box::new(tags));
+            bed.lane.core.connection_to(Pe(1)).unwrap().channel().tags = Some(Box::new(tags));
             let counting = Counting { tag, segments: 1 };
             let state = PutState::Counted { counting, at: Progress::default() };
             bed.lane.end_put_signal(Pe(1), &state, failed);
-            let tags = bed.lane.core.stream_to(Pe(1)).unwrap().link().tags.as_deref();
+            let tags = bed.lane.core.connection_to(Pe(1)).unwrap().channel().tags.as_deref();
             assert_eq!(tags.unwrap().is_retired(), failed);
         }
     }
 
-    /// Data that leaves as requests is carried out first where the signal is one, too; the fabric knows nothing of it.
+    /// Data that leaves as requests is executed first where the signal is one, too; the fabric knows nothing of it.
     #[test]
     fn a_signal_behind_staged_data_waits_for_the_peer_where_the_fabric_does_atomics() {
         for (native, reach, departs) in [
@@ -367,7 +367,7 @@ mod tests {
             let signal =
                 AtomicRequest { remote_handle: &handle, remote_addr: word as u64, ..signal };
             let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
-            bed.lane.core.stream_to(Pe(1)).unwrap();
+            bed.lane.core.connection_to(Pe(1)).unwrap();
             let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
             let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
             assert_eq!(bed.lane.core.ops.departs(op), departs, "{native} {reach:?}");

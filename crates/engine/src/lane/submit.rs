@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::lane::backlog::Submission;
+use crate::lane::pending_queue::Submission;
 use crate::port::{Desc, Direction, Local, Port, Transfer};
 use crate::posting::doorbell::BURST;
 use crate::request::{LocalSide, Request, refused};
@@ -22,7 +22,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
-        if !self.parks(request.pe) {
+        if !self.has_pending(request.pe) {
             self.submit(request, &mut sent, OpId::NONE)?;
         }
         self.end_burst();
@@ -40,7 +40,7 @@ impl<P: Port> Lane<P> {
         let mut idle = 0;
         while !self.advance_op(request, &mut sent, op)? {
             self.core.want_acks();
-            self.wait_turn(&mut idle);
+            self.wait_iteration(&mut idle);
         }
         Ok(())
     }
@@ -61,8 +61,8 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<bool, EngineError> {
-        // Behind what is parked, unless it has begun before.
-        let behind = *sent == 0 && self.parks(request.pe);
+        // Behind what is pending, unless it has begun before.
+        let behind = *sent == 0 && self.has_pending(request.pe);
         self.advance(request, sent, op, behind)
     }
 
@@ -93,7 +93,7 @@ impl<P: Port> Lane<P> {
         if *sent < request.len && !behind {
             self.submit(request, sent, op)?;
         }
-        self.core.check_stream(request.pe)?;
+        self.core.check_connection(request.pe)?;
         if *sent == request.len {
             return Ok(self.core.ops.is_done(op));
         }
@@ -135,8 +135,8 @@ impl<P: Port> Lane<P> {
         op: OpId,
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        match self.core.streams.open(request.pe, &mut self.core.paths) {
-            Some(stream) => stream.check()?,
+        match self.core.connections.open(request.pe, &mut self.core.paths) {
+            Some(connection) => connection.check()?,
             None => return self.core.check_pe(request.pe),
         }
         let remote = HandleView::check_of(request.pe, request.remote_handle)
@@ -155,11 +155,13 @@ impl<P: Port> Lane<P> {
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
-            if !self.core.has_share(request.pe) {
+            if !self.core.is_within_quota(request.pe) {
                 return Ok(());
             }
-            let Some(stream) = self.core.streams.find_mut(request.pe) else { return Ok(()) };
-            let path = stream.next;
+            let Some(connection) = self.core.connections.find_mut(request.pe) else {
+                return Ok(());
+            };
+            let path = connection.next;
             let rail = path.rail;
             let key = remote
                 .key(path.remote.rail())
@@ -177,12 +179,12 @@ impl<P: Port> Lane<P> {
                     Local::Memory { addr: addr + *sent, desc }
                 }
             };
-            let Some(token) = self.core.segments.take() else { return Ok(()) };
+            let Some(wr_id) = self.core.segments.take() else { return Ok(()) };
             let len = (request.len - *sent).min(self.core.rails[rail.index()].max_segment);
 
-            stream.rotate(&self.core.paths);
+            connection.rotate(&self.core.paths);
 
-            let segment = &mut self.core.segments[token.0];
+            let segment = &mut self.core.segments[wr_id.0];
             segment.transfer = Transfer {
                 direction: request.direction,
                 local,
@@ -206,17 +208,17 @@ impl<P: Port> Lane<P> {
             }
             *sent += len;
 
-            if stream.is_closed() && request.direction == Direction::Write {
-                segment.hold(stream.epoch());
-                stream.held.push(&mut self.core.segments, token.0);
+            if connection.is_closed() && request.direction == Direction::Write {
+                segment.hold(connection.epoch());
+                connection.held.push(&mut self.core.segments, wr_id.0);
                 // What it waits for may be messages, whose delivery only the peer can tell.
                 self.core.want_ack(request.pe);
                 continue;
             }
             segment.stage = Stage::Ready;
-            stream.begin_segment(segment);
-            self.core.dispatch(token, rail);
-            self.core.check_stream(request.pe)?;
+            connection.begin_segment(segment);
+            self.core.dispatch(wr_id, rail);
+            self.core.check_connection(request.pe)?;
         }
         Ok(())
     }
@@ -228,7 +230,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let bursts = self.core.batches && request.direction == Direction::Write;
-        if !bursts || self.parks(request.pe) {
+        if !bursts || self.has_pending(request.pe) {
             return self.start(request);
         }
         let mut sent = 0;
@@ -236,7 +238,7 @@ impl<P: Port> Lane<P> {
         let submitted = self.submit(request, &mut sent, OpId::NONE);
         self.core.withholds = false;
         self.core.withheld += 1;
-        // What there is no room for waits in a call that turns the loop.
+        // What there is no room for waits in a call that runs the loop.
         if submitted.is_err() || self.core.withheld >= BURST {
             self.post_ready();
         }
@@ -268,9 +270,9 @@ mod tests {
 
     /// Unless it has begun before.
     #[test]
-    fn what_is_waited_for_on_its_own_comes_behind_what_is_parked() {
+    fn what_is_waited_for_on_its_own_comes_behind_what_is_pending() {
         let mut bed = Bed::new(PLAIN);
-        bed.park(1);
+        bed.enqueue_pending(1);
         let heaps = Arc::clone(&bed.heaps);
         let get = request(&heaps, Direction::Read, 1);
         for (sent, then) in [(0, 0), (4, 8)] {

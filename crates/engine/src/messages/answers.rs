@@ -1,14 +1,14 @@
-//! Answers about staged memory that have numbers: where rails are looked after. One that went down with its rail is sent again
-//! like any message, and taken once; without, who waits for it would wait for ever, or a chunk that it gives back be nobody's.
+//! Answers about staged memory that have numbers: where rails are monitored. One that went down with its rail is sent again
+//! like any message, and taken once; without, who waits for it would wait for ever, or a bounce buffer that it gives back be nobody's.
 //!
 //! # Why they cannot deadlock
 //! An answer takes a number of its peer's window, and a slot of those set aside for answers: a peer may have as many as are left for
 //! others. Both come back when the peer acknowledges. So nothing that an acknowledgement waits for may wait for an answer that has
 //! not left:
-//! - What is not acknowledged when it arrives waits for requests with lower numbers to be carried out
-//!   ([`crate::state::messages::order`]). Of these, a pull waits for a chunk for bytes on their way in, and to be read, for
+//! - What is not acknowledged when it arrives waits for requests with lower numbers to be executed
+//!   ([`crate::state::messages::order`]). Of these, a pull waits for a bounce buffer for bytes on their way in, and to be read, for
 //!   which the peer needs the keys.
-//! - Such chunks are held by what is being read and copied: by pulls, and by gets that were told where to read, which may
+//! - Such bounce buffers are held by what is being read and copied: by pulls, and by gets that were told where to read, which may
 //!   need keys as well.
 //! - So a pull leaves, and a get is told, when all keys that are due to the peer have left ([`Core::owe_keys`]). What has left
 //!   arrives, be it the second time: to be sent again it needs no number and no slot.
@@ -30,39 +30,39 @@ impl<P: Port> Core<P> {
     /// Sends an answer, which has a number from here on. Whether it has left, or never will.
     #[cold]
     pub(super) fn send_answer(&mut self, pe: Pe, body: Body<'_>) -> bool {
-        let Some(stream) = self.streams.find_mut(pe) else { return true };
-        if stream.error.is_some() {
+        let Some(connection) = self.connections.find_mut(pe) else { return true };
+        if connection.error.is_some() {
             return true;
         }
-        if self.rails[stream.next.rail.index()].is_paused() {
-            stream.rotate(&self.paths);
-            if self.rails[stream.next.rail.index()].is_paused() {
+        if self.rails[connection.next.rail.index()].is_paused() {
+            connection.rotate(&self.paths);
+            if self.rails[connection.next.rail.index()].is_paused() {
                 return false;
             }
         }
-        let path = stream.next;
-        let link = stream.link();
-        let slot = if link.has_room() { self.messages.take_answer(link) } else { None };
+        let path = connection.next;
+        let channel = connection.channel();
+        let slot = if channel.has_room() { self.messages.take_answer(channel) } else { None };
         let Some(slot) = slot else {
             self.want_ack(pe);
             return false;
         };
-        let (seq, ack) = (link.next, link.ack());
+        let (seq, ack) = (channel.next, channel.ack());
         let packet = self.messages.packet_mut(slot);
         Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
-        let token = MessageTable::token(slot, seq);
+        let wr_id = MessageTable::wr_id(slot, seq);
         let (rail, to) = (path.rail, (pe, path.to));
-        let sent = send_packet(&mut self.port, &self.seal, rail, to, token, packet, Tail::NONE);
+        let sent = send_packet(&mut self.port, &self.seal, rail, to, wr_id, packet, Tail::NONE);
         // The next one goes another way: this one may not work.
-        stream.rotate(&self.paths);
-        let link = stream.link();
+        connection.rotate(&self.paths);
+        let channel = connection.channel();
         match sent {
             Ok(Posted::Yes) => {
-                link.carried(ack);
-                self.messages.sent(link, slot, seq, path.rail);
-                link.take_number();
-                link.apart = link.apart.wrapping_sub(1);
-                if !std::mem::replace(&mut link.is_noted, true) {
+                channel.carried(ack);
+                self.messages.sent(channel, slot, seq, path.rail);
+                channel.take_number();
+                channel.apart = channel.apart.wrapping_sub(1);
+                if !std::mem::replace(&mut channel.is_noted, true) {
                     self.answered.push(pe);
                 }
                 self.queue_control(pe);
@@ -71,8 +71,8 @@ impl<P: Port> Core<P> {
             Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
             Err(error) => self.raise(Event::PathFailed { pe, rail: path.rail, error }),
         }
-        if let Some(stream) = self.streams.find_mut(pe) {
-            self.messages.give_answer(stream.link(), slot);
+        if let Some(connection) = self.connections.find_mut(pe) {
+            self.messages.give_answer(connection.channel(), slot);
         }
         false
     }
@@ -80,24 +80,25 @@ impl<P: Port> Core<P> {
     /// Keys are due to a peer: nothing leaves that needs them before they have.
     #[cold]
     pub(super) fn owe_keys(&mut self, pe: Pe) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.link().keys_due += 1;
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.channel().keys_due += 1;
         }
     }
 
     /// Keys that were due to a peer have left, or never will.
     pub(super) fn told_keys(&mut self, pe: Pe) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        link.keys_due -= 1;
-        if link.keys_due == 0 {
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        channel.keys_due -= 1;
+        if channel.keys_due == 0 {
             self.open_window(pe);
         }
     }
 
     /// Whether an answer waits for keys to leave.
     pub(super) fn waits_for_keys(&self, due: &Unnumbered) -> bool {
-        let link = self.streams.find(due.pe).and_then(|stream| stream.link.as_deref());
-        due.what.needs_keys() && link.is_some_and(|link| link.keys_due != 0)
+        let channel =
+            self.connections.find(due.pe).and_then(|connection| connection.channel.as_deref());
+        due.what.needs_keys() && channel.is_some_and(|channel| channel.keys_due != 0)
     }
 }

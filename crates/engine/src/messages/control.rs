@@ -6,7 +6,7 @@ use crate::port::packet::LongPacket;
 use crate::port::{Port, Posted};
 use crate::posting::failure::{CONTROL, local_fault};
 use crate::posting::{Core, Event, REFUSALS};
-use crate::state::messages::link::{FETCHES, Link};
+use crate::state::messages::reliable_channel::{FETCHES, ReliableChannel};
 use crate::state::messages::unnumbered::{NO_TICKET, Unnumbered, What};
 use crate::wire::message::{Body, Message};
 use crate::wire::staged::{MAX_PAYLOAD, Staged};
@@ -49,14 +49,14 @@ impl<P: Port> Core<P> {
         let mut refusals = 0;
         for _ in 0..self.control.len() {
             let Some(pe) = self.control.pop_front() else { break };
-            let Some(stream) = self.streams.find_mut(pe) else { continue };
-            let link = stream.link();
-            let (seq, body) = if link.request_due {
-                (link.requested(), Body::AckRequest)
+            let Some(connection) = self.connections.find_mut(pe) else { continue };
+            let channel = connection.channel();
+            let (seq, body) = if channel.request_due {
+                (channel.requested(), Body::AckRequest)
             } else {
-                (link.received.prefix(), Body::Ack)
+                (channel.received.prefix(), Body::Ack)
             };
-            let due = link.request_due || link.ack_due;
+            let due = channel.request_due || channel.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, packet) {
                 self.control.push_back(pe);
                 refusals += 1;
@@ -65,10 +65,10 @@ impl<P: Port> Core<P> {
                 }
                 continue;
             }
-            if let Some(stream) = self.streams.find_mut(pe) {
-                let link = stream.link();
-                link.request_due = false;
-                link.in_control = false;
+            if let Some(connection) = self.connections.find_mut(pe) {
+                let channel = connection.channel();
+                channel.request_due = false;
+                channel.in_control = false;
             }
             moved = true;
         }
@@ -83,16 +83,20 @@ impl<P: Port> Core<P> {
         }
         let mut bytes = [0; MAX_PAYLOAD];
         let body = match due.what {
-            What::Word { ticket, value } => Body::Reply { ticket, value },
-            What::Pulled { ticket } => Body::Staged(Staged::Pulled { ticket }),
-            What::Exposed { ticket, from } => Body::Staged(Staged::Exposed { ticket, from }),
-            What::Release { ticket } => Body::Staged(Staged::Release { ticket }),
-            What::Refused { ticket, ref why } => Body::Staged(Staged::Refused { ticket, why }),
+            What::Word { request_id, value } => Body::Reply { request_id, value },
+            What::Pulled { request_id } => Body::Staged(Staged::Pulled { request_id }),
+            What::Exposed { request_id, from } => {
+                Body::Staged(Staged::Exposed { request_id, from })
+            }
+            What::Release { request_id } => Body::Staged(Staged::Release { request_id }),
+            What::Refused { request_id, ref why } => {
+                Body::Staged(Staged::Refused { request_id, why })
+            }
             What::Keys { ref view, first } => {
                 Body::Staged(Staged::Keys(view.keys_from(first, &mut bytes)))
             }
-            What::Loaded { ticket, ref bytes, len } => {
-                Body::Staged(Staged::Loaded { ticket, payload: &bytes[..len] })
+            What::Loaded { request_id, ref bytes, len } => {
+                Body::Staged(Staged::Loaded { request_id, payload: &bytes[..len] })
             }
         };
         if is_numbered {
@@ -123,35 +127,36 @@ impl<P: Port> Core<P> {
 
     /// So many more messages without numbers are due to a peer. How many there are.
     fn note_owed(&mut self, pe: Pe, more: i32) -> Option<u32> {
-        let owed = &mut self.streams.find_mut(pe)?.link().owed;
+        let owed = &mut self.connections.find_mut(pe)?.channel().owed;
         *owed = owed.wrapping_add_signed(more);
         Some(*owed)
     }
 
-    /// As much is due to a peer as may be: it has asked for more than it may, and is given up.
+    /// As much is due to a peer as may be: it has asked for more than it may, and is declared failed.
     #[cold]
     fn is_owed_too_much(&mut self, pe: Pe) {
-        if self.check_stream(pe).is_ok() {
+        if self.check_connection(pe).is_ok() {
             let why = String::from("it asks for more at a time than a PE may");
-            self.fail_stream(pe, EngineError::BadMessage { pe, why });
+            self.fail_connection(pe, EngineError::BadMessage { pe, why });
         }
     }
 
-    /// A request is not carried out: it is not acknowledged, and the sender is told.
+    /// A request is not executed: it is not acknowledged, and the sender is told.
     #[cold]
-    pub(crate) fn cannot_carry_out(&mut self, pe: Pe, seq: Seq, why: String) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.link().refuse(seq);
+    pub(crate) fn cannot_execute(&mut self, pe: Pe, seq: Seq, why: String) {
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.channel().refuse(seq);
         }
         self.note_due(pe);
-        self.queue_unnumbered(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
+        self.queue_unnumbered(pe, What::Refused { request_id: NO_TICKET, why: (*why).into() });
         self.bad_message(pe, why);
     }
 
-    /// What requests of a peer wait for may have been carried out, or never will be.
+    /// What requests of a peer wait for may have been executed, or never will be.
     pub(crate) fn note_due(&mut self, pe: Pe) {
-        let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
-        if link.is_some_and(Link::has_order) && !self.due.contains(&pe) {
+        let channel =
+            self.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        if channel.is_some_and(ReliableChannel::has_order) && !self.due.contains(&pe) {
             self.due.push(pe);
         }
     }
@@ -159,8 +164,8 @@ impl<P: Port> Core<P> {
     /// What is sent to the peer next takes another path than the last: that one may not work.
     #[cold]
     pub(crate) fn take_turns(&mut self, pe: Pe) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.rotate(&self.paths);
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.rotate(&self.paths);
         }
     }
 
@@ -172,32 +177,32 @@ impl<P: Port> Core<P> {
         body: Body<'_>,
         packet: &mut LongPacket,
     ) -> bool {
-        let Some(stream) = self.streams.find_mut(pe) else { return true };
-        if stream.error.is_some() {
+        let Some(connection) = self.connections.find_mut(pe) else { return true };
+        if connection.error.is_some() {
             return true;
         }
-        if self.rails[stream.next.rail.index()].is_paused() {
-            stream.rotate(&self.paths);
-            if self.rails[stream.next.rail.index()].is_paused() {
+        if self.rails[connection.next.rail.index()].is_paused() {
+            connection.rotate(&self.paths);
+            if self.rails[connection.next.rail.index()].is_paused() {
                 return false;
             }
         }
-        let path = stream.next;
-        let ack = stream.link().ack();
+        let path = connection.next;
+        let ack = connection.channel().ack();
         Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
         self.seal.close(pe, packet);
         match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
-                stream.link().carried(ack);
+                connection.channel().carried(ack);
                 if self.recovers {
                     // The next one goes another way: this one may not work.
-                    stream.rotate(&self.paths);
+                    connection.rotate(&self.paths);
                 }
                 true
             }
             Ok(Posted::Again) => {
                 if self.recovers {
-                    stream.rotate(&self.paths);
+                    connection.rotate(&self.paths);
                 }
                 self.rails[path.rail.index()].counters.again += 1;
                 false
@@ -209,7 +214,7 @@ impl<P: Port> Core<P> {
             }
             Err(error) => {
                 let failed = local_fault(pe, &error);
-                self.fail_stream(pe, failed);
+                self.fail_connection(pe, failed);
                 true
             }
         }
@@ -223,7 +228,7 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup};
     use crate::state::messages::order::{Kept, Waiting};
 
-    /// No peer gets all the room for answers: the one that has asked for too much is given up, and no other.
+    /// No peer gets all the room for answers: the one that has asked for too much is declared failed, and no other.
     #[test]
     fn a_peer_that_is_owed_too_much_is_given_up() {
         for (others, owed, good) in
@@ -232,14 +237,14 @@ mod tests {
             let mut bed = Bed::new(PLAIN);
             let core = &mut bed.lane.core;
             for pe in [1, 2].map(Pe) {
-                core.stream_to(pe).unwrap();
+                core.connection_to(pe).unwrap();
             }
             (0..others)
-                .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { ticket: NO_TICKET }));
+                .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { request_id: NO_TICKET }));
             (0..owed)
-                .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET }));
-            assert_eq!(core.check_stream(Pe(1)).is_ok(), good, "{others} {owed}");
-            assert!(core.check_stream(Pe(2)).is_ok());
+                .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { request_id: NO_TICKET }));
+            assert_eq!(core.check_connection(Pe(1)).is_ok(), good, "{others} {owed}");
+            assert!(core.check_connection(Pe(2)).is_ok());
             let kept = core.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
             assert_eq!(kept, DUE as usize);
             bed.lane.audit().unwrap();
@@ -252,12 +257,13 @@ mod tests {
         let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
         bed.fabric.refuse(Pe(2), true);
         for pe in [1, 2, 3].map(Pe) {
-            bed.lane.core.stream_to(pe).unwrap();
+            bed.lane.core.connection_to(pe).unwrap();
         }
-        let what = || What::Pulled { ticket: NO_TICKET };
+        let what = || What::Pulled { request_id: NO_TICKET };
         let owed = |bed: &Bed| {
-            [1, 2, 3]
-                .map(|pe| bed.lane.core.streams.find(Pe(pe)).unwrap().link.as_deref().unwrap().owed)
+            [1, 2, 3].map(|pe| {
+                bed.lane.core.connections.find(Pe(pe)).unwrap().channel.as_deref().unwrap().owed
+            })
         };
         for number in 1..DUE {
             [1, 2, 3].into_iter().for_each(|pe| bed.lane.core.queue_unnumbered(Pe(pe), what()));
@@ -268,13 +274,13 @@ mod tests {
         }
         for _ in 0..20_000 {
             bed.fabric.pass_time(10_000);
-            bed.lane.turn();
+            bed.lane.iterate();
         }
         assert_eq!(owed(&bed), [0, DUE - 1, 0]);
         bed.fabric.refuse(Pe(2), false);
         for _ in 0..20_000 {
             bed.fabric.pass_time(10_000);
-            bed.lane.turn();
+            bed.lane.iterate();
         }
         assert_eq!(owed(&bed), [0; 3]);
         bed.lane.audit().unwrap();
@@ -286,10 +292,10 @@ mod tests {
         let mut bed = Bed::new(PLAIN);
         let core = &mut bed.lane.core;
         for (pe, orders) in [(1, true), (2, false)] {
-            let link = core.stream_to(Pe(pe)).unwrap().link();
+            let channel = core.connection_to(Pe(pe)).unwrap().channel();
             if orders {
                 let (seq, mark, kept) = (Seq(2), Seq(2), Kept::Short(Packet::EMPTY));
-                link.wait(Waiting { seq, mark, kept }, false);
+                channel.wait(Waiting { seq, mark, kept }, false);
             }
             (0..2).for_each(|_| core.note_due(Pe(pe)));
         }
@@ -300,8 +306,8 @@ mod tests {
     fn what_is_sent_next_takes_another_path() {
         let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
         let core = &mut bed.lane.core;
-        let before = core.stream_to(Pe(1)).unwrap().next.rail;
+        let before = core.connection_to(Pe(1)).unwrap().next.rail;
         core.take_turns(Pe(1));
-        assert_ne!(core.stream_to(Pe(1)).unwrap().next.rail, before);
+        assert_ne!(core.connection_to(Pe(1)).unwrap().next.rail, before);
     }
 }

@@ -3,7 +3,7 @@
 //! # Why messages cannot deadlock
 //! Every message that comes in is taken at once, whatever else is full: carrying it out needs no
 //! slot, and what it calls forth (a reply, an acknowledgement) is queued in room that was set aside:
-//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::state::messages::link::FETCHES)
+//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::state::messages::reliable_channel::FETCHES)
 //! places per peer for replies, since a peer has no more fetches under way. So a peer's messages
 //! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
 //! acknowledgements open, and those we ask for as soon as anybody waits.
@@ -41,29 +41,31 @@ impl<P: Port> Core<P> {
         tail: Tail,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
     ) -> Result<Tried, EngineError> {
-        self.stream_to(request.pe)?;
+        self.connection_to(request.pe)?;
         let atomic = request.atomic;
         let width = atomic.width.bytes();
         let (remote, offset) = request.word()?;
         let at = Spot { slot: remote.slot(), offset };
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
-        let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(Tried::NoRoom) };
-        let path = stream.next;
-        let link = stream.link();
-        let Some(place) = link.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
+        let Some(connection) = self.connections.find_mut(request.pe) else {
             return Ok(Tried::NoRoom);
         };
-        if !link.has_share(&self.messages) {
+        let path = connection.next;
+        let channel = connection.channel();
+        let Some(place) = channel.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
+            return Ok(Tried::NoRoom);
+        };
+        if !channel.is_within_quota(&self.messages) {
             return Ok(Tried::NoRoom);
         }
-        let Some(token) = self.segments.take() else { return Ok(Tried::NoRoom) };
-        let Some(slot) = self.messages.take(token.0) else {
-            self.segments.give_unused(token);
+        let Some(wr_id) = self.segments.take() else { return Ok(Tried::NoRoom) };
+        let Some(slot) = self.messages.take(wr_id.0) else {
+            self.segments.give_unused(wr_id);
             return Ok(Tried::NoRoom);
         };
-        link.unsent += 1;
-        let segment = &mut self.segments[token.0];
+        channel.unsent += 1;
+        let segment = &mut self.segments[wr_id.0];
         segment.set_fetch(fetch, place);
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = width;
@@ -76,7 +78,7 @@ impl<P: Port> Core<P> {
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => Body::Fetch { at, atomic, ticket: segment.ticket(token), place },
+            Some(_) => Body::Fetch { at, atomic, request_id: segment.request_id(wr_id), place },
         };
         if let Body::PutSignal { .. } | Body::PutSignalHead { .. } = body {
             segment.class = WriteClass::EvenPut;
@@ -88,12 +90,12 @@ impl<P: Port> Core<P> {
         message.encode(self.messages.packet_mut(slot));
         self.messages.set_tail(slot, tail);
         if fetch.is_some() {
-            link.turn_fetch(place);
+            channel.turn_fetch(place);
         }
-        stream.rotate(&self.paths);
+        connection.rotate(&self.paths);
 
-        self.set_out_behind(token, what);
-        self.check_stream(request.pe)?;
+        self.set_out_behind(wr_id, what);
+        self.check_connection(request.pe)?;
         Ok(Tried::Submitted)
     }
 
@@ -107,20 +109,20 @@ impl<P: Port> Core<P> {
         len: usize,
         body: Body<'_>,
     ) -> Result<bool, EngineError> {
-        let stream = self.stream_to(pe)?;
-        stream.link();
-        let rail = stream.next.rail;
-        if !self.has_message_share(pe) {
+        let connection = self.connection_to(pe)?;
+        connection.channel();
+        let rail = connection.next.rail;
+        if !self.is_within_message_quota(pe) {
             return Ok(false);
         }
-        let Some(token) = self.segments.take() else { return Ok(false) };
-        let Some(slot) = self.messages.take(token.0) else {
-            self.segments.give_unused(token);
+        let Some(wr_id) = self.segments.take() else { return Ok(false) };
+        let Some(slot) = self.messages.take(wr_id.0) else {
+            self.segments.give_unused(wr_id);
             return Ok(false);
         };
         self.count_unsent(pe);
         self.encode_into(slot, body);
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.segments[wr_id.0];
         segment.pe = pe;
         segment.count_for(op.0);
         segment.direction = Direction::Write;
@@ -133,11 +135,11 @@ impl<P: Port> Core<P> {
         if op != OpId::NONE {
             self.ops.add(op.0);
         }
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.rotate(&self.paths);
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.rotate(&self.paths);
         }
-        self.set_out(token);
-        self.check_stream(pe)?;
+        self.set_out(wr_id);
+        self.check_connection(pe)?;
         Ok(true)
     }
 }

@@ -1,8 +1,8 @@
 //! The copy port: copies to and from memory that the fabric does not reach, and single words of it.
 //!
-//! Such memory is *staged*: its bytes pass through chunks of *bounce memory*, host memory that is
-//! registered with the fabric like any other region. The engine decides which chunk holds what; a
-//! [`CopyPort`] moves the bytes between chunks and the memory behind. the crate `cuda` implements it for
+//! Such memory is *staged*: its bytes pass through bounce buffers of *bounce memory*, host memory that is
+//! registered with the fabric like any other region. The engine decides which bounce buffer holds what; a
+//! [`CopyPort`] moves the bytes between bounce buffers and the memory behind. the crate `cuda` implements it for
 //! devices, and the tests have a scripted one.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::fmt;
 use crate::atomic::Atomic;
 use crate::port::outcome::{PortError, Posted};
 
-/// Most chunks of bounce memory for one direction.
+/// Most bounce buffers of bounce memory for one direction.
 pub const MAX_CHUNKS: u16 = 256;
 
 /// How the bytes at an address are reached.
@@ -27,13 +27,13 @@ pub enum Reach {
 /// Which way a copy goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyDirection {
-    /// From the memory to the chunk.
+    /// From the memory to the bounce buffer.
     Out,
-    /// From the chunk to the memory.
+    /// From the bounce buffer to the memory.
     In,
 }
 
-/// A copy between memory of this process, of any kind, and a chunk.
+/// A copy between memory of this process, of any kind, and a bounce buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copy {
     /// Which way.
@@ -41,8 +41,8 @@ pub struct Copy {
     /// Address of the first byte in the memory.
     pub memory: usize,
     /// Address of the first byte in the bounce memory.
-    pub chunk: usize,
-    /// Bytes; at least one, and inside one chunk.
+    pub bounce: usize,
+    /// Bytes; at least one, and inside one bounce buffer.
     pub len: usize,
 }
 
@@ -55,26 +55,26 @@ pub struct Copied {
     pub result: Result<(), PortError>,
 }
 
-/// Bounce memory: chunks of one length, one behind the other.
+/// Bounce memory: bounce buffers of one length, one behind the other.
 ///
-/// The first `out` chunks are for bytes that leave the memory, the `inward` ones after them for those
+/// The first `out` bounce buffers are for bytes that leave the memory, the `inward` ones after them for those
 /// that come in. They are never exchanged: that is what keeps staging free of deadlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounce {
-    /// Address of the first chunk.
+    /// Address of the first bounce buffer.
     pub addr: usize,
-    /// Bytes of a chunk, a multiple of 4096.
-    pub chunk_len: usize,
-    /// Chunks for bytes on their way out. 1 to [`MAX_CHUNKS`].
+    /// Bytes of a bounce buffer, a multiple of 4096.
+    pub bounce_len: usize,
+    /// Bounce buffers for bytes on their way out. 1 to [`MAX_CHUNKS`].
     pub out: u16,
-    /// Chunks for bytes on their way in. 1 to [`MAX_CHUNKS`].
+    /// Bounce buffers for bytes on their way in. 1 to [`MAX_CHUNKS`].
     pub inward: u16,
 }
 
 impl Bounce {
-    /// Bytes of all chunks.
+    /// Bytes of all bounce buffers.
     pub fn bytes(&self) -> usize {
-        self.chunk_len * (usize::from(self.out) + usize::from(self.inward))
+        self.bounce_len * (usize::from(self.out) + usize::from(self.inward))
     }
 }
 
@@ -112,7 +112,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// A copy that has ended, if there is one that was not told of yet.
     fn poll(&mut self) -> Option<Copied>;
 
-    /// Carries out an atomic operation on a word of memory that the CPU does not reach, aligned to its width, and returns
+    /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its width, and returns
     /// the word before. Atomic among all calls of this function in the process; who sees the word
     /// sees what was stored, or copied in, before. May wait for the device, not for kernels on it.
     ///
@@ -168,6 +168,6 @@ pub trait CopyPort: Send + fmt::Debug {
 pub struct Stager {
     /// The copies.
     pub copies: Box<dyn CopyPort>,
-    /// The chunks. Not registered with the fabric yet.
+    /// The bounce buffers. Not registered with the fabric yet.
     pub bounce: Bounce,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ids::{RailId, Token};
+use crate::ids::{RailId, WrId};
 use crate::port::fabric_atomic::FabricAtomic;
 use crate::port::{Polled, PortError, Posted};
 
@@ -16,7 +16,7 @@ pub const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerAddr(pub u64);
 
-/// What a port names a token by towards the fabric, opaque to the engine (the address of the
+/// What a port names a work-request id by towards the fabric, opaque to the engine (the address of the
 /// operation's context).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context(pub usize);
@@ -71,16 +71,16 @@ pub struct Transfer {
 pub enum Operation<'a> {
     /// A write or a read.
     Transfer(&'a Transfer),
-    /// A write that also tells the peer, by four bytes of remote data, when its data is visible there: the
+    /// A write that also tells the peer, by four bytes of immediate data, when its data is visible there: the
     /// peer's [`Messaging::receive`] finds them, on the rail addressed, exactly once. Only on rails with
-    /// [`RailLimits::remote_data`].
+    /// [`RailLimits::immediate_data`].
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
-    WriteWithData(&'a Transfer, u64),
+    WriteWithImmediate(&'a Transfer, u64),
     /// A write, with the promise that another one to the same peer is posted on this rail next: the fabric
     /// may put off ringing the device's doorbell until then.
     WriteBeforeMore(&'a Transfer),
-    /// An atomic on a word of the peer's memory. Its completion says that it was carried out and, if it
+    /// An atomic on a word of the peer's memory. Its completion says that it was executed and, if it
     /// fetches, that [`DataPath::fetched`] has the word before.
     Atomic(&'a FabricAtomic),
 }
@@ -96,8 +96,8 @@ pub struct RailLimits {
     /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`; or
     /// `FI_MR_HMEM`, where that is so for device memory).
     pub needs_desc: bool,
-    /// Whether writes may carry remote data, see [`Operation::WriteWithData`].
-    pub remote_data: bool,
+    /// Whether writes may carry immediate data, see [`Operation::WriteWithImmediate`].
+    pub immediate_data: bool,
     /// Bytes of the longest message that is worth sending rather than writing. At least
     /// [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), and at most
     /// [`MAX_LONG_MESSAGE`](crate::port::packet::MAX_LONG_MESSAGE).
@@ -106,7 +106,7 @@ pub struct RailLimits {
 
 /// Takes the completions of a poll.
 pub trait Completions {
-    /// Takes that of the token with this index. False, and nothing has happened, if there is none in the lane's table.
+    /// Takes that of the work-request id with this index. False, and nothing has happened, if there is none in the lane's table.
     fn take(&mut self, index: usize) -> bool;
 
     /// Takes of the first ones as many as go together, in few instructions for each. How many.
@@ -167,15 +167,15 @@ pub trait DataPath {
 
     /// Posts an operation. Never blocks.
     ///
-    /// `token` is below the number of segments that the lane has for the port's limits, and not in use.
+    /// `wr_id` is below the number of segments that the lane has for the port's limits, and not in use.
     ///
     /// # Errors
-    /// An error means that the fabric refused the operation for good; its token is free again.
+    /// An error means that the fabric refused the operation for good; its work-request id is free again.
     fn post(
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError>;
 
@@ -185,31 +185,31 @@ pub trait DataPath {
     /// The fast path to a rail that there is.
     fn fast(&self, rail: RailId) -> Self::Fast;
 
-    /// What the fabric is to name a token by.
-    fn context(&self, token: Token) -> Context {
-        Context(token.index())
+    /// What the fabric is to name a work-request id by.
+    fn context(&self, wr_id: WrId) -> Context {
+        Context(wr_id.index())
     }
 
     /// As [`DataPath::post`] of a transfer, in few instructions and without reasons: whether the fabric has
     /// taken it. If not, nothing was taken, and [`DataPath::post`] tells why. Does not panic.
     ///
-    /// `fast` is this port's for the rail, and the context is the token's.
+    /// `fast` is this port's for the rail, and the context is the work-request id's.
     #[inline(always)]
     fn try_post(
         &mut self,
         _fast: Self::Fast,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         _context: Context,
         transfer: &Transfer,
     ) -> bool {
-        matches!(self.post(rail, to, token, Operation::Transfer(transfer)), Ok(Posted::Yes))
+        matches!(self.post(rail, to, wr_id, Operation::Transfer(transfer)), Ok(Posted::Yes))
     }
 
-    /// The word that the atomic with this token has fetched, in the low bytes; others are zero.
-    /// Between its completion and the next use of the token.
-    fn fetched(&mut self, token: Token) -> u64;
+    /// The word that the atomic with this work-request id has fetched, in the low bytes; others are zero.
+    /// Between its completion and the next use of the work-request id.
+    fn fetched(&mut self, wr_id: WrId) -> u64;
 
     /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is called
     /// next then. It is the whole of an idle poll.
@@ -219,8 +219,8 @@ pub trait DataPath {
     }
 
     /// Takes what [`DataPath::has_completions`] has found, or polls, and lets the fabric make progress.
-    /// Never blocks. Each token's index is given to `completions`, at most [`POLL_BATCH`] of them. It may also be
-    /// given what is no token's index.
+    /// Never blocks. Each work-request id's index is given to `completions`, at most [`POLL_BATCH`] of them. It may also be
+    /// given what is no work-request id's index.
     ///
     /// What has come in waits for [`Messaging::receive`], which takes all of it before the next poll of a
     /// rail that peers send to: then at most a batch of it waits at a time.

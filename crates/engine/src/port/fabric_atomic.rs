@@ -76,7 +76,7 @@ pub struct Row {
 
 impl Row {
     /// Every row that an NVSHMEM operation may need. A fabric that lacks one of them cannot be the
-    /// one that carries out a job's atomics: two that change one word are not atomic together.
+    /// one that executes a job's atomics: two that change one word are not atomic together.
     pub fn all() -> impl Iterator<Item = Row> {
         use Verb::{Add, And, CompareSwap, Or, Read, Write, Xor};
         let bits = |verb, fetches| {
@@ -93,7 +93,7 @@ impl Row {
         both(false).chain(both(true)).chain(bits(Read, true)).chain(bits(CompareSwap, true))
     }
 
-    /// The row that carries out an operation by itself. None for sums of IEEE halves, which no fabric
+    /// The row that executes an operation by itself. None for sums of IEEE halves, which no fabric
     /// knows: they take several.
     pub(crate) fn of(atomic: &Atomic) -> Option<Row> {
         let bits = Number::bits(atomic.width);

@@ -5,7 +5,7 @@ use crate::port::PortError;
 
 /// Loads, stores and atomics of this process' own memory, for what messages carry.
 pub trait LocalMemory {
-    /// Carries out an atomic operation on a word of this process' memory and returns the word
+    /// Executes an atomic operation on a word of this process' memory and returns the word
     /// before. Atomic among all calls of this function in the process.
     ///
     /// `addr` is aligned to the operation's width and inside a registered region.

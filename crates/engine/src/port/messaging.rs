@@ -1,6 +1,6 @@
-//! Messages between the lanes of two PEs, and the remote data of their writes.
+//! Messages between the lanes of two PEs, and the immediate data of their writes.
 
-use crate::ids::{RailId, Token};
+use crate::ids::{RailId, WrId};
 use crate::port::data_path::DataPath;
 use crate::port::packet::{LongPacket, Tail};
 use crate::port::{PeerAddr, PortError, Posted};
@@ -13,8 +13,8 @@ pub enum Incoming {
     Nothing,
     /// A message, now in the packet given.
     Message,
-    /// The remote data of a peer's write. The write's own data is visible.
-    RemoteData(u64),
+    /// The immediate data of a peer's write. The write's own data is visible.
+    ImmediateData(u64),
     /// Something that could not be received: it was too long, or broke off. What was to receive it is there for the next.
     Broken {
         /// The positive `fi_errno` value.
@@ -31,15 +31,15 @@ pub trait Messaging: DataPath {
     ///
     /// # Errors
     /// The fabric refused the message for good. One that fails later is reported by a poll as a
-    /// failure with this token, which the caller chooses: it is no segment's, and takes no part in anything else.
+    /// failure with this work-request id, which the caller chooses: it is no segment's, and takes no part in anything else.
     fn send(
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
-        let _ = (rail, to, token, bytes);
+        let _ = (rail, to, wr_id, bytes);
         Err(PortError::not_offered("sending a message", "this fabric has no messages"))
     }
 
@@ -53,11 +53,11 @@ pub trait Messaging: DataPath {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
-        let _ = (rail, to, token, head, tail);
+        let _ = (rail, to, wr_id, head, tail);
         Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
     }
 
@@ -68,10 +68,10 @@ pub trait Messaging: DataPath {
         _fast: Self::Fast,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> bool {
-        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+        matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
     }
 
     /// Whether [`Messaging::receive`] may have something to give.
@@ -81,7 +81,7 @@ pub trait Messaging: DataPath {
     }
 
     /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or the
-    /// remote data of a write.
+    /// immediate data of a write.
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         let _ = (rail, into);
         Incoming::Nothing

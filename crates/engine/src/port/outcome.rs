@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::ids::Token;
+use crate::ids::WrId;
 
 /// Answer to a post that did not fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Posted {
-    /// The fabric has taken the segment; a completion with its token will follow.
+    /// The fabric has taken the segment; a completion with its work-request id will follow.
     Yes,
     /// The fabric has no room at present (`FI_EAGAIN`). Nothing was taken; try again later.
     Again,
@@ -20,9 +20,9 @@ pub enum Posted {
 pub enum Polled {
     /// Nothing has completed.
     Empty,
-    /// So many tokens, from the front of the batch, have completed.
+    /// So many work-request ids, from the front of the batch, have completed.
     Completed(usize),
-    /// One segment failed, or the rail as a whole (no token). Poll again for what follows.
+    /// One segment failed, or the rail as a whole (no work-request id). Poll again for what follows.
     Failed(Failure),
 }
 
@@ -30,8 +30,8 @@ pub enum Polled {
 #[derive(Debug)]
 pub struct Failure {
     /// The segment that failed; none when the rail as a whole did.
-    pub token: Option<Token>,
-    /// It was a message that failed. The token is the one it was sent with, which is no segment's.
+    pub wr_id: Option<WrId>,
+    /// It was a message that failed. The work-request id is the one it was sent with, which is no segment's.
     pub is_message: bool,
     /// What the fabric said.
     pub error: PortError,

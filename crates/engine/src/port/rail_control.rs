@@ -11,7 +11,7 @@ pub trait RailControl {
     }
 
     /// Closes a rail's endpoint with its completion queue, and opens others in their place: nothing that
-    /// was posted on the rail or sent to it before touches memory here from then on, and no token of it
+    /// was posted on the rail or sent to it before touches memory here from then on, and no work-request id of it
     /// comes back. What had come in and was not taken is lost. Registered memory, the addresses of peers
     /// and what local descriptors name stay as they are; [`DataPath::fast`](crate::port::DataPath::fast) is asked again. Gives the new
     /// address.

@@ -1,7 +1,7 @@
 //! Blocked peers: those for whom the fabric has no room at present, as while a connection is made, though it may have
 //! room for others.
 //!
-//! What is to go to such a peer over the rail leaves the rail's queue and waits by itself, in its order. Each turn
+//! What is to go to such a peer over the rail leaves the rail's queue and waits by itself, in its order. Each iteration
 //! tries the first segment of a few blocked peers, in turn. So what is for others does not wait behind it, and a
 //! fabric that has no room for anybody is asked a few times only.
 //!
@@ -9,13 +9,13 @@
 //! A write that was to ring for those before it may find itself here. It is tried again until the fabric takes it, as
 //! at the front of the rail's queue, and always with the doorbell.
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::Port;
 use crate::posting::Core;
 use crate::posting::dispatch::Left;
 use crate::posting::doorbell::Doorbell;
+use crate::state::connection::Connection;
 use crate::state::segment::Stage;
-use crate::state::stream::Stream;
 
 impl<P: Port> Core<P> {
     /// Whether what is to go to a peer over a rail waits for that peer.
@@ -23,24 +23,24 @@ impl<P: Port> Core<P> {
     pub(super) fn is_blocked(&self, pe: Pe, rail: RailId) -> bool {
         let state = &self.rails[rail.index()];
         state.has_blocked()
-            && self.streams.find(pe).is_some_and(Stream::has_blocked)
+            && self.connections.find(pe).is_some_and(Connection::has_blocked)
             && state.blocked.has(pe)
     }
 
     /// Lets a segment that is under way wait for its peer.
     #[cold]
-    pub(super) fn block(&mut self, token: Token, rail: RailId) {
-        let segment = &mut self.segments[token.0];
+    pub(super) fn block(&mut self, wr_id: WrId, rail: RailId) {
+        let segment = &mut self.segments[wr_id.0];
         segment.stage = Stage::Ready;
         let pe = segment.pe;
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        stream.block();
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        connection.block();
         self.ready += 1;
         let state = &mut self.rails[rail.index()];
         state.counters.queued += 1;
         // It rings for them.
         state.unrung = 0;
-        state.blocked.push(pe, token.0);
+        state.blocked.push(pe, wr_id.0);
     }
 
     /// Tries again what waits for some of a rail's blocked peers. Whether any left.
@@ -60,15 +60,15 @@ impl<P: Port> Core<P> {
     fn post_blocked(&mut self, pe: Pe, rail: RailId) -> bool {
         let mut moved = false;
         while let Some(index) = self.rails[rail.index()].blocked.front(pe) {
-            let token = Token(*index);
-            let failed = self.check_stream(pe).is_err();
-            let left = if failed { None } else { Some(self.launch(token, rail, Doorbell::Ring)) };
+            let wr_id = WrId(*index);
+            let failed = self.check_connection(pe).is_err();
+            let left = if failed { None } else { Some(self.launch(wr_id, rail, Doorbell::Ring)) };
             if matches!(left, Some(Left::NoRoom | Left::Again)) {
                 break;
             }
             self.unblock(pe, rail);
             moved = true;
-            self.left_queue(token, rail, left);
+            self.left_queue(wr_id, rail, left);
         }
         moved
     }
@@ -76,8 +76,8 @@ impl<P: Port> Core<P> {
     /// Takes the first segment that waits for a peer, if any does.
     pub(crate) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<u32> {
         let index = self.rails[rail.index()].blocked.pop(pe)?;
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.unblock();
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.unblock();
         }
         self.ready -= 1;
         Some(index)

@@ -1,24 +1,24 @@
-//! The ends of segments: what a completion, or a segment that is dropped, means for its operation, its stream
+//! The ends of segments: what a completion, or a segment that is dropped, means for its operation, its connection
 //! and what is behind them.
 
 use std::iter;
 
-use crate::ids::Token;
+use crate::ids::WrId;
 use crate::port::{Completions, POLL_BATCH, Port};
 use crate::posting::{Core, Event};
+use crate::state::connection::Connections;
 use crate::state::operation::OpId;
 use crate::state::segment::table::{Finished, SegmentTable};
 use crate::state::segment::{Kind, Plain, Segment, Stage};
-use crate::state::stream::Streams;
 
 /// The completions of one poll, on their way into the lane's books.
 ///
-/// Most are plain and of the same peer as the one before. Those are counted, and their stream is told
+/// Most are plain and of the same peer as the one before. Those are counted, and their connection is told
 /// once, when the run ends.
 #[derive(Debug)]
 pub(crate) struct Drain<'a> {
     segments: &'a mut SegmentTable,
-    streams: &'a mut Streams,
+    connections: &'a mut Connections,
     /// What a segment is that belongs to the run.
     run: Plain,
     /// Segments of the run.
@@ -32,19 +32,19 @@ pub(crate) struct Drain<'a> {
 /// room for them.
 #[derive(Debug)]
 pub(crate) struct Rare {
-    tokens: [Token; POLL_BATCH],
+    wr_ids: [WrId; POLL_BATCH],
     count: usize,
 }
 
 impl Rare {
     /// None.
-    pub(crate) const EMPTY: Rare = Rare { tokens: [Token(0); POLL_BATCH], count: 0 };
+    pub(crate) const EMPTY: Rare = Rare { wr_ids: [WrId(0); POLL_BATCH], count: 0 };
 
     /// Takes one out, in no order.
     #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<Token> {
+    pub(crate) fn pop(&mut self) -> Option<WrId> {
         self.count = self.count.checked_sub(1)?;
-        self.tokens.get(self.count).copied()
+        self.wr_ids.get(self.count).copied()
     }
 }
 
@@ -52,25 +52,25 @@ impl<'a> Drain<'a> {
     #[inline(always)]
     pub(crate) fn new(
         segments: &'a mut SegmentTable,
-        streams: &'a mut Streams,
+        connections: &'a mut Connections,
         rare: &'a mut Rare,
     ) -> Self {
-        Self { segments, streams, run: Plain::NONE, count: 0, known: 0, rare }
+        Self { segments, connections, run: Plain::NONE, count: 0, known: 0, rare }
     }
 
     /// Takes a completion that does not belong to the run.
     #[inline(never)]
-    fn start_run(&mut self, token: Token) {
+    fn start_run(&mut self, wr_id: WrId) {
         self.end_run();
-        match self.segments.plain(token) {
-            // The end of this segment may be what something in the stream waits for.
-            Some(run) if self.streams.is_open(run.pe()) => {
+        match self.segments.plain(wr_id) {
+            // The end of this segment may be what something in the connection waits for.
+            Some(run) if self.connections.is_open(run.pe()) => {
                 self.run = run;
-                self.count = self.segments.finish_plain(iter::once(token.index()), run) as u32;
+                self.count = self.segments.finish_plain(iter::once(wr_id.index()), run) as u32;
             }
             _ => {
-                if let Some(place) = self.rare.tokens.get_mut(self.rare.count) {
-                    *place = token;
+                if let Some(place) = self.rare.wr_ids.get_mut(self.rare.count) {
+                    *place = wr_id;
                     self.rare.count += 1;
                 }
             }
@@ -80,7 +80,7 @@ impl<'a> Drain<'a> {
     fn end_run(&mut self) {
         if self.count != 0 {
             self.segments.count_finished(self.run, self.count);
-            self.streams.ended(self.run, self.count);
+            self.connections.ended(self.run, self.count);
             self.known += self.count;
         }
         self.run = Plain::NONE;
@@ -101,7 +101,7 @@ impl Completions for Drain<'_> {
     fn take(&mut self, index: usize) -> bool {
         let exists = self.segments.has(index);
         if exists {
-            self.start_run(Token(index as u32));
+            self.start_run(WrId(index as u32));
         }
         exists
     }
@@ -121,11 +121,11 @@ impl Completions for Drain<'_> {
 impl<P: Port> Core<P> {
     /// Applies one completion of bytes that no mechanism moves, except for the rail's own count. Whether it
     /// was of such a segment in flight.
-    pub(crate) fn completed(&mut self, token: Token) -> bool {
-        let segment = self.segments.away(token);
+    pub(crate) fn completed(&mut self, wr_id: WrId) -> bool {
+        let segment = self.segments.away(wr_id);
         let reissued = segment.is_some_and(Segment::is_reissued_write);
-        let Some(finished) = self.segments.finish(token) else { return false };
-        self.is_no_stray(token);
+        let Some(finished) = self.segments.finish(wr_id) else { return false };
+        self.is_no_orphan(wr_id);
         if reissued {
             self.reissued_ended(finished.pe);
         }
@@ -133,66 +133,66 @@ impl<P: Port> Core<P> {
         true
     }
 
-    /// Tells the operation and the stream of a segment that was under way that it has ended.
+    /// Tells the operation and the connection of a segment that was under way that it has ended.
     ///
     /// In this order: a signal chained to the operation is under way before its data is not, so the
-    /// stream is never quiet in between.
+    /// connection is never quiet in between.
     #[inline(always)]
     pub(crate) fn ended(&mut self, Finished { pe, op, direction, class }: Finished) {
         if op != OpId::NONE.0 {
             self.op_done(op);
         }
         self.watchdog.has_moved();
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if stream.end(direction, class) {
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        if connection.end(direction, class) {
             self.release(pe);
         }
     }
 
     pub(crate) fn op_done(&mut self, op: u32) {
         if let Some(then) = self.ops.done(op) {
-            self.unchain(Token(then));
+            self.unchain(WrId(then));
         }
     }
 
-    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a stream
+    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a connection
     /// that has failed. Not before fences that came later, which is why it does not look at them.
-    pub(crate) fn unchain(&mut self, token: Token) {
-        let segment = &mut self.segments[token.0];
+    pub(crate) fn unchain(&mut self, wr_id: WrId) {
+        let segment = &mut self.segments[wr_id.0];
         let Segment { pe, rail, .. } = *segment;
-        match self.streams.find_mut(pe) {
-            Some(stream) if stream.error.is_none() => {
-                stream.begin_segment(segment);
-                self.queue(token, rail);
+        match self.connections.find_mut(pe) {
+            Some(connection) if connection.error.is_none() => {
+                connection.begin_segment(segment);
+                self.queue(wr_id, rail);
             }
-            _ => self.drop_segment(token),
+            _ => self.drop_segment(wr_id),
         }
     }
 
     /// Ends a segment that is not posted and will not be.
     #[cold]
-    pub(crate) fn drop_segment(&mut self, token: Token) {
-        self.end_load(token, false);
-        let segment = &self.segments[token.0];
+    pub(crate) fn drop_segment(&mut self, wr_id: WrId) {
+        self.end_load(wr_id, false);
+        let segment = &self.segments[wr_id.0];
         if segment.kind.has_mover() {
-            return self.raise(Event::Dropped(token));
+            return self.raise(Event::Dropped(wr_id));
         }
         if !segment.kind.is_rma() {
-            self.leave_message(token);
+            self.leave_message(wr_id);
         }
-        self.end_dropped(token);
+        self.end_dropped(wr_id);
     }
 
     /// Ends a segment that is not posted and will not be, and that has nothing any more.
-    pub(crate) fn end_dropped(&mut self, token: Token) {
-        let segment = self.segments[token.0];
+    pub(crate) fn end_dropped(&mut self, wr_id: WrId) {
+        let segment = self.segments[wr_id.0];
         let Segment { pe, stage, .. } = segment;
         let op = segment.op();
         if segment.is_reissued_write() {
             self.reissued_ended(pe);
         }
-        self.segments.give(token);
-        self.is_no_stray(token);
+        self.segments.give(wr_id);
+        self.is_no_orphan(wr_id);
         if matches!(stage, Stage::Held | Stage::Chained) {
             if op != OpId::NONE.0 {
                 self.op_done(op);
@@ -203,27 +203,28 @@ impl<P: Port> Core<P> {
     }
 
     /// The message of a segment that ends, or its place among the atomics of the fabric.
-    fn leave_message(&mut self, token: Token) {
-        let segment = self.segments[token.0];
+    fn leave_message(&mut self, wr_id: WrId) {
+        let segment = self.segments[wr_id.0];
         if segment.kind == Kind::FabricAtomic {
             if let Some(atomics) = self.atomics.as_deref_mut() {
                 atomics.give(segment.atomic_slot());
             }
             return;
         }
-        if let Some(stream) = self.streams.find_mut(segment.pe) {
+        if let Some(connection) = self.connections.find_mut(segment.pe) {
             match segment.kind {
                 Kind::Fetch => {
-                    let link = stream.link();
-                    link.turn_fetch(segment.fetch_place());
-                    link.apart = link.apart.wrapping_sub(u32::from(segment.stage == Stage::Sent));
+                    let channel = connection.channel();
+                    channel.turn_fetch(segment.fetch_place());
+                    channel.apart =
+                        channel.apart.wrapping_sub(u32::from(segment.stage == Stage::Sent));
                     if segment.message().is_none() {
                         self.messages.restore();
                     }
                 }
-                // Acknowledged, or the stream has failed and sends nothing more.
+                // Acknowledged, or the connection has failed and sends nothing more.
                 Kind::CountedSignal => {
-                    if let Some(tags) = stream.link().tags.as_deref_mut() {
+                    if let Some(tags) = connection.channel().tags.as_deref_mut() {
                         tags.give(segment.tag());
                     }
                 }

@@ -1,6 +1,6 @@
 //! Segments on their way to the fabric: filled in, held behind fences, queued, and posted.
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Operation, Port, PortError, Posted, Transfer};
 use crate::posting::doorbell::Doorbell;
 use crate::posting::{Core, Event, REFUSALS};
@@ -37,14 +37,14 @@ impl<P: Port> Core<P> {
     /// Fills in a segment of an operation.
     pub(crate) fn fill(
         &mut self,
-        token: Token,
+        wr_id: WrId,
         pe: Pe,
         hop: &Hop,
         transfer: Transfer,
         op: OpId,
         kind: Kind,
     ) {
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.segments[wr_id.0];
         segment.transfer = transfer;
         segment.pe = pe;
         segment.count_for(op.0);
@@ -60,27 +60,27 @@ impl<P: Port> Core<P> {
 
     /// Posts a new segment, or puts it into a queue.
     #[inline]
-    pub(crate) fn dispatch(&mut self, token: Token, rail: RailId) {
+    pub(crate) fn dispatch(&mut self, wr_id: WrId, rail: RailId) {
         // Behind others in the rail's queue it may not go, whatever it is.
         let left = if self.rails[rail.index()].front().is_some() || self.withholds {
             Left::NoRoom
-        } else if self.is_blocked(self.segments[token.0].pe, rail) {
+        } else if self.is_blocked(self.segments[wr_id.0].pe, rail) {
             Left::Again
         } else {
-            self.launch(token, rail, Doorbell::Ring)
+            self.launch(wr_id, rail, Doorbell::Ring)
         };
         match left {
             Left::Taken => {}
-            Left::NoRoom => self.queue(token, rail),
-            Left::Again => self.block(token, rail),
-            Left::NoWindow => self.wait_for_window(token),
-            Left::Failed(error) => self.fail_segment(token, error),
+            Left::NoRoom => self.queue(wr_id, rail),
+            Left::Again => self.block(wr_id, rail),
+            Left::NoWindow => self.wait_for_window(wr_id),
+            Left::Failed(error) => self.fail_segment(wr_id, error),
         }
     }
 
     /// Hands a segment to the fabric.
-    pub(super) fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
-        let segment = &mut self.segments[token.0];
+    pub(super) fn launch(&mut self, wr_id: WrId, rail: RailId, doorbell: Doorbell) -> Left {
+        let segment = &mut self.segments[wr_id.0];
         match segment.kind {
             Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
@@ -92,9 +92,9 @@ impl<P: Port> Core<P> {
             | Kind::Fetch
             | Kind::Staged
             | Kind::PeerRequest => {
-                return self.send_message(token, rail);
+                return self.send_message(wr_id, rail);
             }
-            Kind::FabricAtomic => return self.launch_atomic(token, rail),
+            Kind::FabricAtomic => return self.launch_atomic(wr_id, rail),
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
@@ -104,26 +104,26 @@ impl<P: Port> Core<P> {
         let operation = match (segment.kind, doorbell) {
             (Kind::Counted, _) => {
                 let mark = self.marks.of_mine(segment.pe, segment.tag());
-                Operation::WriteWithData(transfer, mark)
+                Operation::WriteWithImmediate(transfer, mark)
             }
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
-        let posted = self.port.post(rail, to, token, operation);
-        self.launched(token, rail, Stage::Posted, posted)
+        let posted = self.port.post(rail, to, wr_id, operation);
+        self.launched(wr_id, rail, Stage::Posted, posted)
     }
 
     /// Hands an atomic to the fabric.
     #[cold]
-    fn launch_atomic(&mut self, token: Token, rail: RailId) -> Left {
-        let segment = &self.segments[token.0];
+    fn launch_atomic(&mut self, wr_id: WrId, rail: RailId) -> Left {
+        let segment = &self.segments[wr_id.0];
         let Some(atomics) = self.atomics.as_deref() else { return Left::NoRoom };
         if self.rails[rail.index()].is_full() {
             return Left::NoRoom;
         }
         let (to, atomic) = atomics.to_post(segment.pe, segment.atomic_slot());
-        let posted = self.port.post(rail, to, token, Operation::Atomic(atomic));
-        self.launched(token, rail, Stage::AtomicPosted, posted)
+        let posted = self.port.post(rail, to, wr_id, Operation::Atomic(atomic));
+        self.launched(wr_id, rail, Stage::AtomicPosted, posted)
     }
 
     /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
@@ -131,12 +131,12 @@ impl<P: Port> Core<P> {
     #[inline]
     fn launched(
         &mut self,
-        token: Token,
+        wr_id: WrId,
         rail: RailId,
         stage: Stage,
         posted: Result<Posted, PortError>,
     ) -> Left {
-        let (segment, state) = (&mut self.segments[token.0], &mut self.rails[rail.index()]);
+        let (segment, state) = (&mut self.segments[wr_id.0], &mut self.rails[rail.index()]);
         match posted {
             Ok(Posted::Yes) => {
                 segment.stage = stage;
@@ -154,73 +154,73 @@ impl<P: Port> Core<P> {
 
     /// A segment that changes a word sets out, once what it is to come after has ended.
     #[inline]
-    pub(crate) fn set_out_behind(&mut self, token: Token, what: Behind) {
+    pub(crate) fn set_out_behind(&mut self, wr_id: WrId, what: Behind) {
         let Behind::Operation(op) = what else {
-            self.segments[token.0].follows_puts = what == Behind::Puts;
-            return self.set_out(token);
+            self.segments[wr_id.0].follows_puts = what == Behind::Puts;
+            return self.set_out(wr_id);
         };
-        self.segments[token.0].behind_sent = self.ops.departs(op);
-        self.segments[token.0].stage = Stage::Chained;
-        if self.ops.chain(op, token.0) {
-            self.unchain(token);
+        self.segments[wr_id.0].behind_sent = self.ops.departs(op);
+        self.segments[wr_id.0].stage = Stage::Chained;
+        if self.ops.chain(op, wr_id.0) {
+            self.unchain(wr_id);
         }
     }
 
     /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind its
-    /// stream's fence.
-    pub(crate) fn set_out(&mut self, token: Token) {
-        if self.passes_fence(token) && !self.waits_for_puts(token) {
-            let rail = self.segments[token.0].rail;
-            self.segments[token.0].stage = Stage::Ready;
-            self.dispatch(token, rail);
+    /// connection's fence.
+    pub(crate) fn set_out(&mut self, wr_id: WrId) {
+        if self.passes_fence(wr_id) && !self.waits_for_puts(wr_id) {
+            let rail = self.segments[wr_id.0].rail;
+            self.segments[wr_id.0].stage = Stage::Ready;
+            self.dispatch(wr_id, rail);
         }
     }
 
     /// Whether a segment that is under way is a signal that goes out behind the puts before it, and there are some.
     /// [`Core::release`] lets it go.
     #[inline]
-    fn waits_for_puts(&mut self, token: Token) -> bool {
-        let segment = &mut self.segments[token.0];
+    fn waits_for_puts(&mut self, wr_id: WrId) -> bool {
+        let segment = &mut self.segments[wr_id.0];
         if !std::mem::take(&mut segment.follows_puts) {
             return false;
         }
         let pe = segment.pe;
-        let Some(stream) = self.streams.find_mut(pe) else { return false };
-        segment.behind_sent = stream.orders();
-        if stream.puts_under_way() == 0 {
+        let Some(connection) = self.connections.find_mut(pe) else { return false };
+        segment.behind_sent = connection.orders();
+        if connection.puts_under_way() == 0 {
             return false;
         }
         segment.stage = Stage::BehindPuts;
-        stream.hold_back(&mut self.segments, token.0);
+        connection.hold_back(&mut self.segments, wr_id.0);
         // Some puts may be messages.
         self.want_ack(pe);
         true
     }
 
-    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its stream's
+    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its connection's
     /// fence; once that is passed it sets out, or [`Event::Begins`] says so.
-    pub(crate) fn passes_fence(&mut self, token: Token) -> bool {
-        let segment = &mut self.segments[token.0];
+    pub(crate) fn passes_fence(&mut self, wr_id: WrId) -> bool {
+        let segment = &mut self.segments[wr_id.0];
         let (pe, direction) = (segment.pe, segment.direction);
-        let Some(stream) = self.streams.find_mut(pe) else { return false };
-        let waits = stream.is_closed() && direction == Direction::Write;
-        if waits && !(segment.is_request() && stream.passes_requests()) {
-            segment.hold(stream.epoch());
-            stream.held.push(&mut self.segments, token.0);
+        let Some(connection) = self.connections.find_mut(pe) else { return false };
+        let waits = connection.is_closed() && direction == Direction::Write;
+        if waits && !(segment.is_request() && connection.passes_requests()) {
+            segment.hold(connection.epoch());
+            connection.held.push(&mut self.segments, wr_id.0);
             // What it waits for may be messages, whose delivery only the peer can tell.
             self.want_ack(pe);
             return false;
         }
-        stream.begin_segment(segment);
+        connection.begin_segment(segment);
         true
     }
 
     /// Puts a segment that is under way at the end of its rail's queue.
-    pub(crate) fn queue(&mut self, token: Token, rail: RailId) {
-        self.segments[token.0].stage = Stage::Ready;
+    pub(crate) fn queue(&mut self, wr_id: WrId, rail: RailId) {
+        self.segments[wr_id.0].stage = Stage::Ready;
         let state = &mut self.rails[rail.index()];
         state.counters.queued += 1;
-        state.push(&mut self.segments, token.0);
+        state.push(&mut self.segments, wr_id.0);
         self.ready += 1;
     }
 
@@ -235,18 +235,18 @@ impl<P: Port> Core<P> {
             }
             let (mut burst, mut refusals) = (0, 0);
             while let Some(index) = self.rails[rail.index()].front() {
-                let token = Token(index);
+                let wr_id = WrId(index);
                 let doorbell = self.doorbell(rail, index, burst);
                 let pe = self.segments[index].pe;
                 // Nothing is sent to a peer after a failure: what follows might be a flag for data
                 // that never left.
-                let failed = self.check_stream(pe).is_err();
+                let failed = self.check_connection(pe).is_err();
                 let blocked = self.is_blocked(pe, rail);
                 let left = match (failed, blocked) {
                     (true, _) => None,
                     // Not before what was there first.
                     (false, true) => Some(Left::Again),
-                    (false, false) => Some(self.launch(token, rail, doorbell)),
+                    (false, false) => Some(self.launch(wr_id, rail, doorbell)),
                 };
                 match left {
                     Some(Left::NoRoom) => break,
@@ -260,7 +260,7 @@ impl<P: Port> Core<P> {
                 moved |= !matches!(left, Some(Left::Again));
                 self.rails[rail.index()].pop(&self.segments);
                 self.ready -= 1;
-                self.left_queue(token, rail, left);
+                self.left_queue(wr_id, rail, left);
                 if refusals == REFUSALS {
                     break;
                 }
@@ -272,13 +272,13 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// What becomes of a segment that was taken out of a queue; none if its stream has failed.
-    pub(super) fn left_queue(&mut self, token: Token, rail: RailId, left: Option<Left>) {
+    /// What becomes of a segment that was taken out of a queue; none if its connection has failed.
+    pub(super) fn left_queue(&mut self, wr_id: WrId, rail: RailId, left: Option<Left>) {
         match left {
-            None => self.drop_segment(token),
-            Some(Left::Failed(error)) => self.fail_segment(token, error),
-            Some(Left::NoWindow) => self.wait_for_window(token),
-            Some(Left::Again) => self.block(token, rail),
+            None => self.drop_segment(wr_id),
+            Some(Left::Failed(error)) => self.fail_segment(wr_id, error),
+            Some(Left::NoWindow) => self.wait_for_window(wr_id),
+            Some(Left::Again) => self.block(wr_id, rail),
             Some(Left::Taken | Left::NoRoom) => {}
         }
     }
@@ -286,21 +286,21 @@ impl<P: Port> Core<P> {
     /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.
     #[cold]
     pub(crate) fn release(&mut self, pe: Pe) {
-        while let Some(stream) = self.streams.find_mut(pe) {
-            let Some(index) = stream.let_go(&self.segments) else { break };
+        while let Some(connection) = self.connections.find_mut(pe) {
+            let Some(index) = connection.let_go(&self.segments) else { break };
             let segment = &mut self.segments[index];
             segment.born = self.watchdog.stamp();
             let rail = segment.rail;
             if self.recovers && self.paths.is_out(pe, rail) {
-                self.send_elsewhere(Token(index));
+                self.send_elsewhere(WrId(index));
             } else {
-                self.queue(Token(index), rail);
+                self.queue(WrId(index), rail);
             }
         }
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let Some((epoch, all)) = stream.passed(&self.segments) else { return };
-        while let Some(stream) = self.streams.find_mut(pe) {
-            let Some(index) = stream.held.front() else { return };
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        let Some((epoch, all)) = connection.passed(&self.segments) else { return };
+        while let Some(connection) = self.connections.find_mut(pe) {
+            let Some(index) = connection.held.front() else { return };
             let segment = &mut self.segments[index];
             if segment.fence() != epoch || !all && !segment.is_request() {
                 break;
@@ -308,17 +308,17 @@ impl<P: Port> Core<P> {
             segment.stage = Stage::Ready;
             segment.born = self.watchdog.stamp();
             let (rail, kind) = (segment.rail, segment.kind);
-            stream.begin_segment(segment);
-            stream.held.pop(&self.segments);
-            if self.waits_for_puts(Token(index)) {
+            connection.begin_segment(segment);
+            connection.held.pop(&self.segments);
+            if self.waits_for_puts(WrId(index)) {
                 continue;
             }
             if kind.has_mover() {
-                self.raise(Event::Begins(Token(index)));
+                self.raise(Event::Begins(WrId(index)));
                 continue;
             }
             if self.recovers && self.paths.is_out(pe, rail) {
-                self.send_elsewhere(Token(index));
+                self.send_elsewhere(WrId(index));
                 continue;
             }
             self.rails[rail.index()].push(&mut self.segments, index);
@@ -328,14 +328,14 @@ impl<P: Port> Core<P> {
 
     /// A segment that was held sets out, and its path has failed in the meantime.
     #[cold]
-    fn send_elsewhere(&mut self, token: Token) {
-        let Segment { pe, kind, rail, .. } = self.segments[token.0];
+    fn send_elsewhere(&mut self, wr_id: WrId) {
+        let Segment { pe, kind, rail, .. } = self.segments[wr_id.0];
         if !kind.is_rma() {
-            let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
-            self.segments[token.0].rail = rail;
-            self.queue(token, rail);
+            let rail = self.connections.find(pe).map_or(rail, |connection| connection.next.rail);
+            self.segments[wr_id.0].rail = rail;
+            self.queue(wr_id, rail);
         } else {
-            self.lose(token, false);
+            self.lose(wr_id, false);
         }
     }
 }

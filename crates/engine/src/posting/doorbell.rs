@@ -6,17 +6,17 @@
 //! until something is posted without that word. libfabric has no call that only rings. So nothing is
 //! posted while it is not known what comes next: puts of a burst go into their rails' queues, and
 //! [`Core::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
-//! end of a burst is therefore nothing but a turn of the queues. It comes with the first put without
-//! the hint, with every other operation and fence, with each turn of the loop (progress, quiet, and
+//! end of a burst is therefore nothing but an iteration of the queues. It comes with the first put without
+//! the hint, with every other operation and fence, with each progress iteration (progress, quiet, and
 //! whatever waits), with the end of a region, and after [`BURST`] puts.
 //!
 //! # Why nothing stays without a doorbell
 //! A segment is posted with a doorbell owed only if the next in the same rail's queue is a write to the
-//! same peer and the rail's depth has room for both. Neither may have remote data: such a write is always
+//! same peer and the rail's depth has room for both. Neither may have immediate data: such a write is always
 //! posted with its doorbell. Both are then posted in one go, unless the fabric has no room for the
-//! second. Then that stays at the front of its queue, which every turn retries, and from there on it is
+//! second. Then that stays at the front of its queue, which every iteration retries, and from there on it is
 //! posted with the doorbell, since [`Rail::unrung`] says that some are owed. It can only go away unposted
-//! when the stream to its peer has failed, which has taken those before it along.
+//! when the connection to its peer has failed, which has taken those before it along.
 //!
 //! So a doorbell is rung as soon as the fabric takes one more write. It cannot refuse that for ever
 //! for want of what the unrung ones hold: they are at most [`BURST`] and always leave a place of the

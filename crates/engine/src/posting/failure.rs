@@ -1,29 +1,29 @@
-//! Failures: which operations end, which peers are given up, and who is told.
+//! Failures: which operations end, which peers are declared failed, and who is told.
 //!
-//! A failed segment or message ends the stream to its peer: nothing more is sent there, since what
+//! A failed segment or message ends the connection to its peer: nothing more is sent there, since what
 //! follows might be a flag for data that never left. Other peers go on, and have the room that its operations
 //! took: those end, but for what the fabric or the peer may still touch. The lane's first failure is
-//! told to the proxy's loop for ever after; a stream's first one to every later call about the peer.
+//! told to the proxy's loop for ever after; a connection's first one to every later call about the peer.
 //!
-//! Where rails are looked after, a segment that the fabric refuses is set aside first, and recovery decides.
+//! Where rails are monitored, a segment that the fabric refuses is set aside first, and recovery decides.
 
 use log::error;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Local, Port, PortError};
 use crate::posting::{Core, Event};
 use crate::rate_limit::Unsaid;
+use crate::state::orphans::Orphan;
 use crate::state::segment::queue::Queue;
 use crate::state::segment::waits::REISSUES;
 use crate::state::segment::{Segment, Stage};
-use crate::state::strays::Stray;
 
-/// The token of messages that belong to no segment.
-pub(crate) const CONTROL: Token = Token(u32::MAX);
+/// The work-request id of messages that belong to no segment.
+pub(crate) const CONTROL: WrId = WrId(u32::MAX);
 
 impl<P: Port> Core<P> {
-    /// A rail has failed as a whole: so has every stream with something on it, which may never end.
+    /// A rail has failed as a whole: so has every connection with something on it, which may never end.
     #[cold]
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.port.rail_name(rail).to_owned();
@@ -42,35 +42,35 @@ impl<P: Port> Core<P> {
     /// Asks all peers once more for the acknowledgements that they were asked for: the question may have been on the rail
     /// that has failed, and nobody is told of that.
     fn ask_again(&mut self, failed: RailId) {
-        let Self { streams, paths, control, .. } = self;
-        streams.for_each(|stream| {
-            let asks = stream.link.as_deref_mut().filter(|_| stream.error.is_none());
-            let Some(link) = asks else { return };
-            link.ask_again();
-            if link.enters_control() {
-                control.push_back(stream.pe);
+        let Self { connections, paths, control, .. } = self;
+        connections.for_each(|connection| {
+            let asks = connection.channel.as_deref_mut().filter(|_| connection.error.is_none());
+            let Some(channel) = asks else { return };
+            channel.ask_again();
+            if channel.enters_control() {
+                control.push_back(connection.pe);
             }
-            if stream.next.rail == failed {
-                stream.rotate(paths);
+            if connection.next.rail == failed {
+                connection.rotate(paths);
             }
         });
     }
 
     /// A segment that the fabric refused or failed: it goes another way if that may be, or ends, and its
-    /// stream with it. It is none of the rail's segments in flight any more.
+    /// connection with it. It is none of the rail's segments in flight any more.
     #[cold]
-    pub(crate) fn fail_segment(&mut self, token: Token, error: PortError) {
-        if self.recovers && !error.blames_operation() && self.set_aside(token) {
-            return self.raise(Event::Refused(token, error));
+    pub(crate) fn fail_segment(&mut self, wr_id: WrId, error: PortError) {
+        if self.recovers && !error.blames_operation() && self.set_aside(wr_id) {
+            return self.raise(Event::Refused(wr_id, error));
         }
-        self.end_failed(token, error);
+        self.end_failed(wr_id, error);
     }
 
     /// Sets a segment aside until recovery has decided about it. Whether it may.
-    fn set_aside(&mut self, token: Token) -> bool {
-        let segment = &self.segments[token.0];
+    fn set_aside(&mut self, wr_id: WrId) -> bool {
+        let segment = &self.segments[wr_id.0];
         let (stage, kind) = (segment.stage, segment.kind);
-        if self.check_stream(segment.pe).is_err() {
+        if self.check_connection(segment.pe).is_err() {
             return false;
         }
         if !kind.is_rma() && segment.message().is_some() {
@@ -80,31 +80,26 @@ impl<P: Port> Core<P> {
             return false;
         }
         if stage != Stage::Lost {
-            self.lose(token, stage == Stage::Posted);
+            self.lose(wr_id, stage == Stage::Posted);
         }
-        self.token_is_back(token);
+        self.wr_id_is_back(wr_id);
         true
     }
 
-    /// Ends a segment that the fabric refused or failed, and its stream with it.
+    /// Ends a segment that the fabric refused or failed, and its connection with it.
     #[cold]
-    pub(crate) fn end_failed(&mut self, token: Token, error: PortError) {
-        let segment = &self.segments[token.0];
+    pub(crate) fn end_failed(&mut self, wr_id: WrId, error: PortError) {
+        let segment = &self.segments[wr_id.0];
         let pe = segment.pe;
-        let failed = self.segment_error(token, segment.rail, error);
+        let failed = self.segment_error(wr_id, segment.rail, error);
         // First, so that the end of the segment releases nothing that waits for it.
-        self.fail_stream(pe, failed);
-        self.drop_segment(token);
+        self.fail_connection(pe, failed);
+        self.drop_segment(wr_id);
     }
 
     /// What has failed, in words.
-    pub(crate) fn segment_error(
-        &self,
-        token: Token,
-        rail: RailId,
-        error: PortError,
-    ) -> EngineError {
-        let segment = &self.segments[token.0];
+    pub(crate) fn segment_error(&self, wr_id: WrId, rail: RailId, error: PortError) -> EngineError {
+        let segment = &self.segments[wr_id.0];
         EngineError::Segment {
             what: segment.what(),
             pe: segment.pe,
@@ -117,76 +112,78 @@ impl<P: Port> Core<P> {
 
     /// Gives up a peer, and tells of it.
     #[cold]
-    pub(crate) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+    pub(crate) fn fail_connection(&mut self, pe: Pe, failed: EngineError) {
         self.give_up(pe, &failed);
         self.fail_lane(failed);
     }
 
-    /// Marks a stream failed and drops what it holds back.
+    /// Marks a connection failed and drops what it holds back.
     fn give_up(&mut self, pe: Pe, failed: &EngineError) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.close();
-            let is_first = stream.error.is_none();
-            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
-            let held = std::mem::replace(&mut stream.held, Queue::EMPTY);
-            let held_back = stream.take_held_back();
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.close();
+            let is_first = connection.error.is_none();
+            connection.error.get_or_insert_with(|| Box::new(failed.clone()));
+            let held = std::mem::replace(&mut connection.held, Queue::EMPTY);
+            let held_back = connection.take_held_back();
             for mut waiting in [held, held_back] {
                 while let Some(index) = waiting.pop(&self.segments) {
-                    self.drop_segment(Token(index));
+                    self.drop_segment(WrId(index));
                 }
             }
             if is_first {
-                self.note_strays(pe);
+                self.note_orphans(pe);
                 self.given_up.push(pe);
                 self.watchdog.hurry();
             }
         }
     }
 
-    /// The messages to a peer that was given up end, those that have left and those that wait for its window: no
+    /// The messages to a peer that was declared failed end, those that have left and those that wait for its window: no
     /// acknowledgement or reply of it is waited for any more, and they take room of others.
     #[cold]
     pub(crate) fn end_messages(&mut self, pe: Pe) {
-        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-        let Some(link) = link else { return };
-        let mut waiting = std::mem::replace(&mut link.waiting, Queue::EMPTY);
+        let channel =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        let Some(channel) = channel else { return };
+        let mut waiting = std::mem::replace(&mut channel.waiting, Queue::EMPTY);
         while let Some(index) = waiting.pop(&self.segments) {
-            self.drop_segment(Token(index));
+            self.drop_segment(WrId(index));
         }
         let has_left = |s: &Segment| s.pe == pe && s.stage == Stage::Sent && !s.kind.is_staged();
-        for token in self.segments.tokens(has_left) {
-            self.drop_segment(token);
+        for wr_id in self.segments.wr_ids(has_left) {
+            self.drop_segment(wr_id);
         }
-        if let Some(link) = self.streams.find_mut(pe).and_then(|s| s.link.as_deref_mut()) {
-            self.messages.forget_all(link);
+        if let Some(channel) = self.connections.find_mut(pe).and_then(|s| s.channel.as_deref_mut())
+        {
+            self.messages.forget_all(channel);
         }
     }
 
-    /// What the fabric, or a copy, may still do for a peer that was given up: its memory is not free. What is in
+    /// What the fabric, or a copy, may still do for a peer that was declared failed: its memory is not free. What is in
     /// a queue is dropped there, and sets out no more.
-    fn note_strays(&mut self, pe: Pe) {
-        for token in self.segments.tokens(|s| s.pe == pe && s.is_out()) {
-            let segment = &self.segments[token.0];
+    fn note_orphans(&mut self, pe: Pe) {
+        for wr_id in self.segments.wr_ids(|s| s.pe == pe && s.is_out()) {
+            let segment = &self.segments[wr_id.0];
             let Local::Memory { addr, .. } = segment.transfer.local else { continue };
             let (what, len) = (segment.what(), segment.transfer.len);
             let lane = self.regions.kind();
-            self.regions.strays().enter(Stray { lane, token, what, pe, addr, len });
-            self.strays += 1;
+            self.regions.orphans().enter(Orphan { lane, wr_id, what, pe, addr, len });
+            self.orphans += 1;
         }
     }
 
-    /// A segment has ended: if it was a stray, its memory is free.
+    /// A segment has ended: if it was a orphan, its memory is free.
     #[inline]
-    pub(crate) fn is_no_stray(&mut self, token: Token) {
-        if self.strays != 0 {
-            self.leave_strays(token);
+    pub(crate) fn is_no_orphan(&mut self, wr_id: WrId) {
+        if self.orphans != 0 {
+            self.leave_orphans(wr_id);
         }
     }
 
     #[cold]
-    fn leave_strays(&mut self, token: Token) {
-        if self.regions.strays().leave(self.regions.kind(), token) {
-            self.strays -= 1;
+    fn leave_orphans(&mut self, wr_id: WrId) {
+        if self.regions.orphans().leave(self.regions.kind(), wr_id) {
+            self.orphans -= 1;
         }
     }
 
@@ -222,8 +219,8 @@ pub(crate) fn local_fault(pe: Pe, error: &PortError) -> EngineError {
 }
 
 #[cold]
-pub(crate) fn unknown_token(token: Token) {
+pub(crate) fn unknown_wr_id(wr_id: WrId) {
     // A provider that completes an operation twice, or one that was never posted. Acting on it
     // would corrupt another operation's state; ignoring it is safe.
-    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
+    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({wr_id:?})");
 }

@@ -1,7 +1,7 @@
 //! The load of rails: the bytes that each has ahead, and the paths that are chosen by them.
 
 use crate::error::EngineError;
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::port::{Desc, Local, Port, Transfer};
 use crate::posting::Core;
 use crate::rails::paths::Hop;
@@ -40,7 +40,7 @@ impl<P: Port> Core<P> {
         }
         let rails = self.rails.len();
         let usable = self.usable(pe);
-        let ahead = self.streams.find_mut(pe)?.ahead(rails);
+        let ahead = self.connections.find_mut(pe)?.ahead(rails);
         let rail = self.balance.pick(now, ahead, len, left, usable)?;
         Some(self.paths.get(pe, rail))
     }
@@ -57,10 +57,10 @@ impl<P: Port> Core<P> {
             let now = self.port.now();
             return Some(self.path_in_turn(pe, now));
         }
-        let Self { streams, paths, .. } = self;
-        let stream = streams.find_mut(pe)?;
-        let next = stream.next;
-        stream.rotate(paths);
+        let Self { connections, paths, .. } = self;
+        let connection = connections.find_mut(pe)?;
+        let next = connection.next;
+        connection.rotate(paths);
         Some(next)
     }
 
@@ -83,7 +83,7 @@ impl<P: Port> Core<P> {
             // How its local side is reached is looked at when it is its turn.
             return Ok(());
         }
-        let hop = self.stream_to(request.pe)?.next;
+        let hop = self.connection_to(request.pe)?.next;
         self.transfer(request, 0, 1, &hop).map(drop)
     }
 
@@ -133,9 +133,9 @@ impl<P: Port> Core<P> {
         of: Option<WriteClass>,
         now: u64,
     ) -> bool {
-        let Some(token) = self.segments.take() else { return false };
-        self.fill(token, pe, hop, transfer, op, Kind::Stripe);
-        let segment = &mut self.segments[token.0];
+        let Some(wr_id) = self.segments.take() else { return false };
+        self.fill(wr_id, pe, hop, transfer, op, Kind::Stripe);
+        let segment = &mut self.segments[wr_id.0];
         match stripe {
             Stripe::Plain => {}
             Stripe::Counted(tag) => segment.set_counted(tag),
@@ -143,61 +143,61 @@ impl<P: Port> Core<P> {
         segment.stage = Stage::Ready;
         segment.is_stripe = true;
         self.stripes.used += 1;
-        self.add_load(token, now);
-        if let Some(stream) = self.streams.find_mut(pe) {
-            let segment = &mut self.segments[token.0];
+        self.add_load(wr_id, now);
+        if let Some(connection) = self.connections.find_mut(pe) {
+            let segment = &mut self.segments[wr_id.0];
             match of {
-                None => stream.begin_segment(segment),
-                Some(class) => stream.begin_part(segment, class),
+                None => connection.begin_segment(segment),
+                Some(class) => connection.begin_part(segment, class),
             }
         }
-        self.dispatch(token, hop.rail);
+        self.dispatch(wr_id, hop.rail);
         true
     }
 
     /// Counts a segment's bytes among those that its rail has ahead.
-    pub(crate) fn add_load(&mut self, token: Token, now: u64) {
+    pub(crate) fn add_load(&mut self, wr_id: WrId, now: u64) {
         let rails = self.rails.len();
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.segments[wr_id.0];
         let (rail, len) = (segment.rail, segment.transfer.len);
         segment.in_load = true;
         self.rails[rail.index()].counters.by_load += 1;
-        if let Some(stream) = self.streams.find_mut(segment.pe) {
-            stream.ahead(rails)[rail.index()] += len as u64;
+        if let Some(connection) = self.connections.find_mut(segment.pe) {
+            connection.ahead(rails)[rail.index()] += len as u64;
         }
         self.balance.give(rail, len, now);
     }
 
     /// As [`Core::add_load`], for the part of a fragment that leaves now.
-    pub(crate) fn add_fragment_load(&mut self, token: Token) {
+    pub(crate) fn add_fragment_load(&mut self, wr_id: WrId) {
         if self.balance.is_on() {
             let now = self.port.now();
-            self.add_load(token, now);
+            self.add_load(wr_id, now);
         }
     }
 
     /// As [`Core::take_load`], of a segment that ends or, if it is a part of a fragment, has ended. With a stripe
     /// ends the use of its room, too.
-    pub(crate) fn end_load(&mut self, token: Token, done: bool) {
-        if std::mem::take(&mut self.segments[token.0].is_stripe) {
+    pub(crate) fn end_load(&mut self, wr_id: WrId, done: bool) {
+        if std::mem::take(&mut self.segments[wr_id.0].is_stripe) {
             self.stripes.used -= 1;
             self.load_changed = true;
         }
-        self.take_load(token, done);
+        self.take_load(wr_id, done);
     }
 
     /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says whether
     /// the rail has moved them.
-    pub(crate) fn take_load(&mut self, token: Token, done: bool) {
-        let segment = &mut self.segments[token.0];
+    pub(crate) fn take_load(&mut self, wr_id: WrId, done: bool) {
+        let segment = &mut self.segments[wr_id.0];
         if !std::mem::take(&mut segment.in_load) {
             return;
         }
         let (rail, len) = (segment.rail, segment.transfer.len);
         self.load_changed = true;
         let rails = self.rails.len();
-        if let Some(stream) = self.streams.find_mut(segment.pe) {
-            stream.ahead(rails)[rail.index()] -= len as u64;
+        if let Some(connection) = self.connections.find_mut(segment.pe) {
+            connection.ahead(rails)[rail.index()] -= len as u64;
         }
         if done {
             let now = self.port.now();
@@ -208,10 +208,10 @@ impl<P: Port> Core<P> {
     }
 
     /// As [`Core::end_load`] of a segment that has completed, before it is known whether there is one.
-    pub(crate) fn end_load_completed(&mut self, token: Token) {
+    pub(crate) fn end_load_completed(&mut self, wr_id: WrId) {
         let posted = |segment: &Segment| segment.stage == Stage::Posted;
-        if self.segments.away(token).is_some_and(posted) {
-            self.end_load(token, true);
+        if self.segments.away(wr_id).is_some_and(posted) {
+            self.end_load(wr_id, true);
         }
     }
 }

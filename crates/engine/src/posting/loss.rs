@@ -3,24 +3,24 @@
 //! They wait here until [`crate::recovery::reissue`] posts them again. If one completes after all, in the
 //! meantime, it has ended, as always.
 
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::port::{Direction, Port};
 use crate::posting::Core;
 use crate::state::segment::waits::Waits;
 use crate::state::segment::{Kind, Stage};
 
 impl<P: Port> Core<P> {
-    /// A segment is lost sight of; `posted` if the fabric has taken it.
-    pub(crate) fn lose(&mut self, token: Token, posted: bool) {
+    /// A segment is in doubt; `posted` if the fabric has taken it.
+    pub(crate) fn lose(&mut self, wr_id: WrId, posted: bool) {
         // Its slot stays a stripe's until it ends; its rail is not waited for.
-        self.take_load(token, false);
+        self.take_load(wr_id, false);
         let stamp = self.watchdog.stamp();
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.segments[wr_id.0];
         let (pe, direction) = (segment.pe, segment.transfer.direction);
         let waits = match (posted, direction) {
             (false, _) => Waits::NONE,
-            (true, Direction::Read) => Waits::TOKEN,
-            (true, Direction::Write) => Waits::TOKEN.and(Waits::TARGET),
+            (true, Direction::Read) => Waits::FABRIC,
+            (true, Direction::Write) => Waits::FABRIC.and(Waits::TARGET),
         };
         segment.lose(waits);
         let is_new = matches!(segment.kind, Kind::Transfer | Kind::Stripe);
@@ -29,37 +29,37 @@ impl<P: Port> Core<P> {
             segment.no_message();
         }
         segment.born = stamp;
-        if let (true, Direction::Write, Some(stream)) =
-            (is_new, direction, self.streams.find_mut(pe))
+        if let (true, Direction::Write, Some(connection)) =
+            (is_new, direction, self.connections.find_mut(pe))
         {
-            stream.lost_writes += 1;
-            stream.fence();
+            connection.lost_writes += 1;
+            connection.fence();
         }
-        self.lost.push(token);
+        self.lost.push(wr_id);
         self.watchdog.hurry();
     }
 
-    /// The fabric does not have the token of a segment that was lost sight of.
-    pub(crate) fn token_is_back(&mut self, token: Token) {
-        let segment = &mut self.segments[token.0];
-        segment.set_waits(segment.waits().without(Waits::TOKEN));
+    /// The fabric does not have the work-request id of a segment that was in doubt.
+    pub(crate) fn wr_id_is_back(&mut self, wr_id: WrId) {
+        let segment = &mut self.segments[wr_id.0];
+        segment.set_waits(segment.waits().without(Waits::FABRIC));
     }
 
-    /// A segment that was lost sight of has completed: whether the fabric had its token. It counts as posted
+    /// A segment that was in doubt has completed: whether the fabric had its work-request id. It counts as posted
     /// then.
-    pub(crate) fn came_back(&mut self, token: Token) -> bool {
-        let segment = &mut self.segments[token.0];
-        let had = segment.waits().has(Waits::TOKEN);
+    pub(crate) fn came_back(&mut self, wr_id: WrId) -> bool {
+        let segment = &mut self.segments[wr_id.0];
+        let had = segment.waits().has(Waits::FABRIC);
         if had {
             segment.stage = Stage::Posted;
         }
         had
     }
 
-    /// A write that was lost sight of has ended.
+    /// A write that was in doubt has ended.
     pub(super) fn reissued_ended(&mut self, pe: Pe) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.lost_writes = stream.lost_writes.saturating_sub(1);
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.lost_writes = connection.lost_writes.saturating_sub(1);
         }
         self.watchdog.hurry();
     }

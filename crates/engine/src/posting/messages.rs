@@ -2,15 +2,15 @@
 
 use log::debug;
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Failure, Packet, PeerAddr, Port, PortError, Posted, Tail};
 use crate::posting::Core;
 use crate::posting::dispatch::Left;
 use crate::posting::failure::CONTROL;
+use crate::state::connection::Connection;
 use crate::state::messages::table::MessageTable;
 use crate::state::operation::OpId;
 use crate::state::segment::{Kind, NIL, Segment, Stage, WriteClass};
-use crate::state::stream::Stream;
 use crate::wire::message::{Body, Message};
 use crate::wire::seal::Seal;
 use crate::wire::window::Seq;
@@ -24,48 +24,49 @@ impl<P: Port> Core<P> {
     }
 
     /// Gives a message its number and hands it to the fabric.
-    pub(super) fn send_message(&mut self, token: Token, rail: RailId) -> Left {
+    pub(super) fn send_message(&mut self, wr_id: WrId, rail: RailId) -> Left {
         let mut rail = rail;
         if self.recovers {
-            match self.path_for_message(token, rail) {
+            match self.path_for_message(wr_id, rail) {
                 Ok(path) => rail = path,
                 Err(left) => return left,
             }
         }
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.segments[wr_id.0];
         let pe = segment.pe;
-        let (Some(slot), Some(stream)) = (segment.message(), self.streams.find_mut(pe)) else {
+        let (Some(slot), Some(connection)) = (segment.message(), self.connections.find_mut(pe))
+        else {
             return Left::NoRoom;
         };
-        let (holds, mark) = (!stream.held.is_empty(), stream.mark());
-        let link = stream.link();
-        if !link.has_room() {
+        let (holds, mark) = (!connection.held.is_empty(), connection.mark());
+        let channel = connection.channel();
+        if !channel.has_room() {
             return Left::NoWindow;
         }
-        let (seq, ack) = (link.next, link.ack());
-        let mark = if segment.behind_sent && link.has_sent_puts() { Some(seq) } else { mark };
+        let (seq, ack) = (channel.next, channel.ack());
+        let mark = if segment.behind_sent && channel.has_sent_puts() { Some(seq) } else { mark };
         let (packet, tail) = self.messages.parts_mut(slot);
         packet.number(seq, ack);
         packet.set_behind(behind(segment, seq, mark));
         let to = self.paths.get(pe, rail).to;
-        let token_of_message = MessageTable::token(slot, seq);
+        let wr_id_of_message = MessageTable::wr_id(slot, seq);
         let to = (pe, to);
-        match send_packet(&mut self.port, &self.seal, rail, to, token_of_message, packet, tail) {
+        match send_packet(&mut self.port, &self.seal, rail, to, wr_id_of_message, packet, tail) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
-                link.carried(ack);
+                channel.carried(ack);
                 segment.rail = rail;
                 segment.request = seq;
-                self.messages.sent(link, slot, seq, rail);
-                link.unsent -= 1;
-                link.take_number();
+                self.messages.sent(channel, slot, seq, rail);
+                channel.unsent -= 1;
+                channel.take_number();
                 if holds {
                     // Writes may be held until this message is acknowledged.
-                    link.want_ack();
+                    channel.want_ack();
                 }
                 self.queue_control(pe);
-                self.placed(token, seq);
+                self.placed(wr_id, seq);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -77,54 +78,54 @@ impl<P: Port> Core<P> {
     }
 
     /// A request has left: its target sees to its order from here on.
-    fn placed(&mut self, token: Token, seq: Seq) {
-        let segment = &mut self.segments[token.0];
+    fn placed(&mut self, wr_id: WrId, seq: Seq) {
+        let segment = &mut self.segments[wr_id.0];
         let Segment { pe, kind, direction, class, .. } = *segment;
-        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let Some(connection) = self.connections.find_mut(pe) else { return };
         let is_pull = kind == Kind::Staged && direction == Direction::Write;
-        let orders = stream.orders();
+        let orders = connection.orders();
         if orders && direction == Direction::Write && class != WriteClass::Word {
             segment.class = WriteClass::Word;
-            stream.place_put(class);
-            let link = stream.link();
-            link.last_put = seq;
-            link.pulls += u32::from(is_pull);
+            connection.place_put(class);
+            let channel = connection.channel();
+            channel.last_put = seq;
+            channel.pulls += u32::from(is_pull);
         }
         if direction == Direction::Read {
-            let link = stream.link();
-            link.apart = link.apart.wrapping_sub(1);
+            let channel = connection.channel();
+            channel.apart = channel.apart.wrapping_sub(1);
         }
         let op = OpId(segment.op());
         if orders && self.ops.departs(op) {
             segment.uncount();
             self.op_done(op.0);
         }
-        if self.streams.find(pe).is_some_and(Stream::is_waited_for) {
+        if self.connections.find(pe).is_some_and(Connection::is_waited_for) {
             self.release(pe);
         }
     }
 
     /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
-    fn path_for_message(&mut self, token: Token, rail: RailId) -> Result<RailId, Left> {
-        let pe = self.segments[token.0].pe;
-        let Some(stream) = self.streams.find(pe) else { return Ok(rail) };
+    fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
+        let pe = self.segments[wr_id.0].pe;
+        let Some(connection) = self.connections.find(pe) else { return Ok(rail) };
         // Some of it may be the data that the message tells of.
-        if stream.lost_writes != 0 {
+        if connection.lost_writes != 0 {
             return Err(Left::NoWindow);
         }
         // Nor before the keys that the peer is to read with.
-        let segment = &self.segments[token.0];
+        let segment = &self.segments[wr_id.0];
         let is_pull = segment.kind == Kind::Staged && segment.direction == Direction::Write;
-        if is_pull && stream.link.as_deref().is_some_and(|link| link.keys_due != 0) {
+        if is_pull && connection.channel.as_deref().is_some_and(|channel| channel.keys_due != 0) {
             return Err(Left::NoWindow);
         }
         if !self.paths.is_out(pe, rail) {
             return if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) };
         }
-        let mut hop = stream.next;
+        let mut hop = connection.next;
         for _ in 0..self.rails.len() {
             if !self.rails[hop.rail.index()].is_paused() {
-                self.segments[token.0].rail = hop.rail;
+                self.segments[wr_id.0].rail = hop.rail;
                 return Ok(hop.rail);
             }
             self.paths.advance(&mut hop);
@@ -135,21 +136,21 @@ impl<P: Port> Core<P> {
 
     /// The segment of a message that has left, as the fabric names it when it has failed; none if it was
     /// acknowledged.
-    pub(crate) fn sent_as(&self, token: Token) -> Option<Token> {
-        let (slot, segment) = self.messages.named_by(token)?;
-        let segment = Token(segment);
+    pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
+        let (slot, segment) = self.messages.named_by(wr_id)?;
+        let segment = WrId(segment);
         let sent = self.segments.away(segment).filter(|segment| segment.stage == Stage::Sent)?;
         (sent.message() == Some(slot)).then_some(segment)
     }
 
     /// A message has failed that had left.
     pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
-        let Failure { token, error, .. } = failure;
-        match token.filter(|token| *token != CONTROL) {
+        let Failure { wr_id, error, .. } = failure;
+        match wr_id.filter(|wr_id| *wr_id != CONTROL) {
             // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
             // peer's, which would wait for ever.
             None => self.fail_rail(rail, error),
-            Some(token) => match self.sent_as(token) {
+            Some(wr_id) => match self.sent_as(wr_id) {
                 Some(segment) => self.fail_segment(segment, error),
                 // The peer has it.
                 None => debug!(target: "TRANSPORT", "an acknowledged message over {rail}: {error}"),
@@ -158,71 +159,72 @@ impl<P: Port> Core<P> {
     }
 
     /// Whether a peer may have another message's slot.
-    pub(crate) fn has_message_share(&self, pe: Pe) -> bool {
-        let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
-        link.is_none_or(|link| link.has_share(&self.messages))
+    pub(crate) fn is_within_message_quota(&self, pe: Pe) -> bool {
+        let channel =
+            self.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        channel.is_none_or(|channel| channel.is_within_quota(&self.messages))
     }
 
     /// A message to a peer has a slot.
     pub(crate) fn count_unsent(&mut self, pe: Pe) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.link().unsent += 1;
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.channel().unsent += 1;
         }
     }
 
     /// Lets a message wait until the peer's window has room again.
     #[cold]
-    pub(super) fn wait_for_window(&mut self, token: Token) {
-        let pe = self.segments[token.0].pe;
-        self.segments[token.0].stage = Stage::Windowed;
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.link().waiting.push(&mut self.segments, token.0);
+    pub(super) fn wait_for_window(&mut self, wr_id: WrId) {
+        let pe = self.segments[wr_id.0].pe;
+        self.segments[wr_id.0].stage = Stage::Windowed;
+        if let Some(connection) = self.connections.find_mut(pe) {
+            connection.channel().waiting.push(&mut self.segments, wr_id.0);
         }
         self.want_ack(pe);
     }
 
     /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
     pub(crate) fn open_window(&mut self, pe: Pe) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        for _ in 0..link.room().min(link.waiting.len()) {
-            let Some(stream) = self.streams.find_mut(pe) else { return };
-            let Some(index) = stream.link().waiting.pop(&self.segments) else { return };
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        for _ in 0..channel.room().min(channel.waiting.len()) {
+            let Some(connection) = self.connections.find_mut(pe) else { return };
+            let Some(index) = connection.channel().waiting.pop(&self.segments) else { return };
             let rail = self.segments[index].rail;
-            self.queue(Token(index), rail);
+            self.queue(WrId(index), rail);
         }
     }
 
     /// Ends what an acknowledgement covers.
     pub(crate) fn acknowledged(&mut self, pe: Pe, ack: Seq) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if stream.link().next.is_before(ack) {
+        let Some(connection) = self.connections.find_mut(pe) else { return };
+        if connection.channel().next.is_before(ack) {
             let why = format!("it acknowledges {}, which was not sent", ack.0);
             return self.bad_message(pe, why);
         }
-        let received = &mut stream.link().ack_received;
+        let received = &mut connection.channel().ack_received;
         if received.is_before(ack) {
             *received = ack;
             self.watchdog.has_moved();
         }
-        while let Some(stream) = self.streams.find_mut(pe) {
+        while let Some(connection) = self.connections.find_mut(pe) {
             // Most are plain: they end here, and what waits for them is looked at once.
             let mut other = None;
-            while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
+            while let Some((slot, segment)) = self.messages.pop_acked(connection.channel(), ack) {
                 if let Some(class) = self.segments.finish_message(segment) {
                     self.messages.give(slot);
-                    stream.end_message(class);
+                    connection.end_message(class);
                 } else if segment != NIL {
                     other = Some((slot, segment));
                     break;
                 } else {
                     // What it was of has ended before, or it is an answer.
-                    let link = stream.link();
-                    self.messages.give_over(link, slot);
-                    link.apart = link.apart.wrapping_add(1);
+                    let channel = connection.channel();
+                    self.messages.give_over(channel, slot);
+                    channel.apart = channel.apart.wrapping_add(1);
                 }
             }
-            if stream.is_waited_for() {
+            if connection.is_waited_for() {
                 self.release(pe);
             }
             let Some((slot, segment)) = other else { break };
@@ -239,7 +241,7 @@ impl<P: Port> Core<P> {
                 }
                 _ => {
                     self.messages.give(slot);
-                    self.drop_segment(Token(segment));
+                    self.drop_segment(WrId(segment));
                 }
             }
         }
@@ -248,26 +250,29 @@ impl<P: Port> Core<P> {
 
     /// A message was acknowledged whose operation is under way still.
     fn set_apart(&mut self, pe: Pe) {
-        if let Some(link) = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut())
+        if let Some(channel) =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut())
         {
-            link.apart = link.apart.wrapping_add(1);
+            channel.apart = channel.apart.wrapping_add(1);
         }
     }
 
     /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
     pub(crate) fn want_ack(&mut self, pe: Pe) {
-        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-        if let Some(link) = link {
-            link.want_ack();
+        let channel =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        if let Some(channel) = channel {
+            channel.want_ack();
             self.queue_control(pe);
         }
     }
 
-    /// The same, of somebody who asks in each turn: once for each answer.
+    /// The same, of somebody who asks in each iteration: once for each answer.
     pub(crate) fn want_ack_in_turn(&mut self, pe: Pe) {
-        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-        if let Some(link) = link {
-            link.want_ack_in_turn();
+        let channel =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        if let Some(channel) = channel {
+            channel.want_ack_in_turn();
             self.queue_control(pe);
         }
     }
@@ -275,9 +280,10 @@ impl<P: Port> Core<P> {
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
     pub(crate) fn queue_control(&mut self, pe: Pe) {
-        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-        if let Some(link) = link {
-            if link.enters_control() {
+        let channel =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        if let Some(channel) = channel {
+            if channel.enters_control() {
                 self.control.push_back(pe);
             }
         }
@@ -294,11 +300,12 @@ impl<P: Port> Core<P> {
 
     #[cold]
     fn ask_first(&mut self, pe: Pe) {
-        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-        if let Some(link) = link {
-            self.messages.pop_unasked(link);
-            link.want_ack();
-            if link.enters_control() {
+        let channel =
+            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        if let Some(channel) = channel {
+            self.messages.pop_unasked(channel);
+            channel.want_ack();
+            if channel.enters_control() {
                 self.control.push_back(pe);
             }
         }
@@ -311,14 +318,14 @@ pub(crate) fn send_packet<P: Port>(
     seal: &Seal,
     rail: RailId,
     (pe, to): (Pe, PeerAddr),
-    token: Token,
+    wr_id: WrId,
     packet: &mut Packet,
     tail: Tail,
 ) -> Result<Posted, PortError> {
     let head = seal.close(pe, packet);
     let sent = match tail.len {
-        0 => port.send(rail, to, token, packet.bytes()),
-        _ => port.send_with_tail(rail, to, token, packet.bytes(), tail),
+        0 => port.send(rail, to, wr_id, packet.bytes()),
+        _ => port.send_with_tail(rail, to, wr_id, packet.bytes(), tail),
     };
     head.put_back(packet);
     sent

@@ -1,18 +1,18 @@
-//! The core of a lane: its rails, the segments on them, the streams to peers, and what posts, queues, holds,
+//! The core of a lane: its rails, the segments on them, the connections to peers, and what posts, queues, holds,
 //! completes and ends segments.
 //!
 //! Mechanisms (signals, striping, staging, recovery) stand above it and use it. What one of them has to see
-//! to is raised as an [`Event`], which the lane gives to it in the same turn; nothing here calls up.
+//! to is raised as an [`Event`], which the lane gives to it in the same iteration; nothing here calls up.
 //!
 //! # Why it cannot deadlock
 //! Posting never blocks and never recurses. A segment that cannot go out at once waits in its
 //! rail's queue, or for its peer where the fabric takes nothing for that one ([`blocked`]); a write behind a fence
-//! waits in its stream's held queue. Handling a completion
+//! waits in its connection's held queue. Handling a completion
 //! only moves segments between queues, it never posts. One loop does everything, in this order:
 //! poll completions, apply them, post from the rails' queues, and only then take new work. A
 //! segment waits for nothing but (a) room on its rail, which completions make, and (b) if held,
-//! older segments of its own stream, which already own a slot. So whatever the bounds are, the
-//! oldest segment of each stream can always move, and only the submitter is ever held back, in a
+//! older segments of its own connection, which already own a slot. So whatever the bounds are, the
+//! oldest segment of each connection can always move, and only the submitter is ever held back, in a
 //! call that keeps running the loop.
 
 pub(crate) mod blocked;
@@ -29,12 +29,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Port, PortError, RailLimits};
 use crate::posting::watchdog::Watchdog;
 use crate::rails::balance::{Balance, Spread};
 use crate::rails::paths::PathTable;
 use crate::rate_limit::RateLimit;
+use crate::state::connection::{Connection, Connections};
 use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::messages::table::MessageTable;
 use crate::state::messages::unnumbered::Unnumbered;
@@ -42,7 +43,6 @@ use crate::state::operation::OpTable;
 use crate::state::rail::Rail;
 use crate::state::regions::RegionCache;
 use crate::state::segment::table::SegmentTable;
-use crate::state::stream::{Stream, Streams};
 use crate::wire::cookie::Cookie;
 use crate::wire::marks::Marks;
 use crate::wire::seal::Seal;
@@ -57,7 +57,7 @@ pub(crate) struct Core<P: Port> {
     /// What segments of counted puts are known by.
     pub(crate) marks: Box<Marks>,
     pub(crate) segments: SegmentTable,
-    pub(crate) streams: Streams,
+    pub(crate) connections: Connections,
     pub(crate) rails: Box<[Rail<P::Fast>]>,
     pub(crate) paths: PathTable,
     pub(crate) regions: RegionCache,
@@ -68,7 +68,7 @@ pub(crate) struct Core<P: Port> {
     pub(crate) has_fast_path: bool,
     pub(crate) ops: OpTable,
     pub(crate) messages: MessageTable,
-    /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
+    /// Atomics that the fabric executes. Without, the peers do, asked by messages.
     pub(crate) atomics: Option<Box<FabricAtomics>>,
     /// How busy and how fast the rails are.
     pub(crate) balance: Box<Balance>,
@@ -101,33 +101,33 @@ pub(crate) struct Core<P: Port> {
     pub(crate) watchdog: Watchdog,
     /// The first failure of the lane.
     pub(crate) failure: Option<Box<EngineError>>,
-    /// Rails are looked after: what fails on one may go over another.
+    /// Rails are monitored: what fails on one may go over another.
     pub(crate) recovers: bool,
     /// What mechanisms have to see to, oldest first.
     pub(crate) events: VecDeque<Event>,
-    /// Peers that were given up, and for whose answers something may still wait.
+    /// Peers that were declared failed, and for whose answers something may still wait.
     pub(crate) given_up: Vec<Pe>,
     /// Of lines in the log that peers can bring about.
     pub(crate) lines: RateLimit,
-    /// Segments that were lost sight of and that recovery does not know of yet.
-    pub(crate) lost: Vec<Token>,
+    /// Segments that were in doubt and that recovery does not know of yet.
+    pub(crate) lost: Vec<WrId>,
     /// Peers some of whose requests may wait no longer for others of theirs.
     pub(crate) due: Vec<Pe>,
-    /// Segments in [`Strays`](crate::state::strays::Strays).
-    pub(crate) strays: u32,
+    /// Segments in [`Orphans`](crate::state::orphans::Orphans).
+    pub(crate) orphans: u32,
 }
 
 /// What a mechanism has to see to.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A segment that its mechanism moves has passed its fence.
-    Begins(Token),
+    Begins(WrId),
     /// A segment that its mechanism moves is not posted and will not be: it ends with
     /// [`Core::end_dropped`], after what it has was given back.
-    Dropped(Token),
+    Dropped(WrId),
     /// The fabric has refused or failed a segment, and recovery may send it another way. A message is in no
     /// queue; bytes are among [`Core::lost`].
-    Refused(Token, PortError),
+    Refused(WrId, PortError),
     /// The fabric has refused a message that belongs to no segment.
     PathFailed { pe: Pe, rail: RailId, error: PortError },
 }
@@ -135,9 +135,9 @@ pub(crate) enum Event {
 impl Event {
     /// The segment that it is about, which is in no queue.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn token(&self) -> Option<Token> {
+    pub(crate) fn wr_id(&self) -> Option<WrId> {
         match self {
-            Self::Begins(token) | Self::Dropped(token) | Self::Refused(token, _) => Some(*token),
+            Self::Begins(wr_id) | Self::Dropped(wr_id) | Self::Refused(wr_id, _) => Some(*wr_id),
             Self::PathFailed { .. } => None,
         }
     }
@@ -153,13 +153,13 @@ pub(crate) enum Tried {
 }
 
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
-/// turns, whoever else does in these, so that nobody gets every place. It is as if drawn: with turns that take turns, a caller
+/// iterations, whoever else does in these, so that nobody gets every place. It is as if drawn: with iterations that alternate, a caller
 /// whose own steps come at the same pace had each place that became free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Phase(u32);
 
 impl Phase {
-    /// Another turn.
+    /// Another iteration.
     pub(crate) fn advance(&mut self) {
         // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section 7.1); its upper bits are
         // the random ones.
@@ -196,14 +196,14 @@ impl Room {
     }
 }
 
-/// Most peers of a rail that are tried in vain in one turn.
+/// Most peers of a rail that are tried in vain in one iteration.
 pub(crate) const REFUSALS: usize = 8;
 
 /// How much more a peer may have under way than is left.
 const SHARE: u32 = 8;
 
 /// Whether a peer with so many of what is in use has less than its share of the room.
-fn is_share(mine: u32, used: u32, room: u32) -> bool {
+fn fits_quota(mine: u32, used: u32, room: u32) -> bool {
     mine <= 1 || mine < SHARE * room.saturating_sub(used)
 }
 
@@ -250,7 +250,7 @@ impl<P: Port> Core<P> {
             me,
             seal: Box::new(Seal::new(cookie, me)),
             marks: Box::new(Marks::new(cookie, me, paths.n_pes(), mark_bytes)),
-            segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
+            segments: SegmentTable::new(sizes.segments, |wr_id| port.context(wr_id)),
             messages: MessageTable::new(sizes.messages),
             atomics: None,
             balance: Box::new(balance),
@@ -262,7 +262,7 @@ impl<P: Port> Core<P> {
             control: VecDeque::with_capacity(64),
             answered: Vec::new(),
             unnumbered: VecDeque::with_capacity(64),
-            streams: Streams::new(me, paths.n_pes(), n_rails, fast_limit),
+            connections: Connections::new(me, paths.n_pes(), n_rails, fast_limit),
             has_fast_path,
             devices,
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
@@ -283,12 +283,12 @@ impl<P: Port> Core<P> {
             lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
             due: Vec::new(),
-            strays: 0,
+            orphans: 0,
             port,
         }
     }
 
-    /// Something for a mechanism to see to, in this turn.
+    /// Something for a mechanism to see to, in this iteration.
     #[cold]
     pub(crate) fn raise(&mut self, event: Event) {
         self.events.push_back(event);
@@ -311,28 +311,32 @@ impl<P: Port> Core<P> {
     /// Whether another transfer to a peer may be submitted. A peer has a share of the room: two, or several times as
     /// many under way as the rails have room for besides. So one that takes nothing does not fill the rails, and
     /// leaves some of their room to the next such peer as well.
-    pub(crate) fn has_share(&self, pe: Pe) -> bool {
-        let mine = |stream: &Stream| {
-            let link = stream.link.as_deref();
-            let messages = link.map_or(0, |link| link.unacknowledged() + link.unsent);
-            stream.all_under_way().saturating_sub(messages + u32::from(stream.parks()))
+    pub(crate) fn is_within_quota(&self, pe: Pe) -> bool {
+        let mine = |connection: &Connection| {
+            let channel = connection.channel.as_deref();
+            let messages = channel.map_or(0, |channel| channel.unacknowledged() + channel.unsent);
+            connection
+                .all_under_way()
+                .saturating_sub(messages + u32::from(connection.has_pending()))
         };
-        self.is_share(self.streams.find(pe).map_or(0, mine))
+        self.fits_quota(self.connections.find(pe).map_or(0, mine))
     }
 
     /// Whether a peer with so many transfers under way has less than its share.
-    pub(crate) fn is_share(&self, mine: u32) -> bool {
+    pub(crate) fn fits_quota(&self, mine: u32) -> bool {
         let used = self.transfers();
-        used < self.transfer_room && is_share(mine, used, self.in_flight_room)
+        used < self.transfer_room && fits_quota(mine, used, self.in_flight_room)
     }
 
     /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as
     /// for transfers.
-    pub(crate) fn has_atomic_share(&self, pe: Pe, rail: RailId) -> bool {
+    pub(crate) fn is_within_atomic_quota(&self, pe: Pe, rail: RailId) -> bool {
         let used = self.atomics.as_deref().map_or(0, FabricAtomics::used);
-        let under_way = |stream: &Stream| stream.all_under_way() - u32::from(stream.parks());
-        let mine = self.streams.find(pe).map_or(0, under_way);
-        is_share(mine, used, self.rails[rail.index()].depth)
+        let under_way = |connection: &Connection| {
+            connection.all_under_way() - u32::from(connection.has_pending())
+        };
+        let mine = self.connections.find(pe).map_or(0, under_way);
+        fits_quota(mine, used, self.rails[rail.index()].depth)
     }
 
     /// Whether another message, or another atomic of the fabric, may be submitted.
@@ -340,26 +344,28 @@ impl<P: Port> Core<P> {
         self.atomics.as_deref().map_or_else(|| self.messages.has_room(), FabricAtomics::has_room)
     }
 
-    /// The failure of the stream to a peer, if there was one.
+    /// The failure of the connection to a peer, if there was one.
     #[inline]
-    pub(crate) fn check_stream(&self, pe: Pe) -> Result<(), EngineError> {
-        self.streams.find(pe).map_or(Ok(()), Stream::check)
+    pub(crate) fn check_connection(&self, pe: Pe) -> Result<(), EngineError> {
+        self.connections.find(pe).map_or(Ok(()), Connection::check)
     }
 
     #[cold]
     pub(crate) fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
-        let n_pes = self.streams.n_pes();
+        let n_pes = self.connections.n_pes();
         if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
     }
 
-    /// The stream to a peer of the job, opened if need be, that has not failed.
-    pub(crate) fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
+    /// The connection to a peer of the job, opened if need be, that has not failed.
+    pub(crate) fn connection_to(&mut self, pe: Pe) -> Result<&mut Connection, EngineError> {
         self.check_pe(pe)?;
-        let n_pes = self.streams.n_pes();
-        let stream =
-            self.streams.open(pe, &mut self.paths).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
-        stream.check()?;
-        Ok(stream)
+        let n_pes = self.connections.n_pes();
+        let connection = self
+            .connections
+            .open(pe, &mut self.paths)
+            .ok_or(EngineError::NoSuchPe { pe, n_pes })?;
+        connection.check()?;
+        Ok(connection)
     }
 
     /// The rails, by name.

@@ -15,7 +15,7 @@ use crate::posting::completions::{Drain, Rare};
 use crate::rails::paths::{AtomicPath, Path};
 use crate::recovery::health::RailHealth;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
-use crate::state::messages::link::FETCHES;
+use crate::state::messages::reliable_channel::FETCHES;
 use crate::state::regions::RegionTable;
 use crate::state::segment::{Kind, Segment, Stage};
 use crate::wire::handle::HandleBytes;
@@ -81,7 +81,7 @@ impl Bed {
             max_segment: 1 << 20,
             depth,
             needs_desc: true,
-            remote_data: true,
+            immediate_data: true,
             longest_message: MAX_MESSAGE,
         };
         let config = LaneConfig {
@@ -128,9 +128,9 @@ impl Bed {
         self.lane.atomic(&atomic(&heaps, pe, op)).unwrap();
     }
 
-    /// Fetches as many words of a peer as it has places for, and another one, which is parked. Nothing arrives anywhere
+    /// Fetches as many words of a peer as it has places for, and another one, which is pending. Nothing arrives anywhere
     /// while that waits.
-    pub(crate) fn park(&mut self, pe: u32) {
+    pub(crate) fn enqueue_pending(&mut self, pe: u32) {
         let heaps = Arc::clone(&self.heaps);
         let result = Some(ResultPlace { addr: heaps[0].0 as usize, flag: None });
         let fetch = AtomicRequest { result, ..atomic(&heaps, pe, AtomicOp::FetchInc) };
@@ -138,7 +138,7 @@ impl Bed {
         peers.clone().for_each(|pe| self.fabric.stall(pe));
         (0..=FETCHES).for_each(|_| self.lane.atomic(&fetch).unwrap());
         peers.for_each(|pe| self.fabric.resume(pe));
-        assert_eq!(self.lane.parked(Pe(pe)), 1);
+        assert_eq!(self.lane.pending(Pe(pe)), 1);
     }
 
     /// Lets all that is under way arrive, and then complete.
@@ -156,13 +156,13 @@ impl Bed {
         self.lane.core.withholds = false;
     }
 
-    pub(crate) fn token(&self, so: impl FnMut(&Segment) -> bool) -> Token {
-        *self.lane.core.segments.tokens(so).last().unwrap()
+    pub(crate) fn wr_id(&self, so: impl FnMut(&Segment) -> bool) -> WrId {
+        *self.lane.core.segments.wr_ids(so).last().unwrap()
     }
 
-    /// The token of an operation to this PE.
-    pub(crate) fn to(&self, pe: u32) -> Token {
-        self.token(|segment| segment.pe == Pe(pe))
+    /// The work-request id of an operation to this PE.
+    pub(crate) fn to(&self, pe: u32) -> WrId {
+        self.wr_id(|segment| segment.pe == Pe(pe))
     }
 
     fn rail(&self) -> &Rail<()> {
@@ -189,7 +189,7 @@ pub(crate) fn limits(depths: &[u32]) -> Vec<RailLimits> {
         max_segment: 1 << 20,
         depth: *depth,
         needs_desc: false,
-        remote_data: false,
+        immediate_data: false,
         longest_message: MAX_MESSAGE,
     };
     depths.iter().map(rail).collect()
@@ -203,9 +203,9 @@ pub(crate) fn lost() -> PortError {
     PortError { call: "fi_write", code: 5, text: String::from("lost") }
 }
 
-/// Whoever else comes first in a turn, and at whatever pace turns are counted: of two who want a place each gets it about as often.
+/// Whoever else comes first in an iteration, and at whatever pace iterations are counted: of two who want a place each gets it about as often.
 #[test]
-fn each_comes_first_in_half_of_the_turns_of_the_other() {
+fn each_comes_first_in_half_of_the_iterations_of_the_other() {
     for pace in 1..=32 {
         let mut phase = Phase(0);
         let mut times = [0; 4];
@@ -221,7 +221,7 @@ fn each_comes_first_in_half_of_the_turns_of_the_other() {
 #[test]
 fn a_peer_has_two_or_less_than_eight_times_what_is_left() {
     for (used, shares) in [(0, 128), (14, 16), (15, 8), (16, 2), (20, 2)] {
-        let most = (0..200).find(|mine| !is_share(*mine, used, 16));
+        let most = (0..200).find(|mine| !fits_quota(*mine, used, 16));
         assert_eq!(most, Some(shares), "{used}");
     }
 }
@@ -232,10 +232,10 @@ fn there_is_room_for_less_than_the_most() {
     assert_eq!([0, 2, 3, 4].map(left), [true, true, false, false]);
 }
 
-/// A fabric that has no room is asked for no more than eight peers in a turn: of those in a queue, and of those that wait by
+/// A fabric that has no room is asked for no more than eight peers in an iteration: of those in a queue, and of those that wait by
 /// themselves. All that waits is counted, and leaves when there is room.
 #[test]
-fn a_turn_asks_for_room_for_eight_peers() {
+fn an_iteration_asks_for_room_for_eight_peers() {
     let mut bed = Bed::new(Setup { n_pes: 22, depth: 64, ..PLAIN });
     (1..=20).for_each(|pe| bed.fabric.refuse(Pe(pe), true));
     bed.withheld(|bed| (1..=20).for_each(|pe| bed.put(pe)));
@@ -285,8 +285,8 @@ fn a_peer_of_which_all_was_taken_is_blocked_no_more() {
         bed.fabric.refuse(Pe(pe), true);
         bed.put(pe);
     }
-    let token = bed.to(1);
-    assert_eq!(bed.lane.core.unblock(Pe(1), RAIL), Some(token.0));
+    let wr_id = bed.to(1);
+    assert_eq!(bed.lane.core.unblock(Pe(1), RAIL), Some(wr_id.0));
     assert_eq!(bed.lane.core.unblock(Pe(1), RAIL), None);
     let blocked: Vec<Pe> = bed.rail().blocked.iter().map(|(pe, _)| pe).collect();
     assert_eq!((blocked, bed.lane.core.ready), (vec![Pe(2)], 1));
@@ -308,14 +308,14 @@ fn sixteen_puts_share_a_doorbell_if_there_is_room_for_them() {
 fn what_a_failed_burst_owes_is_rung_with_the_next_put() {
     let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
     bed.fabric.fail_calls(PortCall::Post, 3, 1);
-    let mut turn = |what: fn(&mut Bed)| {
+    let mut iterate = |what: fn(&mut Bed)| {
         bed.withheld(what);
         bed.lane.core.post_ready();
         (bed.fabric.doorbells(), bed.rail().unrung)
     };
-    assert_eq!(turn(|bed| (0..5).for_each(|_| bed.put(1))), (0, 3));
-    assert_eq!(turn(|bed| bed.atomic(2, AtomicOp::Inc)), (0, 3));
-    assert_eq!(turn(|bed| (0..2).for_each(|_| bed.put(2))), (2, 0));
+    assert_eq!(iterate(|bed| (0..5).for_each(|_| bed.put(1))), (0, 3));
+    assert_eq!(iterate(|bed| bed.atomic(2, AtomicOp::Inc)), (0, 3));
+    assert_eq!(iterate(|bed| (0..2).for_each(|_| bed.put(2))), (2, 0));
 }
 
 /// Completions of the same kind and peer are taken at a stretch.
@@ -324,7 +324,7 @@ fn a_run_of_completions_ends_where_another_peer_begins() {
     let mut bed = Bed::new(PLAIN);
     [1, 1, 1, 1, 2, 2].into_iter().for_each(|pe| bed.put(pe));
     let (core, mut rare) = (&mut bed.lane.core, Rare::EMPTY);
-    let mut drain = Drain::new(&mut core.segments, &mut core.streams, &mut rare);
+    let mut drain = Drain::new(&mut core.segments, &mut core.connections, &mut rare);
     assert_eq!(drain.take_alike(0..6), 0, "there was none before");
     assert!(drain.take(0) && !drain.take(usize::MAX));
     assert_eq!(drain.take_alike(1..6), 3);
@@ -334,8 +334,8 @@ fn a_run_of_completions_ends_where_another_peer_begins() {
     assert!(rare.pop().is_none() && core.segments.used() == 0);
 }
 
-/// What a fence has held, and a signal behind puts, leave in the turn in which they may, by their own rail, though rails are
-/// looked after: no path has failed.
+/// What a fence has held, and a signal behind puts, leave in the iteration in which they may, by their own rail, though rails are
+/// monitored: no path has failed.
 #[test]
 fn what_was_held_leaves_at_once_by_its_own_rail() {
     for signals in [false, true] {
@@ -354,7 +354,7 @@ fn what_was_held_leaves_at_once_by_its_own_rail() {
             |bed: &Bed, what: fn(&Rail<()>) -> u64| bed.lane.core.rails.iter().map(what).sum();
         let completed = |bed: &Bed| -> u64 { sum(bed, |rail| rail.counters().completed) };
         for _ in 0..1000 {
-            bed.lane.turn();
+            bed.lane.iterate();
             if completed(&bed) != 0 {
                 break;
             }
@@ -367,7 +367,7 @@ fn what_was_held_leaves_at_once_by_its_own_rail() {
     }
 }
 
-/// A signal whose data has ended is no more, if its peer was given up meanwhile: it does not wait for its rail.
+/// A signal whose data has ended is no more, if its peer was declared failed meanwhile: it does not wait for its rail.
 #[test]
 fn a_chained_signal_to_a_peer_that_was_given_up_ends() {
     let mut bed = Bed::new(Setup { signals: SignalEngine::Chained, ..PLAIN });
@@ -375,11 +375,11 @@ fn a_chained_signal_to_a_peer_that_was_given_up_ends() {
     let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
     let part = Request { len: 2048, ..request(&heaps, Direction::Write, 1) };
     bed.lane.put_signal(&PutSignalRequest { parts: &[part], signal }).unwrap();
-    let token = bed.token(|segment| segment.stage == Stage::Chained);
+    let wr_id = bed.wr_id(|segment| segment.stage == Stage::Chained);
     let core = &mut bed.lane.core;
-    core.streams.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
-    core.unchain(token);
-    assert_eq!((core.segments[token.0].stage, core.ready), (Stage::Free, 0));
+    core.connections.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
+    core.unchain(wr_id);
+    assert_eq!((core.segments[wr_id.0].stage, core.ready), (Stage::Free, 0));
 }
 
 /// Rails that are about to be closed are given nothing, while there are others to the peer.
@@ -431,38 +431,42 @@ fn a_request_is_checked_before_its_turn() {
 }
 
 #[test]
-fn nobody_has_a_share_of_room_that_is_used_up() {
+fn nobody_has_a_quota_of_room_that_is_used_up() {
     // Transfers: twice the depth, of so many peers.
     let mut bed = Bed::new(Setup { n_pes: 10, depth: 4, ..PLAIN });
     (1..=7).for_each(|pe| bed.put(pe));
-    assert!(bed.lane.core.has_share(Pe(9)));
+    assert!(bed.lane.core.is_within_quota(Pe(9)));
     bed.put(8);
-    assert!(!bed.lane.core.has_share(Pe(9)) && !bed.lane.has_room());
+    assert!(!bed.lane.core.is_within_quota(Pe(9)) && !bed.lane.has_room());
 
     // Messages: a peer that has some, and one that has none.
     let mut bed = Bed::new(PLAIN);
-    bed.lane.core.stream_to(Pe(1)).unwrap();
+    bed.lane.core.connection_to(Pe(1)).unwrap();
     (0..3).for_each(|_| bed.lane.core.count_unsent(Pe(1)));
     let rooms = |bed: &Bed| {
         let core = &bed.lane.core;
-        (bed.lane.has_room(), core.has_message_share(Pe(1)), core.has_message_share(Pe(2)))
+        (
+            bed.lane.has_room(),
+            core.is_within_message_quota(Pe(1)),
+            core.is_within_message_quota(Pe(2)),
+        )
     };
     assert_eq!(rooms(&bed), (true, true, true));
     while bed.lane.core.messages.take(0).is_some() {}
     assert_eq!(rooms(&bed), (false, false, true));
 
-    // Atomics of the fabric: two, however full the rail is. What is parked is none of them.
+    // Atomics of the fabric: two, however full the rail is. What is pending is none of them.
     let mut bed = Bed::new(Setup { depth: 1, native: true, ..PLAIN });
     bed.atomic(1, AtomicOp::Inc);
-    bed.lane.core.streams.find_mut(Pe(1)).unwrap().set_parks(true);
-    assert!(bed.lane.core.has_atomic_share(Pe(1), RAIL));
-    bed.lane.core.streams.find_mut(Pe(1)).unwrap().set_parks(false);
+    bed.lane.core.connections.find_mut(Pe(1)).unwrap().set_pending(true);
+    assert!(bed.lane.core.is_within_atomic_quota(Pe(1), RAIL));
+    bed.lane.core.connections.find_mut(Pe(1)).unwrap().set_pending(false);
     bed.atomic(1, AtomicOp::Inc);
-    assert!(!bed.lane.core.has_atomic_share(Pe(1), RAIL));
+    assert!(!bed.lane.core.is_within_atomic_quota(Pe(1), RAIL));
 }
 
-/// Where rails are looked after, what the fabric fails waits for recovery: bytes among those that were lost sight of,
-/// messages not. But not if their peer was given up.
+/// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were in doubt,
+/// messages not. But not if their peer was declared failed.
 #[test]
 fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
     enum What {
@@ -482,14 +486,14 @@ fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
             What::Message => bed.atomic(1, AtomicOp::Inc),
             What::Bytes | What::Fragment => bed.put(1),
         }
-        let (token, core) = (bed.to(1), &mut bed.lane.core);
+        let (wr_id, core) = (bed.to(1), &mut bed.lane.core);
         if let What::Fragment = what {
-            core.segments[token.0].kind = Kind::Staged;
+            core.segments[wr_id.0].kind = Kind::Staged;
         }
         if given_up {
-            core.streams.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
+            core.connections.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
         }
-        core.fail_segment(token, lost());
+        core.fail_segment(wr_id, lost());
         let waits = core.events.iter().any(|event| matches!(event, Event::Refused(..)));
         assert_eq!(waits, !given_up);
         let is_message = matches!(what, What::Message);
@@ -497,25 +501,25 @@ fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
     }
 }
 
-/// What the fabric may still do for a peer that was given up, and for no other, keeps the memory of this process.
+/// What the fabric may still do for a peer that was declared failed, and for no other, keeps the memory of this process.
 #[test]
-fn strays_are_what_the_fabric_has_for_a_peer_that_was_given_up() {
+fn orphans_are_what_the_fabric_has_for_a_peer_that_was_given_up() {
     let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
     [1, 1, 1, 2, 1].into_iter().for_each(|pe| bed.put(pe));
     let core = &mut bed.lane.core;
-    // Of those that were lost sight of the fabric has one, and not the other.
-    let all = core.segments.tokens(|segment| segment.pe == Pe(1));
+    // Of those that were in doubt the fabric has one, and not the other.
+    let all = core.segments.wr_ids(|segment| segment.pe == Pe(1));
     core.lose(all[0], true);
     core.lose(all[1], true);
     assert!(core.came_back(all[1]) && core.segments[all[1].0].stage == Stage::Posted);
     core.segments[all[1].0].stage = Stage::Lost;
-    core.token_is_back(all[1]);
+    core.wr_id_is_back(all[1]);
     assert!(!core.came_back(all[1]) && core.segments[all[1].0].stage == Stage::Lost);
-    core.fail_stream(Pe(1), failed(1));
-    assert_eq!(core.strays, 3);
-    core.is_no_stray(all[0]);
-    core.is_no_stray(all[1]);
-    assert_eq!(core.strays, 2);
+    core.fail_connection(Pe(1), failed(1));
+    assert_eq!(core.orphans, 3);
+    core.is_no_orphan(all[0]);
+    core.is_no_orphan(all[1]);
+    assert_eq!(core.orphans, 2);
 }
 
 /// What a request says that it comes behind, when it leaves: a signal behind the puts that have left as messages, if any
@@ -530,9 +534,9 @@ fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
         }
         bed.lane.atomic(&atomic(&heaps, 1, op)).unwrap();
         let core = &mut bed.lane.core;
-        let link = core.streams.find_mut(Pe(1)).unwrap().link();
-        assert_eq!((link.has_sent_puts(), link.pulls), (puts, 0));
-        let packet = core.messages.packet_mut(link.newest);
+        let channel = core.connections.find_mut(Pe(1)).unwrap().channel();
+        assert_eq!((channel.has_sent_puts(), channel.pulls), (puts, 0));
+        let packet = core.messages.packet_mut(channel.newest);
         u16::from_le_bytes([packet.bytes()[22], packet.bytes()[23]])
     };
     assert_eq!(behind(false, AtomicOp::SignalSet), 0);

@@ -8,25 +8,25 @@ use log::warn;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::{Direction, Port};
+use crate::state::connection::Connections;
 use crate::state::rail::Rail;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Segment, Stage};
-use crate::state::stream::Streams;
 
-/// Most turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
-/// so this makes it less than one per turn. Where turns take long it is read after fewer of them.
+/// Most progress iterations between two looks at the clock. Reading the clock costs tens of nanoseconds,
+/// so this makes it less than one per iteration. Where iterations take long it is read after fewer of them.
 const TURNS: u32 = 256;
 
-/// As so many turns counts one that has given up the core: it may have it back as soon as microseconds, or as late as
-/// tens of milliseconds later, however long the turns before it took.
+/// As so many iterations counts one that has given up the core: it may have it back as soon as microseconds, or as late as
+/// tens of milliseconds later, however long the iterations before it took.
 const GIVEN_UP: u32 = 16;
 
-/// Least time between two looks at all streams, in nanoseconds.
+/// Least time between two looks at all connections, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
 /// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
 /// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no chance to complete it
-/// meanwhile. Well above [`PERIOD`], in which the clock is read twice while the lane is turned.
+/// meanwhile. Well above [`PERIOD`], in which the clock is read twice while the lane is run.
 const MAX_GAP: u64 = 5_000_000_000;
 
 /// Nor does it count for more than this part of the deadline, or one such gap would be all of a short one.
@@ -35,7 +35,7 @@ const GAPS: u64 = 2;
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
 
-/// Most streams that are reported at a time.
+/// Most connections that are reported at a time.
 const REPORTS: u32 = 16;
 
 /// Of these, how many are followed by what every rail is about.
@@ -56,23 +56,23 @@ pub struct Watchdog {
     fail_after: Option<u64>,
     /// Most time between two looks that counts.
     most: u64,
-    /// Turns until the clock is read.
-    turns: u32,
+    /// Iterations until the clock is read.
+    iterations: u32,
     /// After how many it is read at present: as many as take less than half of [`PERIOD`].
     every: u32,
     /// When it was read.
     read: u64,
-    /// When the streams were last looked at.
+    /// When the connections were last looked at.
     looked: u64,
     /// Time counted as waiting, up to `looked`.
     counted: u64,
     /// The same in units of 2^[`STAMP_SHIFT`] nanoseconds.
     stamp: u32,
-    /// Whether some stream has been warned of and not been cleared.
+    /// Whether some connection has been warned of and not been cleared.
     has_warned: bool,
     /// Looks so far, modulo 2^32.
     looks: u32,
-    /// Whether a segment of any stream has ended since the last look, and when that was so last.
+    /// Whether a segment of any connection has ended since the last look, and when that was so last.
     has_moved: bool,
     moved: u32,
     /// The peers for which something was under way at the last look.
@@ -90,7 +90,7 @@ impl Watchdog {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
             most: share.clamp(PERIOD, MAX_GAP),
-            turns: 1,
+            iterations: 1,
             every: 1,
             read: 0,
             looked: 0,
@@ -110,9 +110,9 @@ impl Watchdog {
         self.has_moved = true;
     }
 
-    /// The next turn is due.
+    /// The next iteration is due.
     pub(crate) fn hurry(&mut self) {
-        self.turns = 1;
+        self.iterations = 1;
     }
 
     /// A time in the units of stamps, at least two of them: one may be over as soon as it has begun.
@@ -121,24 +121,24 @@ impl Watchdog {
         units.clamp(1, 1 << 24) as u32 + 1
     }
 
-    /// Counts a turn; whether it is time to look at the clock.
+    /// Counts an iteration; whether it is time to look at the clock.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
-        self.turns -= 1;
-        if self.turns != 0 {
+        self.iterations -= 1;
+        if self.iterations != 0 {
             return false;
         }
-        self.turns = self.every;
+        self.iterations = self.every;
         true
     }
 
-    /// The turn that was counted last has given up the core.
+    /// The iteration that was counted last has given up the core.
     #[inline]
     pub(crate) fn count_given_up(&mut self) {
-        self.turns = self.turns.saturating_sub(GIVEN_UP - 1).max(1);
+        self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
     }
 
-    /// Takes in how long the turns have taken since the clock was last read. Were it read too seldom, time that does not count
+    /// Takes in how long the iterations have taken since the clock was last read. Were it read too seldom, time that does not count
     /// ([`MAX_GAP`]) would pass for each bit of what does.
     fn pace(&mut self, now: u64) {
         let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
@@ -151,13 +151,13 @@ impl Watchdog {
             self.every
         };
         // Unless there is a hurry.
-        if self.turns == self.every {
-            self.turns = wanted;
+        if self.iterations == self.every {
+            self.iterations = wanted;
         }
         self.every = wanted;
     }
 
-    /// Whether it is time to look at the streams, and at the rails: also where no wait is ever reported or given up.
+    /// Whether it is time to look at the connections, and at the rails: also where no wait is ever reported or given up.
     pub(crate) fn starts(&mut self, now: u64) -> bool {
         self.pace(now);
         let gap = now.saturating_sub(self.looked);
@@ -191,13 +191,13 @@ impl Watchdog {
         self.stamp
     }
 
-    /// Looks at all segments under way; gives the streams whose time is up, with the error.
+    /// Looks at all segments under way; gives the connections whose time is up, with the error.
     ///
-    /// `staged` is when staging has last moved, `parking` the peers for which operations are parked. It walks through the segments in
-    /// use and these, four times a second and only while the lane is turned; streams for which nothing is under way cost nothing.
+    /// `staged` is when staging has last moved, `parking` the peers for which operations are pending. It walks through the segments in
+    /// use and these, four times a second and only while the lane is run; connections for which nothing is under way cost nothing.
     pub(crate) fn look<P: Port>(
         &mut self,
-        streams: &mut Streams,
+        connections: &mut Connections,
         segments: &SegmentTable,
         port: &P,
         rails: &[Rail<P::Fast>],
@@ -208,33 +208,35 @@ impl Watchdog {
         let look = (self.looks, self.stamp);
         self.busy.clear();
         for pe in segments.in_use().map(|segment| segment.pe).chain(parking) {
-            let Some(stream) = streams.find_mut(pe) else { continue };
-            let (ended, waits) = (stream.ended(), !stream.is_quiet());
-            if stream.watch.look(ended, waits, look) {
+            let Some(connection) = connections.find_mut(pe) else { continue };
+            let (ended, waits) = (connection.ended(), !connection.is_quiet());
+            if connection.watch.look(ended, waits, look) {
                 self.busy.push(pe);
             }
         }
         if std::mem::take(&mut self.has_moved) {
             self.moved = self.stamp;
         }
-        // What counts is the time without movement: of the segment's stream once the segment is
-        // posted, of its rail while it waits there. Many segments over a slow link each take long,
+        // What counts is the time without movement: of the segment's connection once the segment is
+        // posted, of its rail while it waits there. Many segments over a slow channel each take long,
         // but something moves all the time.
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => {
                     let rail = &rails[segment.rail.index()];
                     // It waits for its peer, whatever else the rail moves.
-                    match streams.find(segment.pe).filter(|_| rail.blocked.has(segment.pe)) {
-                        Some(stream) => stream.watch.since,
+                    match connections.find(segment.pe).filter(|_| rail.blocked.has(segment.pe)) {
+                        Some(connection) => connection.watch.since,
                         None => rail.moved,
                     }
                 }
                 Stage::Pooled => rails.iter().map(|rail| rail.moved).max().unwrap_or(0),
                 Stage::Staged => {
-                    streams.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
+                    connections.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
                 }
-                _ => streams.find(segment.pe).map_or(self.stamp, |stream| stream.watch.since),
+                _ => connections
+                    .find(segment.pe)
+                    .map_or(self.stamp, |connection| connection.watch.since),
             };
             u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
         };
@@ -252,34 +254,34 @@ impl Watchdog {
         };
         let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
         let moved = rails.iter().map(|rail| rail.moved).fold(self.moved.max(staged), u32::max);
-        let mut failed = self.without_movement(streams, moved);
+        let mut failed = self.without_movement(connections, moved);
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
-                streams.for_each(|stream| stream.watch.warned = 0);
+                connections.for_each(|connection| connection.watch.warned = 0);
             }
             return failed;
         }
-        // One report per stream, of its oldest segment.
+        // One report per connection, of its oldest segment.
         oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
         oldest.dedup_by_key(|(_, segment)| segment.pe);
         let mut said = 0;
         for (waited, segment) in oldest {
-            let Some(stream) = streams.find_mut(segment.pe) else { continue };
-            if stream.error.is_some() || failed.iter().any(|(pe, _)| *pe == segment.pe) {
+            let Some(connection) = connections.find_mut(segment.pe) else { continue };
+            if connection.error.is_some() || failed.iter().any(|(pe, _)| *pe == segment.pe) {
                 continue;
             }
             let fails = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after
-                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.watch.warned));
+                .is_some_and(|limit| waited / limit.max(1) > u64::from(connection.watch.warned));
             if !fails && !warns {
                 continue;
             }
-            stream.watch.warned += 1;
+            connection.watch.warned += 1;
             self.has_warned = true;
             let report = EngineError::Timeout {
                 what: segment.what(),
-                pe: stream.pe,
+                pe: connection.pe,
                 len: segment.transfer.len,
                 rail: segment.rail,
                 rail_name: port.rail_name(segment.rail).to_owned(),
@@ -294,9 +296,10 @@ impl Watchdog {
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
                     Stage::Held | Stage::Chained | Stage::BehindPuts | Stage::Free => "not sent",
                 },
-                writes: stream.outstanding(Direction::Write),
-                // What is parked counts as one.
-                reads: stream.outstanding(Direction::Read) - u32::from(stream.parks()),
+                writes: connection.outstanding(Direction::Write),
+                // What is pending counts as one.
+                reads: connection.outstanding(Direction::Read)
+                    - u32::from(connection.has_pending()),
             };
             if fails {
                 failed.push((segment.pe, report));
@@ -308,7 +311,7 @@ impl Watchdog {
             }
             said += 1;
             warn!(target: "TRANSPORT", "{report}");
-            if stream.watch.warned > 1 && said <= DUMPS {
+            if connection.watch.warned > 1 && said <= DUMPS {
                 dump(port, rails);
             }
             if said == REPORTS {
@@ -320,27 +323,28 @@ impl Watchdog {
 }
 
 impl Watchdog {
-    /// Streams that are not quiet, in a lane in which nothing has moved since `moved`. What waits for others, or is parked
+    /// Connections that are not quiet, in a lane in which nothing has moved since `moved`. What waits for others, or is pending
     /// until there is room, has no time of its own: it leans on that of those that it waits for. Should they have none
-    /// either, as what the fabric still has for a peer that was given up, nobody would ever be told. So such a stream is
+    /// either, as what the fabric still has for a peer that was given up, nobody would ever be told. So such a connection is
     /// given up as well, after twice the time that others have.
     #[cold]
-    fn without_movement(&self, streams: &Streams, moved: u32) -> Vec<(Pe, EngineError)> {
+    fn without_movement(&self, connections: &Connections, moved: u32) -> Vec<(Pe, EngineError)> {
         let mut failed = Vec::new();
         let Some(limit) = self.fail_after else { return failed };
         let stamp = self.stamp;
-        for stream in self.busy.iter().filter_map(|pe| streams.find(*pe)) {
-            let waited = u64::from(stamp - stream.watch.since.max(moved)) << STAMP_SHIFT;
-            let waits = !stream.is_quiet() && stream.error.is_none();
+        for connection in self.busy.iter().filter_map(|pe| connections.find(*pe)) {
+            let waited = u64::from(stamp - connection.watch.since.max(moved)) << STAMP_SHIFT;
+            let waits = !connection.is_quiet() && connection.error.is_none();
             if waits && waited >= limit.saturating_mul(2) {
                 let error = EngineError::Stuck {
-                    pe: stream.pe,
+                    pe: connection.pe,
                     seconds: waited / 1_000_000_000,
-                    writes: stream.outstanding(Direction::Write),
-                    // What is parked counts as one.
-                    reads: stream.outstanding(Direction::Read) - u32::from(stream.parks()),
+                    writes: connection.outstanding(Direction::Write),
+                    // What is pending counts as one.
+                    reads: connection.outstanding(Direction::Read)
+                        - u32::from(connection.has_pending()),
                 };
-                failed.push((stream.pe, error));
+                failed.push((connection.pe, error));
             }
         }
         failed
@@ -372,21 +376,21 @@ mod tests {
     use crate::posting::Core;
     use crate::posting::tests::{Bed, PLAIN, Setup, failed};
 
-    /// Turns until the clock is read, at which so much time has passed.
-    fn turns(watchdog: &mut Watchdog, now: &mut u64, turn: u64) -> u64 {
-        let mut turns = 1;
+    /// Iterations until the clock is read, at which so much time has passed.
+    fn iterations(watchdog: &mut Watchdog, now: &mut u64, iteration: u64) -> u64 {
+        let mut iterations = 1;
         while !watchdog.is_due() {
-            turns += 1;
+            iterations += 1;
         }
-        *now += turns * turn;
+        *now += iterations * iteration;
         watchdog.starts(*now);
-        turns
+        iterations
     }
 
     #[test]
-    fn the_clock_is_read_once_in_so_many_turns_or_at_once_in_a_hurry() {
+    fn the_clock_is_read_once_in_so_many_iterations_or_at_once_in_a_hurry() {
         let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
-        let read: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
+        let read: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
         // After the first, and then ever less often.
         assert_eq!(read[..4], [1, 2, 4, 8]);
         assert_eq!(read[8..], [u64::from(TURNS); 4]);
@@ -395,32 +399,35 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_read_twice_in_a_period_however_long_turns_take() {
-        for turn in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
+    fn the_clock_is_read_twice_in_a_period_however_long_iterations_take() {
+        for iteration in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
             let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
             for _ in 0..20 {
-                assert!(turns(&mut watchdog, &mut now, turn) * turn <= PERIOD / 2, "{turn} ns");
+                assert!(
+                    iterations(&mut watchdog, &mut now, iteration) * iteration <= PERIOD / 2,
+                    "{iteration} ns"
+                );
             }
         }
-        // Turns that were short have become long: one gap, and no other.
+        // Iterations that were short have become long: one gap, and no other.
         let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
         for _ in 0..20 {
-            turns(&mut watchdog, &mut now, 1000);
+            iterations(&mut watchdog, &mut now, 1000);
         }
-        let mut slow = || turns(&mut watchdog, &mut now, 20_000_000);
+        let mut slow = || iterations(&mut watchdog, &mut now, 20_000_000);
         assert_eq!((slow(), slow()), (u64::from(TURNS), 6));
         assert!((0..20).all(|_| slow() <= 6));
         // And short again.
-        let short: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
+        let short: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
         assert_eq!(short[11], u64::from(TURNS));
     }
 
     /// Who waits on a machine that is busy all of a sudden does not learn of it after [`TURNS`] waits.
     #[test]
-    fn a_turn_that_has_given_up_the_core_counts_as_many() {
+    fn an_iteration_that_has_given_up_the_core_counts_as_many() {
         let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
         for _ in 0..20 {
-            turns(&mut watchdog, &mut now, 1000);
+            iterations(&mut watchdog, &mut now, 1000);
         }
         let mut count = 0;
         while !watchdog.is_due() {
@@ -431,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_looked_at_four_times_a_second_whatever_the_limits() {
+    fn connections_are_looked_at_four_times_a_second_whatever_the_limits() {
         let second = Some(Duration::from_secs(1));
         for (warn, fail) in [(None, None), (second, None), (None, second)] {
             let mut watchdog = Watchdog::new(warn, fail);
@@ -448,15 +455,15 @@ mod tests {
             let limit = Duration::from_secs(seconds);
             let mut watchdog = Watchdog::new(None, Some(limit));
             let mut now = 0;
-            let mut turn = |watchdog: &mut Watchdog, gap| {
+            let mut iterate = |watchdog: &mut Watchdog, gap| {
                 now += gap;
                 assert!(watchdog.starts(now));
                 watchdog.overdue(0, 0).is_some()
             };
-            assert!(!turn(&mut watchdog, PERIOD));
-            assert!(!turn(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
+            assert!(!iterate(&mut watchdog, PERIOD));
+            assert!(!iterate(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
             // Time that it is there counts as ever.
-            let due = (0..).take_while(|_| !turn(&mut watchdog, PERIOD)).count() as u64;
+            let due = (0..).take_while(|_| !iterate(&mut watchdog, PERIOD)).count() as u64;
             assert!((2..=4 * seconds).contains(&due), "{due} looks more of {seconds} s");
         }
     }
@@ -487,27 +494,27 @@ mod tests {
         Watchdog::new(None, Some(Duration::from_nanos(units << STAMP_SHIFT)))
     }
 
-    /// No peer has something parked.
+    /// No peer has something pending.
     fn none() -> std::iter::Empty<Pe> {
         std::iter::empty()
     }
 
-    /// Not even by a look at them. Those for which something is parked are.
+    /// Not even by a look at them. Those for which something is pending are.
     #[test]
-    fn streams_for_which_nothing_is_under_way_are_not_touched() {
+    fn connections_for_which_nothing_is_under_way_are_not_touched() {
         let mut bed = Bed::new(Setup { n_pes: 12, ..PLAIN });
         (1..8).for_each(|pe| bed.put(pe));
         bed.pass_time();
-        while bed.lane.turn() {}
+        while bed.lane.iterate() {}
         bed.put(3);
-        let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
-        streams.for_each(|stream| stream.watch.since = 77);
-        streams.find_mut(Pe(5)).unwrap().set_parks(true);
+        let Core { connections, segments, port, rails, .. } = &mut bed.lane.core;
+        connections.for_each(|connection| connection.watch.since = 77);
+        connections.find_mut(Pe(5)).unwrap().set_pending(true);
         let mut watchdog = limit(10);
         let parking = [Pe(5)].into_iter();
-        assert!(watchdog.look(streams, segments, port, rails, 0, parking).is_empty());
-        let touched = streams.iter().filter(|stream| stream.watch.since != 77);
-        assert_eq!(touched.map(|stream| stream.pe.0).collect::<Vec<_>>(), [3, 5]);
+        assert!(watchdog.look(connections, segments, port, rails, 0, parking).is_empty());
+        let touched = connections.iter().filter(|connection| connection.watch.since != 77);
+        assert_eq!(touched.map(|connection| connection.pe.0).collect::<Vec<_>>(), [3, 5]);
         assert_eq!(watchdog.busy, [Pe(3), Pe(5)]);
     }
 
@@ -516,15 +523,15 @@ mod tests {
     fn acknowledgements_are_movement() {
         let mut bed = Bed::new(PLAIN);
         bed.atomic(1, AtomicOp::Inc);
-        let link = bed.lane.core.streams.find(Pe(1)).unwrap().link.as_deref();
-        let next = link.unwrap().next;
+        let channel = bed.lane.core.connections.find(Pe(1)).unwrap().channel.as_deref();
+        let next = channel.unwrap().next;
         for (acknowledged, moved) in [(false, 0), (true, 7)] {
             if acknowledged {
                 bed.lane.core.acknowledged(Pe(1), next);
             }
-            let Core { streams, segments, port, rails, watchdog, .. } = &mut bed.lane.core;
+            let Core { connections, segments, port, rails, watchdog, .. } = &mut bed.lane.core;
             watchdog.stamp = 7;
-            assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
+            assert!(watchdog.look(connections, segments, port, rails, 0, none()).is_empty());
             assert_eq!(watchdog.moved, moved);
         }
     }
@@ -552,21 +559,21 @@ mod tests {
             for moves in [ItsRail, OtherRail, Peer, Staging] {
                 let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
                 bed.put(1);
-                let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
+                let Core { connections, segments, port, rails, .. } = &mut bed.lane.core;
                 let mut watchdog = limit(10);
-                assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
+                assert!(watchdog.look(connections, segments, port, rails, 0, none()).is_empty());
                 let its = segments[0].rail.index();
                 segments[0].stage = stage;
                 let mut staged = 0;
                 match moves {
                     ItsRail => rails[its].moved = 3,
                     OtherRail => rails[1 - its].moved = 3,
-                    Peer => streams.find_mut(Pe(1)).unwrap().watch.since = 3,
+                    Peer => connections.find_mut(Pe(1)).unwrap().watch.since = 3,
                     Staging => staged = 3,
                 }
                 let mut ends = |stamp| {
                     watchdog.stamp = stamp;
-                    let failed = watchdog.look(streams, segments, port, rails, staged, none());
+                    let failed = watchdog.look(connections, segments, port, rails, staged, none());
                     let ends =
                         |failed: &_| matches!(failed, EngineError::Timeout { seconds: 2, .. });
                     assert!(failed.iter().all(|(pe, failed)| *pe == Pe(1) && ends(failed)));
@@ -578,21 +585,21 @@ mod tests {
         }
     }
 
-    /// Of a peer that has failed nobody is told again, nor twice of one whose stream and segment both wait.
+    /// Of a peer that has failed nobody is told again, nor twice of one whose connection and segment both wait.
     #[test]
     fn a_peer_is_given_up_once() {
         for has_failed in [false, true] {
             let mut bed = Bed::new(PLAIN);
             bed.put(1);
-            let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
+            let Core { connections, segments, port, rails, .. } = &mut bed.lane.core;
             let mut watchdog = limit(10);
-            assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
+            assert!(watchdog.look(connections, segments, port, rails, 0, none()).is_empty());
             if has_failed {
-                streams.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
+                connections.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
             }
             for stamp in [10, 40] {
                 watchdog.stamp = stamp;
-                let failed = watchdog.look(streams, segments, port, rails, 0, none());
+                let failed = watchdog.look(connections, segments, port, rails, 0, none());
                 assert_eq!(failed.len(), usize::from(!has_failed), "{failed:?}");
             }
         }
@@ -602,17 +609,17 @@ mod tests {
     fn who_waits_for_others_in_a_lane_that_stands_still_has_twice_the_time() {
         let mut bed = Bed::new(PLAIN);
         [2, 3].into_iter().for_each(|pe| bed.put(pe));
-        bed.lane.core.stream_to(Pe(1)).unwrap();
-        let streams = &mut bed.lane.core.streams;
-        streams.find_mut(Pe(2)).unwrap().set_parks(true);
-        streams.find_mut(Pe(3)).unwrap().error = Some(Box::new(failed(3)));
+        bed.lane.core.connection_to(Pe(1)).unwrap();
+        let connections = &mut bed.lane.core.connections;
+        connections.find_mut(Pe(2)).unwrap().set_pending(true);
+        connections.find_mut(Pe(3)).unwrap().error = Some(Box::new(failed(3)));
         let mut watchdog = limit(10);
         watchdog.busy = vec![Pe(1), Pe(2), Pe(3)];
         watchdog.stamp = 19;
-        assert_eq!(watchdog.without_movement(streams, 0), []);
+        assert_eq!(watchdog.without_movement(connections, 0), []);
         watchdog.stamp = 20;
-        assert_eq!(watchdog.without_movement(streams, 1), []);
+        assert_eq!(watchdog.without_movement(connections, 1), []);
         let stuck = EngineError::Stuck { pe: Pe(2), seconds: 5, writes: 1, reads: 0 };
-        assert_eq!(watchdog.without_movement(streams, 0), [(Pe(2), stuck)]);
+        assert_eq!(watchdog.without_movement(connections, 0), [(Pe(2), stuck)]);
     }
 }

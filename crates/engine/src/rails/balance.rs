@@ -15,7 +15,7 @@
 //! # Why it does not stop
 //! Of all rails that are in service, the one that would be done first is always let have the segment,
 //! unless it has as much ahead as it may. Then its completions are outstanding, and each of them asks
-//! again; or they are lost sight of, and then they are not ahead any more.
+//! again; or they are in doubt, and then they are not ahead any more.
 
 use crate::ids::RailId;
 

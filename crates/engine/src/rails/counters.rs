@@ -27,7 +27,7 @@ pub struct RailCounters {
     pub reissued: u64,
     /// Messages that were sent on it and had to be sent again.
     pub resent: u64,
-    /// What came to it, whole or not, and is of no PE of the job: messages and remote data.
+    /// What came to it, whole or not, and is of no PE of the job: messages and immediate data.
     pub foreign: u64,
 }
 

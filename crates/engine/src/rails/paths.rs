@@ -34,7 +34,7 @@ pub(crate) struct PathId(u32);
 /// Of a PE whose paths were not laid out.
 const NOWHERE: u32 = u32::MAX;
 
-/// A path with what the lane needs to use it and to go on to the next. A stream keeps a copy of the one
+/// A path with what the lane needs to use it and to go on to the next. A connection keeps a copy of the one
 /// that its next segment takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {

@@ -8,7 +8,7 @@
 //! endpoint to the other and back, and is in service again when the answer has come.
 //!
 //! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
-//! which streams choose, and the state of segments is looked at four times a second.
+//! which connections choose, and the state of segments is looked at four times a second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use log::warn;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{PeerAddr, Port};
 use crate::posting::Core;
 use crate::posting::watchdog::Watchdog;
 use crate::rails::paths::{AddressTable, Reach};
-use crate::recovery::detours::Detours;
+use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::state::pe_map::PeMap;
 use crate::state::segment::waits::REISSUES;
-use crate::wire::message::Ticket;
+use crate::wire::message::RequestId;
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
@@ -57,14 +57,14 @@ pub(crate) struct Recovery {
     /// The paths that there are.
     reach: Reach,
     pub(crate) mine: Box<[OwnRail]>,
-    /// Segments that were lost sight of, and some that have left it.
-    pub(crate) lost: Vec<Token>,
+    /// Segments that were in doubt, and some that have left it.
+    pub(crate) lost: Vec<WrId>,
     /// Peers to whom messages have to be sent again.
     pub(crate) lossy: Vec<Pe>,
     /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
-    pub(crate) detours: Option<Arc<Detours>>,
+    pub(crate) fallback_routes: Option<Arc<FallbackRoutes>>,
     /// Looks so far, when the last one was, and whether that was after a pause.
     pub(super) looks: u32,
     pub(super) looked: u32,
@@ -92,7 +92,7 @@ pub(crate) enum Answer {
         found: Option<u64>,
     },
     /// The reply to a fetch.
-    Word(Ticket, u64),
+    Word(RequestId, u64),
 }
 
 /// One of this lane's rails.
@@ -269,7 +269,7 @@ impl Recovery {
             lost: Vec::new(),
             lossy: Vec::new(),
             answers: Vec::new(),
-            detours: None,
+            fallback_routes: None,
             looks: 0,
             looked: 0,
             paused: false,
@@ -297,7 +297,7 @@ impl Recovery {
         self.peers.get(&pe)
     }
 
-    /// Whether there is something to do at the next turn.
+    /// Whether there is something to do at the next iteration.
     pub(crate) fn has_work(&self) -> bool {
         !(self.lost.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
             || self.mine.iter().any(|rail| rail.closing.is_some())
@@ -414,8 +414,8 @@ impl Recovery {
             }
             let path = &mut self.peer(pe).paths[rail.index()];
             (path.out, path.by_error) = (Some(now), by_error);
-            if let Some(detours) = self.detours.as_deref() {
-                detours.set(pe);
+            if let Some(fallback_routes) = self.fallback_routes.as_deref() {
+                fallback_routes.set(pe);
             }
             core.rails[rail.index()].counters.failures += 1;
             let remote = core.paths.get(pe, rail).remote.rail();
@@ -453,15 +453,15 @@ impl Recovery {
         self.serve(core, pe, core.paths.in_service(pe) | 1 << rail.0);
     }
 
-    /// These paths to a PE are in service from here on; its stream takes one of them next.
+    /// These paths to a PE are in service from here on; its connection takes one of them next.
     pub(crate) fn serve<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, in_service: u32) {
         core.paths.serve(pe, in_service);
         core.load_changed = true;
-        if let Some(stream) = core.streams.find_mut(pe) {
-            let rail = stream.next.rail;
-            stream.next = core.paths.get(pe, rail);
+        if let Some(connection) = core.connections.find_mut(pe) {
+            let rail = connection.next.rail;
+            connection.next = core.paths.get(pe, rail);
             if in_service >> rail.0 & 1 == 0 {
-                stream.rotate(&core.paths);
+                connection.rotate(&core.paths);
             }
         }
     }
@@ -539,7 +539,7 @@ mod tests {
         let new = || Recovery::new(&config, AddressTable::new(&[], 2), Reach::all(2), 2);
         assert!(!new().has_work());
         let mut recovery = new();
-        recovery.lost.push(Token(0));
+        recovery.lost.push(WrId(0));
         assert!(recovery.has_work());
         let mut recovery = new();
         recovery.note_loss(Pe(1));

@@ -2,36 +2,37 @@
 
 use log::debug;
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Failure, Port, PortError};
 use crate::posting::Core;
 use crate::posting::failure::{CONTROL, local_fault};
 use crate::recovery::Recovery;
+use crate::state::connection::Connection;
 use crate::state::segment::Stage;
-use crate::state::stream::Stream;
 
 /// How long news may take beyond twice the timeout, in the watchdog's units: some three seconds.
 const NEWS: u32 = 12;
 
 impl Recovery {
     /// The fabric has refused or failed a segment, which was set aside: it goes another way, or ends with its
-    /// stream.
-    pub(crate) fn refused<P: Port>(&mut self, core: &mut Core<P>, token: Token, error: PortError) {
+    /// connection.
+    pub(crate) fn refused<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: PortError) {
         self.adopt(core);
-        let segment = &core.segments[token.0];
+        let segment = &core.segments[wr_id.0];
         let (pe, rail, stage) = (segment.pe, segment.rail, segment.stage);
         let is_message = stage != Stage::Lost;
         let others = self.suspect(core, pe, rail, &error.to_string(), true);
         match (is_message, others) {
             (true, true) => {
-                let rail = core.streams.find(pe).map_or(rail, |stream| stream.next.rail);
-                core.segments[token.0].rail = rail;
-                core.queue(token, rail);
+                let rail =
+                    core.connections.find(pe).map_or(rail, |connection| connection.next.rail);
+                core.segments[wr_id.0].rail = rail;
+                core.queue(wr_id, rail);
             }
-            (true, false) => core.end_failed(token, error),
+            (true, false) => core.end_failed(wr_id, error),
             // It is among those that are posted again.
             (false, true) => {}
-            (false, false) => self.wait_for_peer(core, token, &error),
+            (false, false) => self.wait_for_peer(core, wr_id, &error),
         }
     }
 
@@ -45,17 +46,17 @@ impl Recovery {
     ) {
         if !self.suspect(core, pe, rail, &error.to_string(), true) {
             let failed = local_fault(pe, error);
-            core.fail_stream(pe, failed);
+            core.fail_connection(pe, failed);
         }
     }
 
     /// The only path to a peer has failed. It may be that the peer has opened its rail again, and the news
     /// are on their way.
-    fn wait_for_peer<P: Port>(&mut self, core: &mut Core<P>, token: Token, error: &PortError) {
+    fn wait_for_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: &PortError) {
         let now = core.watchdog.stamp();
-        let segment = &core.segments[token.0];
+        let segment = &core.segments[wr_id.0];
         let (pe, rail) = (segment.pe, segment.rail);
-        let failed = core.segment_error(token, rail, error.clone());
+        let failed = core.segment_error(wr_id, rail, error.clone());
         let remote = core.paths.get(pe, rail).remote.rail();
         let until = now + 2 * self.timeout + NEWS;
         let peer = self.peer(pe);
@@ -72,15 +73,16 @@ impl Recovery {
     ) {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
-        let Some(token) = failure.token.filter(|token| *token != CONTROL) else { return };
-        let of_link = |stream: &Stream| {
-            let link = stream.link.as_deref()?;
-            Some((stream.pe, core.messages.has(link, token)?))
+        let Some(wr_id) = failure.wr_id.filter(|wr_id| *wr_id != CONTROL) else { return };
+        let of_channel = |connection: &Connection| {
+            let channel = connection.channel.as_deref()?;
+            Some((connection.pe, core.messages.has(channel, wr_id)?))
         };
-        let segment = core.sent_as(token).map(|token| &core.segments[token.0]);
+        let segment = core.sent_as(wr_id).map(|wr_id| &core.segments[wr_id.0]);
         let sent = segment.map(|segment| (segment.pe, segment.rail));
         // An answer, or what has told of an operation that is over, is no segment.
-        let Some((pe, sent_over)) = sent.or_else(|| core.streams.iter().find_map(of_link)) else {
+        let Some((pe, sent_over)) = sent.or_else(|| core.connections.iter().find_map(of_channel))
+        else {
             return;
         };
         if sent_over == rail && !self.suspect(core, pe, rail, &error.to_string(), true) {

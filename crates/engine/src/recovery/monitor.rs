@@ -10,9 +10,9 @@ use crate::port::Port;
 use crate::posting::Core;
 use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, PathHealth, PeerHealth};
-use crate::state::messages::link::FIRST;
+use crate::state::connection::Connection;
+use crate::state::messages::reliable_channel::FIRST;
 use crate::state::segment::{Kind, NIL, Stage};
-use crate::state::stream::Stream;
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
@@ -83,23 +83,26 @@ impl Recovery {
         let Self { watched, peers, .. } = self;
         watched.retain(|pe| {
             let Some(peer) = peers.get_mut(pe) else { return false };
-            let stream = core.streams.find(*pe).filter(|stream| stream.error.is_none());
-            let is_due = |stream: &Stream| !stream.is_quiet() || stream.has_unheard();
-            peer.watched = peer.is_open() || stream.is_some_and(is_due);
+            let connection =
+                core.connections.find(*pe).filter(|connection| connection.error.is_none());
+            let is_due =
+                |connection: &Connection| !connection.is_quiet() || connection.has_unheard();
+            peer.watched = peer.is_open() || connection.is_some_and(is_due);
             peer.watched
         });
     }
 
     fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
         let now = core.watchdog.stamp();
-        let Core { segments, streams, messages, rails, paths, control, answered, .. } = &mut *core;
+        let Core { segments, connections, messages, rails, paths, control, answered, .. } =
+            &mut *core;
         let before = self.looked;
         let judges = self.judges(now);
         self.looks = self.looks.wrapping_add(1);
         // Answers are no operations of this PE's, and may be lost all the same.
         for pe in answered.drain(..) {
-            if let Some(stream) = streams.find_mut(pe) {
-                stream.link().is_noted = false;
+            if let Some(connection) = connections.find_mut(pe) {
+                connection.channel().is_noted = false;
                 self.peer(pe);
             }
         }
@@ -121,7 +124,9 @@ impl Recovery {
         let Recovery { timeout, peers, mine, .. } = self;
         for pe in watched {
             let Some(peer) = peers.get_mut(&pe) else { continue };
-            let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
+            let Some(connection) =
+                connections.find_mut(pe).filter(|connection| connection.error.is_none())
+            else {
                 continue;
             };
             for (at, path) in peer.paths.iter_mut().enumerate() {
@@ -136,14 +141,14 @@ impl Recovery {
             let mut pings = false;
             let mut unheard = None;
             let mut asks = false;
-            if let Some(link) = stream.link.as_deref_mut() {
+            if let Some(channel) = connection.channel.as_deref_mut() {
                 // What is there, and waits for what it comes behind, is not lost, however long.
-                let missing = messages.first_missing(link);
-                let waits = missing.is_some() && stream.lost_writes == 0;
-                let stands = peer.look((link.heard(), link.received.prefix()), waits, now);
-                asks = stands || missing.is_none() && link.oldest != NIL;
+                let missing = messages.first_missing(channel);
+                let waits = missing.is_some() && connection.lost_writes == 0;
+                let stands = peer.look((channel.heard(), channel.received.prefix()), waits, now);
+                asks = stands || missing.is_none() && channel.oldest != NIL;
                 if asks {
-                    link.ask_again();
+                    channel.ask_again();
                 }
                 if let Some(rail) = missing {
                     pings = now - peer.unheard >= *timeout / 2;
@@ -155,8 +160,8 @@ impl Recovery {
             }
             if asks {
                 // The question, or its answer, may have gone over a path that does not work.
-                stream.rotate(paths);
-                if stream.link().enters_control() {
+                connection.rotate(paths);
+                if connection.channel().enters_control() {
                     control.push_back(pe);
                 }
             }
@@ -212,25 +217,25 @@ impl Recovery {
             rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
         }
         rails.into_iter().for_each(|(pe, answer)| self.add_answer(pe, answer));
-        let fetches = core.segments.tokens(|segment| {
+        let fetches = core.segments.wr_ids(|segment| {
             segment.kind == Kind::Fetch
                 && segment.stage == Stage::Sent
                 && segment.message().is_none()
                 && now - segment.born >= timeout / 2
         });
-        for token in fetches {
-            let segment = &core.segments[token.0];
-            let (ticket, place) = (segment.ticket(token), segment.fetch_place());
-            ask.push((segment.pe, Rails::ReplyAgain { ticket, place }));
+        for wr_id in fetches {
+            let segment = &core.segments[wr_id.0];
+            let (request_id, place) = (segment.request_id(wr_id), segment.fetch_place());
+            ask.push((segment.pe, Rails::ReplyAgain { request_id, place }));
         }
         for (pe, question) in ask {
             self.tell(core, pe, question);
         }
         for (pe, error) in failed {
-            let last = core.streams.find(pe).map(|stream| stream.next.rail);
+            let last = core.connections.find(pe).map(|connection| connection.next.rail);
             let reason = "it has failed, and the PE has not opened its rail again";
             if !last.is_some_and(|rail| self.suspect(core, pe, rail, reason, true)) {
-                core.fail_stream(pe, error);
+                core.fail_connection(pe, error);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::posting::failure::CONTROL;
 use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, OwnRail, WayBack};
 use crate::staging::Staging;
-use crate::state::messages::link::{FIRST, Link};
+use crate::state::messages::reliable_channel::{FIRST, ReliableChannel};
 use crate::wire::handle::MAX_RAILS;
 use crate::wire::message::{Body, Message, Packet};
 use crate::wire::rails::Rails;
@@ -18,7 +18,7 @@ use crate::wire::window::Seq;
 /// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
 
-/// Most answers that are given in one turn, each over all paths to a peer.
+/// Most answers that are given in one iteration, each over all paths to a peer.
 const ANSWERS: usize = 64;
 
 /// Most answers that are due to a peer.
@@ -62,7 +62,7 @@ impl Recovery {
         if gone {
             return;
         }
-        if core.check_stream(pe).is_err() {
+        if core.check_connection(pe).is_err() {
             return;
         }
         let ack = self.ack_for(core, pe);
@@ -110,8 +110,8 @@ impl Recovery {
                 }
             }
             Rails::Pong => {
-                if let Some(detours) = self.detours.as_deref() {
-                    detours.settle(pe);
+                if let Some(fallback_routes) = self.fallback_routes.as_deref() {
+                    fallback_routes.settle(pe);
                 }
             }
             Rails::Reset { rail, generation } if exists(rail) => {
@@ -139,12 +139,15 @@ impl Recovery {
                     self.peer(pe).knows[rail.index()] = generation;
                 }
             }
-            Rails::ReplyAgain { ticket, place } => {
-                let link = core.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
-                let replies = link.and_then(|link| link.replies.as_deref());
+            Rails::ReplyAgain { request_id, place } => {
+                let channel = core
+                    .connections
+                    .find_mut(pe)
+                    .and_then(|connection| connection.channel.as_deref_mut());
+                let replies = channel.and_then(|channel| channel.replies.as_deref());
                 let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
-                if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
-                    answer = Some(Answer::Word(ticket, value));
+                if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {
+                    answer = Some(Answer::Word(request_id, value));
                 }
             }
             Rails::Probe { rail, remote: over, number, address }
@@ -199,7 +202,10 @@ impl Recovery {
     /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
     /// where they were.
     pub(crate) fn greet<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
-        if self.detours.as_deref().is_some_and(|detours| detours.is_unsettled(pe))
+        if self
+            .fallback_routes
+            .as_deref()
+            .is_some_and(|fallback_routes| fallback_routes.is_unsettled(pe))
             && core.check_pe(pe).is_ok()
         {
             self.tell(core, pe, Rails::Ping);
@@ -214,7 +220,7 @@ impl Recovery {
         news.map(|(rail, _)| RailId(rail as u8)).collect()
     }
 
-    /// Gives answers that are due, a bounded number in one turn.
+    /// Gives answers that are due, a bounded number in one iteration.
     fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
         let me = core.me;
         let now = self.answers.len().min(ANSWERS);
@@ -238,9 +244,15 @@ impl Recovery {
                     self.tell_of_rail(core, pe, rail);
                     continue;
                 }
-                Answer::Word(ticket, value) => {
+                Answer::Word(request_id, value) => {
                     for rail in core.rail_ids() {
-                        self.send_over(core, pe, rail, ticket.seq, Body::Reply { ticket, value });
+                        self.send_over(
+                            core,
+                            pe,
+                            rail,
+                            request_id.seq,
+                            Body::Reply { request_id, value },
+                        );
                     }
                     continue;
                 }
@@ -304,7 +316,7 @@ impl Recovery {
         (rail, to): (RailId, PeerAddr),
         what: Rails<'_>,
     ) {
-        if core.rails[rail.index()].is_paused() || core.check_stream(pe).is_err() {
+        if core.rails[rail.index()].is_paused() || core.check_connection(pe).is_err() {
             return;
         }
         let mut packet = Packet::EMPTY;
@@ -318,8 +330,9 @@ impl Recovery {
 
     /// What a message to a peer acknowledges.
     fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
-        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
-        link.map_or(FIRST, Link::ack)
+        let channel =
+            core.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        channel.map_or(FIRST, ReliableChannel::ack)
     }
 
     /// Tells a peer where a rail of ours is.

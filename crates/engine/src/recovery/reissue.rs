@@ -1,10 +1,10 @@
 //! Reissue: segments that were on a path which has failed, posted again on another one.
 //!
 //! A segment in *lost* was posted, or was to be, on a path that has failed. It is posted again, in its
-//! slot and with its token, when nothing of the first time can happen any more. For that
-//! - the fabric must not have its token ([`Waits::TOKEN`]): it has come back with an error, or the rail has
+//! slot and with its work-request id, when nothing of the first time can happen any more. For that
+//! - the fabric must not have its work-request id ([`Waits::FABRIC`]): it has come back with an error, or the rail has
 //!   been closed. A read could else land in memory that is in use for something else by then, and a
-//!   token name two operations;
+//!   work-request id name two operations;
 //! - the target must not take it ([`Waits::TARGET`]), if it is a write: the peer has closed the rail that it was
 //!   sent to. It could else land late, over what others have stored since.
 //!
@@ -15,7 +15,7 @@
 //! the second time.
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Local, Port, PortError};
 use crate::posting::Core;
 use crate::recovery::Recovery;
@@ -30,27 +30,27 @@ use crate::wire::rails::Rails;
 const LATELY: u32 = 8;
 
 impl Recovery {
-    /// Everything posted on a path is lost sight of.
+    /// Everything posted on a path is in doubt.
     pub(crate) fn lose_path<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let on_it = |segment: &Segment| segment.pe == pe && segment.rail == rail;
-        for token in core.segments.tokens(|s| on_it(s) && s.stage == Stage::Posted) {
-            core.lose(token, true);
+        for wr_id in core.segments.wr_ids(|s| on_it(s) && s.stage == Stage::Posted) {
+            core.lose(wr_id, true);
         }
         // They have not completed, and are no sign of life.
         self.peer(pe).paths[rail.index()].total = 0;
         self.adopt(core);
     }
 
-    /// Takes over the segments that the core has lost sight of.
+    /// Takes over the segments that the core has in doubt.
     pub(crate) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
-        for token in std::mem::take(&mut core.lost) {
-            let segment = &core.segments[token.0];
+        for wr_id in std::mem::take(&mut core.lost) {
+            let segment = &core.segments[wr_id.0];
             if segment.stage != Stage::Lost {
                 continue;
             }
             let (pe, rail, direction) = (segment.pe, segment.rail, segment.transfer.direction);
             let (waits, often) = (segment.waits(), segment.reissues());
-            self.lost.push(token);
+            self.lost.push(wr_id);
             if waits.has(Waits::TARGET) {
                 let remote = core.paths.get(pe, rail).remote.rail();
                 self.peer(pe).want(remote);
@@ -60,14 +60,14 @@ impl Recovery {
             }
             if often >= REISSUES {
                 let why = format!("its path has failed {REISSUES} times");
-                give_up_reissuing(core, token, why);
+                give_up_reissuing(core, wr_id, why);
             }
         }
     }
 
-    /// The target does not take a segment that was lost sight of any more.
-    pub(crate) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let segment = &mut core.segments[token.0];
+    /// The target does not take a segment that was in doubt any more.
+    pub(crate) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        let segment = &mut core.segments[wr_id.0];
         segment.set_waits(segment.waits().without(Waits::TARGET));
     }
 
@@ -89,34 +89,34 @@ impl Recovery {
             if segment.pe != pe {
                 rest.push(&mut core.segments, index);
             } else if !segment.kind.is_rma() && segment.message().is_some() {
-                messages.push(Token(index));
+                messages.push(WrId(index));
             } else {
-                core.lose(Token(index), false);
+                core.lose(WrId(index), false);
             }
         }
         while let Some(index) = rest.pop(&core.segments) {
             core.rails[rail.index()].push(&mut core.segments, index);
             core.ready += 1;
         }
-        let next = core.streams.find(pe).map_or(rail, |stream| stream.next.rail);
-        for token in messages {
-            core.segments[token.0].rail = next;
-            core.queue(token, next);
+        let next = core.connections.find(pe).map_or(rail, |connection| connection.next.rail);
+        for wr_id in messages {
+            core.segments[wr_id.0].rail = next;
+            core.queue(wr_id, next);
         }
         self.adopt(core);
     }
 
-    /// Own rails whose closing would bring back tokens that do not come by themselves.
+    /// Own rails whose closing would bring back work-request ids that do not come by themselves.
     pub(crate) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
         let (now, timeout) = (core.watchdog.stamp(), self.timeout);
-        let overdue = |token: &&Token| {
-            let segment = &core.segments[token.0];
-            let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::TOKEN);
+        let overdue = |wr_id: &&WrId| {
+            let segment = &core.segments[wr_id.0];
+            let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::FABRIC);
             let reset = self.mine[segment.rail.index()].reset;
             waits && now - segment.born >= patience(now, reset, timeout)
         };
         let rails = self.lost.iter().filter(overdue);
-        let mut rails: Vec<RailId> = rails.map(|token| core.segments[token.0].rail).collect();
+        let mut rails: Vec<RailId> = rails.map(|wr_id| core.segments[wr_id.0].rail).collect();
         rails.sort_unstable();
         rails.dedup();
         for rail in rails {
@@ -129,23 +129,23 @@ impl Recovery {
     /// Posts again what may be.
     pub(crate) fn relaunch_all<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
         let mut waiting = std::mem::take(&mut self.lost);
-        waiting.retain(|token| {
-            core.segments[token.0].stage == Stage::Lost && self.waits(core, staging, *token)
+        waiting.retain(|wr_id| {
+            core.segments[wr_id.0].stage == Stage::Lost && self.waits(core, staging, *wr_id)
         });
         self.lost.append(&mut waiting);
     }
 
     /// Posts a segment again if it may be; whether it still waits.
-    fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, token: Token) -> bool {
-        let segment = core.segments[token.0];
+    fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, wr_id: WrId) -> bool {
+        let segment = core.segments[wr_id.0];
         let (pe, kind, waits) = (segment.pe, segment.kind, segment.waits());
-        if core.check_stream(pe).is_err() {
-            // It ends with its stream, as soon as the fabric has done with it.
-            if !waits.has(Waits::TOKEN) {
-                core.segments[token.0].stage = Stage::Ready;
-                core.drop_segment(token);
+        if core.check_connection(pe).is_err() {
+            // It ends with its connection, as soon as the fabric has done with it.
+            if !waits.has(Waits::FABRIC) {
+                core.segments[wr_id.0].stage = Stage::Ready;
+                core.drop_segment(wr_id);
             } else {
-                core.segments[token.0].stage = Stage::Posted;
+                core.segments[wr_id.0].stage = Stage::Posted;
             }
             return false;
         }
@@ -153,10 +153,10 @@ impl Recovery {
             return true;
         }
         // Each time that it is posted its own time begins anew.
-        let since = core.streams.find(pe).filter(|_| waits.reissues() != 0);
+        let since = core.connections.find(pe).filter(|_| waits.reissues() != 0);
         if let Some(seconds) = since.and_then(|s| core.watchdog.gives_up(s.watch.since)) {
             let why = format!("nothing has got through to the PE for {seconds} s, on any path");
-            give_up_reissuing(core, token, why);
+            give_up_reissuing(core, wr_id, why);
             return true;
         }
         let old = core.paths.get(pe, segment.rail);
@@ -168,7 +168,7 @@ impl Recovery {
             return true;
         }
         let (from, to) = (old.remote.rail(), hop.remote.rail());
-        let remote_end = kind.is_staged().then(|| staging.state().fragment(token).remote_end);
+        let remote_end = kind.is_staged().then(|| staging.state().fragment(wr_id).remote_end);
         let key = match remote_end {
             None => Some(segment.transfer.key),
             Some(RemoteEnd::Fabric { key, .. }) => Some(key),
@@ -180,29 +180,32 @@ impl Recovery {
                 Some(None) => {
                     let why = format!("it has no region any more with key {key:#x} on its {from}");
                     let (what, len) = (segment.what(), segment.transfer.len);
-                    core.fail_stream(pe, EngineError::PeerRefused { what, pe, len, why });
+                    core.fail_connection(pe, EngineError::PeerRefused { what, pe, len, why });
                     return true;
                 }
                 Some(found) => found,
             },
             key => key,
         };
-        if let Err(error) = put_on(core, staging, token, hop.rail, key) {
+        if let Err(error) = put_on(core, staging, wr_id, hop.rail, key) {
             let (what, len, rail) = (segment.what(), segment.transfer.len, hop.rail);
             let rail_name = core.port.rail_name(rail).to_owned();
-            core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
+            core.fail_connection(
+                pe,
+                EngineError::Segment { what, pe, len, rail, rail_name, error },
+            );
             return true;
         }
         core.rails[hop.rail.index()].counters.reissued += 1;
         if kind.is_staged() {
-            core.segments[token.0].stage = Stage::Staged;
-            staging.next_part(core, token);
+            core.segments[wr_id.0].stage = Stage::Staged;
+            staging.next_part(core, wr_id);
         } else {
             if segment.is_stripe {
                 let now = core.port.now();
-                core.add_load(token, now);
+                core.add_load(wr_id, now);
             }
-            core.queue(token, hop.rail);
+            core.queue(wr_id, hop.rail);
         }
         false
     }
@@ -230,14 +233,14 @@ impl Recovery {
 
 /// A segment is not posted again.
 #[cold]
-fn give_up_reissuing<P: Port>(core: &mut Core<P>, token: Token, text: String) {
-    let Segment { pe, rail, .. } = core.segments[token.0];
+fn give_up_reissuing<P: Port>(core: &mut Core<P>, wr_id: WrId, text: String) {
+    let Segment { pe, rail, .. } = core.segments[wr_id.0];
     let failed =
-        core.segment_error(token, rail, PortError { call: "posting again", code: 0, text });
-    core.fail_stream(pe, failed);
+        core.segment_error(wr_id, rail, PortError { call: "posting again", code: 0, text });
+    core.fail_connection(pe, failed);
 }
 
-/// How long a token is waited for before its rail is closed, which was last opened again at `reset`.
+/// How long a work-request id is waited for before its rail is closed, which was last opened again at `reset`.
 fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
     // Not the next one before it would have been found that a path is silent.
     let lately = reset.is_some_and(|before| now - before < LATELY * timeout);
@@ -248,19 +251,19 @@ fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
 fn put_on<P: Port>(
     core: &mut Core<P>,
     staging: &mut Staging,
-    token: Token,
+    wr_id: WrId,
     rail: RailId,
     key: Option<u64>,
 ) -> Result<(), PortError> {
     let refused = |text: String| PortError { call: "posting again", code: 0, text };
     let most = core.rails[rail.index()].max_segment;
-    let len = core.segments[token.0].transfer.len;
-    let staged = core.segments[token.0].kind.is_staged();
+    let len = core.segments[wr_id.0].transfer.len;
+    let staged = core.segments[wr_id.0].kind.is_staged();
     if len > most && !staged {
         return Err(refused(format!("the rail takes {most} bytes at once")));
     }
-    let memory = match core.segments[token.0].transfer.local {
-        _ if staged => match staging.state().fragment(token) {
+    let memory = match core.segments[wr_id.0].transfer.local {
+        _ if staged => match staging.state().fragment(wr_id) {
             fragment if matches!(fragment.local_end, LocalEnd::Fabric { .. }) => {
                 Some((fragment.memory, fragment.len))
             }
@@ -278,7 +281,7 @@ fn put_on<P: Port>(
         }
     }
     if staged {
-        let fragment = staging.state().fragment(token);
+        let fragment = staging.state().fragment(wr_id);
         if let (RemoteEnd::Fabric { key: old, .. }, Some(key)) = (&mut fragment.remote_end, key) {
             *old = key;
         }
@@ -286,7 +289,7 @@ fn put_on<P: Port>(
             *desc = new;
         }
     }
-    let segment = &mut core.segments[token.0];
+    let segment = &mut core.segments[wr_id.0];
     if let (Local::Memory { desc, .. }, Some(new), false) =
         (&mut segment.transfer.local, local, staged)
     {

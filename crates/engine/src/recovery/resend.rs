@@ -1,8 +1,8 @@
 //! Resending: messages that were on a path which has failed, sent to the peer once more.
 //!
 //! They are kept until they are acknowledged, and the receiver knows those it has had. So they are sent
-//! again at once, but not before all writes to the same peer that were lost sight of are delivered: one may be
-//! the data that a message tells of. For the same reason the stream is fenced: nothing new leaves before what
+//! again at once, but not before all writes to the same peer that were in doubt are delivered: one may be
+//! the data that a message tells of. For the same reason the connection is fenced: nothing new leaves before what
 //! was lost.
 
 use crate::ids::{Pe, RailId};
@@ -20,10 +20,11 @@ impl Recovery {
         pe: Pe,
         so: impl FnMut(RailId) -> bool,
     ) {
-        let Some(stream) = core.streams.find_mut(pe) else { return };
-        let lost = stream.link.as_deref_mut().map_or(0, |link| core.messages.lose(link, so));
+        let Some(connection) = core.connections.find_mut(pe) else { return };
+        let lost =
+            connection.channel.as_deref_mut().map_or(0, |channel| core.messages.lose(channel, so));
         if lost != 0 {
-            stream.fence();
+            connection.fence();
             self.note_loss(pe);
             core.watchdog.hurry();
         }
@@ -40,22 +41,22 @@ impl Recovery {
 
     /// Sends messages to a peer again; whether some still have to be.
     fn resends<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) -> bool {
-        if core.check_stream(pe).is_err() {
+        if core.check_connection(pe).is_err() {
             return false;
         }
-        if core.streams.find(pe).is_some_and(|stream| stream.lost_writes != 0) {
+        if core.connections.find(pe).is_some_and(|connection| connection.lost_writes != 0) {
             return true;
         }
         loop {
-            let Core { streams, messages, port, rails, paths, watchdog, seal, .. } = &mut *core;
-            let Some(stream) = streams.find_mut(pe) else { return false };
-            let Some(link) = stream.link.as_deref_mut() else { return false };
-            let ack = link.ack();
-            let Some((index, seq, rail)) = messages.first_lost(link) else { break };
+            let Core { connections, messages, port, rails, paths, watchdog, seal, .. } = &mut *core;
+            let Some(connection) = connections.find_mut(pe) else { return false };
+            let Some(channel) = connection.channel.as_deref_mut() else { return false };
+            let ack = channel.ack();
+            let Some((index, seq, rail)) = messages.first_lost(channel) else { break };
             let mut path = paths.get(pe, rail);
             if paths.is_out(pe, rail) {
-                path = stream.next;
-                stream.rotate(paths);
+                path = connection.next;
+                connection.rotate(paths);
             }
             let rail = path.rail;
             if rails[rail.index()].is_paused() {

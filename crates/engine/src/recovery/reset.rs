@@ -1,6 +1,6 @@
 //! Reset of rails: closed and opened again, ours and those of peers.
 //!
-//! A rail is closed because a peer has lost sight of writes to it, or because tokens that are on it do not
+//! A rail is closed because a peer has in doubt writes to it, or because work-request ids that are on it do not
 //! come back. Nothing of what was on it happens after that. It has another *generation* then, and
 //! perhaps another address. Those PEs are told that this one has talked to, or that have talked to it, again and again
 //! until they say that they know. Others are told when they ask: who finds that nothing comes of what it sends to a rail
@@ -16,10 +16,10 @@
 //! While a rail waits to be closed, it is polled as always, so two PEs that close rails at the same time do
 //! not wait for one another longer than the timeout.
 //!
-//! Where the fabric does not give back the tokens of what a peer's reset has cut off, only a reset of the rail
+//! Where the fabric does not give back the work-request ids of what a peer's reset has cut off, only a reset of the rail
 //! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
 //! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
-//! goes another way. A segment that is cut off too often ends its stream all the same.
+//! goes another way. A segment that is cut off too often ends its connection all the same.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, Closing, PathHealth};
 use crate::state::segment::{Segment, Stage};
 
-/// Most turns in which what has come in is taken before a rail is closed.
+/// Most iterations in which what has come in is taken before a rail is closed.
 pub(crate) const LAST_TURNS: u32 = 4096;
 
 impl Recovery {
@@ -72,19 +72,20 @@ impl Recovery {
         }
     }
 
-    /// Somebody wants memory back that an operation on a peer that was given up may touch: no more once its rail has
+    /// Somebody wants memory back that an operation on a peer that was declared failed may touch: no more once its rail has
     /// been closed.
-    pub(crate) fn close_over_strays<P: Port>(&mut self, core: &mut Core<P>) {
-        if core.strays == 0 || !core.regions.strays().take_wanted() {
+    pub(crate) fn close_over_orphans<P: Port>(&mut self, core: &mut Core<P>) {
+        if core.orphans == 0 || !core.regions.orphans().take_wanted() {
             return;
         }
-        let Core { segments, streams, port, .. } = &*core;
-        let is_stray = |s: &Segment| {
-            let failed = streams.find(s.pe).is_some_and(|stream| stream.error.is_some());
+        let Core { segments, connections, port, .. } = &*core;
+        let is_orphan = |s: &Segment| {
+            let failed =
+                connections.find(s.pe).is_some_and(|connection| connection.error.is_some());
             s.stage == Stage::Posted && failed
         };
-        let has_stray = |rail: &RailId| segments.in_use().any(|s| s.rail == *rail && is_stray(s));
-        let rails = core.rail_ids().filter(|rail| has_stray(rail) && port.can_reset(*rail));
+        let has_orphan = |rail: &RailId| segments.in_use().any(|s| s.rail == *rail && is_orphan(s));
+        let rails = core.rail_ids().filter(|rail| has_orphan(rail) && port.can_reset(*rail));
         for rail in rails.collect::<Vec<_>>() {
             self.close_rail(core, rail, core.me);
         }
@@ -104,8 +105,8 @@ impl Recovery {
     /// Closes a rail and opens it again.
     pub(crate) fn reset<P: Port>(&mut self, core: &mut Core<P>, rail: RailId, cause: Pe) {
         let at = rail.index();
-        for token in core.segments.tokens(|segment| is_on(segment, rail)) {
-            let segment = &core.segments[token.0];
+        for wr_id in core.segments.wr_ids(|segment| is_on(segment, rail)) {
+            let segment = &core.segments[wr_id.0];
             let (pe, reason) =
                 (segment.pe, "something on it has not completed, and the rail is closed");
             if is_on(segment, rail) && !self.suspect(core, pe, rail, reason, false) {
@@ -140,8 +141,8 @@ impl Recovery {
         core.balance.reopened(rail, now);
         core.load_changed = true;
         let on_it = |s: &Segment| s.rail == rail && s.stage == Stage::Lost;
-        for token in core.segments.tokens(on_it) {
-            core.token_is_back(token);
+        for wr_id in core.segments.wr_ids(on_it) {
+            core.wr_id_is_back(wr_id);
         }
         let talks = self.in_touch(core);
         for pe in talks.iter().copied() {
@@ -164,19 +165,26 @@ impl Recovery {
 
     /// The PEs that this one has had to do with.
     fn in_touch<P: Port>(&self, core: &Core<P>) -> BTreeSet<Pe> {
-        core.streams.iter().map(|stream| stream.pe).chain(self.peers.keys().copied()).collect()
+        core.connections
+            .iter()
+            .map(|connection| connection.pe)
+            .chain(self.peers.keys().copied())
+            .collect()
     }
 
     /// A path does not come back.
     fn take_out_for_good<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let others = self.suspect(core, pe, rail, "the rail is closed for good", false);
         self.peer(pe).paths[rail.index()].gone = true;
-        if !others && core.streams.find(pe).is_some() {
+        if !others && core.connections.find(pe).is_some() {
             let rail_name = core.port.rail_name(rail).to_owned();
             let text = String::from("the rail is closed for good, and it was the last");
             let error = PortError { call: "reaching a PE", code: 0, text };
             let (what, len) = ("an operation", 0);
-            core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
+            core.fail_connection(
+                pe,
+                EngineError::Segment { what, pe, len, rail, rail_name, error },
+            );
         }
     }
 
@@ -199,14 +207,14 @@ impl Recovery {
                      failed cannot go another way"
                 );
                 let what = "a put";
-                core.fail_stream(pe, EngineError::PeerRefused { what, pe, len: 0, why });
+                core.fail_connection(pe, EngineError::PeerRefused { what, pe, len: 0, why });
             }
             return;
         }
         peer.set_generation(remote, generation);
         peer.grace = None;
-        if let Some(detours) = self.detours.as_deref() {
-            detours.set(pe);
+        if let Some(fallback_routes) = self.fallback_routes.as_deref() {
+            fallback_routes.set(pe);
         }
         for at in 0..core.rails.len() {
             let rail = RailId(at as u8);
@@ -230,8 +238,8 @@ impl Recovery {
         // What is on it goes nowhere.
         self.lose_path(core, pe, rail);
         let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Lost;
-        for token in core.segments.tokens(on_it) {
-            self.target_is_safe(core, token);
+        for wr_id in core.segments.wr_ids(on_it) {
+            self.target_is_safe(core, wr_id);
         }
         self.lose_messages(core, pe, |over| over == rail);
         if address.is_empty() {
@@ -260,7 +268,7 @@ impl Recovery {
     }
 }
 
-/// Whether a segment is posted on a rail, and not lost sight of.
+/// Whether a segment is posted on a rail, and not in doubt.
 fn is_on(segment: &Segment, rail: RailId) -> bool {
     segment.rail == rail && segment.stage == Stage::Posted
 }

@@ -1,6 +1,6 @@
 //! Counted signals: the peer applies one when it has counted the segments of its data.
 //!
-//! Every segment carries remote data that is known for the put's ([`Marks`](crate::wire::marks::Marks)); the signal is a
+//! Every segment carries immediate data that is known for the put's ([`Marks`](crate::wire::marks::Marks)); the signal is a
 //! message that says how many there are. Both go out at once, on any rails, and overtake one another as
 //! they like. The peer applies the signal when it has both it and so many segments. No signal waits for
 //! another: each has a count of its own.
@@ -23,12 +23,12 @@ use crate::posting::Core;
 use crate::signal::Signals;
 pub use crate::state::counts::TAGS;
 use crate::state::counts::{CountedSignal, Counts, Tags};
-use crate::state::messages::link::Link;
+use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::wire::message::Tag;
 
 /// Why a counted put is refused.
 const NOT_COUNTED: &str =
-    "a counted put, and in this job rails are looked after, so nothing is counted";
+    "a counted put, and in this job rails are monitored, so nothing is counted";
 
 /// What the segments of a put tell the peer.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl Signals {
         pe: Pe,
     ) -> Result<Tagged, EngineError> {
         let most = self.most_counted;
-        let link = core.stream_to(pe)?.link();
-        let tags = link.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
+        let channel = core.connection_to(pe)?.channel();
+        let tags = channel.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
         if tags.is_retired() {
             return Ok(Tagged::Never);
         }
@@ -72,13 +72,15 @@ impl Signals {
 
     /// A put was begun and not finished: some segments may be out, and their signal never will be.
     pub(crate) fn retire<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
-        let stream = core.streams.find_mut(pe);
-        if let Some(tags) = stream.and_then(|stream| stream.link().tags.as_deref_mut()) {
+        let connection = core.connections.find_mut(pe);
+        if let Some(tags) =
+            connection.and_then(|connection| connection.channel().tags.as_deref_mut())
+        {
             tags.retire();
         }
     }
 
-    /// A write has landed, with remote data. Gives the signal that is to be applied now, and then
+    /// A write has landed, with immediate data. Gives the signal that is to be applied now, and then
     /// [`Signals::settle`] is called.
     ///
     /// # Errors
@@ -90,20 +92,21 @@ impl Signals {
         mark: u64,
     ) -> Result<Option<(Pe, CountedSignal)>, &'static str> {
         if self.most_counted == 0 {
-            return Err("a write with remote data, and in this job nothing is counted");
+            return Err("a write with immediate data, and in this job nothing is counted");
         }
         let (pe, slot) = core.marks.named(mark);
-        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
-        let counts = link.and_then(|link| link.counts.as_deref());
+        let channel =
+            core.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        let counts = channel.and_then(|channel| channel.counts.as_deref());
         let tag = counts.map_or_else(|| Tag::first(slot), |counts| counts.expected(slot));
         if !core.marks.is_of(mark, pe, tag) {
-            return Err("a write with remote data that is of no put under way");
+            return Err("a write with immediate data that is of no put under way");
         }
         let now = core.watchdog.stamp();
-        let Some(stream) = core.streams.open(pe, &mut core.paths) else {
-            return Err("a write with remote data whose sender is no PE of the job");
+        let Some(connection) = core.connections.open(pe, &mut core.paths) else {
+            return Err("a write with immediate data whose sender is no PE of the job");
         };
-        let signal = self::counts(stream.link()).landed(tag, now);
+        let signal = self::counts(connection.channel()).landed(tag, now);
         self.unapplied -= u32::from(signal.is_some());
         Ok(signal.map(|signal| (pe, signal)))
     }
@@ -119,12 +122,12 @@ impl Signals {
         signal: &CountedSignal,
     ) -> bool {
         if core.recovers {
-            core.cannot_carry_out(pe, signal.seq, NOT_COUNTED.to_owned());
+            core.cannot_execute(pe, signal.seq, NOT_COUNTED.to_owned());
             return false;
         }
         let now = core.watchdog.stamp();
-        let Some(stream) = core.streams.find_mut(pe) else { return false };
-        match counts(stream.link()).announced(tag, segments, signal, now) {
+        let Some(connection) = core.connections.find_mut(pe) else { return false };
+        match counts(connection.channel()).announced(tag, segments, signal, now) {
             Ok(true) => return true,
             Ok(false) => {
                 self.unapplied += 1;
@@ -137,11 +140,11 @@ impl Signals {
 
     /// Notes what may be acknowledged now.
     pub(crate) fn settle<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
-        let Some(stream) = core.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        let first = counts(link).first_waiting().map(|(first, ..)| first);
-        link.waits_for_data(first);
-        link.check_wanted();
+        let Some(connection) = core.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        let first = counts(channel).first_waiting().map(|(first, ..)| first);
+        channel.waits_for_data(first);
+        channel.check_wanted();
         core.queue_control(pe);
         core.note_due(pe);
     }
@@ -154,10 +157,11 @@ impl Signals {
         }
         let mut failed = None;
         let now = core.port.now();
-        let Core { streams, watchdog, lines, .. } = &mut *core;
-        streams.for_each(|stream| {
-            let pe = stream.pe;
-            let Some(counts) = stream.link.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
+        let Core { connections, watchdog, lines, .. } = &mut *core;
+        connections.for_each(|connection| {
+            let pe = connection.pe;
+            let Some(counts) =
+                connection.channel.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
             else {
                 return;
             };
@@ -178,6 +182,6 @@ impl Signals {
     }
 }
 
-pub(crate) fn counts(link: &mut Link) -> &mut Counts {
-    link.counts.get_or_insert_with(|| Box::new(Counts::new()))
+pub(crate) fn counts(channel: &mut ReliableChannel) -> &mut Counts {
+    channel.counts.get_or_insert_with(|| Box::new(Counts::new()))
 }

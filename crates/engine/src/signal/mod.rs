@@ -27,7 +27,7 @@ pub enum SignalEngine {
     /// Data and signal are one message; chained where the data is too long for that.
     Eager,
     /// Data and signal go out at once on all rails, and the peer applies the signal when it has
-    /// counted the data's segments; chained where rails carry no remote data.
+    /// counted the data's segments; chained where rails carry no immediate data.
     Counted,
 }
 
@@ -65,8 +65,10 @@ impl Signals {
     /// See [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit<P: Port>(&self, core: &Core<P>) -> Result<(), Discrepancy> {
-        let counts =
-            core.streams.iter().filter_map(|stream| stream.link.as_deref()?.counts.as_deref());
+        let counts = core
+            .connections
+            .iter()
+            .filter_map(|connection| connection.channel.as_deref()?.counts.as_deref());
         same(
             "signals of peers that wait for their data",
             self.unapplied,

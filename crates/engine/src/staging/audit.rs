@@ -1,8 +1,8 @@
-//! The audit of staging: chunks, places and copies, beside the segments of fragments.
+//! The audit of staging: bounce buffers, places and copies, beside the segments of fragments.
 
 use std::collections::HashMap;
 
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::port::copies::CopyDirection;
 use crate::staging::Staging;
 use crate::staging::state::{Peer, State};
@@ -16,7 +16,7 @@ impl Staging {
     pub(crate) fn audit(
         &self,
         segments: &SegmentTable,
-        raised: &[Token],
+        raised: &[WrId],
     ) -> Result<u32, Discrepancy> {
         self.state.as_deref().map_or(Ok(0), |state| state.audit(segments, raised))
     }
@@ -27,24 +27,24 @@ impl Staging {
 struct Has {
     fragments: u32,
     requests: u32,
-    /// Chunks on their way out, and in.
-    chunks: [usize; 2],
+    /// Bounce buffers on their way out, and in.
+    bounces: [usize; 2],
 }
 
 impl State {
-    fn audit(&self, segments: &SegmentTable, raised: &[Token]) -> Result<u32, Discrepancy> {
+    fn audit(&self, segments: &SegmentTable, raised: &[WrId]) -> Result<u32, Discrepancy> {
         let mut found: HashMap<Pe, Has> = HashMap::new();
         let (mut peer_segments, mut staged) = (0, 0);
-        for (token, segment) in segments.all_in_use().filter(|(_, s)| s.kind.is_staged()) {
+        for (wr_id, segment) in segments.all_in_use().filter(|(_, s)| s.kind.is_staged()) {
             let Segment { pe, kind, stage, .. } = *segment;
-            let fragment = self.peek(token);
+            let fragment = self.peek(wr_id);
             let of_peer = found.entry(pe).or_default();
             of_peer.fragments += u32::from(kind == Kind::Staged);
             of_peer.requests += u32::from(fragment.counts);
             let way = usize::from(fragment.role.direction() == CopyDirection::In);
-            of_peer.chunks[way] += usize::from(fragment.chunk.is_some());
+            of_peer.bounces[way] += usize::from(fragment.bounce.is_some());
             peer_segments += u32::from(kind == Kind::PeerRequest);
-            staged += usize::from(stage == Stage::Staged && !raised.contains(&token));
+            staged += usize::from(stage == Stage::Staged && !raised.contains(&wr_id));
         }
         same("segments in use for peers", self.peer_segments, peer_segments)?;
         let mut waiting = self.lent.len() + self.landed.len();
@@ -54,10 +54,10 @@ impl State {
         }
         let ways = [(&self.waiting_out, 0), (&self.waiting_in, 1)];
         for (queue, way) in ways {
-            waiting += queue.audit(|pe| found.get(&pe).map_or(0, |has| has.chunks[way]))?;
+            waiting += queue.audit(|pe| found.get(&pe).map_or(0, |has| has.bounces[way]))?;
         }
         if let Some(bouncing) = &self.bouncing {
-            let held = |way: usize| found.values().map(|has| has.chunks[way]).sum();
+            let held = |way: usize| found.values().map(|has| has.bounces[way]).sum();
             bouncing.audit([held(0), held(1)])?;
         }
         same("copies under way", self.copying as usize, staged - waiting)?;

@@ -19,14 +19,14 @@ impl State {
         for (pe, seq) in self.unsettled.drain(..) {
             // Which of them is missing is not known.
             if let Err(error) = &settled {
-                core.cannot_carry_out(pe, seq, error.to_string());
+                core.cannot_execute(pe, seq, error.to_string());
             }
         }
     }
 }
 
 impl Staging {
-    /// Carries out an atomic operation, and gives the word before.
+    /// Executes an atomic operation, and gives the word before.
     pub(crate) fn apply_at<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -65,7 +65,7 @@ impl Staging {
         }
     }
 
-    /// Carries out an operation that returns nothing, by the next [`Staging::settle`].
+    /// Executes an operation that returns nothing, by the next [`Staging::settle`].
     pub(crate) fn apply_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -78,7 +78,7 @@ impl Staging {
         }
     }
 
-    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to be carried out first.
+    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to be executed first.
     pub(crate) fn store_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -93,7 +93,7 @@ impl Staging {
         }
     }
 
-    /// A peer's request with this number was carried out, or will be with the next [`Staging::settle`].
+    /// A peer's request with this number was executed, or will be with the next [`Staging::settle`].
     #[inline]
     pub(crate) fn carried_out(&mut self, pe: Pe, seq: Seq) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
@@ -134,7 +134,7 @@ impl Staging {
         };
         if let Err(error) = stored {
             // Nobody who waits for the word is told that it is there.
-            core.fail_stream(pe, EngineError::Fetched { pe, addr, error });
+            core.fail_connection(pe, EngineError::Fetched { pe, addr, error });
         }
     }
 

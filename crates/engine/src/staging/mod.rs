@@ -1,33 +1,33 @@
-//! Staging: memory that the fabric does not reach, through chunks that it does.
+//! Staging: memory that the fabric does not reach, through bounce buffers that it does.
 //!
 //! # How bytes get there
-//! Each process touches its own staged memory only, through chunks of its own, and reads what it is to
+//! Each process touches its own staged memory only, through bounce buffers of its own, and reads what it is to
 //! store from the other process. So there are no credits to give out, and no memory is set aside per
 //! peer:
 //!
 //! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
-//!   is copied into a chunk, which is registered), the owner of the target is told to *pull* it, reads
-//!   it into a chunk of its own, copies it to its place, and says so. Where messages are long enough, the one that
-//!   tells of it *brings* the bytes as well. They go to the chunk if one is free, and are read like all others if none is.
-//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a chunk and says where they
-//!   are; they are read, and the chunk is *released*.
-//! - Between staged local memory and memory that the fabric reaches at the peer: by a chunk, with an
+//!   is copied into a bounce buffer, which is registered), the owner of the target is told to *pull* it, reads
+//!   it into a bounce buffer of its own, copies it to its place, and says so. Where messages are long enough, the one that
+//!   tells of it *brings* the bytes as well. They go to the bounce buffer if one is free, and are read like all others if none is.
+//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a bounce buffer and says where they
+//!   are; they are read, and the bounce buffer is *released*.
+//! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce buffer, with an
 //!   ordinary write or read.
-//! - A few bytes go in one message each way, with no chunk.
+//! - A few bytes go in one message each way, with no bounce buffer.
 //!
-//! Long operations are cut into *fragments* of a chunk's length, which overlap.
+//! Long operations are cut into *fragments* of a bounce buffer's length, which overlap.
 //!
 //! # Why it cannot deadlock
-//! Chunks for bytes on their way in are taken when the bytes can be read at once, and given back after
-//! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
-//! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
+//! Bounce buffers for bytes on their way in are taken when the bytes can be read at once, and given back after
+//! a read and a copy, both of which end whatever else is full. So they always come back. Bounce buffers for
+//! bytes on their way out are held until the reader has read them, for which it needs a bounce buffer for its
 //! own way in at most. What a peer asks for has segments set aside ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
-//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives no chunk back; it has a
+//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives no bounce buffer back; it has a
 //! [share](waiting) of them.
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;
-pub(crate) mod chunks;
+pub(crate) mod bounce_buffers;
 pub(crate) mod exposures;
 pub(crate) mod fragments;
 pub(crate) mod memory;
@@ -37,7 +37,7 @@ pub(crate) mod state;
 pub(crate) mod submit;
 pub(crate) mod waiting;
 
-use crate::ids::Token;
+use crate::ids::WrId;
 use crate::port::Port;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::posting::Core;
@@ -66,7 +66,7 @@ impl Staging {
         Self { segments, most_brought, state: None }
     }
 
-    /// Whether turns of the loop move anything here.
+    /// Whether progress iterations move anything here.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.state.as_deref().is_some_and(State::has_work)
@@ -77,7 +77,7 @@ impl Staging {
         self.state.as_deref().is_some_and(|state| state.copying != 0)
     }
 
-    /// When a chunk was last given back, on the watchdog's clock.
+    /// When a bounce buffer was last given back, on the watchdog's clock.
     pub(crate) fn moved(&self) -> u32 {
         self.state.as_deref().map_or(0, |state| state.moved)
     }
@@ -89,12 +89,12 @@ impl Staging {
     }
 
     /// The memory that a fragment is to be copied to or from, or moved by the fabric.
-    pub(crate) fn memory_of(&self, token: Token) -> Option<(usize, usize)> {
-        let Fragment { memory, len, .. } = *self.state.as_deref()?.peek(token);
+    pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
+        let Fragment { memory, len, .. } = *self.state.as_deref()?.peek(wr_id);
         Some((memory, len))
     }
 
-    /// Local memory that requests of peers are about which wait for a chunk.
+    /// Local memory that requests of peers are about which wait for a bounce buffer.
     pub(crate) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
         let state = self.state.as_deref().into_iter();
         state.flat_map(|state| state.waiting_out.memory().chain(state.waiting_in.memory()))
@@ -130,14 +130,14 @@ mod tests {
     #[test]
     fn there_is_work_while_something_is_copied_or_waits_for_it() {
         let mut staging = Staging::new(4, 0);
-        assert!(!staging.has_work() && staging.memory_of(Token(0)).is_none());
+        assert!(!staging.has_work() && staging.memory_of(WrId(0)).is_none());
         assert_eq!(staging.moved(), 0);
         let state = staging.state();
         state.moved = 7;
         assert!(!staging.has_work() && staging.moved() == 7);
         for direction in [CopyDirection::Out, CopyDirection::In] {
             let waiting = staging.state().waiting(direction);
-            waiting.push(Pe(1), Waiter::Mine(Token(2)));
+            waiting.push(Pe(1), Waiter::Mine(WrId(2)));
             assert!(staging.has_work());
             staging.state().waiting(direction).pop(Pe(1));
             assert!(!staging.has_work());
@@ -145,7 +145,7 @@ mod tests {
         staging.state().copying = 1;
         assert!(staging.has_work() && staging.is_copying());
         staging.state().copying = 0;
-        staging.state().landed.push_back(Token(2));
+        staging.state().landed.push_back(WrId(2));
         assert!(staging.has_work() && !staging.is_copying());
     }
 }

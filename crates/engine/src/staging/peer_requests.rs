@@ -7,7 +7,7 @@ use std::time::Duration;
 use log::error;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::port::{Direction, Local, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
@@ -18,12 +18,12 @@ use crate::staging::waiting::{Waiter, Wanted};
 use crate::state::batch::Batch;
 use crate::state::messages::unnumbered::{NO_TICKET, What};
 use crate::state::segment::Kind;
-use crate::wire::message::{Spot, Ticket};
+use crate::wire::message::{RequestId, Spot};
 use crate::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
 use crate::wire::window::Seq;
 
 impl Staging {
-    /// Carries out a request that has a number.
+    /// Executes a request that has a number.
     pub(crate) fn asked_for<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -37,13 +37,27 @@ impl Staging {
                 let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
                 self.store_soon(core, place, payload, mark.is_some()).map_err(|e| e.to_string())
             }
-            Staged::Pull { to, from, len, ticket, brought } => {
-                self.want(core, pe, Role::Pull(ticket), to, (from, mark, brought), len as usize);
+            Staged::Pull { to, from, len, request_id, brought } => {
+                self.want(
+                    core,
+                    pe,
+                    Role::Pull(request_id),
+                    to,
+                    (from, mark, brought),
+                    len as usize,
+                );
                 Ok(())
             }
-            Staged::Ask { from, len, ticket } => {
+            Staged::Ask { from, len, request_id } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(core, pe, Role::Ask(ticket), from, (nothing, None, None), len as usize);
+                self.want(
+                    core,
+                    pe,
+                    Role::Ask(request_id),
+                    from,
+                    (nothing, None, None),
+                    len as usize,
+                );
                 Ok(())
             }
             _ => Ok(()),
@@ -59,23 +73,23 @@ impl Staging {
     ) -> Result<(), String> {
         match *staged {
             Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. } => {}
-            Staged::Pulled { ticket } => {
-                if let Some(token) = self.answered(core, pe, ticket) {
-                    self.drop_fragment(core, token);
+            Staged::Pulled { request_id } => {
+                if let Some(wr_id) = self.answered(core, pe, request_id) {
+                    self.drop_fragment(core, wr_id);
                 }
             }
-            Staged::Exposed { ticket, from } => {
-                if let Some(token) = self.answered(core, pe, ticket) {
-                    self.exposed(core, token, from);
+            Staged::Exposed { request_id, from } => {
+                if let Some(wr_id) = self.answered(core, pe, request_id) {
+                    self.exposed(core, wr_id, from);
                 }
             }
-            Staged::Loaded { ticket, payload } => {
-                if let Some(token) = self.answered(core, pe, ticket) {
-                    return self.loaded(core, token, payload);
+            Staged::Loaded { request_id, payload } => {
+                if let Some(wr_id) = self.answered(core, pe, request_id) {
+                    return self.loaded(core, wr_id, payload);
                 }
             }
-            Staged::Refused { ticket, why } => self.was_refused(core, pe, ticket, why),
-            Staged::Release { ticket } => self.released(core, pe, ticket),
+            Staged::Refused { request_id, why } => self.was_refused(core, pe, request_id, why),
+            Staged::Release { request_id } => self.released(core, pe, request_id),
             Staged::Keys(keys) => self.learn_keys(core, pe, &keys),
         }
         Ok(())
@@ -91,29 +105,30 @@ impl Staging {
         (from, mark, brought): (Exposure, Option<Seq>, Option<&[u8]>),
         len: usize,
     ) {
-        let (Role::Pull(ticket) | Role::Ask(ticket)) = role else { return };
+        let (Role::Pull(request_id) | Role::Ask(request_id)) = role else { return };
         let place = match core.regions.locate(spot, len) {
             Ok(place) => place,
-            Err(fault) => return self.refuse(core, pe, role, ticket, &fault.to_string()),
+            Err(fault) => return self.refuse(core, pe, role, request_id, &fault.to_string()),
         };
         if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
             return match self.load_at(core, place, &mut bytes[..len]) {
-                Ok(()) => core.queue_unnumbered(pe, What::Loaded { ticket, bytes, len }),
-                Err(error) => self.refuse(core, pe, role, ticket, &error.to_string()),
+                Ok(()) => core.queue_unnumbered(pe, What::Loaded { request_id, bytes, len }),
+                Err(error) => self.refuse(core, pe, role, request_id, &error.to_string()),
             };
         }
-        let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.chunk_len);
+        let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.bounce_len);
         if len > most {
-            let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
-            return self.refuse(core, pe, role, ticket, &why);
+            let why =
+                format!("{len} bytes at once, and the bounce memory's bounce buffers have {most}");
+            return self.refuse(core, pe, role, request_id, &why);
         }
         if self.state().waiting(role.direction()).asked_by(pe) >= PEER_REQUESTS {
             let why = format!("a PE has at most {PEER_REQUESTS} requests under way");
-            return self.refuse(core, pe, role, ticket, &why);
+            return self.refuse(core, pe, role, request_id, &why);
         }
-        if let (Role::Pull(_), Some(stream)) = (role, core.streams.find_mut(pe)) {
-            stream.link().begin_pull(ticket.seq);
+        if let (Role::Pull(_), Some(connection)) = (role, core.connections.find_mut(pe)) {
+            connection.channel().begin_pull(request_id.seq);
         }
         let wanted = Wanted { pe, role, place, len, from, mark };
         let is_first = self.state().waiting(role.direction()).is_empty();
@@ -124,7 +139,7 @@ impl Staging {
         self.start_waiting(core);
     }
 
-    /// Puts what a message has brought into a chunk, for the only one who waits for one, if it may have one now. Else it
+    /// Puts what a message has brought into a bounce buffer, for the only one who waits for one, if it may have one now. Else it
     /// goes on waiting, and reads the bytes.
     fn take_brought<P: Port>(&mut self, core: &mut Core<P>, wanted: &Wanted, bytes: &[u8]) {
         let Wanted { pe, role, len, .. } = *wanted;
@@ -132,42 +147,42 @@ impl Staging {
         if self.next_waiter(direction).is_none() {
             return;
         }
-        let Some(token) = self.begin_peer_request(core, wanted) else { return };
+        let Some(wr_id) = self.begin_peer_request(core, wanted) else { return };
         let taken = self.bouncing().and_then(|bouncing| {
-            let chunk = bouncing.chunks(direction).take()?;
-            Some((chunk, bouncing.addr(role, chunk)))
+            let bounce = bouncing.bounces(direction).take()?;
+            Some((bounce, bouncing.addr(role, bounce)))
         });
-        let Some((chunk, place)) = taken else { return self.release_peer_request(core, token) };
+        let Some((bounce, place)) = taken else { return self.release_peer_request(core, wr_id) };
         self.state().waiting(direction).pop(pe);
         self.state().waiting(direction).hold(pe);
-        let fragment = self.state().fragment(token);
-        (fragment.chunk, fragment.moved) = (Some(chunk), len);
+        let fragment = self.state().fragment(wr_id);
+        (fragment.bounce, fragment.moved) = (Some(bounce), len);
         match core.port.store(place, bytes) {
-            Ok(()) => self.copy_in(core, token),
-            Err(error) => self.fail_fragment(core, token, error),
+            Ok(()) => self.copy_in(core, wr_id),
+            Err(error) => self.fail_fragment(core, wr_id, error),
         }
     }
 
-    /// Gives what a peer wants a segment, of those set aside: there are as many as chunks may be, and each has a chunk.
+    /// Gives what a peer wants a segment, of those set aside: there are as many as bounce buffers may be, and each has a bounce buffer.
     pub(crate) fn begin_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         wanted: &Wanted,
-    ) -> Option<Token> {
+    ) -> Option<WrId> {
         let Wanted { pe, role, place, len, from, mark } = *wanted;
         // It may be in the middle of a submission, to whose batch this does not belong.
         let submitted = core.segments.batches.enter(Batch::NONE);
-        let token = core.segments.take();
+        let wr_id = core.segments.take();
         core.segments.batches.enter(submitted);
-        let token = token?;
+        let wr_id = wr_id?;
         let Some(path) = core.fragment_path(pe) else {
-            core.segments.give_unused(token);
+            core.segments.give_unused(wr_id);
             return None;
         };
         let rail = path.rail;
         self.state().peer_segments += 1;
         core.reserved += 1;
-        let segment = &mut core.segments[token.0];
+        let segment = &mut core.segments[wr_id.0];
         segment.pe = pe;
         segment.born = core.watchdog.stamp();
         segment.direction = Direction::Read;
@@ -177,16 +192,16 @@ impl Staging {
         segment.rail = rail;
         (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
         let remote_end = RemoteEnd::Exposed(from);
-        *self.state().fragment(token) =
+        *self.state().fragment(wr_id) =
             Fragment { role, len, memory: place.addr, remote_end, mark, ..Fragment::NONE };
-        Some(token)
+        Some(wr_id)
     }
 
     /// Gives the segment back.
-    pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        self.leave_chunk(core, token);
-        core.segments.give(token);
-        core.is_no_stray(token);
+    pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        self.leave_bounce(core, wr_id);
+        core.segments.give(wr_id);
+        core.is_no_orphan(wr_id);
         self.state().peer_segments -= 1;
         core.reserved -= 1;
     }
@@ -195,17 +210,17 @@ impl Staging {
     pub(crate) fn answer_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        token: Token,
+        wr_id: WrId,
         answer: What,
     ) {
-        let pe = core.segments[token.0].pe;
-        let role = self.state().fragment(token).role;
+        let pe = core.segments[wr_id.0].pe;
+        let role = self.state().fragment(wr_id).role;
         self.end_pull(core, pe, role, matches!(answer, What::Pulled { .. }));
-        self.release_peer_request(core, token);
+        self.release_peer_request(core, wr_id);
         core.queue_unnumbered(pe, answer);
     }
 
-    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not carried out.
+    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not executed.
     pub(crate) fn end_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -213,42 +228,47 @@ impl Staging {
         role: Role,
         carried_out: bool,
     ) {
-        if let (Role::Pull(ticket), Some(stream)) = (role, core.streams.find_mut(pe)) {
-            stream.link().end_pull(ticket.seq, carried_out);
+        if let (Role::Pull(request_id), Some(connection)) = (role, core.connections.find_mut(pe)) {
+            connection.channel().end_pull(request_id.seq, carried_out);
             core.note_due(pe);
         }
     }
 
-    /// Goes on with a peer's pulls that are in their chunks and come behind others.
+    /// Goes on with a peer's pulls that are in their bounce buffers and come behind others.
     pub(crate) fn go_on_in_order<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let Some(state) = self.state.as_deref_mut() else { return };
         for _ in 0..state.peer(pe).in_order.len() {
             // Those that still wait come back to the end.
-            let Some(token) = self.state().peer(pe).in_order.pop_front() else { return };
-            self.copy_in(core, token);
+            let Some(wr_id) = self.state().peer(pe).in_order.pop_front() else { return };
+            self.copy_in(core, wr_id);
         }
     }
 
-    /// What a peer asked for is in a chunk, where it may be read until it says that it has been.
-    pub(crate) fn expose<P: Port>(&mut self, core: &mut Core<P>, token: Token, ticket: Ticket) {
-        let pe = core.segments[token.0].pe;
-        let chunk = self.state().fragment(token).chunk;
-        let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return };
-        let from = bouncing.exposure(chunk);
+    /// What a peer asked for is in a bounce buffer, where it may be read until it says that it has been.
+    pub(crate) fn expose<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        request_id: RequestId,
+    ) {
+        let pe = core.segments[wr_id.0].pe;
+        let bounce = self.state().fragment(wr_id).bounce;
+        let (Some(bounce), Some(bouncing)) = (bounce, self.bouncing()) else { return };
+        let from = bouncing.exposure(bounce);
         self.tell_keys(core, pe, from);
-        core.queue_unnumbered(pe, What::Exposed { ticket, from });
-        self.state().lent.push(token);
+        core.queue_unnumbered(pe, What::Exposed { request_id, from });
+        self.state().lent.push(wr_id);
     }
 
     /// A peer has read what was exposed to it.
-    fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket) {
+    fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, request_id: RequestId) {
         let Some(state) = self.state.as_deref_mut() else { return };
-        let same = |token: &Token| {
-            core.segments[token.0].pe == pe && state.peek(*token).role == Role::Ask(ticket)
+        let same = |wr_id: &WrId| {
+            core.segments[wr_id.0].pe == pe && state.peek(*wr_id).role == Role::Ask(request_id)
         };
         let Some(at) = state.lent.iter().position(same) else { return };
-        let token = state.lent.swap_remove(at);
-        self.release_peer_request(core, token);
+        let wr_id = state.lent.swap_remove(at);
+        self.release_peer_request(core, wr_id);
         self.start_waiting(core);
     }
 
@@ -266,31 +286,37 @@ impl Staging {
     fn learn_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, keys: &Keys<'_>) {
         if !self.state().peer(pe).exposures.learn(keys) {
             let why = String::from("it tells of more regions than a PE may have");
-            return core.fail_stream(pe, EngineError::BadMessage { pe, why });
+            return core.fail_connection(pe, EngineError::BadMessage { pe, why });
         }
         let peer = self.state().peer(pe);
         // Those that still lack theirs come back to the end.
         for _ in 0..peer.keyless.len() {
-            let Some(token) = self.state().peer(pe).keyless.pop_front() else { return };
-            self.next_part(core, token);
+            let Some(wr_id) = self.state().peer(pe).keyless.pop_front() else { return };
+            self.next_part(core, wr_id);
         }
     }
 
     /// A peer cannot do what this PE has asked for.
     #[cold]
-    fn was_refused<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket, why: &str) {
+    fn was_refused<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        request_id: RequestId,
+        why: &str,
+    ) {
         use EngineError::PeerRefused;
         let why = why.to_owned();
-        match self.answered(core, pe, ticket) {
-            Some(token) => {
-                let segment = &core.segments[token.0];
+        match self.answered(core, pe, request_id) {
+            Some(wr_id) => {
+                let segment = &core.segments[wr_id.0];
                 let (what, len) = (segment.what(), segment.transfer.len);
-                core.fail_stream(pe, PeerRefused { what, pe, len, why });
-                self.drop_fragment(core, token);
+                core.fail_connection(pe, PeerRefused { what, pe, len, why });
+                self.drop_fragment(core, wr_id);
             }
-            None if ticket == NO_TICKET => {
+            None if request_id == NO_TICKET => {
                 let what = "a put, signal or atomic";
-                core.fail_stream(pe, PeerRefused { what, pe, len: 0, why });
+                core.fail_connection(pe, PeerRefused { what, pe, len: 0, why });
             }
             None => {}
         }
@@ -302,10 +328,10 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         role: Role,
-        ticket: Ticket,
+        request_id: RequestId,
         why: &str,
     ) {
-        let refusal = refusal(pe, ticket, why);
+        let refusal = refusal(pe, request_id, why);
         core.queue_unnumbered(pe, refusal);
         self.end_pull(core, pe, role, false);
     }
@@ -313,12 +339,12 @@ impl Staging {
 
 /// What tells a peer that something cannot be done; the user hears of it, too.
 #[cold]
-pub(crate) fn refusal(pe: Pe, ticket: Ticket, why: &str) -> What {
+pub(crate) fn refusal(pe: Pe, request_id: RequestId, why: &str) -> What {
     static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
     if let Some(unsaid) = LIMIT.admit() {
         error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
     }
-    What::Refused { ticket, why: why.into() }
+    What::Refused { request_id, why: why.into() }
 }
 
 const _: () = assert!(PEER_REQUESTS <= PEER_SEGMENTS);

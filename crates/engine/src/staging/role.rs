@@ -1,7 +1,7 @@
 //! The role of a fragment: whose put or get its bytes are of.
 
 use crate::port::copies::CopyDirection;
-use crate::wire::message::Ticket;
+use crate::wire::message::RequestId;
 
 /// What a fragment is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,9 +11,9 @@ pub(crate) enum Role {
     /// A get of this PE.
     Get,
     /// A peer's put: its bytes are to be read and stored.
-    Pull(Ticket),
+    Pull(RequestId),
     /// A peer's get: bytes are to be exposed to it.
-    Ask(Ticket),
+    Ask(RequestId),
 }
 
 impl Role {

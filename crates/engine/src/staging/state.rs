@@ -1,12 +1,12 @@
-//! The state of staging: fragments, chunks, and what is under way with each peer.
+//! The state of staging: fragments, bounce buffers, and what is under way with each peer.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::ids::{LaneKind, Pe, Token};
+use crate::ids::{LaneKind, Pe, WrId};
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
 use crate::port::{Desc, POLL_BATCH};
-use crate::staging::chunks::{Chunk, Chunks};
+use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::exposures::Exposures;
 use crate::staging::role::Role;
 use crate::staging::waiting::Waiting;
@@ -21,10 +21,10 @@ use crate::wire::window::Seq;
 /// Most pulls and asks of one PE to another that are under way.
 pub(crate) const PEER_REQUESTS: u32 = 64;
 
-/// Segments set aside for what peers ask for: one for each chunk.
+/// Segments set aside for what peers ask for: one for each bounce buffer.
 pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32;
 
-/// Bytes of a fragment where this process has no chunks and the peer's handle names no length.
+/// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no length.
 pub(crate) const FRAGMENT: usize = 512 << 10;
 
 /// How the peer's side of a fragment is reached.
@@ -41,8 +41,8 @@ pub(crate) enum RemoteEnd {
 /// How this side of a fragment is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LocalEnd {
-    /// Through a chunk.
-    Chunk,
+    /// Through a bounce buffer.
+    BounceBuffer,
     /// The fabric reaches it: with this descriptor for reads into it, exposed as this to be read.
     Fabric { desc: Desc, exposed: Exposure },
 }
@@ -58,8 +58,8 @@ pub(crate) struct Fragment {
     pub(crate) memory: usize,
     pub(crate) local_end: LocalEnd,
     pub(crate) remote_end: RemoteEnd,
-    /// The chunk that it has.
-    pub(crate) chunk: Option<Chunk>,
+    /// The bounce buffer that it has.
+    pub(crate) bounce: Option<BounceBuffer>,
     /// It counts among the requests to its peer.
     pub(crate) counts: bool,
     /// For a pull: it is copied behind all requests of its peer before this number.
@@ -72,63 +72,63 @@ impl Fragment {
         len: 0,
         moved: 0,
         memory: 0,
-        local_end: LocalEnd::Chunk,
+        local_end: LocalEnd::BounceBuffer,
         remote_end: RemoteEnd::Peer(Spot { slot: 0, offset: 0 }),
-        chunk: None,
+        bounce: None,
         counts: false,
         mark: None,
     };
 }
 
-/// Copies and chunks.
+/// Copies and bounce buffers.
 #[derive(Debug)]
 pub(crate) struct Bouncing {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
     /// The bounce memory's region.
     pub(crate) view: Arc<View>,
-    out: Chunks,
-    inward: Chunks,
+    out: BounceBuffers,
+    inward: BounceBuffers,
 }
 
 impl Bouncing {
     fn new(installed: Installed) -> Self {
         let Installed { copies, bounce, view } = installed;
-        let (out, inward) = Chunks::of(&bounce);
+        let (out, inward) = BounceBuffers::of(&bounce);
         Self { copies, bounce, view, out, inward }
     }
 
-    /// So many chunks are held, out and in.
+    /// So many bounce buffers are held, out and in.
     #[cfg(any(test, feature = "audit"))]
     pub(super) fn audit(&self, held: [usize; 2]) -> Result<(), Discrepancy> {
-        for (chunks, held) in [&self.out, &self.inward].into_iter().zip(held) {
-            let (free, count) = chunks.free();
-            same("chunks that are held", count - free, held)?;
+        for (bounces, held) in [&self.out, &self.inward].into_iter().zip(held) {
+            let (free, count) = bounces.free();
+            same("bounce buffers that are held", count - free, held)?;
         }
         Ok(())
     }
 
-    /// The chunks for one direction.
-    pub(crate) fn chunks(&mut self, direction: CopyDirection) -> &mut Chunks {
+    /// The bounce buffers for one direction.
+    pub(crate) fn bounces(&mut self, direction: CopyDirection) -> &mut BounceBuffers {
         match direction {
             CopyDirection::Out => &mut self.out,
             CopyDirection::In => &mut self.inward,
         }
     }
 
-    /// The address of a fragment's chunk.
-    pub(crate) fn addr(&self, role: Role, chunk: Chunk) -> usize {
-        let chunks = match role.direction() {
+    /// The address of a fragment's bounce buffer.
+    pub(crate) fn addr(&self, role: Role, bounce: BounceBuffer) -> usize {
+        let bounces = match role.direction() {
             CopyDirection::Out => &self.out,
             CopyDirection::In => &self.inward,
         };
-        self.bounce.addr + chunks.offset(chunk)
+        self.bounce.addr + bounces.offset(bounce)
     }
 
-    /// A chunk for bytes on their way out, to be read by a peer.
-    pub(crate) fn exposure(&self, chunk: Chunk) -> Exposure {
+    /// A bounce buffer for bytes on their way out, to be read by a peer.
+    pub(crate) fn exposure(&self, bounce: BounceBuffer) -> Exposure {
         let (slot, stamp) = (self.view.place, self.view.stamp);
-        Exposure { slot, stamp, offset: self.out.offset(chunk) as u64 }
+        Exposure { slot, stamp, offset: self.out.offset(bounce) as u64 }
     }
 
     /// The descriptors of the bounce memory, by proxy rail.
@@ -142,24 +142,24 @@ impl Bouncing {
 pub(crate) struct State {
     /// There once this process has memory that is staged.
     pub(crate) bouncing: Option<Bouncing>,
-    /// By token.
+    /// By work-request id.
     fragments: Box<[Fragment]>,
-    /// Who waits for a chunk, by direction.
+    /// Who waits for a bounce buffer, by direction.
     pub(super) waiting_out: Waiting,
     pub(super) waiting_in: Waiting,
     /// What is exposed to peers that have asked.
-    pub(crate) lent: Vec<Token>,
-    /// Fragments that are in their chunk and wait until another copy can be started.
-    pub(crate) landed: VecDeque<Token>,
+    pub(crate) lent: Vec<WrId>,
+    /// Fragments that are in their bounce buffer and wait until another copy can be started.
+    pub(crate) landed: VecDeque<WrId>,
     /// Copies under way.
     pub(crate) copying: u32,
-    /// Requests of peers that were carried out since what was stored soon has been settled. At most a poll's.
+    /// Requests of peers that were executed since what was stored soon has been settled. At most a poll's.
     pub(crate) unsettled: Vec<(Pe, Seq)>,
     /// Segments in use for peers.
     pub(crate) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
     pub(super) peers: HashMap<Pe, Peer>,
-    /// When a chunk was last given back, on the watchdog's clock.
+    /// When a bounce buffer was last given back, on the watchdog's clock.
     pub(crate) moved: u32,
 }
 
@@ -186,22 +186,22 @@ impl State {
         }
     }
 
-    /// From here on there are chunks and copies.
+    /// From here on there are bounce buffers and copies.
     pub(crate) fn install(&mut self, installed: Installed) {
         let mut bouncing = Bouncing::new(installed);
         for direction in [CopyDirection::Out, CopyDirection::In] {
-            let (_, chunks) = bouncing.chunks(direction).free();
-            self.waiting(direction).share(chunks);
+            let (_, bounces) = bouncing.bounces(direction).free();
+            self.waiting(direction).share(bounces);
         }
         self.bouncing = Some(bouncing);
     }
 
-    pub(crate) fn fragment(&mut self, token: Token) -> &mut Fragment {
-        &mut self.fragments[token.index()]
+    pub(crate) fn fragment(&mut self, wr_id: WrId) -> &mut Fragment {
+        &mut self.fragments[wr_id.index()]
     }
 
-    pub(crate) fn peek(&self, token: Token) -> &Fragment {
-        &self.fragments[token.index()]
+    pub(crate) fn peek(&self, wr_id: WrId) -> &Fragment {
+        &self.fragments[wr_id.index()]
     }
 
     /// What is under way with a peer, made if need be.
@@ -209,7 +209,7 @@ impl State {
         self.peers.entry(pe).or_insert_with(Peer::new)
     }
 
-    /// Who waits for the chunks of one direction.
+    /// Who waits for the bounce buffers of one direction.
     pub(crate) fn waiting(&mut self, direction: CopyDirection) -> &mut Waiting {
         match direction {
             CopyDirection::Out => &mut self.waiting_out,
@@ -217,7 +217,7 @@ impl State {
         }
     }
 
-    /// Whether turns of the loop move anything here.
+    /// Whether progress iterations move anything here.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.copying != 0
@@ -238,9 +238,9 @@ pub(crate) struct Peer {
     pub(crate) blocked: Queue,
     pub(crate) exposures: Exposures,
     /// Fragments to be read from the peer whose keys are not here yet.
-    pub(crate) keyless: VecDeque<Token>,
-    /// Pulls of the peer that are in their chunks and come behind others.
-    pub(crate) in_order: VecDeque<Token>,
+    pub(crate) keyless: VecDeque<WrId>,
+    /// Pulls of the peer that are in their bounce buffers and come behind others.
+    pub(crate) in_order: VecDeque<WrId>,
 }
 
 impl Peer {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::error::EngineError;
-use crate::ids::{LaneKind, Pe, RailId, Token};
+use crate::ids::{LaneKind, Pe, RailId, WrId};
 use crate::port::copies::Reach;
 use crate::port::{Direction, Local, Port, PortError};
 use crate::posting::Core;
@@ -35,15 +35,15 @@ impl Staging {
         match request.local {
             LocalSide::Memory { addr, handle } if core.has_devices() => {
                 let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
-                Ok(self.needs_chunk(core, reach, handle))
+                Ok(self.needs_bounce(core, reach, handle))
             }
             _ => Ok(false),
         }
     }
 
-    /// Whether local memory takes part in operations through a chunk: when it is staged, and when the
+    /// Whether local memory takes part in operations through a bounce buffer: when it is staged, and when the
     /// fabric would need it registered, it is not, and there is something to stage with.
-    fn needs_chunk<P: Port>(
+    fn needs_bounce<P: Port>(
         &mut self,
         core: &mut Core<P>,
         reach: Reach,
@@ -103,25 +103,25 @@ impl Staging {
             return Err(refused(request, "local", fault));
         };
         let reach = self.local_reach(core, pe, addr, len, handle)?;
-        let staged = self.needs_chunk(core, reach, handle);
+        let staged = self.needs_bounce(core, reach, handle);
         let local_end = if staged { None } else { self.local_end(core, request, addr, handle)? };
-        let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.chunk_len);
+        let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         if local_end.is_none() && self.bouncing().is_none() {
-            // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
+            // Nothing of this process is staged, so it has no bounce buffers. Then it goes by messages.
             if direction == Direction::Write {
                 return self.submit_in_messages(core, request, remote, offset, sent, op);
             }
             most = MAX_PAYLOAD;
         }
         if by_peer {
-            most = most.min(remote.chunk_len());
+            most = most.min(remote.bounce_len());
         }
         while *sent < len {
-            // Fragments with messages are not among the messages of the stream's books.
-            if !core.is_share(self.state().peer(pe).fragments) {
+            // Fragments with messages are not among the messages of the connection's books.
+            if !core.fits_quota(self.state().peer(pe).fragments) {
                 return Ok(());
             }
-            if by_peer && !core.has_message_share(pe) {
+            if by_peer && !core.is_within_message_quota(pe) {
                 return Ok(());
             }
             let Some(path) = core.fragment_path(pe) else { return Ok(()) };
@@ -133,11 +133,11 @@ impl Staging {
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
                 RemoteEnd::Fabric { remote: remote.remote_address(at), key }
             };
-            let Some(token) = core.segments.take() else { return Ok(()) };
+            let Some(wr_id) = core.segments.take() else { return Ok(()) };
             let mut message = None;
             if by_peer {
-                let Some(slot) = core.messages.take_beside(token.0) else {
-                    core.segments.give_unused(token);
+                let Some(slot) = core.messages.take_beside(wr_id.0) else {
+                    core.segments.give_unused(wr_id);
                     return Ok(());
                 };
                 message = Some(slot);
@@ -145,11 +145,11 @@ impl Staging {
             }
             let bytes = (len - *sent).min(most);
             let local_end = match &local_end {
-                None => LocalEnd::Chunk,
+                None => LocalEnd::BounceBuffer,
                 Some(local_end) => local_end.at(*sent, path.rail),
             };
             let role = if direction == Direction::Write { Role::Put } else { Role::Get };
-            let segment = &mut core.segments[token.0];
+            let segment = &mut core.segments[wr_id.0];
             segment.pe = pe;
             segment.count_for(op.0);
             segment.born = core.watchdog.stamp();
@@ -165,14 +165,14 @@ impl Staging {
                 core.ops.add(op.0);
             }
             let memory = addr + *sent;
-            *self.state().fragment(token) =
+            *self.state().fragment(wr_id) =
                 Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
             self.state().peer(pe).fragments += 1;
             *sent += bytes;
-            if core.passes_fence(token) {
-                self.begin_fragment(core, token);
+            if core.passes_fence(wr_id) {
+                self.begin_fragment(core, wr_id);
             }
-            core.check_stream(pe)?;
+            core.check_connection(pe)?;
         }
         self.start_waiting(core);
         Ok(())
@@ -208,10 +208,10 @@ impl Staging {
     pub(crate) fn describe_anew<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        token: Token,
+        wr_id: WrId,
     ) -> Result<(), PortError> {
-        let rail = core.segments[token.0].rail;
-        let fragment = self.state().fragment(token);
+        let rail = core.segments[wr_id.0].rail;
+        let fragment = self.state().fragment(wr_id);
         let (addr, len) = (fragment.memory, fragment.len);
         let LocalEnd::Fabric { desc, .. } = &mut fragment.local_end else { return Ok(()) };
         if !core.recovers || !core.needs_desc {
@@ -229,7 +229,7 @@ impl Staging {
         Ok(())
     }
 
-    /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
+    /// A put to staged memory from a buffer that the peer cannot read, by a process without bounce buffers.
     fn submit_in_messages<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,14 +1,14 @@
-//! The queue for the chunks of one direction: who waits, peer by peer, and how many chunks each peer holds.
+//! The queue for the bounce buffers of one direction: who waits, peer by peer, and how many bounce buffers each peer holds.
 //!
 //! # Shares
-//! A chunk comes back when its peer has read it, or answered; one that has stopped never does. So a peer may have
-//! another chunk while it holds less than eight times what is free, and the last one only while it holds none. Where there are
-//! fewer than [`SHARED_FROM`] chunks, whoever is first has the next one: half of them is too much to keep back.
+//! A bounce buffer comes back when its peer has read it, or answered; one that has stopped never does. So a peer may have
+//! another bounce buffer while it holds less than eight times what is free, and the last one only while it holds none. Where there are
+//! fewer than [`SHARED_FROM`] bounce buffers, whoever is first has the next one: half of them is too much to keep back.
 //!
-//! Peers take turns, one chunk each; what waits for the same peer stays in its order. A peer without a share is not looked at until
-//! it gives a chunk back, or there are enough for it.
+//! Peers take turns, one bounce buffer each; what waits for the same peer stays in its order. A peer without a share is not looked at until
+//! it gives a bounce buffer back, or there are enough for it.
 
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::request::Touched;
 use crate::staging::role::Role;
 #[cfg(any(test, feature = "audit"))]
@@ -18,10 +18,10 @@ use crate::state::regions::Place;
 use crate::wire::staged::Exposure;
 use crate::wire::window::Seq;
 
-/// Chunks of a direction from which on peers have shares.
+/// Bounce buffers of a direction from which on peers have shares.
 const SHARED_FROM: usize = 4;
 
-/// What a peer has asked for, until it has a chunk.
+/// What a peer has asked for, until it has a bounce buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) pe: Pe,
@@ -36,28 +36,28 @@ pub(crate) struct Wanted {
     pub(crate) mark: Option<Seq>,
 }
 
-/// Who waits for a chunk.
+/// Who waits for a bounce buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiter {
     /// A fragment of ours.
-    Mine(Token),
+    Mine(WrId),
     /// A request of a peer.
     Peer(Wanted),
 }
 
-/// Who waits for the chunks of one direction.
+/// Who waits for the bounce buffers of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queue: FairQueue<Waiter, OfPeer>,
-    /// Chunks that there are.
-    chunks: usize,
+    /// Bounce buffers that there are.
+    bounces: usize,
 }
 
 #[derive(Debug, Default)]
 struct OfPeer {
     /// Of those who wait, those that the peer has asked for. It has no more under way than a bound, if it keeps the rules.
     asked: u32,
-    /// Chunks that it has.
+    /// Bounce buffers that it has.
     held: usize,
 }
 
@@ -68,11 +68,11 @@ impl Kept for OfPeer {
 }
 
 impl OfPeer {
-    /// How many chunks must be free besides the one that the peer gets next, where there are so many.
-    fn need(&self, chunks: usize) -> u32 {
+    /// How many bounce buffers must be free besides the one that the peer gets next, where there are so many.
+    fn need(&self, bounces: usize) -> u32 {
         match self.held {
             0 => 0,
-            _ if chunks < SHARED_FROM => 0,
+            _ if bounces < SHARED_FROM => 0,
             // Less than eight times what is free, which is two at least.
             held => (held / 8).max(1) as u32,
         }
@@ -80,13 +80,13 @@ impl OfPeer {
 }
 
 impl Waiting {
-    /// There are so many chunks.
-    pub(crate) fn share(&mut self, chunks: usize) {
+    /// There are so many bounce buffers.
+    pub(crate) fn share(&mut self, bounces: usize) {
         debug_assert!(
             self.queue.peers().all(|(_, _, of_peer)| of_peer.held == 0),
             "none is held before"
         );
-        self.chunks = chunks;
+        self.bounces = bounces;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -117,7 +117,7 @@ impl Waiting {
         self.queue.kept(pe).map_or(0, |of_peer| of_peer.asked)
     }
 
-    /// The peer whose turn it is where so many chunks are free, and who waits for it; none if no peer may have one of these.
+    /// The peer whose turn it is where so many bounce buffers are free, and who waits for it; none if no peer may have one of these.
     pub(crate) fn first(&self, free: usize) -> Option<(Pe, Waiter)> {
         let pe = self.queue.first(free)?;
         Some((pe, *self.queue.front(pe)?))
@@ -143,39 +143,39 @@ impl Waiting {
         std::iter::from_fn(move || self.queue.pop(pe))
     }
 
-    /// How many fragments of this lane's wait, where a peer is known to hold `chunks`.
+    /// How many fragments of this lane's wait, where a peer is known to hold `bounces`.
     #[cfg(any(test, feature = "audit"))]
-    pub(super) fn audit(&self, chunks: impl Fn(Pe) -> usize) -> Result<usize, Discrepancy> {
-        self.queue.audit("those who wait for chunks")?;
+    pub(super) fn audit(&self, bounces: impl Fn(Pe) -> usize) -> Result<usize, Discrepancy> {
+        self.queue.audit("those who wait for bounce buffers")?;
         let is_theirs = |waiter: &Waiter| matches!(waiter, Waiter::Peer(_));
         let mut mine = self.queue.len();
         for (pe, _, OfPeer { asked, held }) in self.queue.peers() {
             let theirs = self.queue.iter().filter(|(of, waiter)| *of == pe && is_theirs(waiter));
             let theirs = theirs.count();
             mine -= theirs;
-            same("requests that wait for chunks", *asked as usize, theirs)
-                .and_then(|()| same("chunks that it holds", *held, chunks(pe)))
+            same("requests that wait for bounce buffers", *asked as usize, theirs)
+                .and_then(|()| same("bounce buffers that it holds", *held, bounces(pe)))
                 .map_err(|differs| differs.of(pe))?;
         }
         Ok(mine)
     }
 
-    /// A chunk is held for a peer.
+    /// A bounce buffer is held for a peer.
     pub(crate) fn hold(&mut self, pe: Pe) {
-        let chunks = self.chunks;
+        let bounces = self.bounces;
         self.queue.need(pe, |of_peer| {
             of_peer.held += 1;
-            of_peer.need(chunks)
+            of_peer.need(bounces)
         });
     }
 
-    /// A chunk that was held for a peer is free.
+    /// A bounce buffer that was held for a peer is free.
     pub(crate) fn let_go(&mut self, pe: Pe) {
-        let chunks = self.chunks;
+        let bounces = self.bounces;
         self.queue.need(pe, |of_peer| {
-            debug_assert!(of_peer.held > 0, "a chunk is let go once");
+            debug_assert!(of_peer.held > 0, "a bounce buffer is let go once");
             of_peer.held -= 1;
-            of_peer.need(chunks)
+            of_peer.need(bounces)
         });
     }
 }
@@ -184,12 +184,12 @@ impl Waiting {
 mod tests {
     use super::*;
     use crate::port::copies::Reach;
-    use crate::wire::message::Ticket;
+    use crate::wire::message::RequestId;
 
-    /// Gives as many of so many chunks as may be given, and says to which peers, in that order.
-    fn give(waiting: &mut Waiting, free: &mut usize, chunks: usize) -> Vec<u32> {
+    /// Gives as many of so many bounce buffers as may be given, and says to which peers, in that order.
+    fn give(waiting: &mut Waiting, free: &mut usize, bounces: usize) -> Vec<u32> {
         let mut given = Vec::new();
-        waiting.chunks = chunks;
+        waiting.bounces = bounces;
         while let Some((pe, _)) = waiting.first(*free) {
             waiting.pop(pe);
             waiting.hold(pe);
@@ -202,7 +202,7 @@ mod tests {
     fn waiting(peers: &[u32]) -> Waiting {
         let mut waiting = Waiting::default();
         for (number, pe) in peers.iter().enumerate() {
-            waiting.push(Pe(*pe), Waiter::Mine(Token(number as u32)));
+            waiting.push(Pe(*pe), Waiter::Mine(WrId(number as u32)));
         }
         waiting
     }
@@ -215,29 +215,29 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_leaves_some_chunks_to_others() {
-        for (chunks, most) in
+    fn a_peer_leaves_some_bounce_buffers_to_others() {
+        for (bounces, most) in
             [(1, 1), (3, 3), (4, 3), (8, 7), (16, 15), (18, 16), (64, 57), (256, 228)]
         {
             let mut waiting = waiting(&[1; 300]);
-            let mut free = chunks;
-            assert_eq!(give(&mut waiting, &mut free, chunks).len(), most, "of {chunks}");
-            waiting.push(Pe(2), Waiter::Mine(Token(0)));
+            let mut free = bounces;
+            assert_eq!(give(&mut waiting, &mut free, bounces).len(), most, "of {bounces}");
+            waiting.push(Pe(2), Waiter::Mine(WrId(0)));
             assert_eq!(
-                !give(&mut waiting, &mut free, chunks).is_empty(),
-                chunks > 3,
-                "of {chunks}"
+                !give(&mut waiting, &mut free, bounces).is_empty(),
+                bounces > 3,
+                "of {bounces}"
             );
             waiting.let_go(Pe(1));
             free += 1;
-            let next = give(&mut waiting, &mut free, chunks);
-            assert!(next.iter().all(|pe| *pe == 1), "of {chunks}");
+            let next = give(&mut waiting, &mut free, bounces);
+            assert!(next.iter().all(|pe| *pe == 1), "of {bounces}");
         }
     }
 
     /// However many wait: those who hold none, while none is free, and those without a share.
     #[test]
-    fn who_may_have_no_chunk_is_not_looked_at() {
+    fn who_may_have_no_bounce_buffer_is_not_looked_at() {
         let peers: Vec<u32> = (1..1000).collect();
         let mut waiting = waiting(&peers);
         waiting.share(16);
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn only_what_a_peer_has_asked_for_counts_for_it() {
         let pe = Pe(1);
-        let ticket = Ticket { slot: 0, seq: Seq(0) };
+        let request_id = RequestId { slot: 0, seq: Seq(0) };
         let place = Place { addr: 0, reach: Reach::Staged };
         let from = Exposure { slot: 0, stamp: 0, offset: 0 };
-        let role = Role::Ask(ticket);
+        let role = Role::Ask(request_id);
         let wanted = Wanted { pe, role, place, len: 8, from, mark: None };
         let mut waiting = waiting(&[1, 2]);
         for asked in 0..3 {

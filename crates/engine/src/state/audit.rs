@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use crate::ids::{Pe, Token};
+use crate::ids::{Pe, WrId};
 use crate::port::Direction;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::waits::Waits;
@@ -45,7 +45,7 @@ pub(crate) struct OfPeer {
     pub(crate) even_puts: u32,
     pub(crate) odd_puts: u32,
     pub(crate) lost_writes: u32,
-    /// In queues of the stream.
+    /// In queues of the connection.
     pub(crate) held: u32,
     pub(crate) held_back: u32,
     pub(crate) windowed: u32,
@@ -64,22 +64,22 @@ pub(crate) struct OfPeer {
 }
 
 /// What the segments in use say, of so many rails. Those that were raised are in no queue.
-pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[Token]) -> Found {
+pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[WrId]) -> Found {
     let mut found =
         Found { peers: HashMap::new(), rails: vec![(0, 0); rails], all: OfAll::default() };
-    for (token, segment) in segments.all_in_use() {
-        let is_listed = !raised.contains(&token);
+    for (wr_id, segment) in segments.all_in_use() {
+        let is_listed = !raised.contains(&wr_id);
         found.all.add(segment, is_listed);
         let of_peer = found.peers.entry(segment.pe).or_default();
         of_peer.ahead.resize(rails, 0);
         of_peer.add(segment, is_listed);
         let at = segment.rail.index();
-        let has_token = match segment.stage {
+        let has_wr_id = match segment.stage {
             Stage::Posted | Stage::AtomicPosted => true,
-            Stage::Lost => segment.waits().has(Waits::TOKEN),
+            Stage::Lost => segment.waits().has(Waits::FABRIC),
             _ => false,
         };
-        found.rails[at].0 += u32::from(has_token);
+        found.rails[at].0 += u32::from(has_wr_id);
         if segment.in_load {
             found.rails[at].1 += segment.transfer.len as u64;
             of_peer.ahead[at] += segment.transfer.len as u64;

@@ -80,12 +80,12 @@ impl Batches {
         }
     }
 
-    /// What is counted, beside the segments of each batch that are in use; more, where operations are `parked`.
+    /// What is counted, beside the segments of each batch that are in use; more, where operations are `pending`.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn audit(&self, segments: &[u32; 256], parked: bool) -> Result<(), Discrepancy> {
+    pub(crate) fn audit(&self, segments: &[u32; 256], pending: bool) -> Result<(), Discrepancy> {
         let batches = self.under_way.iter().zip(segments).skip(1);
         for (batch, (kept, found)) in (1..).zip(batches) {
-            let is_more = parked && kept > found;
+            let is_more = pending && kept > found;
             same("segments", kept, if is_more { kept } else { found })
                 .map_err(|differs| differs.of(format_args!("batch {batch}")))?;
         }

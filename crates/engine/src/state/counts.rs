@@ -65,7 +65,7 @@ pub(crate) struct Tags {
     /// The next use of each slot.
     uses: [u16; TAGS as usize],
     /// A put was begun and not finished, so that some segments have no signal. Nothing is counted any
-    /// more: a tag with stray segments must never be used again.
+    /// more: a tag with orphan segments must never be used again.
     retired: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The table of atomics that the fabric carries out, and the paths they take.
+//! The table of atomics that the fabric executes, and the paths they take.
 
 use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::ids::Pe;
@@ -10,7 +10,7 @@ use crate::request::ResultPlace;
 /// Most atomics of a lane under way, over all peers.
 const ATOMICS: u32 = 2048;
 
-/// The atomics that the fabric carries out for a lane.
+/// The atomics that the fabric executes for a lane.
 #[derive(Debug)]
 pub(crate) struct FabricAtomics {
     /// By PE.

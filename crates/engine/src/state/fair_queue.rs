@@ -3,12 +3,12 @@
 //! What waits for one peer stays in its order; peers take turns. There are two ways to take.
 //!
 //! # By need
-//! Where what is waited for is counted, as chunks are, a peer has a *need*: how many must be free besides the one that it is to
+//! Where what is waited for is counted, as bounce buffers are, a peer has a *need*: how many must be free besides the one that it is to
 //! have. [`FairQueue::first`] names the peer whose turn it is among those whose need is met. The others are not looked at. A
 //! peer's need changes with what it has itself, and [`FairQueue::need`] says so: nothing that others do costs it anything.
 //!
 //! # By trial
-//! Where only a trial tells whether there is room, a [`Walk`] tries a few peers in each turn of the lane, whose answers it is
+//! Where only a trial tells whether there is room, a [`Walk`] tries a few peers in each progress iteration, whose answers it is
 //! told by [`FairQueue::tried`]. Half of them are those whose turns are next, in order. If these are all refused, the other
 //! half are others further behind: it may be the former alone that are refused.
 //!
@@ -65,7 +65,7 @@ pub(crate) struct FairQueue<T, K = ()> {
     len: usize,
     /// Peers for which something waits.
     waiting: usize,
-    /// Turns that were given out.
+    /// Iterations that were given out.
     turns: u64,
     walks: u64,
     /// What is as if drawn.
@@ -91,7 +91,7 @@ struct Peer<K> {
     tail: u32,
     count: u32,
     need: u32,
-    /// Its number among all turns: who has the lowest is next.
+    /// Its number among all iterations: who has the lowest is next.
     turn: u64,
     /// The walk that has tried it last.
     walk: u64,
@@ -176,7 +176,7 @@ impl<T, K: Kept> FairQueue<T, K> {
                 peer.turn = self.turns;
                 self.turns += 1;
                 self.waiting += 1;
-                self.link(at);
+                self.channel(at);
             }
             last => self.items[last as usize].next = item,
         }
@@ -251,7 +251,7 @@ impl<T, K: Kept> FairQueue<T, K> {
         } else if peer.need != need {
             self.unlink(at);
             self.peers[at as usize].need = need;
-            self.link(at);
+            self.channel(at);
         }
     }
 
@@ -273,7 +273,7 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.unlink(at);
         self.peers[at as usize].turn = self.turns;
         self.turns += 1;
-        self.link(at);
+        self.channel(at);
     }
 
     /// Begins to try peers. Nobody has a need then.
@@ -446,7 +446,7 @@ impl<T, K: Kept> FairQueue<T, K> {
     /// Puts a peer into the ring of its need: at the end, or at the head if its turn comes before all there. Whoever is
     /// before it there goes first, though its turn may be later: they are few that come back so, as many as have
     /// something to give back.
-    fn link(&mut self, at: u32) {
+    fn channel(&mut self, at: u32) {
         let Peer { need, turn, .. } = self.peers[at as usize];
         let need = need as usize;
         if self.rings.len() <= need {

@@ -32,9 +32,9 @@ pub(crate) struct Rail<S> {
     paused: bool,
     /// Most segments in flight.
     pub(crate) depth: u32,
-    /// Of these, what is kept for peers that have little under way: see [`Core::has_share`].
+    /// Of these, what is kept for peers that have little under way: see [`Core::is_within_quota`].
     ///
-    /// [`Core::has_share`]: crate::posting::Core::has_share
+    /// [`Core::is_within_quota`]: crate::posting::Core::has_share
     reserve: u32,
     /// Largest segment in bytes.
     pub(crate) max_segment: usize,
@@ -207,7 +207,7 @@ mod tests {
             max_segment: 1,
             depth,
             needs_desc: false,
-            remote_data: false,
+            immediate_data: false,
             longest_message: MAX_MESSAGE,
         };
         Rail::new(&limits, ())
@@ -242,7 +242,7 @@ mod tests {
             for index in &waiting {
                 assert_eq!(rail.pop(&segments), Some(*index));
                 segments[*index].stage = crate::state::segment::Stage::Ready;
-                segments.give(crate::ids::Token(*index));
+                segments.give(crate::ids::WrId(*index));
             }
             assert_eq!((rail.in_flight(), rail.is_clear()), (16, !paused));
         }

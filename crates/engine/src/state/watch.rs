@@ -1,6 +1,6 @@
-//! The watchdog's record of one stream.
+//! The watchdog's record of one connection.
 
-/// What the watchdog knows of one stream. It compares counts from one look to the next, so that
+/// What the watchdog knows of one connection. It compares counts from one look to the next, so that
 /// starting and ending a segment costs nothing for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watch {
@@ -8,7 +8,7 @@ pub(crate) struct Watch {
     ended: u32,
     /// Whether any was outstanding then.
     waited: bool,
-    /// The number of that look. Streams for which nothing is under way are not looked at.
+    /// The number of that look. Connections for which nothing is under way are not looked at.
     looked: u32,
     /// Since when something has been outstanding without any ending, on the watchdog's clock.
     pub(crate) since: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Takes note of what the stream is like at `now`: so many segments have ended, and it waits for others or
+    /// Takes note of what the connection is like at `now`: so many segments have ended, and it waits for others or
     /// not. False if it was looked at before in the look of this number.
     pub(crate) fn look(&mut self, ended: u32, waits: bool, (number, now): (u32, u32)) -> bool {
         let before = number.wrapping_sub(std::mem::replace(&mut self.looked, number));
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_still_since_it_began_to_wait_or_something_ended() {
+    fn a_connection_is_still_since_it_began_to_wait_or_something_ended() {
         let mut watch = Watch::default();
         let mut number = 0;
         let mut since = |ended, waits, now| {

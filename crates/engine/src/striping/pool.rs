@@ -3,7 +3,7 @@
 //! [`crate::rails::balance`].
 //!
 //! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table, which
-//! stands for the rest and knows all that is needed to cut it. For stream, fence and operation it is a
+//! stands for the rest and knows all that is needed to cut it. For connection, fence and operation it is a
 //! segment like any other: it is under way until the last byte has been cut off, and behind a fence it is
 //! held whole. Its stripes are segments of their own.
 //!
@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Port, RailLimits};
 use crate::posting::Core;
 use crate::posting::load::Stripe;
@@ -86,10 +86,10 @@ pub(crate) struct Pool {
     places: Vec<Pooled>,
     free: Vec<u32>,
     /// Those that may be cut, oldest first.
-    pool: VecDeque<Token>,
+    pool: VecDeque<WrId>,
     /// Bytes of those in the pool that have not been cut off.
     pooled: u64,
-    turns: u32,
+    iterations: u32,
 }
 
 impl Pool {
@@ -100,7 +100,7 @@ impl Pool {
             free: Vec::with_capacity(most),
             pool: VecDeque::with_capacity(most),
             pooled: 0,
-            turns: 0,
+            iterations: 0,
         }
     }
 
@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// Whether another operation for a peer may wait: the peer has fewer places than are left.
-    fn has_share(&self, pe: Pe) -> bool {
+    fn is_within_quota(&self, pe: Pe) -> bool {
         let mine = self.places.iter().filter(|place| place.of == Some(pe)).count();
         mine < POOL - (self.places.len() - self.free.len())
     }
@@ -126,11 +126,11 @@ impl Pool {
 
     /// Whether the pool is to be gone through.
     fn is_due(&mut self, load_changed: &mut bool) -> bool {
-        self.turns += 1;
-        if self.pool.is_empty() || !*load_changed && self.turns < TURNS {
+        self.iterations += 1;
+        if self.pool.is_empty() || !*load_changed && self.iterations < TURNS {
             return false;
         }
-        (*load_changed, self.turns) = (false, 0);
+        (*load_changed, self.iterations) = (false, 0);
         true
     }
 }
@@ -147,8 +147,8 @@ impl Pool {
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
         let tag = counting.as_ref().map(|counting| counting.tag);
-        let Some(stream) = core.streams.find(request.pe) else { return Ok(()) };
-        let closed = stream.is_closed() && request.direction == Direction::Write;
+        let Some(connection) = core.connections.find(request.pe) else { return Ok(()) };
+        let closed = connection.is_closed() && request.direction == Direction::Write;
         if !closed && self.pool.is_empty() {
             let now = core.port.now();
             while *sent < request.len {
@@ -165,30 +165,30 @@ impl Pool {
                 if let Some(counting) = counting.as_deref_mut() {
                     counting.segments += 1;
                 }
-                core.check_stream(request.pe)?;
+                core.check_connection(request.pe)?;
             }
         }
-        if *sent == request.len || !self.has_share(request.pe) {
+        if *sent == request.len || !self.is_within_quota(request.pe) {
             return Ok(());
         }
         // What is wrong with the request is said now, rather than when a rail wants some of it.
         let hop = core.paths.get(request.pe, RailId(0));
         core.transfer(request, *sent, 1, &hop)?;
-        let Some(token) = core.segments.take() else { return Ok(()) };
+        let Some(wr_id) = core.segments.take() else { return Ok(()) };
         if let Some(counting) = counting {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
             counting.segments += core.balance.segments(request.len, left, at);
         }
-        self.enter_pool(core, token, request, *sent, op, tag);
+        self.enter_pool(core, wr_id, request, *sent, op, tag);
         *sent = request.len;
-        core.check_stream(request.pe)
+        core.check_connection(request.pe)
     }
 
     /// Lets what is left of an operation wait for rails.
     fn enter_pool<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        token: Token,
+        wr_id: WrId,
         request: &Request<'_>,
         sent: usize,
         op: OpId,
@@ -202,7 +202,7 @@ impl Pool {
         let remote = *remote_handle;
         let of = Some(pe);
         let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, tag, of };
-        let segment = &mut core.segments[token.0];
+        let segment = &mut core.segments[wr_id.0];
         segment.set_pool_place(self.enter(bulk));
         core.reserved += 1;
         segment.pe = pe;
@@ -214,19 +214,19 @@ impl Pool {
         if op != OpId::NONE {
             core.ops.add(op.0);
         }
-        if core.passes_fence(token) {
-            self.begin_pooled(core, token);
+        if core.passes_fence(wr_id) {
+            self.begin_pooled(core, wr_id);
         }
         self.hand_out(core);
     }
 
     /// An operation that no fence holds may be cut.
-    pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let segment = &mut core.segments[token.0];
+    pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        let segment = &mut core.segments[wr_id.0];
         segment.stage = Stage::Pooled;
         let bulk = &self.places[segment.pool_place() as usize];
         self.pooled += (bulk.len - bulk.sent) as u64;
-        self.pool.push_back(token);
+        self.pool.push_back(wr_id);
         core.load_changed = true;
         core.ready += 1;
     }
@@ -239,9 +239,9 @@ impl Pool {
         let now = core.port.now();
         let mut moved = false;
         let mut at = 0;
-        while let Some(token) = self.pool.get(at).copied() {
+        while let Some(wr_id) = self.pool.get(at).copied() {
             let before = self.pooled;
-            if self.cut(core, token, now) {
+            if self.cut(core, wr_id, now) {
                 // It has left the pool, and the next one is in its place.
                 moved = true;
             } else {
@@ -253,32 +253,32 @@ impl Pool {
     }
 
     /// Cuts off an operation what rails want. Whether it has left the pool.
-    fn cut<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
+    fn cut<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
         // Its stripes belong to its batch.
-        let submitted = core.segments.batches.enter(core.segments[token.0].batch());
-        let has_left = self.cut_in_batch(core, token, now);
+        let submitted = core.segments.batches.enter(core.segments[wr_id.0].batch());
+        let has_left = self.cut_in_batch(core, wr_id, now);
         core.segments.batches.enter(submitted);
         has_left
     }
 
-    fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
-        let Segment { pe, direction, class, .. } = core.segments[token.0];
-        let op = OpId(core.segments[token.0].op());
-        let index = core.segments[token.0].pool_place() as usize;
+    fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
+        let Segment { pe, direction, class, .. } = core.segments[wr_id.0];
+        let op = OpId(core.segments[wr_id.0].op());
+        let index = core.segments[wr_id.0].pool_place() as usize;
         loop {
-            if core.check_stream(pe).is_err() {
-                self.drop_pooled(core, token);
+            if core.check_connection(pe).is_err() {
+                self.drop_pooled(core, wr_id);
                 return true;
             }
             let Pooled { len, sent, remote_addr, tag, .. } = self.places[index];
             if sent == len {
-                self.leave_pool(core, token);
-                core.segments.give(token);
+                self.leave_pool(core, wr_id);
+                core.segments.give(wr_id);
                 if op != OpId::NONE {
                     core.op_done(op.0);
                 }
-                let stream = core.streams.find_mut(pe);
-                if stream.is_some_and(|stream| stream.replaced(direction, class)) {
+                let connection = core.connections.find_mut(pe);
+                if connection.is_some_and(|connection| connection.replaced(direction, class)) {
                     core.release(pe);
                 }
                 return true;
@@ -295,7 +295,7 @@ impl Pool {
                     self.places[index].sent += bytes;
                     self.pooled -= bytes as u64;
                 }
-                Err(failed) => core.fail_stream(pe, failed),
+                Err(failed) => core.fail_connection(pe, failed),
             }
         }
     }
@@ -307,11 +307,11 @@ impl Pool {
     }
 
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
-    pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let segment = &mut core.segments[token.0];
+    pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        let segment = &mut core.segments[wr_id.0];
         let index = segment.pool_place();
         if segment.stage == Stage::Pooled {
-            self.pool.retain(|other| *other != token);
+            self.pool.retain(|other| *other != wr_id);
             let bulk = &self.places[index as usize];
             self.pooled -= (bulk.len - bulk.sent) as u64;
             core.ready -= 1;
@@ -322,9 +322,9 @@ impl Pool {
     }
 
     /// What waits in the pool, or is held, ends undone.
-    pub(crate) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        self.leave_pool(core, token);
-        core.end_dropped(token);
+    pub(crate) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        self.leave_pool(core, wr_id);
+        core.end_dropped(wr_id);
     }
 }
 
@@ -418,10 +418,10 @@ mod tests {
         let heaps = Arc::clone(&bed.heaps);
         let put = Request { len: 250_000, ..request(&heaps, Direction::Write, PEER.0) };
         bed.lane.start(&put).unwrap();
-        let token = bed.token(|segment| segment.stage == Stage::Pooled);
+        let wr_id = bed.wr_id(|segment| segment.stage == Stage::Pooled);
         let left = |bed: &Bed| bed.lane.pool.pooled as usize;
         let before = left(&bed);
-        assert_eq!(bed.lane.core.segments[token.0].transfer.len, before);
+        assert_eq!(bed.lane.core.segments[wr_id.0].transfer.len, before);
         assert!((4096..put.len - 4096).contains(&before));
         bed.pass_time();
         [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));
@@ -466,7 +466,7 @@ mod tests {
         let mut pool = Pool::new(&limits(&[16, 16]));
         let mut fill = |pe: u32| {
             let mut count = 0;
-            while pool.has_room() && pool.has_share(Pe(pe)) {
+            while pool.has_room() && pool.is_within_quota(Pe(pe)) {
                 pool.enter(pooled(pe));
                 count += 1;
             }
@@ -487,7 +487,7 @@ mod tests {
         let mut pool = Pool::new(&limits(&[16, 16]));
         let mut changed = true;
         assert!(!pool.is_due(&mut changed) && changed, "nothing waits");
-        pool.pool.push_back(Token(0));
+        pool.pool.push_back(WrId(0));
         assert!(pool.is_due(&mut changed) && !changed);
         for _ in 0..3 {
             assert_eq!((1..TURNS).filter(|_| pool.is_due(&mut changed)).count(), 0);

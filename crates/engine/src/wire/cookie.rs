@@ -1,6 +1,6 @@
 //! The cookie of a job: 16 secret bytes that its PEs have in common, and nobody else knows.
 //!
-//! Messages are [sealed](crate::wire::seal) with it, and the remote data of writes is [marked](crate::wire::marks).
+//! Messages are [sealed](crate::wire::seal) with it, and the immediate data of writes is [marked](crate::wire::marks).
 //! Who reads along on the network does not learn it; but the keys of regions, which are in the clear there.
 
 use std::fmt;

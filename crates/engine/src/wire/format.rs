@@ -26,7 +26,7 @@ pub(crate) fn split_offset(word: u64) -> (u64, u16) {
 /// Names a request between it and its answer. No two are the same before the numbers of messages repeat,
 /// so an answer that comes late is not taken for that of another request in the same slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket {
+pub struct RequestId {
     /// Where the sender of the request keeps it.
     pub slot: u32,
     /// The number of the request.

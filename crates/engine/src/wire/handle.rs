@@ -17,7 +17,7 @@
 //! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
 //! | 36..40 | zero |
 //! | 40..48 | the region's stamp, so that a handle outlived by its region is noticed |
-//! | 48..48+8n | key per rail; for a staged region, the owner's chunk length in bytes |
+//! | 48..48+8n | key per rail; for a staged region, the owner's bounce buffer length in bytes |
 
 use thiserror::Error;
 
@@ -165,8 +165,8 @@ impl Handle {
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.stamp.to_le_bytes());
-        if let Some(chunk_len) = self.staged {
-            bytes[KEYS..KEYS + 8].copy_from_slice(&chunk_len.to_le_bytes());
+        if let Some(bounce_len) = self.staged {
+            bytes[KEYS..KEYS + 8].copy_from_slice(&bounce_len.to_le_bytes());
         }
         for (at, key) in keys.iter().enumerate() {
             bytes[KEYS + 8 * at..KEYS + 8 * at + 8].copy_from_slice(&key.to_le_bytes());
@@ -189,7 +189,7 @@ impl Handle {
             slot: view.slot(),
             stamp: view.stamp(),
             addressing: view.addressing(),
-            staged: view.is_staged().then(|| view.chunk_len() as u64),
+            staged: view.is_staged().then(|| view.bounce_len() as u64),
             direct: view.is_direct(),
             keys,
         })
@@ -347,7 +347,7 @@ impl<'a> HandleView<'a> {
     }
 
     /// Of a staged region: the most bytes that a message asks for, at least one.
-    pub(crate) fn chunk_len(&self) -> usize {
+    pub(crate) fn bounce_len(&self) -> usize {
         usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
     }
 

@@ -57,8 +57,8 @@ pub struct Hello {
     pub provider: String,
     /// Its number of rails.
     pub rails: u8,
-    /// Bytes of remote data that all its rails carry, four or eight, so that peers may let it count their segments; or none.
-    pub remote_data: u8,
+    /// Bytes of immediate data that all its rails carry, four or eight, so that peers may let it count their segments; or none.
+    pub immediate_data: u8,
     /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and [`MAX_LONG_MESSAGE`].
     pub longest_message: u16,
     /// Whether it looks after its rails, so that one that fails is done without.
@@ -145,7 +145,7 @@ impl Hello {
         };
         bytes[9] = u8::from(self.failure.is_some());
         bytes[10] = self.rails;
-        bytes[11] = self.remote_data;
+        bytes[11] = self.immediate_data;
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
         let Offer { wish, hardware, lacks } = &self.atomics;
         bytes[14] = wish.code();
@@ -185,7 +185,7 @@ impl Hello {
                 lacks: (bytes[16] == 1).then(|| text(&bytes[LACKS_AT..REASON_AT])),
             },
             rails: bytes[10],
-            remote_data: bytes[11],
+            immediate_data: bytes[11],
             longest_message,
             rail_health: bytes[17] == 1,
             longest_address,
@@ -354,7 +354,7 @@ mod tests {
             step: Step::Open,
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
-            remote_data: 8,
+            immediate_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
             rail_health: true,
             longest_address: 16,
@@ -373,7 +373,7 @@ mod tests {
         let failed = Hello {
             step: Step::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
-            remote_data: 0,
+            immediate_data: 0,
             longest_message: MAX_MESSAGE as u16,
             atomics: Offer {
                 wish: Wish::Native,

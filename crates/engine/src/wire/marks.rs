@@ -1,4 +1,4 @@
-//! Marks: what the segments of a counted put tell the peer, as remote data.
+//! Marks: what the segments of a counted put tell the peer, as immediate data.
 //!
 //! A write of no bytes needs no key, so whoever reaches a rail's port can tell it anything this way. A mark names its sender
 //! and the slot of its put, in as few bits as the job needs; all bits above are those of an enciphered block of sender, receiver

@@ -8,9 +8,9 @@
 //! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
 //! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
 //! | 2..4 | sender's PE |
-//! | 4..8 | number of the message in its stream; for an ack, all before it has arrived, if not been carried out; for an ack request, the number it asks about; for a reply, that of the request; about rails, that of what is said; zero for what has none |
-//! | 8..12 | acknowledges everything of the reverse stream before this number |
-//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the slot of the ticket; else zero |
+//! | 4..8 | number of the message in its connection; for an ack, all before it has arrived, if not been executed; for an ack request, the number it asks about; for a reply, that of the request; about rails, that of what is said; zero for what has none |
+//! | 8..12 | acknowledges everything of the reverse connection before this number |
+//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the slot of the request id; else zero |
 //!
 //! What follows:
 //!
@@ -18,20 +18,20 @@
 //! |---|---|---|
 //! | ack, ack request | 16 | nothing |
 //! | atomic | 32 | 16..24 offset of the word in its region, 24..32 operand |
-//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 slot of the ticket, 44 place, 45..48 zero |
+//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 slot of the request id, 44 place, 45..48 zero |
 //! | reply | 24 | 16..24 the word before |
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length, up to what the job's longest message has room for |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //!
 //! Of the offset at 16..24 of a request, 22..24 is what it comes *behind*: 0 for nothing; else every request of its sender
-//! whose number is lower by so much or more is carried out before it. Offsets are below 2^48.
+//! whose number is lower by so much or more is executed before it. Offsets are below 2^48.
 //!
 //! Kinds from 7 on are about staged memory: [`crate::wire::staged`]. An ack with a code in byte 1 is about
 //! rails: [`crate::wire::rails`].
 //!
 //! Bytes that are said to be zero are refused when they are not.
 //!
-//! The segments of a put with a counted signal carry remote data, see [`crate::wire::marks`].
+//! The segments of a put with a counted signal carry immediate data, see [`crate::wire::marks`].
 //!
 //! A signal, the most common, is an atomic of 32 bytes: it fits the small inline sends of NICs.
 
@@ -39,7 +39,7 @@ use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::ids::Pe;
 pub use crate::port::packet::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE, Packet, PacketOf};
 use crate::wire::format::split_offset;
-pub use crate::wire::format::{Spot, Tag, Ticket, VERSION, WireError};
+pub use crate::wire::format::{RequestId, Spot, Tag, VERSION, WireError};
 use crate::wire::rails::Rails;
 use crate::wire::seal::COVERED;
 use crate::wire::staged::{self, Staged};
@@ -87,15 +87,15 @@ pub enum Body<'a> {
         /// The operation.
         atomic: Atomic,
         /// Goes back with the reply.
-        ticket: Ticket,
+        request_id: RequestId,
         /// Which of the sender's fetches to this peer it is, below 16. The reply is kept until the
         /// next one with this place.
         place: u8,
     },
     /// The answer to a fetch.
     Reply {
-        /// The fetch's ticket.
-        ticket: Ticket,
+        /// The fetch's request id.
+        request_id: RequestId,
         /// The word before.
         value: u64,
     },
@@ -144,10 +144,10 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Its sender; below 65536, as NVSHMEM's PEs are.
     pub from: Pe,
-    /// Its number. A reply has that of its request, an ack that of the first message of the reverse stream that has not arrived; what is about rails has a number of its own, or zero, which is the same over all
+    /// Its number. A reply has that of its request, an ack that of the first message of the reverse connection that has not arrived; what is about rails has a number of its own, or zero, which is the same over all
     /// paths; all others without a number carry zero.
     pub seq: Seq,
-    /// Everything of the reverse stream before this number has arrived.
+    /// Everything of the reverse connection before this number has arrived.
     pub ack: Seq,
     /// What a request comes behind: each one with a number lower by so much or more. 0 is nothing.
     pub behind: u16,
@@ -344,16 +344,16 @@ impl<'a> Message<'a> {
             Body::Atomic { at, atomic } => {
                 return packet.atomic(from, numbers, at, &atomic);
             }
-            Body::Fetch { at, atomic, ticket, place } => {
+            Body::Fetch { at, atomic, request_id, place } => {
                 (code, word) = (code_of(&atomic), at.slot);
                 put64(bytes, 16, at.offset);
                 put64(bytes, 24, atomic.operand);
                 put64(bytes, 32, atomic.compare);
-                put64(bytes, 40, u64::from(ticket.slot) | u64::from(place) << 32);
+                put64(bytes, 40, u64::from(request_id.slot) | u64::from(place) << 32);
                 (KIND_FETCH, FETCH)
             }
-            Body::Reply { ticket, value } => {
-                word = ticket.slot;
+            Body::Reply { request_id, value } => {
+                word = request_id.slot;
                 put64(bytes, 16, value);
                 (KIND_REPLY, REPLY)
             }
@@ -439,12 +439,12 @@ impl<'a> Message<'a> {
                 let named = get64(bytes, 40);
                 zero(named >> 36)?;
                 let (slot, place) = (named as u32, (named >> 32) as u8);
-                Body::Fetch { at, atomic, ticket: Ticket { slot, seq }, place }
+                Body::Fetch { at, atomic, request_id: RequestId { slot, seq }, place }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
                 zero(code.into())?;
-                Body::Reply { ticket: Ticket { slot: word, seq }, value: get64(bytes, 16) }
+                Body::Reply { request_id: RequestId { slot: word, seq }, value: get64(bytes, 16) }
             }
             KIND_PUT_SIGNAL => {
                 if len < PUT_SIGNAL_HEAD {

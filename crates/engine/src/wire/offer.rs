@@ -16,9 +16,9 @@ pub enum Wish {
 pub struct Offer {
     /// What its user wants.
     pub wish: Wish,
-    /// Whether every rail of it carries out the whole table, in hardware on the memory in question.
+    /// Whether every rail of it executes the whole table, in hardware on the memory in question.
     pub hardware: bool,
-    /// What its rails lack for carrying out the whole table; none if they lack nothing.
+    /// What its rails lack for executing the whole table; none if they lack nothing.
     pub lacks: Option<String>,
 }
 

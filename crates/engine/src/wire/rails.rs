@@ -1,5 +1,5 @@
 //! Messages about rails and paths, as bytes. They begin as all messages do, see [`crate::wire::message`], with the
-//! kind of an acknowledgement and what they are about in byte 1. They have no numbers in their stream, and each may be
+//! kind of an acknowledgement and what they are about in byte 1. They have no numbers in their connection, and each may be
 //! lost, or arrive twice or late: who waits for an answer asks again. What goes over every path has a number of its own, the same on
 //! all of them, from 1 on for each peer. It is heard once, or answers would be as many as paths for each path.
 //!
@@ -10,7 +10,7 @@
 //! | 3 | reset | generation | 16 rail |
 //! | 4 | rail is | generation | 16 rail, 18..20 cause; 40.. address |
 //! | 5 | heard | generation | 16 rail |
-//! | 6 | reply again | slot of the ticket | 16 place; 20..24 number of the request |
+//! | 6 | reply again | slot of the request id | 16 place; 20..24 number of the request |
 //! | 7 | probe | number | 16 rail, 17 the receiver's; 40.. address |
 //! | 8 | probed | number | 16 rail |
 //! | 9 | key wanted | zero | 16 rail, 17 rail of the key wanted; 24..32 key |
@@ -20,7 +20,7 @@
 
 use crate::ids::{Pe, RailId};
 use crate::port::packet::{MAX_MESSAGE, Packet, PacketOf};
-use crate::wire::format::{Ticket, WireError};
+use crate::wire::format::{RequestId, WireError};
 use crate::wire::window::Seq;
 
 const HEAD: usize = 40;
@@ -63,7 +63,7 @@ pub enum Rails<'a> {
     /// The reply to a fetch of mine, once more.
     ReplyAgain {
         /// The fetch's.
-        ticket: Ticket,
+        request_id: RequestId,
         /// The fetch's.
         place: u8,
     },
@@ -130,9 +130,9 @@ impl<'a> Rails<'a> {
                 first = u64::from(rail.0);
                 (5, generation)
             }
-            Rails::ReplyAgain { ticket, place } => {
-                first = u64::from(place) | u64::from(ticket.seq.0) << 32;
-                (6, ticket.slot)
+            Rails::ReplyAgain { request_id, place } => {
+                first = u64::from(place) | u64::from(request_id.seq.0) << 32;
+                (6, request_id.slot)
             }
             Rails::Probe { rail, remote, number, address } => {
                 first = u64::from(rail.0) | u64::from(remote.0) << 8;
@@ -187,7 +187,7 @@ impl<'a> Rails<'a> {
             5 => Rails::Heard { rail, generation: word },
             6 => {
                 let seq = Seq(u32::from_le_bytes(rest));
-                Rails::ReplyAgain { ticket: Ticket { slot: word, seq }, place: first }
+                Rails::ReplyAgain { request_id: RequestId { slot: word, seq }, place: first }
             }
             7 => Rails::Probe { rail, remote: wanted, number: word, address },
             8 => Rails::Probed { rail, number: word },

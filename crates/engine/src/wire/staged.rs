@@ -3,23 +3,23 @@
 //! | kind | bytes | 12..16 | what follows |
 //! |---|---|---|---|
 //! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | pull | 56, or 56 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 zero, 40..48 stamp and 48..56 offset at the sender; 56.. the bytes themselves, or nothing |
-//! | pulled | 24 | slot of the ticket | 16..20 number of the ticket; 20..24 zero |
-//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
-//! | loaded | 24 + payload | slot of the ticket | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | exposed | 48 | slot of the ticket | as pulled; 24..28 slot, 28..32 zero, 32..40 stamp and 40..48 offset at the sender |
-//! | refused | 24 + text | slot of the ticket | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
-//! | release | 24 | slot of the ticket | as pulled |
+//! | pull | 56, or 56 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the request id; 32..36 slot, 36..40 zero, 40..48 stamp and 48..56 offset at the sender; 56.. the bytes themselves, or nothing |
+//! | pulled | 24 | slot of the request id | 16..20 number of the request id; 20..24 zero |
+//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the request id |
+//! | loaded | 24 + payload | slot of the request id | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
+//! | exposed | 48 | slot of the request id | as pulled; 24..28 slot, 28..32 zero, 32..40 stamp and 40..48 offset at the sender |
+//! | refused | 24 + text | slot of the request id | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
+//! | release | 24 | slot of the request id | as pulled |
 //! | keys | 40 + 8n | slot | 16..24 stamp; 24..32 base; 32 virtual addresses; 33 first rail; 34 number of rails; 35..40 zero; 40.. n keys |
 //!
-//! The ticket of an answer is that of the request, and has its number; where rails are looked after the answer has a number of its
-//! own besides, and so do keys. The ticket of a request has the request's.
+//! The request id of an answer is that of the request, and has its number; where rails are monitored the answer has a number of its
+//! own besides, and so do keys. The request id of a request has the request's.
 //!
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
 use crate::port::Addressing;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
-use crate::wire::format::{Spot, Ticket, WireError, split_offset};
+use crate::wire::format::{RequestId, Spot, WireError, split_offset};
 use crate::wire::window::Seq;
 
 /// Most payload of a put, and of the answer to an ask.
@@ -99,7 +99,7 @@ pub enum Staged<'a> {
         /// How many.
         len: u32,
         /// Comes back when they are there.
-        ticket: Ticket,
+        request_id: RequestId,
         /// The bytes, where the message has brought them; they can be read all the same. At most as many as
         /// [`most_brought`] by the longest message.
         brought: Option<&'a [u8]>,
@@ -107,7 +107,7 @@ pub enum Staged<'a> {
     /// What a pull asked for is done.
     Pulled {
         /// The pull's.
-        ticket: Ticket,
+        request_id: RequestId,
     },
     /// Send bytes, or let me read them.
     Ask {
@@ -116,33 +116,33 @@ pub enum Staged<'a> {
         /// How many.
         len: u32,
         /// Comes back with them.
-        ticket: Ticket,
+        request_id: RequestId,
     },
     /// The bytes asked for.
     Loaded {
         /// The ask's.
-        ticket: Ticket,
+        request_id: RequestId,
         /// 1 to [`MAX_PAYLOAD`] bytes.
         payload: &'a [u8],
     },
     /// Where the bytes asked for can be read, until they are released.
     Exposed {
         /// The ask's.
-        ticket: Ticket,
+        request_id: RequestId,
         /// Where.
         from: Exposure,
     },
     /// What was asked for cannot be done.
     Refused {
         /// The ask's or the pull's.
-        ticket: Ticket,
+        request_id: RequestId,
         /// Why.
         why: &'a str,
     },
     /// What was exposed has been read.
     Release {
         /// The ask's.
-        ticket: Ticket,
+        request_id: RequestId,
     },
     /// Keys of a region, without which nothing of it can be read.
     Keys(Keys<'a>),
@@ -159,7 +159,7 @@ const RELEASE: u8 = 14;
 const KEYS: u8 = 15;
 
 impl<'a> Staged<'a> {
-    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where rails are looked after.
+    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where rails are monitored.
     pub(crate) fn is_request(&self) -> bool {
         matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
     }
@@ -173,48 +173,48 @@ impl<'a> Staged<'a> {
                 packet.tail(24, cut(payload));
                 (PUT, to.slot)
             }
-            Staged::Pull { to, from, len, ticket, brought } => {
+            Staged::Pull { to, from, len, request_id, brought } => {
                 packet.put(16, to.offset);
-                packet.put(24, pair(len, ticket.slot));
+                packet.put(24, pair(len, request_id.slot));
                 from.encode(packet, 32);
                 // What there is no room for is read.
                 let brought = brought.filter(|bytes| bytes.len() <= most_brought(N));
                 packet.tail(PULL_HEAD, brought.unwrap_or_default());
                 (PULL, to.slot)
             }
-            Staged::Ask { from, len, ticket } => {
+            Staged::Ask { from, len, request_id } => {
                 packet.put(16, from.offset);
-                packet.put(24, pair(len, ticket.slot));
+                packet.put(24, pair(len, request_id.slot));
                 packet.tail(32, &[]);
                 (ASK, from.slot)
             }
-            Staged::Pulled { ticket } => {
-                packet.put(16, ticket.seq.0.into());
+            Staged::Pulled { request_id } => {
+                packet.put(16, request_id.seq.0.into());
                 packet.tail(HEAD, &[]);
-                (PULLED, ticket.slot)
+                (PULLED, request_id.slot)
             }
-            Staged::Release { ticket } => {
-                packet.put(16, ticket.seq.0.into());
+            Staged::Release { request_id } => {
+                packet.put(16, request_id.seq.0.into());
                 packet.tail(HEAD, &[]);
-                (RELEASE, ticket.slot)
+                (RELEASE, request_id.slot)
             }
-            Staged::Loaded { ticket, payload } => {
-                packet.put(16, ticket.seq.0.into());
+            Staged::Loaded { request_id, payload } => {
+                packet.put(16, request_id.seq.0.into());
                 packet.tail(HEAD, cut(payload));
-                (LOADED, ticket.slot)
+                (LOADED, request_id.slot)
             }
-            Staged::Exposed { ticket, from } => {
-                packet.put(16, ticket.seq.0.into());
+            Staged::Exposed { request_id, from } => {
+                packet.put(16, request_id.seq.0.into());
                 from.encode(packet, HEAD);
                 packet.tail(EXPOSED_HEAD, &[]);
-                (EXPOSED, ticket.slot)
+                (EXPOSED, request_id.slot)
             }
-            Staged::Refused { ticket, why } => {
-                packet.put(16, ticket.seq.0.into());
+            Staged::Refused { request_id, why } => {
+                packet.put(16, request_id.seq.0.into());
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
                 let end = fits.take_while(|end| *end <= MAX_PAYLOAD).last().unwrap_or(0);
                 packet.tail(HEAD, &why.as_bytes()[..end]);
-                (REFUSED, ticket.slot)
+                (REFUSED, request_id.slot)
             }
             Staged::Keys(keys) => {
                 let way = u32::from(keys.addressing == Addressing::Virtual);
@@ -245,8 +245,8 @@ impl<'a> Staged<'a> {
         let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
         let get = |at| get(bytes, at);
         // An answer's.
-        let ticket = || match halves(get(16)) {
-            (of, 0) => Ok(Ticket { slot: word, seq: Seq(of) }),
+        let request_id = || match halves(get(16)) {
+            (of, 0) => Ok(RequestId { slot: word, seq: Seq(of) }),
             _ => Err(WireError::Reserved { kind }),
         };
         let exposure = |at| match halves(get(at)) {
@@ -271,33 +271,33 @@ impl<'a> Staged<'a> {
                     to: spot(),
                     from: exposure(32)?,
                     len: some(len)?,
-                    ticket: Ticket { slot: named, seq },
+                    request_id: RequestId { slot: named, seq },
                     brought: (!brought.is_empty()).then_some(brought),
                 }
             }
             PULLED => {
                 exactly(HEAD)?;
-                Staged::Pulled { ticket: ticket()? }
+                Staged::Pulled { request_id: request_id()? }
             }
             ASK => {
                 exactly(32)?;
                 let (len, slot) = halves(get(24));
-                Staged::Ask { from: spot(), len: some(len)?, ticket: Ticket { slot, seq } }
+                Staged::Ask { from: spot(), len: some(len)?, request_id: RequestId { slot, seq } }
             }
-            LOADED => Staged::Loaded { payload: payload(HEAD)?, ticket: ticket()? },
+            LOADED => Staged::Loaded { payload: payload(HEAD)?, request_id: request_id()? },
             EXPOSED => {
                 exactly(EXPOSED_HEAD)?;
-                Staged::Exposed { ticket: ticket()?, from: exposure(HEAD)? }
+                Staged::Exposed { request_id: request_id()?, from: exposure(HEAD)? }
             }
             REFUSED => {
                 let text = bytes.get(HEAD..).filter(|text| text.len() <= MAX_PAYLOAD);
                 let why = std::str::from_utf8(text.ok_or(wrong)?);
                 let why = why.map_err(|_| WireError::Reserved { kind })?;
-                Staged::Refused { ticket: ticket()?, why }
+                Staged::Refused { request_id: request_id()?, why }
             }
             RELEASE => {
                 exactly(HEAD)?;
-                Staged::Release { ticket: ticket()? }
+                Staged::Release { request_id: request_id()? }
             }
             KEYS => {
                 let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);

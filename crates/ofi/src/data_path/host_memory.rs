@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 
-/// Carries out an atomic operation and returns the word before.
+/// Executes an atomic operation and returns the word before.
 ///
 /// # Safety
 /// As the module says, for as many bytes as the operation is wide; `addr` is aligned to that, and

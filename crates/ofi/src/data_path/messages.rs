@@ -13,11 +13,11 @@ use crate::data_path::rail::Rail;
 use crate::error::{port_error, refused};
 use crate::objects::domain::Gate;
 use crate::objects::endpoint::MessageBuffer;
-use engine::ids::Token;
+use engine::ids::WrId;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
 use engine::wire::message::PacketOf;
 
-/// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
+/// Every buffer is in one place at a time: a send buffer is in `free` or has a work-request id in `sending`;
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
 /// So the lists never grow beyond the room they are made with.
 #[derive(Debug)]
@@ -26,12 +26,12 @@ pub(crate) struct Messages {
     inject_size: usize,
     /// Send buffers that are not in use.
     free: Vec<u32>,
-    /// The token of the message in each send buffer.
-    sending: Box<[Option<Token>]>,
+    /// The work-request id of the message in each send buffer.
+    sending: Box<[Option<WrId>]>,
     /// The receive buffers.
     receives: Box<[Receive]>,
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
-    /// batch of remote data that takes none, since the lane takes everything before the next poll. There is no
+    /// batch of immediate data that takes none, since the lane takes everything before the next poll. There is no
     /// room for more, and none is made.
     arrived: VecDeque<Arrived>,
     /// Receive buffers that the provider had no room for.
@@ -56,7 +56,7 @@ enum Arrived {
     /// A message of `len` bytes in a receive buffer.
     Message { index: u32, len: u32 },
     /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
-    RemoteData { data: u64, taken: Option<u32> },
+    ImmediateData { data: u64, taken: Option<u32> },
     /// What could not be received, with this error, and the receive buffer that it has taken, if any.
     Broken { code: i32, taken: Option<u32> },
 }
@@ -64,8 +64,8 @@ enum Arrived {
 /// What an error completion that is no segment's is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Failed {
-    /// A message that was sent with this token.
-    Sent(Token),
+    /// A message that was sent with this work-request id.
+    Sent(WrId),
     /// Something that has come in. It is taken note of, and the rail goes on.
     Received,
     /// The rail as a whole.
@@ -137,13 +137,13 @@ impl Messages {
         rail: &Rail,
         gate: &Gate,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         if bytes.len() <= self.inject_size {
             return inject(rail, gate, to, bytes);
         }
-        self.send_from_buffer(rail, gate, to, token, bytes.len(), |room| {
+        self.send_from_buffer(rail, gate, to, wr_id, bytes.len(), |room| {
             room.copy_from_slice(bytes);
         })
     }
@@ -160,11 +160,11 @@ impl Messages {
         rail: &Rail,
         gate: &Gate,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
-        self.send_from_buffer(rail, gate, to, token, head.len() + tail.len, |room| {
+        self.send_from_buffer(rail, gate, to, wr_id, head.len() + tail.len, |room| {
             let (first, rest) = room.split_at_mut(head.len());
             first.copy_from_slice(head);
             // SAFETY: as the caller vouches.
@@ -180,7 +180,7 @@ impl Messages {
         rail: &Rail,
         gate: &Gate,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         len: usize,
         write: impl FnOnce(&mut [u8]),
     ) -> Result<Posted, PortError> {
@@ -207,7 +207,7 @@ impl Messages {
             return not_sent(rail, "fi_sendmsg", code);
         }
         self.free.pop();
-        self.sending[index as usize] = Some(token);
+        self.sending[index as usize] = Some(wr_id);
         Ok(Posted::Yes)
     }
 
@@ -231,7 +231,7 @@ impl Messages {
                 if entry.flags & FI_REMOTE_CQ_DATA != 0 {
                     // The length is the write's.
                     let (data, taken) = (entry.data, Some(index));
-                    self.arrived.push_back(Arrived::RemoteData { data, taken });
+                    self.arrived.push_back(Arrived::ImmediateData { data, taken });
                     return Ok(());
                 }
                 if len > rail.message_buffers().longest() {
@@ -246,7 +246,7 @@ impl Messages {
             // is looked at: FI_RMA beside it is missing before libfabric 2.4.
             None if entry.flags & FI_REMOTE_CQ_DATA != 0 => {
                 let (data, taken) = (entry.data, None);
-                self.came_without_receive(Arrived::RemoteData { data, taken })
+                self.came_without_receive(Arrived::ImmediateData { data, taken })
             }
             _ => Err(stranger()),
         }
@@ -321,9 +321,9 @@ impl Messages {
         let (index, len) = match self.arrived.pop_front() {
             None => return Incoming::Nothing,
             Some(Arrived::Message { index, len }) => (index, len as usize),
-            Some(Arrived::RemoteData { data, taken }) => {
+            Some(Arrived::ImmediateData { data, taken }) => {
                 self.post_again(rail, gate, taken);
-                return Incoming::RemoteData(data);
+                return Incoming::ImmediateData(data);
             }
             Some(Arrived::Broken { code, taken }) => {
                 self.post_again(rail, gate, taken);
@@ -374,13 +374,13 @@ impl Messages {
         }
     }
 
-    /// The provider has given a send buffer back. The token of its message; none if it did not have
+    /// The provider has given a send buffer back. The work-request id of its message; none if it did not have
     /// the buffer.
     #[inline]
-    fn sent(&mut self, index: u32) -> Option<Token> {
-        let token = self.sending[index as usize].take()?;
+    fn sent(&mut self, index: u32) -> Option<WrId> {
+        let wr_id = self.sending[index as usize].take()?;
         self.free.push(index);
-        Some(token)
+        Some(wr_id)
     }
 
     /// The provider has given a receive buffer back. False if it did not have it.
@@ -427,7 +427,7 @@ fn stranger() -> PortError {
 /// More than the engine lets wait.
 #[cold]
 fn full() -> PortError {
-    refused("fi_cq_read", String::from("remote data that nobody takes"))
+    refused("fi_cq_read", String::from("immediate data that nobody takes"))
 }
 
 #[cfg(test)]
@@ -487,7 +487,7 @@ mod tests {
                 buf: long.as_mut_ptr().cast(),
                 len: long.len(),
                 desc: std::ptr::null_mut::<c_void>(),
-                context: context.context(Token(0)).expect("it has one"),
+                context: context.context(WrId(0)).expect("it has one"),
             };
             for round in 0..8 {
                 let start = Instant::now();
@@ -498,8 +498,8 @@ mod tests {
                     // were declared before the rail, so they outlive it.
                     let _ = unsafe { sender.endpoint().send(&buffer, peer.0) };
                     // What the sender hears of it is its own: it has no buffer of ours.
-                    let _ = from.poll(RAIL, &mut [Token(0); POLL_BATCH]);
-                    let polled = to.poll(RAIL, &mut [Token(0); POLL_BATCH]);
+                    let _ = from.poll(RAIL, &mut [WrId(0); POLL_BATCH]);
+                    let polled = to.poll(RAIL, &mut [WrId(0); POLL_BATCH]);
                     assert!(matches!(polled, Polled::Empty), "{provider:?}: {polled:?}");
                     match to.receive(RAIL, &mut LongPacket::EMPTY.clone()) {
                         Incoming::Nothing => {}
@@ -541,16 +541,16 @@ mod tests {
         let nobodys = entry(std::ptr::null_mut(), 0);
         assert!(messages.completed(&rail, &nobodys).is_err());
 
-        // Remote data comes without a context, and what nobody takes is not piled up.
+        // Immediate data comes without a context, and what nobody takes is not piled up.
         let flags = FI_REMOTE_CQ_DATA;
         let landed = fi_cq_data_entry { flags, data: 7, ..nobodys };
         let taken = (0..10_000).take_while(|_| messages.completed(&rail, &landed).is_ok()).count();
         assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
     }
 
-    /// As on efa-direct, where a write with remote data takes a receive and leaves its buffer as it was.
+    /// As on efa-direct, where a write with immediate data takes a receive and leaves its buffer as it was.
     #[test]
-    fn a_receive_that_remote_data_takes_is_posted_again() {
+    fn a_receive_that_immediate_data_takes_is_posted_again() {
         let rail = rail(Provider::Shm);
         let gate = rail.domain().gate().clone();
         let mut messages = Messages::new(&rail);
@@ -572,14 +572,14 @@ mod tests {
         // shm, which still has the buffers, has room for each once more.
         for index in 0..all {
             let next = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
-            assert_eq!(next, Incoming::RemoteData(index.into()));
+            assert_eq!(next, Incoming::ImmediateData(index.into()));
         }
         assert!(messages.receives.iter().all(|receive| receive.posted));
     }
 
-    /// A failed send gives its token back, and its buffer is used again.
+    /// A failed send gives its work-request id back, and its buffer is used again.
     #[test]
-    fn a_failed_send_is_reported_with_its_token() {
+    fn a_failed_send_is_reported_with_its_wr_id() {
         let rail = rail(Provider::Shm);
         let gate = rail.domain().gate().clone();
         let mut messages = Messages::new(&rail);
@@ -589,12 +589,12 @@ mod tests {
         let peer = peers.expect("insert")[0];
         let all = rail.message_buffers().sends();
         let start = Instant::now();
-        let mut token = 0;
-        while token < all as u32 {
+        let mut wr_id = 0;
+        while wr_id < all as u32 {
             assert!(start.elapsed() < HANG, "shm has room for them");
-            let posted = messages.send(&rail, &gate, peer, Token(token), b"ping");
+            let posted = messages.send(&rail, &gate, peer, WrId(wr_id), b"ping");
             if posted.expect("no error") == Posted::Yes {
-                token += 1;
+                wr_id += 1;
             } else {
                 // The first one needs the peer, ourselves, to be polled. What completes is not
                 // looked at, so that all buffers stay in use.
@@ -603,15 +603,15 @@ mod tests {
                 let _ = unsafe { endpoint.queue().read(&mut entries) };
             }
         }
-        let again = messages.send(&rail, &gate, peer, Token(9), b"ping");
+        let again = messages.send(&rail, &gate, peer, WrId(9), b"ping");
         assert_eq!(again, Ok(Posted::Again), "every buffer is in use");
 
-        let index = messages.sending.iter().position(|token| *token == Some(Token(3)));
+        let index = messages.sending.iter().position(|wr_id| *wr_id == Some(WrId(3)));
         let id = BufferId::Send(index.expect("in use") as u32);
         let buffer = rail.message_buffers().buffer(id, 1, rail.messages_desc());
         let context = buffer.expect("it exists").context;
         let mut error = stranger();
-        assert_eq!(messages.failed(&rail, context, &mut error), Failed::Sent(Token(3)));
+        assert_eq!(messages.failed(&rail, context, &mut error), Failed::Sent(WrId(3)));
         assert_eq!(error.call, "sending a message");
         assert_eq!(messages.free.len(), 1);
         assert_eq!(messages.failed(&rail, context, &mut error), Failed::Rail, "only once");

@@ -6,7 +6,7 @@ use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
-use crate::discovery::remote_data::RemoteData;
+use crate::discovery::immediate_data::ImmediateData;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
 use crate::objects::endpoint::{ENABLE, Endpoint};
@@ -19,7 +19,7 @@ use engine::port::registration::is_unclosed;
 use engine::port::{Desc, PortError, RailLimits};
 
 /// Most operations in flight on one rail. More than any wire needs, and it bounds the memory for
-/// tokens.
+/// work-request ids.
 const MAX_DEPTH: usize = 4096;
 
 /// Messages on their way from one rail that are too long for `fi_inject`.
@@ -149,7 +149,7 @@ impl Rail {
             max_segment: at_most(info.max_message(), options.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), options.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: needs_desc(info.mr_mode()),
-            remote_data: RemoteData::of(device.profile, info).offered,
+            immediate_data: ImmediateData::of(device.profile, info).offered,
             longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
         }
     }

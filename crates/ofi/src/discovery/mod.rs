@@ -3,9 +3,9 @@
 //! Nothing is opened here. Whatever was offered and not taken has a reason that the user gets to see.
 
 pub(crate) mod device;
+pub(crate) mod immediate_data;
 pub(crate) mod interface;
 pub(crate) mod offered;
 pub(crate) mod query;
-pub(crate) mod remote_data;
 pub(crate) mod search;
 mod selection;

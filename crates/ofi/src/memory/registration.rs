@@ -26,7 +26,7 @@ pub struct OfiMemory {
 /// Keeps a registration alive.
 ///
 /// The memory must stay valid as long as this value lives, and as long as an operation from or to
-/// it can be in flight: until its token has come back, or its port is dropped.
+/// it can be in flight: until its work-request id has come back, or its port is dropped.
 #[derive(Debug)]
 pub struct OfiRegion {
     // Closed before the rails they are bound to, being the first field.

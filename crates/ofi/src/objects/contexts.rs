@@ -1,10 +1,10 @@
-//! Contexts of operations, and those of a lane's segments, indexed by token.
+//! Contexts of operations, and those of a lane's segments, indexed by work-request id.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use engine::ids::Token;
+use engine::ids::WrId;
 
 /// What a provider that asks for `FI_CONTEXT` or `FI_CONTEXT2` may write to while an operation is
 /// in flight. Its address names the operation.
@@ -77,7 +77,7 @@ pub(crate) struct AtomicCell {
     pub(crate) result: u64,
 }
 
-/// Contexts, and the values of inline writes, for all the tokens of a lane.
+/// Contexts, and the values of inline writes, for all the work-request ids of a lane.
 ///
 /// The values lie apart, densely: most providers never touch the contexts, and then only the
 /// values in use take up cache.
@@ -89,33 +89,33 @@ pub(crate) struct Contexts {
 }
 
 // SAFETY: a value or a cell is accessed only by the thread that holds the lane's port, before it
-// posts the operation of that token or after it has completed, and by the provider in between.
+// posts the operation of that work-request id or after it has completed, and by the provider in between.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}
 
 impl Contexts {
-    /// Contexts for the tokens below `tokens`.
-    pub(crate) fn new(tokens: u32) -> Self {
-        let tokens = tokens as usize;
+    /// Contexts for the work-request ids below `wr_ids`.
+    pub(crate) fn new(wr_ids: u32) -> Self {
+        let wr_ids = wr_ids as usize;
         Self {
-            contexts: ContextArray::new(tokens),
-            values: (0..tokens).map(|_| UnsafeCell::new(0)).collect(),
+            contexts: ContextArray::new(wr_ids),
+            values: (0..wr_ids).map(|_| UnsafeCell::new(0)).collect(),
             cells: Box::default(),
         }
     }
 
-    /// The same, with a cell for an atomic operation of each token.
+    /// The same, with a cell for an atomic operation of each work-request id.
     pub(crate) fn with_cells(mut self) -> Self {
         let cell = |_| UnsafeCell::new(AtomicCell { operand: 0, compare: 0, result: 0 });
         self.cells = (0..self.capacity()).map(cell).collect();
         self
     }
 
-    /// The cell of a token. None beyond the end, or without cells.
+    /// The cell of a work-request id. None beyond the end, or without cells.
     #[inline]
-    pub(crate) fn cell(&self, token: Token) -> Option<*mut AtomicCell> {
-        self.cells.get(token.index()).map(UnsafeCell::get)
+    pub(crate) fn cell(&self, wr_id: WrId) -> Option<*mut AtomicCell> {
+        self.cells.get(wr_id.index()).map(UnsafeCell::get)
     }
 
     /// All cells, for registration: address and bytes.
@@ -123,17 +123,17 @@ impl Contexts {
         (self.cells.as_ptr() as usize, size_of_val(&*self.cells))
     }
 
-    /// The context for an operation's token. None when the token is not below the capacity.
+    /// The context for an operation's work-request id. None when the work-request id is not below the capacity.
     #[inline]
-    pub(crate) fn context(&self, token: Token) -> Option<*mut c_void> {
-        self.contexts.get(token.index())
+    pub(crate) fn context(&self, wr_id: WrId) -> Option<*mut c_void> {
+        self.contexts.get(wr_id.index())
     }
 
-    /// The token of the operation that was posted with this context. None for a pointer that is
+    /// The work-request id of the operation that was posted with this context. None for a pointer that is
     /// not one of these contexts.
     #[inline]
-    pub(crate) fn token(&self, context: *mut c_void) -> Option<Token> {
-        self.contexts.index_of(context).map(|index| Token(index as u32))
+    pub(crate) fn wr_id(&self, context: *mut c_void) -> Option<WrId> {
+        self.contexts.index_of(context).map(|index| WrId(index as u32))
     }
 
     /// Where the contexts lie.
@@ -145,10 +145,10 @@ impl Contexts {
     /// Stores the value of an inline write, and gives the place it is sent from.
     ///
     /// # Safety
-    /// One thread at a time, and no operation with this token is in flight.
+    /// One thread at a time, and no operation with this work-request id is in flight.
     #[inline]
-    pub(crate) unsafe fn set_value(&self, token: Token, value: u64) -> Option<*mut c_void> {
-        let place = self.values.get(token.index())?.get();
+    pub(crate) unsafe fn set_value(&self, wr_id: WrId, value: u64) -> Option<*mut c_void> {
+        let place = self.values.get(wr_id.index())?.get();
         // SAFETY: inside the array; the caller keeps everybody else away from it.
         unsafe { place.write(value.to_le()) };
         Some(place.cast())
@@ -159,7 +159,7 @@ impl Contexts {
         (self.values.as_ptr() as usize, size_of_val(&*self.values))
     }
 
-    /// The number of tokens.
+    /// The number of work-request ids.
     pub(crate) fn capacity(&self) -> usize {
         self.contexts.len()
     }
@@ -176,16 +176,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_leads_back_to_its_token_and_nothing_else_does() {
+    fn a_context_leads_back_to_its_wr_id_and_nothing_else_does() {
         let contexts = Contexts::new(3);
-        for token in [Token(0), Token(1), Token(2)] {
-            assert_eq!(contexts.token(contexts.context(token).unwrap()), Some(token));
+        for wr_id in [WrId(0), WrId(1), WrId(2)] {
+            assert_eq!(contexts.wr_id(contexts.context(wr_id).unwrap()), Some(wr_id));
         }
-        assert_eq!(contexts.context(Token(3)), None);
-        assert_eq!(contexts.token(std::ptr::null_mut()), None);
-        let end = contexts.context(Token(0)).unwrap() as usize + 3 * 64;
-        assert_eq!(contexts.token(end as *mut c_void), None);
-        assert_eq!(contexts.token(&raw const contexts as *mut c_void), None);
+        assert_eq!(contexts.context(WrId(3)), None);
+        assert_eq!(contexts.wr_id(std::ptr::null_mut()), None);
+        let end = contexts.context(WrId(0)).unwrap() as usize + 3 * 64;
+        assert_eq!(contexts.wr_id(end as *mut c_void), None);
+        assert_eq!(contexts.wr_id(&raw const contexts as *mut c_void), None);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
         let contexts = Contexts::new(1);
         // SAFETY: one thread, nothing in flight; the place is inside `contexts`.
         let byte = unsafe {
-            let place = contexts.set_value(Token(0), 0x0102).unwrap();
+            let place = contexts.set_value(WrId(0), 0x0102).unwrap();
             place.cast::<u8>().read()
         };
         assert_eq!(byte, 2);

@@ -290,7 +290,7 @@ impl Endpoint {
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
 
-    /// Whether the endpoint carries out a row of the table of atomics.
+    /// Whether the endpoint executes a row of the table of atomics.
     pub(crate) fn has_atomic(&self, row: Row) -> bool {
         let (call, datatype, op) = atomic_calls::call_of(row);
         let ep = self.as_ptr();

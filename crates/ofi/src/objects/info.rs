@@ -188,7 +188,7 @@ impl Info {
         self.raw().mode
     }
 
-    /// Bytes of remote data that an operation carries.
+    /// Bytes of immediate data that an operation carries.
     pub(crate) fn cq_data_size(&self) -> usize {
         self.domain_attr().cq_data_size
     }

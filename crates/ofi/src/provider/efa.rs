@@ -40,7 +40,7 @@ pub(super) const EFA: Profile = Profile {
         "fabric efa tells there of packets of its own protocol that fail, and ends the process where it cannot",
         "libfabric 2.5.1 in the laboratory (`make efa-lab`), a NIC of a p4d that dies",
     ),
-    remote_data: Fact::seen(
+    immediate_data: Fact::seen(
         true,
         "a write that tells takes a receive, or waits at the sender's NIC for one, so the queue has room for all",
         "libfabric 2.5.1 in the laboratory (`make efa-lab`); 2.6: prov/efa/src/efa_cq.c, prov/efa/src/efa_base_ep.c",

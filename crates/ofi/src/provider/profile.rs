@@ -22,7 +22,7 @@ facts! {
     nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
     /// Its fabrics by preference, where several are ways to the same devices.
     fabrics: &'static [&'static str] = &[], "its devices are of one fabric each";
-    /// Remote data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers' writes put into its queue of
+    /// Immediate data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers' writes put into its queue of
     /// completions, so where it does not say so, it gets none.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
@@ -47,15 +47,15 @@ facts! {
     events: bool = false, "nothing of it is known to need an event queue";
     /// Least entries of a completion queue, where more than what a rail has under way go through it.
     completions: usize = 0, "a queue has room for what a rail has under way";
-    /// A write may tell its target, by remote data, that its own data is there, and the target's completion
+    /// A write may tell its target, by immediate data, that its own data is there, and the target's completion
     /// queue has room for all who write to it.
-    remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";
+    immediate_data: bool = false, "whether its completion queue has room for all peers has not been examined";
     /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
     /// Bytes of the longest message that costs little more than a short one, up to `MAX_LONG_MESSAGE`: what has no cheaper way,
     /// and needs no more memory for receives than can be spared.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
-    /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
+    /// The NIC executes atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
     /// processor, in whichever thread polls there, which is our proxy thread.
     hardware_atomics: bool = false, "the target's processor would do them as well";
     /// An atomic that returns nothing is posted as one that does, the result being dropped.

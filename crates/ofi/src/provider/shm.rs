@@ -18,7 +18,7 @@ pub(super) const SHM: Profile = Profile {
         "heaps grow while the proxy thread polls",
         "tests/plugin, libfabric 1.17 and 2.5.1",
     ),
-    remote_data: Fact::seen(
+    immediate_data: Fact::seen(
         true,
         "the data was seen to be there before what is told of it",
         "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",

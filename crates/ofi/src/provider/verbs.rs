@@ -21,7 +21,7 @@ pub(super) const VERBS: Profile = Profile {
     ),
     environment: Fact::code(
         &[rxm::UNIVERSE, rxm::BUFFERS, SCATTER],
-        "queues and buffers for our jobs, and reads that the NIC alone carries out",
+        "queues and buffers for our jobs, and reads that the NIC alone executes",
         "docs/providers.md",
     ),
     enabling_refused: rxm::ENABLING_REFUSED,

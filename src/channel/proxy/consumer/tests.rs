@@ -57,7 +57,7 @@ impl Pair {
             max_segment: [64, 1000, 1 << 20][random.below(3)],
             depth: [1, 2, 16][random.below(3)],
             needs_desc: random.below(2) == 0,
-            remote_data: true,
+            immediate_data: true,
             longest_message: MAX_MESSAGE,
         };
         let fast = random.below(4) != 0;
@@ -280,17 +280,17 @@ fn small(is_get: bool) -> Descriptor {
 }
 
 /// Turns the lane until `over`, a batch being taken whenever a ring has one.
-fn turn_until(
+fn progress_until(
     consumer: &mut Consumer,
     lane: &mut Lane<FakePort>,
     mut over: impl FnMut(&mut Consumer, &mut Lane<FakePort>) -> bool,
 ) {
-    let mut turns = 0;
+    let mut iterations = 0;
     while !over(consumer, lane) {
         consumer.take(lane).map_err(|failed| failed.why).unwrap();
         let _ = lane.progress();
-        turns += 1;
-        assert!(turns < 100_000, "it does not end");
+        iterations += 1;
+        assert!(iterations < 100_000, "it does not end");
     }
 }
 
@@ -304,14 +304,14 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
     let lane = &mut pair.lanes[0];
-    turn_until(&mut consumer, lane, |_, lane| lane.failure().is_some());
+    progress_until(&mut consumer, lane, |_, lane| lane.failure().is_some());
     let first = consumer.sources[0].open.front().map(|open| open.batch).unwrap();
     assert!(lane.is_batch_done(first), "by the lane's books, the put has ended");
     assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
     assert_eq!(published(&shared, 0), 0);
 }
 
-/// What makes data visible before it is published turns the lane, and what fails in these turns looks
+/// What makes data visible before it is published runs the lane, and what fails in these iterations looks
 /// over to the rings that come after.
 #[test]
 fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
@@ -322,11 +322,11 @@ fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut consumer = pair.consumer(&shared);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
-    turn_until(&mut consumer, lane, |consumer, lane| {
+    progress_until(&mut consumer, lane, |consumer, lane| {
         consumer.sources[0].open.front().is_some_and(|open| lane.is_batch_done(open.batch))
     });
     push(&shared, 1, &small(false));
-    turn_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
+    progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
     pair.fabric.fail_next(1);
     let mut calls = 0;
     let retired = consumer.retire(lane, |lane| {
@@ -351,9 +351,11 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
         for (before, is_get) in gets.into_iter().enumerate() {
             end = push(&shared, 0, &small(is_get));
             // Taken by itself, so it is a batch of its own.
-            turn_until(&mut consumer, lane, |consumer, _| consumer.sources[0].open.len() > before);
+            progress_until(&mut consumer, lane, |consumer, _| {
+                consumer.sources[0].open.len() > before
+            });
         }
-        turn_until(&mut consumer, lane, |consumer, lane| {
+        progress_until(&mut consumer, lane, |consumer, lane| {
             consumer.sources[0].open.iter().all(|open| lane.is_batch_done(open.batch))
         });
         let mut published_before = None;
@@ -393,26 +395,26 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
     let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else { unreachable!() };
     // SAFETY: the context lives.
     let tail = |ring| unsafe { (*(*(*shared.context()).rings.add(ring)).published).tail };
-    let (mut heads, mut fetches, mut turns) = ([0, 0], 0, 0);
-    let turn = |mine: &mut Lane<FakePort>, consumer: &mut Consumer| {
+    let (mut heads, mut fetches, mut iterations) = ([0, 0], 0, 0);
+    let iterate = |mine: &mut Lane<FakePort>, consumer: &mut Consumer| {
         consumer.take(mine).map_err(|failed| failed.why).unwrap();
         mine.progress().unwrap();
         consumer.retire(mine, |_| Ok::<(), ()>(())).unwrap();
     };
-    while turns < 3000 {
+    while iterations < 3000 {
         while fetches < FETCHES && heads[0] + 2 - tail(0) <= 64 {
             heads[0] = push(&shared, 0, &fetch_or_put(true));
             fetches += 1;
         }
-        if turns % 10 == 0 {
+        if iterations % 10 == 0 {
             heads[1] = push(&shared, 1, &fetch_or_put(false));
         }
-        turn(&mut mine, &mut consumer);
-        turns += 1;
+        iterate(&mut mine, &mut consumer);
+        iterations += 1;
     }
     assert!(fetches < FETCHES, "what is parked is bounded");
     for _ in 0..10_000 {
-        turn(&mut mine, &mut consumer);
+        iterate(&mut mine, &mut consumer);
     }
     assert_eq!(published(&shared, 1), heads[1], "the other ring");
     assert_eq!(published(&shared, 0), 0);
@@ -422,7 +424,7 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
             heads[0] = push(&shared, 0, &fetch_or_put(true));
             fetches += 1;
         }
-        turn(&mut mine, &mut consumer);
+        iterate(&mut mine, &mut consumer);
         theirs.progress().unwrap();
         if published(&shared, 0) == heads[0] && fetches == FETCHES {
             break;

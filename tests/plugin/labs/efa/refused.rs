@@ -22,7 +22,7 @@ pub(super) fn trials() -> Vec<Trial> {
         let job = job.param("operations", 2_000).param("descriptors", true);
         lab.on(job, "p5", 3, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
     };
-    // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are looked after, and on the
+    // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are monitored, and on the
     // first of the NICs that are there the host lane's.
     let faults = [
         ("domain", "domain={}", "fi_domain failed: Cannot allocate memory", 0),

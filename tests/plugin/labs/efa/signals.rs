@@ -1,4 +1,4 @@
-//! Signals on NICs that write with remote data: they need nothing more of the sender, and overrun no queue.
+//! Signals on NICs that write with immediate data: they need nothing more of the sender, and overrun no queue.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(super) fn trials() -> Vec<Trial> {
         let name = format!("a_signal_needs_no_more_of_its_sender_{persona}");
         trials.push(trial(name, Library::Second, move |lab| {
             for pe in run(turned(lab, persona))?.pes {
-                says(&pe.text(), "remote data: yes (a write that tells takes a receive")?;
+                says(&pe.text(), "immediate data: yes (a write that tells takes a receive")?;
                 says(&pe.text(), "signal engine Auto; targets can count the segments of a put")?;
             }
             Ok(())

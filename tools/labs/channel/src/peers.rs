@@ -120,12 +120,12 @@ impl Peers {
         if waits {
             return Ok(());
         }
-        self.carry_out(bed, &descriptor)?;
+        self.execute(bed, &descriptor)?;
         self.pending[index].delivered = true;
         Ok(())
     }
 
-    fn carry_out(&self, bed: &Bed<'_>, descriptor: &Descriptor) -> Result<(), MachineError> {
+    fn execute(&self, bed: &Bed<'_>, descriptor: &Descriptor) -> Result<(), MachineError> {
         match *descriptor {
             Descriptor::Put { pe, dst, src, bytes } => {
                 copy(bed, (src, Pe(0)), (dst, pe), bytes)?;

@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn provider_and_rails_are_read_from_the_line_of_the_log() {
         let line = "libfabric 1.17 (libfabric.so.1), provider tcp;ofi_rxm; asked for auto, got progress manual (not automatic: \
-                    rxm), threading safe; remote data: yes (x); 12 rail(s): a (depth 9)";
+                    rxm), threading safe; immediate data: yes (x); 12 rail(s): a (depth 9)";
         assert_eq!((provider_of(line), rails_of(line)), ("tcp;ofi_rxm", 12));
         assert_eq!((provider_of(""), rails_of("")), ("", 1));
         assert_eq!([1, 2, 3, 8].map(fewer), [vec![1], vec![1, 2], vec![1, 2, 3], vec![1, 2, 4, 8]]);

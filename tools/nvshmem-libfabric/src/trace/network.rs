@@ -80,7 +80,7 @@ fn shape(random: &mut Random) -> Shape {
         max_segment: random.of(&[64, 1000, 1 << 20]),
         depth: random.of(&[1, 2, 3, 16, 64]),
         needs_desc: random.below(2) == 0,
-        remote_data: random.below(4) != 0,
+        immediate_data: random.below(4) != 0,
         longest_message: MAX_MESSAGE,
     };
     let spread = Spread { balanced_from: 64, striped_from: 128, segment: random.of(&[16, 100]) };
@@ -177,7 +177,11 @@ impl Network {
             regions: memory.regions.index(),
             watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
             signals: self.shape.signals,
-            counted: if is_proxy && self.shape.limits.remote_data { self.shape.counted } else { 0 },
+            counted: if is_proxy && self.shape.limits.immediate_data {
+                self.shape.counted
+            } else {
+                0
+            },
             mark_bytes: 8,
             spread: if is_proxy { self.shape.spread } else { Spread::ROUND_ROBIN },
             devices: self.staged,

@@ -66,7 +66,7 @@ impl Namespace {
         unsafe { command.pre_exec(move || enter(fd)) };
     }
 
-    /// Has `ip` carry out commands inside, one a line; the first that fails ends it.
+    /// Has `ip` execute commands inside, one a line; the first that fails ends it.
     ///
     /// # Errors
     /// There is no `ip`, or what it said.

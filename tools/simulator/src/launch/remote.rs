@@ -1,6 +1,6 @@
 //! A PE on another host: the command that starts a shell there, and the lines that make that shell the PE.
 //!
-//! The command, such as `ssh HOST`, carries out on the host what stands behind it, with its own standard streams. All that the PE
+//! The command, such as `ssh HOST`, executes on the host what stands behind it, with its own standard streams. All that the PE
 //! is to know goes there by the standard input: every user of a host can read command lines. What the PE and the launcher tell each other
 //! goes by the same streams, so the launcher listens nowhere, and a PE whose launcher has gone finds its input closed and ends.
 

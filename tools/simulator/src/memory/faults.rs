@@ -24,7 +24,7 @@ impl Faults {
         unsafe { self.gpu.driver.optional::<usize>("fake_cuda_fail_copy") }.is_some()
     }
 
-    /// After `after` more copies have been carried out, one fails on the device with a `CUresult`, and
+    /// After `after` more copies have been executed, one fails on the device with a `CUresult`, and
     /// everything after it.
     ///
     /// # Errors

@@ -41,13 +41,13 @@ impl Baton {
         self.hand_on(&mut state);
     }
 
-    /// Waits for a runner's first turn.
+    /// Waits for a runner's first iteration.
     pub(super) fn enter(&self, runner: usize) {
         self.lock().threads[runner] = Some(std::thread::current());
         self.wait(runner);
     }
 
-    /// Lets somebody else run, and waits for the next turn. Nothing outside a race.
+    /// Lets somebody else run, and waits for the next iteration. Nothing outside a race.
     pub(super) fn pass(&self) {
         let me = self.holder.load(Ordering::Acquire);
         if me != NOBODY {

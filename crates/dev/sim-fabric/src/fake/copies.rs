@@ -71,10 +71,14 @@ impl CopyPort for FakeCopies {
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         self.flush()?;
-        let Bounce { addr, chunk_len, .. } = self.bounce;
-        let at = copy.chunk.wrapping_sub(addr);
-        let inside = at < self.bounce.bytes() && at % chunk_len + copy.len <= chunk_len;
-        assert!(inside && copy.len > 0, "{copy:?} is not inside a chunk of {:?}", self.bounce);
+        let Bounce { addr, bounce_len, .. } = self.bounce;
+        let at = copy.bounce.wrapping_sub(addr);
+        let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
+        assert!(
+            inside && copy.len > 0,
+            "{copy:?} is not inside a bounce buffer of {:?}",
+            self.bounce
+        );
         let mut world = self.fabric.lock();
         if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
             return Err(fault("starting a copy", 14, "no such memory"));

@@ -6,7 +6,7 @@ use super::baton::Baton;
 use super::script::{Call, Delivery, Event, PortCall, Script};
 use super::world::letters::Mail;
 use super::world::state::World;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::PeerAddr;
 use engine::port::copies::Reach;
 
@@ -55,7 +55,7 @@ impl FakeFabric {
         self.lock().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
-    /// The next copies between staged memory and chunks fail, after so many that do not.
+    /// The next copies between staged memory and bounce buffers fail, after so many that do not.
     pub fn fail_copies(&self, after: u32, count: u32) {
         self.lock().fail_copies = (after, count);
     }
@@ -145,13 +145,13 @@ impl FakeFabric {
         self.lock().report_failing();
     }
 
-    /// The next `count` segments that carry remote data are delivered, and the peer never told.
-    pub fn lose_next_remote_data(&self, count: u32) {
+    /// The next `count` segments that carry immediate data are delivered, and the peer never told.
+    pub fn lose_next_immediate_data(&self, count: u32) {
         self.lock().lose_next_data = count;
     }
 
     /// From now on, or no longer, targets are not told of writes that have landed.
-    pub fn hold_remote_data(&self, hold: bool) {
+    pub fn hold_immediate_data(&self, hold: bool) {
         self.lock().links.hold_data(hold);
     }
 
@@ -232,14 +232,14 @@ impl FakeFabric {
         self.lock().troubled.push((pe, rail));
     }
 
-    /// A PE's rail speaks of a token that its lane has not given out: it has failed.
-    pub fn fail_unknown(&self, pe: Pe, rail: RailId, token: Token) {
-        self.lock().fail_unknown(pe, rail, token);
+    /// A PE's rail speaks of a work-request id that its lane has not given out: it has failed.
+    pub fn fail_unknown(&self, pe: Pe, rail: RailId, wr_id: WrId) {
+        self.lock().fail_unknown(pe, rail, wr_id);
     }
 
-    /// Tells a PE's rail, as remote data, what no lane has sent.
-    pub fn forge_remote_data(&self, to: Pe, rail: RailId, data: u64) {
-        self.lock().deliver(to, rail, Mail::RemoteData(data));
+    /// Tells a PE's rail, as immediate data, what no lane has sent.
+    pub fn forge_immediate_data(&self, to: Pe, rail: RailId, data: u64) {
+        self.lock().deliver(to, rail, Mail::ImmediateData(data));
     }
 
     /// The next `count` segments delivered complete with an error instead, and move nothing.

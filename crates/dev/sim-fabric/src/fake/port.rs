@@ -9,7 +9,7 @@ use super::world::flights::{Done, Target, Work};
 use super::world::letters::Mail;
 use super::world::memory::{HOST, change};
 use engine::atomic::Atomic;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
@@ -29,8 +29,8 @@ pub struct FakePort {
     pe: Pe,
     limits: Vec<RailLimits>,
     names: Vec<String>,
-    /// Tokens in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
-    tokens: Vec<HashSet<Token>>,
+    /// Work-request ids in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
+    wr_ids: Vec<HashSet<WrId>>,
     /// When the messages on each rail will have left that were not polled as having left.
     leaving: Vec<VecDeque<u64>>,
     has_fast_path: bool,
@@ -47,9 +47,9 @@ impl FakePort {
     fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
         let lane = fabric.lock().open_lane(pe, limits.len());
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
-        let tokens = limits.iter().map(|_| HashSet::new()).collect();
+        let wr_ids = limits.iter().map(|_| HashSet::new()).collect();
         let leaving = limits.iter().map(|_| VecDeque::new()).collect();
-        Self { fabric, lane, pe, limits, names, tokens, leaving, has_fast_path: true }
+        Self { fabric, lane, pe, limits, names, wr_ids, leaving, has_fast_path: true }
     }
 
     /// The same, with the fast path or without.
@@ -60,7 +60,7 @@ impl FakePort {
     /// Whether the fabric has room for something to a peer over a rail.
     fn has_room(&self, rail: RailId, to: PeerAddr) -> bool {
         let mut world = self.fabric.lock();
-        let used = self.tokens[rail.index()].len() + self.leaving[rail.index()].len();
+        let used = self.wr_ids[rail.index()].len() + self.leaving[rail.index()].len();
         let full = world.script.shared_queue && used >= self.limits[rail.index()].depth as usize;
         !full && world.takes(self.lane, rail, target(to).pe)
     }
@@ -70,18 +70,18 @@ impl FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         transfer: &Transfer,
         data: Option<u64>,
     ) -> Result<Posted, PortError> {
         let limits = self.limits[rail.index()];
         assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
-        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        assert!(self.wr_ids.iter().all(|used| !used.contains(&wr_id)), "{wr_id:?} is in flight");
         if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
         let mut world = self.fabric.lock();
-        let in_flight = &mut self.tokens[rail.index()];
+        let in_flight = &mut self.wr_ids[rail.index()];
         assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
         if let Local::Memory { addr, desc } = transfer.local {
             if !world.memory.has_memory(self.pe, addr, transfer.len) {
@@ -95,8 +95,8 @@ impl FakePort {
         }
         world.call(PortCall::Post)?;
         world.trace(Call::Post(self.pe, rail));
-        world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
-        in_flight.insert(token);
+        world.post(self.lane, self.pe, rail, target(to), wr_id, Work::Transfer(*transfer, data));
+        in_flight.insert(wr_id);
         Ok(Posted::Yes)
     }
 
@@ -105,7 +105,7 @@ impl FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         if !self.has_room(rail, to) {
@@ -117,7 +117,7 @@ impl FakePort {
         }
         world.call(PortCall::Send)?;
         world.trace(Call::Post(self.pe, rail));
-        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes);
+        let left = world.send((self.lane, self.pe, rail), target(to), wr_id, bytes);
         self.leaving[rail.index()].push_back(left);
         Ok(Posted::Yes)
     }
@@ -127,21 +127,21 @@ impl FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         atomic: &FabricAtomic,
     ) -> Result<Posted, PortError> {
-        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        assert!(self.wr_ids.iter().all(|used| !used.contains(&wr_id)), "{wr_id:?} is in flight");
         if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
         let mut world = self.fabric.lock();
-        let in_flight = &mut self.tokens[rail.index()];
+        let in_flight = &mut self.wr_ids[rail.index()];
         let depth = self.limits[rail.index()].depth as usize;
         assert!(in_flight.len() < depth, "{rail} is over its depth");
         world.call(PortCall::Post)?;
         world.trace(Call::Post(self.pe, rail));
-        world.post(self.lane, self.pe, rail, target(to), token, Work::Atomic(*atomic));
-        in_flight.insert(token);
+        world.post(self.lane, self.pe, rail, target(to), wr_id, Work::Atomic(*atomic));
+        in_flight.insert(wr_id);
         Ok(Posted::Yes)
     }
 }
@@ -165,15 +165,22 @@ impl DataPath for FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         let (transfer, data) = match operation {
-            Operation::Atomic(atomic) => return self.take_atomic(rail, to, token, atomic),
+            Operation::Atomic(atomic) => return self.take_atomic(rail, to, wr_id, atomic),
             Operation::Transfer(transfer) => (transfer, None),
-            Operation::WriteWithData(transfer, data) => {
-                assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
-                assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
+            Operation::WriteWithImmediate(transfer, data) => {
+                assert!(
+                    self.limits[rail.index()].immediate_data,
+                    "{rail} carries no immediate data"
+                );
+                assert_eq!(
+                    transfer.direction,
+                    Direction::Write,
+                    "only writes carry immediate data"
+                );
                 (transfer, Some(data))
             }
             Operation::WriteBeforeMore(transfer) => {
@@ -181,7 +188,7 @@ impl DataPath for FakePort {
                 (transfer, None)
             }
         };
-        let posted = self.take(rail, to, token, transfer, data);
+        let posted = self.take(rail, to, wr_id, transfer, data);
         let rings = !matches!(operation, Operation::WriteBeforeMore(_));
         if rings && matches!(posted, Ok(Posted::Yes)) {
             self.fabric.lock().ring(self.lane, rail, target(to).pe);
@@ -195,8 +202,8 @@ impl DataPath for FakePort {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, token: Token) -> u64 {
-        self.fabric.lock().fetched(self.lane, token)
+    fn fetched(&mut self, wr_id: WrId) -> u64 {
+        self.fabric.lock().fetched(self.lane, wr_id)
     }
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
@@ -206,20 +213,20 @@ impl DataPath for FakePort {
         let now = world.now;
         self.leaving[rail.index()].retain(|left| *left > now);
         if let Err(error) = world.call(PortCall::Poll) {
-            return Polled::Failed(Failure { token: None, is_message: false, error });
+            return Polled::Failed(Failure { wr_id: None, is_message: false, error });
         }
-        let in_flight = &mut self.tokens[rail.index()];
+        let in_flight = &mut self.wr_ids[rail.index()];
         let (mut done, mut count) = ([0; POLL_BATCH], 0);
         while count < POLL_BATCH {
             match world.next_done(self.lane, rail) {
-                Some(Done::Token(token)) => {
-                    in_flight.remove(&token);
-                    done[count] = token.index();
+                Some(Done::WrId(wr_id)) => {
+                    in_flight.remove(&wr_id);
+                    done[count] = wr_id.index();
                     count += 1;
                 }
                 Some(Done::Failure(failure)) if count == 0 => {
-                    if let Some(token) = failure.token.filter(|_| !failure.is_message) {
-                        in_flight.remove(&token);
+                    if let Some(wr_id) = failure.wr_id.filter(|_| !failure.is_message) {
+                        in_flight.remove(&wr_id);
                     }
                     return Polled::Failed(failure);
                 }
@@ -231,8 +238,8 @@ impl DataPath for FakePort {
                 None => break,
             }
         }
-        let unknown = |token: &usize| panic!("no segment of the lane has token {token}");
-        hand_over(completions, &done[..count], |token| *token, unknown);
+        let unknown = |wr_id: &usize| panic!("no segment of the lane has work-request id {wr_id}");
+        hand_over(completions, &done[..count], |wr_id| *wr_id, unknown);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
 }
@@ -242,18 +249,18 @@ impl Messaging for FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
-        self.send_bytes(rail, to, token, bytes)
+        self.send_bytes(rail, to, wr_id, bytes)
     }
 
     fn send_with_tail(
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         head: &[u8],
         Tail { addr, len }: Tail,
     ) -> Result<Posted, PortError> {
@@ -262,7 +269,7 @@ impl Messaging for FakePort {
         let mut bytes = head.to_vec();
         bytes.resize(head.len() + len, 0);
         self.load(addr, &mut bytes[head.len()..])?;
-        self.send_bytes(rail, to, token, &bytes)
+        self.send_bytes(rail, to, wr_id, &bytes)
     }
 
     fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
@@ -271,7 +278,7 @@ impl Messaging for FakePort {
                 into.fill(&bytes);
                 Incoming::Message
             }
-            Some(Mail::RemoteData(data)) => Incoming::RemoteData(data),
+            Some(Mail::ImmediateData(data)) => Incoming::ImmediateData(data),
             Some(Mail::Broken(code)) => Incoming::Broken { code },
             Some(Mail::Control(_)) | None => Incoming::Nothing,
         }
@@ -285,7 +292,7 @@ impl RailControl for FakePort {
 
     fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
         let generation = self.fabric.lock().reset(self.lane, self.pe, rail)?;
-        self.tokens[rail.index()].clear();
+        self.wr_ids[rail.index()].clear();
         self.leaving[rail.index()].clear();
         let address = FakeFabric::address(self.pe, rail).0 | u64::from(generation) << 40;
         Ok(address.to_le_bytes().to_vec())

@@ -17,7 +17,7 @@ pub struct FakeMemory {
     fabric: FakeFabric,
     pe: Pe,
     rails: u8,
-    /// Chunk length and chunks each way, until they are given out.
+    /// Bounce buffer length and bounce buffers each way, until they are given out.
     bounce: Mutex<Option<(usize, u16, u16)>>,
 }
 
@@ -33,10 +33,10 @@ impl FakeMemory {
         Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
     }
 
-    /// The same, with bounce memory of so many chunks for each direction.
+    /// The same, with bounce memory of so many bounce buffers for each direction.
     #[must_use]
-    pub fn with_bounce(self, chunk_len: usize, out: u16, inward: u16) -> Self {
-        Self { bounce: Mutex::new(Some((chunk_len, out, inward))), ..self }
+    pub fn with_bounce(self, bounce_len: usize, out: u16, inward: u16) -> Self {
+        Self { bounce: Mutex::new(Some((bounce_len, out, inward))), ..self }
     }
 }
 
@@ -101,8 +101,8 @@ impl MemoryPort for FakeMemory {
 
     fn take_stager(&self) -> Option<Stager> {
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let (chunk_len, out, inward) = bounce.take()?;
-        let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
+        let (bounce_len, out, inward) = bounce.take()?;
+        let mut bounce = Bounce { addr: 0, bounce_len, out, inward };
         bounce.addr = self.fabric.alloc(self.pe, bounce.bytes());
         self.fabric.lock().memory.bounces.push((self.pe, bounce.addr, bounce.bytes()));
         let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);

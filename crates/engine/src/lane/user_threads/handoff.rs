@@ -281,7 +281,7 @@ impl Inbox {
         })
     }
 
-    /// A fence was carried out.
+    /// A fence was executed.
     pub(crate) fn fenced(&self) {
         self.shared.outstanding.end_fence();
     }

@@ -11,12 +11,12 @@ use crate::lane::idle::is_idle;
 use crate::lane::user_threads::gates::{Gates, Part};
 use crate::lane::user_threads::handoff::Outbox;
 use crate::port::Port;
-use crate::recovery::detours::Detours;
+use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::request::Request;
 
 /// A lane that any thread may use.
 ///
-/// A thread that waits takes the lock for one turn of the loop at a time, so other user threads,
+/// A thread that waits takes the lock for one progress iteration at a time, so other user threads,
 /// and the proxy thread where it progresses this lane, get in between.
 #[derive(Debug)]
 pub struct HostLane<P: Port> {
@@ -27,7 +27,7 @@ pub struct HostLane<P: Port> {
     /// Where operations on staged memory go.
     outbox: Option<Outbox>,
     /// PEs whose operations go there as well.
-    detours: Option<Arc<Detours>>,
+    fallback_routes: Option<Arc<FallbackRoutes>>,
     /// Quiets that wait, and what waits behind them.
     gates: Gates,
 }
@@ -39,7 +39,7 @@ impl<P: Port> HostLane<P> {
             lane: Mutex::new(lane),
             has_work: AtomicBool::new(false),
             outbox: None,
-            detours: None,
+            fallback_routes: None,
             gates: Gates::default(),
         }
     }
@@ -52,8 +52,8 @@ impl<P: Port> HostLane<P> {
 
     /// The lane, handing over all operations for those PEs. Needs an outbox.
     #[must_use]
-    pub fn with_detours(self, detours: Arc<Detours>) -> Self {
-        Self { detours: Some(detours), ..self }
+    pub fn with_fallback_routes(self, fallback_routes: Arc<FallbackRoutes>) -> Self {
+        Self { fallback_routes: Some(fallback_routes), ..self }
     }
 
     /// As [`Lane::start`].
@@ -137,8 +137,11 @@ impl<P: Port> HostLane<P> {
         if request.len == 0 {
             return Ok(false);
         }
-        let detour = self.detours.as_deref().is_some_and(|detours| detours.has(request.pe));
-        if !self.lock().hands_over(request, detour)? {
+        let fallback_route = self
+            .fallback_routes
+            .as_deref()
+            .is_some_and(|fallback_routes| fallback_routes.has(request.pe));
+        if !self.lock().hands_over(request, fallback_route)? {
             outbox.quiet(request.pe)?;
             return Ok(false);
         }
@@ -156,7 +159,7 @@ impl<P: Port> HostLane<P> {
         self.has_work.load(Ordering::Relaxed)
     }
 
-    /// One turn of the loop, if there is anything under way and no other thread is at it. For the
+    /// One progress iteration, if there is anything under way and no other thread is at it. For the
     /// proxy thread: it never waits.
     ///
     /// # Errors
@@ -195,7 +198,7 @@ impl<P: Port> HostLane<P> {
         }
     }
 
-    /// Tries, then turns the loop until it says yes.
+    /// Tries, then runs the loop until it says yes.
     fn wait(
         &self,
         mut done: impl FnMut(&mut Lane<P>) -> Result<bool, EngineError>,
@@ -205,7 +208,7 @@ impl<P: Port> HostLane<P> {
             let mut lane = self.lock();
             let outcome = done(&mut lane);
             let over = !matches!(outcome, Ok(false));
-            let busy = over || lane.turn();
+            let busy = over || lane.iterate();
             self.has_work.store(lane.has_work(), Ordering::Relaxed);
             drop(lane);
             if over {

@@ -1,7 +1,7 @@
 //! User threads: their lane, what they hand over to the proxy thread, and how the proxy's lane carries that out.
 //!
 //! What they hand over is in the order of their own lane, and in none with what the proxy thread submits. So what finds no room
-//! waits for its peer in a line of its own, beside that of parked operations ([`crate::lane::backlog`]). Where there
+//! waits for its peer in a line of its own, beside that of pending operations ([`crate::lane::pending_queue`]). Where there
 //! are both, they take turns: the one whose turn it is has what room there is, the other what is left of it, and the turn passes when
 //! the first has got something. So neither waits for as long as somebody goes on with the other.
 
@@ -15,7 +15,7 @@ use std::mem;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::lane::Lane;
-use crate::lane::backlog::Backlog;
+use crate::lane::pending_queue::PendingQueue;
 use crate::lane::user_threads::handoff::{Inbox, Taken};
 use crate::port::Port;
 use crate::port::copies::Reach;
@@ -26,14 +26,14 @@ use crate::wire::handle::HandleView;
 /// Of the two lines of a peer, those of which something was submitted.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Served {
-    pub(crate) parked: bool,
+    pub(crate) pending: bool,
     pub(crate) handed_over: bool,
 }
 
 impl Served {
     /// Whether anything was.
     pub(crate) fn any(self) -> bool {
-        self.parked || self.handed_over
+        self.pending || self.handed_over
     }
 }
 
@@ -43,20 +43,20 @@ impl<P: Port> Lane<P> {
     pub(crate) fn serve_user_threads(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
         let mut moved = false;
-        let mut backlog = mem::take(&mut self.backlog);
+        let mut pending_queue = mem::take(&mut self.pending_queue);
         let mut walk = inbox.waiting.walk();
         while let Some(pe) = inbox.waiting.next(&mut walk) {
-            let served = self.serve_both(&mut backlog, Some(&mut inbox), pe);
+            let served = self.serve_both(&mut pending_queue, Some(&mut inbox), pe);
             inbox.waiting.tried(&mut walk, pe, served.handed_over);
-            if served.parked {
-                backlog.turn_over(pe);
+            if served.pending {
+                pending_queue.turn_over(pe);
             }
             moved |= served.any();
         }
-        self.backlog = backlog;
+        self.pending_queue = pending_queue;
         while let Some(taken) = inbox.next() {
             let pe = taken.pe();
-            let waits = match inbox.waiting.has(pe) || self.parks(pe) {
+            let waits = match inbox.waiting.has(pe) || self.has_pending(pe) {
                 true => Some(taken),
                 false => self.carry_on(&mut inbox, taken, &mut moved),
             };
@@ -87,24 +87,24 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Submits what waits for a peer, parked or handed over, as far as it goes; first that whose turn it is.
+    /// Submits what waits for a peer, pending or handed over, as far as it goes; first that whose turn it is.
     pub(crate) fn serve_both(
         &mut self,
-        backlog: &mut Backlog,
+        pending_queue: &mut PendingQueue,
         mut inbox: Option<&mut Inbox>,
         pe: Pe,
     ) -> Served {
         let mut served = Served::default();
-        let users_first = backlog.users_first(pe);
+        let users_first = pending_queue.users_first(pe);
         for users in [users_first, !users_first] {
             let got = match (users, inbox.as_deref_mut()) {
                 (true, Some(inbox)) => self.serve_handed_over(inbox, pe),
                 (true, None) => false,
-                (false, _) => self.serve_parked(backlog, pe),
+                (false, _) => self.serve_pending(pending_queue, pe),
             };
-            *(if users { &mut served.handed_over } else { &mut served.parked }) = got;
+            *(if users { &mut served.handed_over } else { &mut served.pending }) = got;
             if got && users == users_first {
-                backlog.pass_turn(pe);
+                pending_queue.pass_turn(pe);
             }
         }
         served
@@ -133,9 +133,9 @@ impl<P: Port> Lane<P> {
             Taken::Transfer(current) => current,
             Taken::Fence(pe) => {
                 self.end_burst();
-                // Not behind what is parked: what is in its order has all been submitted.
-                if let Some(stream) = self.core.streams.find_mut(pe) {
-                    stream.fence();
+                // Not behind what is pending: what is in its order has all been submitted.
+                if let Some(connection) = self.core.connections.find_mut(pe) {
+                    connection.fence();
                 }
                 inbox.fenced();
                 *moved = true;
@@ -167,15 +167,15 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so, or to a PE with a
-    /// detour.
+    /// fallback route.
     pub(crate) fn hands_over(
         &mut self,
         request: &Request<'_>,
-        detour: bool,
+        fallback_route: bool,
     ) -> Result<bool, EngineError> {
         let remote = HandleView::check_of(request.pe, request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
-        if detour {
+        if fallback_route {
             // Who hands it over is to be told at once what is wrong with it.
             return self.core.check_request(request).map(|()| true);
         }
@@ -213,13 +213,13 @@ mod tests {
         let heaps = Arc::clone(&bed.heaps);
         let get = request(&heaps, Direction::Read, 1);
         (0..3).for_each(|_| outbox.transfer(&get, false).unwrap());
-        assert!(bed.lane.turn());
+        assert!(bed.lane.iterate());
         assert_eq!(bed.fabric.in_flight(), 3);
         bed.lane.audit().unwrap();
     }
 
     #[test]
-    fn a_turn_is_busy_when_a_part_of_what_was_handed_over_leaves() {
+    fn an_iteration_is_busy_when_a_part_of_what_was_handed_over_leaves() {
         let (mut bed, outbox) = bed();
         bed.lane.core.rails[0].max_segment = 8;
         let heaps = Arc::clone(&bed.heaps);
@@ -232,7 +232,7 @@ mod tests {
 
     /// Which of the two that wait for the same peer has what becomes free.
     #[test]
-    fn what_is_parked_and_what_was_handed_over_take_turns() {
+    fn what_is_pending_and_what_was_handed_over_take_turns() {
         const EACH: u32 = 40;
         let (outbox, inbox) = handover(4, None, None);
         let mut bed = Bed::new(Setup { depth: 1, ..PLAIN });
@@ -245,8 +245,8 @@ mod tests {
         (0..EACH).for_each(|_| outbox.transfer(&get, false).unwrap());
         bed.fabric.resume(Pe(1));
         let begun = |bed: &Bed| {
-            let counters = bed.lane.core.streams.find(Pe(1)).unwrap().counters();
-            [counters.writes, counters.reads - u32::from(bed.lane.parks(Pe(1)))]
+            let counters = bed.lane.core.connections.find(Pe(1)).unwrap().counters();
+            [counters.writes, counters.reads - u32::from(bed.lane.has_pending(Pe(1)))]
         };
         let first = begun(&bed);
         for _ in 0..100_000 {
@@ -257,7 +257,7 @@ mod tests {
                 return bed.lane.audit().unwrap();
             }
             bed.fabric.pass_time(100);
-            bed.lane.turn();
+            bed.lane.iterate();
         }
         panic!("{:?} are not submitted", begun(&bed));
     }

@@ -49,7 +49,7 @@ impl<E: Clone> Outstanding<E> {
         self.all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A fence was carried out.
+    /// A fence was executed.
     pub(crate) fn end_fence(&self) {
         self.all.fetch_sub(1, Ordering::Relaxed);
     }

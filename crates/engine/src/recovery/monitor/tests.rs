@@ -191,7 +191,7 @@ fn peers_for_which_nothing_is_under_way_are_not_touched() {
     look(&mut bed);
     assert_eq!(recovery_of(&mut bed).peers.len(), 7);
     bed.pass_time();
-    while bed.lane.turn() {}
+    while bed.lane.iterate() {}
     (0..2).for_each(|_| look(&mut bed));
     let recovery = recovery_of(&mut bed);
     assert_eq!(recovery.watched, [], "once more when all is over");

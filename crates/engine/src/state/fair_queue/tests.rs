@@ -37,7 +37,7 @@ fn queue(peers: &[u32]) -> Words {
     queue
 }
 
-/// Takes one item for each turn, where so many are free.
+/// Takes one item for each iteration, where so many are free.
 fn take(queue: &mut Words, free: usize) -> Vec<(u32, u32)> {
     std::iter::from_fn(|| {
         let pe = queue.first(free)?;
@@ -161,7 +161,7 @@ fn a_queue_does_as_its_model() {
     });
 }
 
-/// Whoever may have one waits for no more turns of others than there are peers, whatever they have and give back meanwhile.
+/// Whoever may have one waits for no more iterations of others than there are peers, whatever they have and give back meanwhile.
 #[test]
 fn nobody_starves_who_has_what_it_needs() {
     for_seeds("nobody_starves_who_has_what_it_needs", &[], 100, |seed| {

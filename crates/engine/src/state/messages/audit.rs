@@ -1,4 +1,4 @@
-//! The audit of messages: links and the table, beside one another and beside the segments. See
+//! The audit of messages: channels and the table, beside one another and beside the segments. See
 //! [`Lane::audit`](crate::lane::Lane::audit).
 
 use std::iter;
@@ -6,13 +6,13 @@ use std::iter;
 use crate::ids::Pe;
 use crate::state::audit::{OfAll, OfPeer};
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::messages::link::{Link, UNLISTED};
+use crate::state::messages::reliable_channel::{ReliableChannel, UNLISTED};
 use crate::state::messages::table::MessageTable;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{NIL, Stage};
 
-impl Link {
-    /// What a link keeps beside the segments of its peer. What was dropped with a stream that has failed is not counted.
+impl ReliableChannel {
+    /// What a channel keeps beside the segments of its peer. What was dropped with a connection that has failed is not counted.
     pub(crate) fn audit(
         &self,
         segments: &SegmentTable,
@@ -38,11 +38,11 @@ impl Link {
 }
 
 impl MessageTable {
-    /// The slots in use: those of the links, each with whether its stream has failed, and those that segments have.
+    /// The slots in use: those of the channels, each with whether its connection has failed, and those that segments have.
     pub(crate) fn audit<'a>(
         &self,
-        links: &[(&'a Link, bool)],
-        link_of: impl Fn(Pe) -> Option<&'a Link>,
+        channels: &[(&'a ReliableChannel, bool)],
+        channel_of: impl Fn(Pe) -> Option<&'a ReliableChannel>,
         found: &OfAll,
         unsent: u32,
     ) -> Result<(), Discrepancy> {
@@ -53,27 +53,36 @@ impl MessageTable {
         let aside = self.list(self.aside).count() as u32;
         same("slots set aside", aside, found.acknowledged)?;
         let mut used = aside + unsent;
-        for (link, has_failed) in links {
-            let of_link = self.audit_link(link, *has_failed);
-            used += of_link.map_err(|differs| differs.of(link.pe))?;
+        for (channel, has_failed) in channels {
+            let of_channel = self.audit_channel(channel, *has_failed);
+            used += of_channel.map_err(|differs| differs.of(channel.pe))?;
         }
         let free = self.left + self.answers_left;
         same("slots of messages in use", self.slots.len() as u32 - free, used)?;
-        let next = |pe: &Pe| link_of(*pe).map(|link| Pe(link.next_unasked));
+        let next = |pe: &Pe| channel_of(*pe).map(|channel| Pe(channel.next_unasked));
         let listed = iter::successors(self.first_unasked(), next);
-        let listed = listed.take_while(|pe| pe.0 != NIL).take(1 + links.len()).count();
-        let unasked = links.iter().filter(|(link, _)| link.next_unasked != UNLISTED).count();
+        let listed = listed.take_while(|pe| pe.0 != NIL).take(1 + channels.len()).count();
+        let unasked =
+            channels.iter().filter(|(channel, _)| channel.next_unasked != UNLISTED).count();
         same("peers with messages that nobody has asked about", listed, unasked)
     }
 
-    /// The messages of a link that are not acknowledged.
-    fn audit_link(&self, link: &Link, has_failed: bool) -> Result<u32, Discrepancy> {
-        let count = self.list(link.oldest).count() as u32;
-        let answers = self.list(link.oldest).filter(|index| self.is_answer(*index)).count();
-        same("answers not acknowledged", link.answers as usize, answers)?;
-        same("the newest message", link.newest, self.list(link.oldest).last().unwrap_or(NIL))?;
+    /// The messages of a channel that are not acknowledged.
+    fn audit_channel(
+        &self,
+        channel: &ReliableChannel,
+        has_failed: bool,
+    ) -> Result<u32, Discrepancy> {
+        let count = self.list(channel.oldest).count() as u32;
+        let answers = self.list(channel.oldest).filter(|index| self.is_answer(*index)).count();
+        same("answers not acknowledged", channel.answers as usize, answers)?;
+        same(
+            "the newest message",
+            channel.newest,
+            self.list(channel.oldest).last().unwrap_or(NIL),
+        )?;
         if !has_failed {
-            same("messages not acknowledged", link.unacknowledged(), count)?;
+            same("messages not acknowledged", channel.unacknowledged(), count)?;
         }
         Ok(count)
     }

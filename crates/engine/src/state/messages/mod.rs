@@ -3,8 +3,8 @@
 
 #[cfg(any(test, feature = "audit"))]
 pub(crate) mod audit;
-pub(crate) mod link;
 pub(crate) mod order;
+pub(crate) mod reliable_channel;
 pub(crate) mod table;
 pub(crate) mod unnumbered;
 

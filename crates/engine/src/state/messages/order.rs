@@ -1,18 +1,18 @@
-//! Order at the target: what of a peer's requests has arrived and is not carried out, and which of them wait for others.
+//! Order at the target: what of a peer's requests has arrived and is not executed, and which of them wait for others.
 //!
-//! A request may say that it comes behind all with a number below a *mark*. It is carried out when each of these has arrived
-//! and is carried out; all others are carried out as they arrive. Marks rise with the numbers of their requests, so of
+//! A request may say that it comes behind all with a number below a *mark*. It is executed when each of these has arrived
+//! and is executed; all others are executed as they arrive. Marks rise with the numbers of their requests, so of
 //! those that wait the first one is due first.
 //!
 //! # Why it cannot deadlock
 //! A request waits for lower numbers only, so of those that are here the lowest never waits for another. It has what it needs:
 //! one that waits holds a place in here, in which there is room for a window's, and nothing else; but for pulls, which may
-//! have a chunk. Those get it in the order of their numbers, and not before all that they come behind have
+//! have a bounce buffer. Those get it in the order of their numbers, and not before all that they come behind have
 //! arrived: so the lower ones have theirs by then, or want none.
 //!
 //! # How much waits
 //! At most [`WINDOW`] requests of a peer, whatever it sends: none is taken whose number is a window or more from the
-//! first that waits ([`Link::is_beyond`](crate::state::messages::link::Link::is_beyond)). These are 140 KiB, and 2 MiB more for
+//! first that waits ([`ReliableChannel::is_beyond`](crate::state::messages::reliable_channel::Channel::is_beyond)). These are 140 KiB, and 2 MiB more for
 //! payloads of a peer that does not keep the rules. Once nothing waits, no more than [`KEPT`] places are kept.
 //!
 //! [`WINDOW`]: crate::wire::window::WINDOW
@@ -32,7 +32,7 @@ pub(crate) struct Order {
     pulls: Vec<Seq>,
     /// Pulls that wait until all before their marks have arrived, by number.
     early: VecDeque<Waiting>,
-    /// Other requests, that wait until all before their marks are carried out, by number.
+    /// Other requests, that wait until all before their marks are executed, by number.
     words: VecDeque<Waiting>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Waiting {
 }
 
 impl Order {
-    /// A pull is under way, and not carried out before [`Order::end_pull`].
+    /// A pull is under way, and not executed before [`Order::end_pull`].
     pub(crate) fn begin_pull(&mut self, seq: Seq) {
         self.pulls.push(seq);
     }

@@ -2,14 +2,14 @@
 
 use std::iter;
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::Tail;
-use crate::state::messages::link::{FIRST, Link, UNLISTED};
+use crate::state::messages::reliable_channel::{FIRST, ReliableChannel, UNLISTED};
 use crate::state::segment::NIL;
 use crate::wire::message::Packet;
 use crate::wire::window::{Seq, WINDOW};
 
-/// Bits of the token of a message that are its slot, and its number's bits above them. With one bit less than a token
+/// Bits of the work-request id of a message that are its slot, and its number's bits above them. With one bit less than a work-request id
 /// has, since the last one is no message's.
 const SLOT_BITS: u32 = 12;
 pub(super) const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
@@ -30,7 +30,7 @@ pub(super) struct Outgoing {
     lost: bool,
     /// The segment it completes, or [`NIL`] when that is over.
     segment: u32,
-    /// The next newer unacknowledged message of its link, or the next free slot.
+    /// The next newer unacknowledged message of its channel, or the next free slot.
     next: u32,
 }
 
@@ -126,15 +126,15 @@ impl MessageTable {
     /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
     /// speak of it when the slot is another's, some bits of the number.
     #[inline(always)]
-    pub(crate) fn token(index: u32, seq: Seq) -> Token {
-        Token(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
+    pub(crate) fn wr_id(index: u32, seq: Seq) -> WrId {
+        WrId(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
     }
 
-    /// The segment of the message that a token names, if it has not been given back.
-    pub(crate) fn named_by(&self, token: Token) -> Option<(u32, u32)> {
-        let index = token.0 & ((1 << SLOT_BITS) - 1);
+    /// The segment of the message that a work-request id names, if it has not been given back.
+    pub(crate) fn named_by(&self, wr_id: WrId) -> Option<(u32, u32)> {
+        let index = wr_id.0 & ((1 << SLOT_BITS) - 1);
         let slot = self.slots.get(index as usize)?;
-        (Self::token(index, slot.seq) == token).then_some((index, slot.segment))
+        (Self::wr_id(index, slot.seq) == wr_id).then_some((index, slot.segment))
     }
 
     /// The slots of a list that begins with this one.
@@ -178,12 +178,12 @@ impl MessageTable {
         self.slots.get_mut(index as usize).map(|slot| Next { index, slot })
     }
 
-    /// Takes the slot of which [`Next::leave`] has told, for a message of the link.
+    /// Takes the slot of which [`Next::leave`] has told, for a message of the channel.
     #[inline(always)]
-    pub(crate) fn take_next(&mut self, link: &mut Link, Left { index, free }: Left) {
+    pub(crate) fn take_next(&mut self, channel: &mut ReliableChannel, Left { index, free }: Left) {
         self.free = free;
         self.left -= 1;
-        self.append(link, index);
+        self.append(channel, index);
     }
 
     /// Gives a slot back.
@@ -201,33 +201,33 @@ impl MessageTable {
     }
 
     /// Takes a slot for an answer to a peer, which has fewer of them than are left.
-    pub(crate) fn take_answer(&mut self, link: &mut Link) -> Option<u32> {
-        if link.answers >= self.answers_left {
+    pub(crate) fn take_answer(&mut self, channel: &mut ReliableChannel) -> Option<u32> {
+        if channel.answers >= self.answers_left {
             return None;
         }
         let index = self.free_answer;
         let slot = self.slots.get_mut(index as usize)?;
         self.free_answer = slot.next;
         self.answers_left -= 1;
-        link.answers += 1;
+        channel.answers += 1;
         (slot.segment, slot.next, slot.tail) = (NIL, NIL, Tail::NONE);
         Some(index)
     }
 
     /// Gives the slot of an answer back.
-    pub(crate) fn give_answer(&mut self, link: &mut Link, index: u32) {
+    pub(crate) fn give_answer(&mut self, channel: &mut ReliableChannel, index: u32) {
         self.slots[index as usize].next = self.free_answer;
         self.free_answer = index;
         self.answers_left += 1;
-        link.answers -= 1;
+        channel.answers -= 1;
     }
 
-    /// Gives back a slot of a link whose segment was over before, or that of an answer.
-    pub(crate) fn give_over(&mut self, link: &mut Link, index: u32) {
+    /// Gives back a slot of a channel whose segment was over before, or that of an answer.
+    pub(crate) fn give_over(&mut self, channel: &mut ReliableChannel, index: u32) {
         if index < self.first_answer {
             self.give_beside(index);
         } else {
-            self.give_answer(link, index);
+            self.give_answer(channel, index);
         }
     }
 
@@ -237,10 +237,10 @@ impl MessageTable {
         index >= self.first_answer
     }
 
-    /// Whether a message of a link that a token names is not acknowledged.
-    pub(crate) fn has(&self, link: &Link, token: Token) -> Option<RailId> {
-        let (index, _) = self.named_by(token)?;
-        self.list(link.oldest).find(|other| *other == index)?;
+    /// Whether a message of a channel that a work-request id names is not acknowledged.
+    pub(crate) fn has(&self, channel: &ReliableChannel, wr_id: WrId) -> Option<RailId> {
+        let (index, _) = self.named_by(wr_id)?;
+        self.list(channel.oldest).find(|other| *other == index)?;
         self.slots.get(index as usize).map(|slot| slot.rail)
     }
 
@@ -292,33 +292,39 @@ impl MessageTable {
     pub(crate) fn forget_fragment(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.segment = NIL;
-        // The chunk that it brings has another use from here on. Sent again, it tells of the bytes and brings none: its peer
+        // The bounce buffer that it brings has another use from here on. Sent again, it tells of the bytes and brings none: its peer
         // has them, or will not ask for them.
         slot.tail = Tail::NONE;
     }
 
-    /// Adds a message that has left, with its number, to a link's unacknowledged ones.
+    /// Adds a message that has left, with its number, to a channel's unacknowledged ones.
     #[inline(always)]
-    pub(crate) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq, rail: RailId) {
+    pub(crate) fn sent(
+        &mut self,
+        channel: &mut ReliableChannel,
+        index: u32,
+        seq: Seq,
+        rail: RailId,
+    ) {
         let slot = &mut self.slots[index as usize];
         slot.seq = seq;
         slot.rail = rail;
         slot.lost = false;
         slot.next = NIL;
-        self.append(link, index);
+        self.append(channel, index);
     }
 
     #[inline(always)]
-    fn append(&mut self, link: &mut Link, index: u32) {
-        if link.next_unasked == UNLISTED {
-            link.next_unasked = std::mem::replace(&mut self.unasked, link.pe.0);
+    fn append(&mut self, channel: &mut ReliableChannel, index: u32) {
+        if channel.next_unasked == UNLISTED {
+            channel.next_unasked = std::mem::replace(&mut self.unasked, channel.pe.0);
         }
         // None, if all others are acknowledged.
-        match self.slots.get_mut(link.newest as usize) {
-            None => link.oldest = index,
+        match self.slots.get_mut(channel.newest as usize) {
+            None => channel.oldest = index,
             Some(newest) => newest.next = index,
         }
-        link.newest = index;
+        channel.newest = index;
     }
 
     /// The first of the peers with messages that nobody has asked to acknowledge.
@@ -327,23 +333,27 @@ impl MessageTable {
         (self.unasked != NIL).then_some(Pe(self.unasked))
     }
 
-    /// The first of these peers, which has this link, is asked: it is none of them any more.
-    pub(crate) fn pop_unasked(&mut self, link: &mut Link) {
-        debug_assert_eq!(self.unasked, link.pe.0);
-        self.unasked = std::mem::replace(&mut link.next_unasked, UNLISTED);
+    /// The first of these peers, which has this channel, is asked: it is none of them any more.
+    pub(crate) fn pop_unasked(&mut self, channel: &mut ReliableChannel) {
+        debug_assert_eq!(self.unasked, channel.pe.0);
+        self.unasked = std::mem::replace(&mut channel.next_unasked, UNLISTED);
     }
 
-    /// The rail of the oldest message of a link that its peer has not said to be there.
-    pub(crate) fn first_missing(&self, link: &Link) -> Option<RailId> {
-        let heard = link.heard();
-        let mut slots = self.list(link.oldest).map(|index| &self.slots[index as usize]);
+    /// The rail of the oldest message of a channel that its peer has not said to be there.
+    pub(crate) fn first_missing(&self, channel: &ReliableChannel) -> Option<RailId> {
+        let heard = channel.heard();
+        let mut slots = self.list(channel.oldest).map(|index| &self.slots[index as usize]);
         slots.find(|slot| !slot.seq.is_before(heard)).map(|slot| slot.rail)
     }
 
-    /// The messages of a link that `so` says of, by rail, have to be sent again. How many there are.
-    pub(crate) fn lose(&mut self, link: &Link, mut so: impl FnMut(RailId) -> bool) -> u32 {
+    /// The messages of a channel that `so` says of, by rail, have to be sent again. How many there are.
+    pub(crate) fn lose(
+        &mut self,
+        channel: &ReliableChannel,
+        mut so: impl FnMut(RailId) -> bool,
+    ) -> u32 {
         let mut count = 0;
-        let mut index = link.oldest;
+        let mut index = channel.oldest;
         while let Some(slot) = self.slots.get_mut(index as usize) {
             if !slot.lost && so(slot.rail) {
                 slot.lost = true;
@@ -354,9 +364,9 @@ impl MessageTable {
         count
     }
 
-    /// The oldest message of a link that has to be sent again: its index, number and rail.
-    pub(crate) fn first_lost(&mut self, link: &Link) -> Option<(u32, Seq, RailId)> {
-        let mut index = link.oldest;
+    /// The oldest message of a channel that has to be sent again: its index, number and rail.
+    pub(crate) fn first_lost(&mut self, channel: &ReliableChannel) -> Option<(u32, Seq, RailId)> {
+        let mut index = channel.oldest;
         while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
             index = self.slots[index as usize].next;
         }
@@ -370,33 +380,37 @@ impl MessageTable {
         (slot.lost, slot.rail) = (false, rail);
     }
 
-    /// Gives back the slots of a link whose peer is not asked any more. Their segments are over.
-    pub(crate) fn forget_all(&mut self, link: &mut Link) {
-        while let Some((index, segment)) = self.pop_acked(link, link.next) {
+    /// Gives back the slots of a channel whose peer is not asked any more. Their segments are over.
+    pub(crate) fn forget_all(&mut self, channel: &mut ReliableChannel) {
+        while let Some((index, segment)) = self.pop_acked(channel, channel.next) {
             debug_assert_eq!(segment, NIL, "a segment waits for its acknowledgement");
-            self.give_over(link, index);
+            self.give_over(channel, index);
         }
     }
 
-    /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot
+    /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`. Gives its slot
     /// and its segment.
     #[inline]
-    pub(crate) fn pop_acked(&mut self, link: &mut Link, ack: Seq) -> Option<(u32, u32)> {
-        let index = link.oldest;
+    pub(crate) fn pop_acked(
+        &mut self,
+        channel: &mut ReliableChannel,
+        ack: Seq,
+    ) -> Option<(u32, u32)> {
+        let index = channel.oldest;
         let slot = self.slots.get(index as usize)?;
         if !slot.seq.is_before(ack) {
             return None;
         }
-        link.oldest = slot.next;
-        if link.oldest == NIL {
-            link.newest = NIL;
+        channel.oldest = slot.next;
+        if channel.oldest == NIL {
+            channel.newest = NIL;
         }
         Some((index, slot.segment))
     }
 }
 
-impl Link {
-    /// Whether another message may be sent that has no slot yet: see [`Link::has_share`].
+impl ReliableChannel {
+    /// Whether another message may be sent that has no slot yet: see [`ReliableChannel::is_within_quota`].
     #[inline(always)]
     pub(crate) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
         let unacknowledged = self.unacknowledged();
@@ -405,7 +419,7 @@ impl Link {
 
     /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges nothing takes half
     /// of them at most, and however many such peers there are, as many as each has are left for others.
-    pub(crate) fn has_share(&self, messages: &MessageTable) -> bool {
+    pub(crate) fn is_within_quota(&self, messages: &MessageTable) -> bool {
         self.unacknowledged() + self.unsent < messages.left
     }
 }

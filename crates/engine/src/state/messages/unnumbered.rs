@@ -1,15 +1,15 @@
 //! Messages that a lane owes its peers: answers, and news that they wait for.
 //!
-//! They have no numbers, and are not acknowledged, unless rails are looked after: then all but replies to fetches have, see
+//! They have no numbers, and are not acknowledged, unless rails are monitored: then all but replies to fetches have, see
 //! [`crate::messages::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
-//! ([`FETCHES`](crate::state::messages::link::FETCHES)) and requests about staged memory, and the keys of a
+//! ([`FETCHES`](crate::state::messages::reliable_channel::FETCHES)) and requests about staged memory, and the keys of a
 //! region are told to a peer once.
 
 use std::sync::Arc;
 
 use crate::ids::Pe;
 use crate::state::regions::View;
-use crate::wire::format::Ticket;
+use crate::wire::format::RequestId;
 use crate::wire::staged::{Exposure, MAX_PAYLOAD};
 use crate::wire::window::Seq;
 
@@ -25,17 +25,17 @@ pub(crate) struct Unnumbered {
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     /// The word before a fetching operation.
-    Word { ticket: Ticket, value: u64 },
+    Word { request_id: RequestId, value: u64 },
     /// The bytes of a pull are there.
-    Pulled { ticket: Ticket },
+    Pulled { request_id: RequestId },
     /// A few bytes that were asked for.
-    Loaded { ticket: Ticket, bytes: [u8; MAX_PAYLOAD], len: usize },
+    Loaded { request_id: RequestId, bytes: [u8; MAX_PAYLOAD], len: usize },
     /// Where bytes that were asked for can be read.
-    Exposed { ticket: Ticket, from: Exposure },
+    Exposed { request_id: RequestId, from: Exposure },
     /// Something cannot be done.
-    Refused { ticket: Ticket, why: Arc<str> },
+    Refused { request_id: RequestId, why: Arc<str> },
     /// What was exposed has been read.
-    Release { ticket: Ticket },
+    Release { request_id: RequestId },
     /// The keys of a region, from this rail on.
     Keys { view: Arc<View>, first: u8 },
 }
@@ -44,7 +44,7 @@ impl What {
     /// What a message of it has in the place of a number, if it has none of its own: that of the request that a reply
     /// answers.
     pub(crate) fn request(&self) -> Seq {
-        if let What::Word { ticket, .. } = self { ticket.seq } else { Seq(0) }
+        if let What::Word { request_id, .. } = self { request_id.seq } else { Seq(0) }
     }
 
     /// Whether it is kept by the peer, which gives it again when asked.
@@ -63,5 +63,5 @@ impl What {
     }
 }
 
-/// The ticket of a request that has none.
-pub(crate) const NO_TICKET: Ticket = Ticket { slot: u32::MAX, seq: Seq(0) };
+/// The request id of a request that has none.
+pub(crate) const NO_TICKET: RequestId = RequestId { slot: u32::MAX, seq: Seq(0) };

@@ -7,10 +7,10 @@ use crate::ids::{LaneKind, RailId};
 use crate::port::copies::{Bounce, CopyPort, Reach};
 use crate::port::{Addressing, Desc};
 use crate::request::{Request, refused};
+use crate::state::orphans::Orphans;
 use crate::state::regions::published::Published;
 use crate::state::regions::recent::{Range, Recent};
 use crate::state::regions::{place_of, slot_of};
-use crate::state::strays::Strays;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::wire::message::Spot;
 use crate::wire::staged::{KEYS_PER_MESSAGE, Keys};
@@ -78,7 +78,7 @@ pub struct RegionIndex {
     /// What stages, until the proxy lane has taken it.
     pub(super) stager: Mutex<Option<Installed>>,
     /// What may touch memory though nobody waits for it.
-    pub(super) strays: Strays,
+    pub(super) orphans: Orphans,
 }
 
 /// What stages, with its bounce memory registered.
@@ -272,8 +272,8 @@ impl RegionCache {
     }
 
     /// What of this process' lanes may touch memory though nobody waits for it.
-    pub(crate) fn strays(&self) -> &Strays {
-        &self.index.strays
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.index.orphans
     }
 
     /// Which lane's it is.

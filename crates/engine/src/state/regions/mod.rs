@@ -18,7 +18,7 @@ use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::copies::{Reach, Stager};
 use crate::port::{Access, MemoryPort, PortError, Registered};
-use crate::state::strays::Stray;
+use crate::state::orphans::Orphan;
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
 /// Memory, an address and a length, that was not registered.
@@ -57,8 +57,8 @@ pub struct RegionTable<M: MemoryPort> {
     me: Pe,
     index: Arc<RegionIndex>,
     slots: Mutex<Slots<M::Region>>,
-    /// Bytes of a chunk of bounce memory, for the handles of staged regions; 0 before there is one.
-    chunk_len: AtomicU64,
+    /// Bytes of a bounce buffer of bounce memory, for the handles of staged regions; 0 before there is one.
+    bounce_len: AtomicU64,
 }
 
 /// A registration.
@@ -87,7 +87,7 @@ impl<M: MemoryPort> RegionTable<M> {
             me,
             index: Arc::default(),
             slots: Mutex::new(slots),
-            chunk_len: AtomicU64::new(0),
+            bounce_len: AtomicU64::new(0),
         }
     }
 
@@ -137,7 +137,7 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(EngineError::Register { addr, len, why, no_memory: false });
         }
         let (view, _) = self.enter(addr, len, access, registered)?;
-        self.chunk_len.store(bounce.chunk_len as u64, Ordering::Relaxed);
+        self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
         *lock(&self.index.stager) = Some(Installed { copies, bounce, view });
         Ok(())
     }
@@ -193,7 +193,7 @@ impl<M: MemoryPort> RegionTable<M> {
             stamp,
             addressing,
             direct: reach == Reach::Direct,
-            staged: staged.then(|| self.chunk_len.load(Ordering::Relaxed)),
+            staged: staged.then(|| self.bounce_len.load(Ordering::Relaxed)),
             keys,
         };
         Ok((view, handle))
@@ -213,7 +213,7 @@ impl<M: MemoryPort> RegionTable<M> {
             Some(place) => match place.take() {
                 Some(held) if held.stamp == stamp => {
                     let (addr, len) = held.memory;
-                    if let Some(Stray { what, pe, .. }) = self.index.strays.over(addr, len) {
+                    if let Some(Orphan { what, pe, .. }) = self.index.orphans.over(addr, len) {
                         *place = Some(held);
                         return Err(EngineError::InUse { addr, len, what, pe });
                     }

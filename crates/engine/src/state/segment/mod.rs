@@ -6,12 +6,12 @@ pub(crate) mod table;
 mod tests;
 pub(crate) mod waits;
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Desc, Direction, Local, Transfer};
 use crate::request::ResultPlace;
 use crate::state::batch::Batch;
 use crate::state::segment::waits::Waits;
-use crate::wire::format::{Tag, Ticket};
+use crate::wire::format::{RequestId, Tag};
 use crate::wire::window::Seq;
 
 /// The end of a list, or the absence of a slot.
@@ -22,7 +22,7 @@ pub(crate) const NIL: u32 = u32::MAX;
 pub(crate) enum Stage {
     /// The slot is free.
     Free,
-    /// Waits behind a fence in its stream's held queue.
+    /// Waits behind a fence in its connection's held queue.
     Held,
     /// Waits in its rail's queue.
     Ready,
@@ -38,11 +38,11 @@ pub(crate) enum Stage {
     Sent,
     /// An atomic taken by the fabric; its completion is outstanding.
     AtomicPosted,
-    /// A fragment of staged memory that waits for a chunk, a copy or its peer.
+    /// A fragment of staged memory that waits for a bounce buffer, a copy or its peer.
     Staged,
     /// The rest of an operation that waits for rails.
     Pooled,
-    /// It was lost sight of, and is posted again as soon as that is safe: see [`crate::recovery::reissue`].
+    /// It was in doubt, and is posted again as soon as that is safe: see [`crate::recovery::reissue`].
     Lost,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Stage {
 pub(crate) enum Kind {
     /// Bytes that the fabric moves. It ends with its completion.
     Transfer,
-    /// The same, with remote data that the peer counts.
+    /// The same, with immediate data that the peer counts.
     Counted,
     /// The same as a transfer, of an operation whose rail is chosen by load.
     Stripe,
@@ -64,13 +64,13 @@ pub(crate) enum Kind {
     /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where the word
     /// goes.
     Fetch,
-    /// An atomic that the fabric carries out. It ends with its completion.
+    /// An atomic that the fabric executes. It ends with its completion.
     FabricAtomic,
     /// A fragment of staged memory: see [`crate::staging::fragments`].
     Staged,
-    /// The same, for a peer. The stream knows nothing of it.
+    /// The same, for a peer. The connection knows nothing of it.
     PeerRequest,
-    /// Bytes that the fabric moves, and that were lost sight of before. It ends with its completion.
+    /// Bytes that the fabric moves, and that were in doubt before. It ends with its completion.
     Reissued,
 }
 
@@ -96,10 +96,10 @@ impl Kind {
     }
 }
 
-/// What a write is among those of its stream: a put, of one of two generations, or a change of a word.
+/// What a write is among those of its connection: a put, of one of two generations, or a change of a word.
 ///
 /// A signal that is sent apart from its data waits for the generation of puts before it; see
-/// [`Stream`](crate::state::stream::Stream).
+/// [`Connection`](crate::state::connection::Connection).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteClass {
     /// Bytes, or a message with bytes.
@@ -145,11 +145,11 @@ pub(crate) struct Segment {
     pub(crate) is_stripe: bool,
     /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
     pub(super) batch: Batch,
-    /// While held: which fence it waits for. Once it was lost sight of: what of [`Waits`].
+    /// While held: which fence it waits for. Once it was in doubt: what of [`Waits`].
     wait: u32,
-    /// By kind: remote data, the tag of a signal, or the place of a fetch.
+    /// By kind: immediate data, the tag of a signal, or the place of a fetch.
     data: u32,
-    /// What it is among the writes of its stream, if it is one.
+    /// What it is among the writes of its connection, if it is one.
     pub(crate) class: WriteClass,
     /// It is a signal that goes out behind the puts before it.
     pub(crate) follows_puts: bool,
@@ -224,7 +224,7 @@ impl Segment {
         }
     }
 
-    /// Waits behind a fence, in its stream's held queue.
+    /// Waits behind a fence, in its connection's held queue.
     #[inline(always)]
     pub(crate) fn hold(&mut self, epoch: u32) {
         self.stage = Stage::Held;
@@ -237,14 +237,14 @@ impl Segment {
         self.wait
     }
 
-    /// It is a fragment that takes its next step, and nothing of that was lost sight of yet.
+    /// It is a fragment that takes its next step, and nothing of that was in doubt yet.
     pub(crate) fn step(&mut self) {
         debug_assert!(self.kind.is_staged());
         self.stage = Stage::Staged;
         self.wait = Waits::NONE.0;
     }
 
-    /// It is lost sight of, and waits for these.
+    /// It is in doubt, and waits for these.
     pub(crate) fn lose(&mut self, waits: Waits) {
         let counts = self.kind == Kind::Reissued || self.kind.is_staged();
         let before = if counts { Waits(self.wait) } else { Waits::NONE };
@@ -256,12 +256,12 @@ impl Segment {
     pub(crate) fn is_out(&self) -> bool {
         match self.stage {
             Stage::Posted | Stage::Staged => true,
-            Stage::Lost => self.waits().has(Waits::TOKEN),
+            Stage::Lost => self.waits().has(Waits::FABRIC),
             _ => false,
         }
     }
 
-    /// What it waits for, once it was lost sight of.
+    /// What it waits for, once it was in doubt.
     pub(crate) fn waits(&self) -> Waits {
         debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
         Waits(self.wait)
@@ -395,7 +395,7 @@ impl Segment {
         ResultPlace { addr, flag: (key != 0).then_some(remote) }
     }
 
-    /// Whether it is a write that was lost sight of before.
+    /// Whether it is a write that was in doubt before.
     pub(crate) fn is_reissued_write(&self) -> bool {
         self.kind == Kind::Reissued && self.direction == Direction::Write
     }
@@ -422,10 +422,10 @@ impl Segment {
         }
     }
 
-    /// Names the request that it has sent, for the peer that answers. `token` is its own.
+    /// Names the request that it has sent, for the peer that answers. `wr_id` is its own.
     #[inline]
-    pub(crate) fn ticket(&self, token: Token) -> Ticket {
-        Ticket { slot: token.0, seq: self.request }
+    pub(crate) fn request_id(&self, wr_id: WrId) -> RequestId {
+        RequestId { slot: wr_id.0, seq: self.request }
     }
 
     pub(super) const FREE: Segment = Segment {

@@ -79,12 +79,12 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Token;
+    use crate::ids::WrId;
     use crate::port::Context;
     use crate::state::segment::Stage;
 
     fn take(table: &mut SegmentTable) -> u32 {
-        let Token(index) = table.take().unwrap();
+        let WrId(index) = table.take().unwrap();
         table[index].stage = Stage::Ready;
         index
     }

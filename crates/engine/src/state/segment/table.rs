@@ -1,13 +1,13 @@
 //! The table of segments of one lane: a fixed array with a free list.
 //!
-//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
+//! Every list of the lane (free slots, a rail's queue, a connection's held segments) is threaded
 //! through the slots by index, so that nothing is allocated after start and the room for every
 //! list is the room of the table.
 
 #[cfg(any(test, feature = "audit"))]
 use std::iter;
 
-use crate::ids::{Pe, RailId, Token};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
@@ -43,13 +43,13 @@ pub(crate) struct SegmentTable {
 
 impl SegmentTable {
     /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
-    /// knows a token by.
-    pub(crate) fn new(capacity: u32, context: impl Fn(Token) -> Context) -> Self {
+    /// knows a work-request id by.
+    pub(crate) fn new(capacity: u32, context: impl Fn(WrId) -> Context) -> Self {
         let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
         for (index, slot) in slots.iter_mut().enumerate() {
             let next = index as u32 + 1;
             slot.next = if next == capacity { NIL } else { next };
-            slot.context = context(Token(index as u32));
+            slot.context = context(WrId(index as u32));
         }
         Self { slots, free: 0, used: 0, batches: Batches::new() }
     }
@@ -63,7 +63,7 @@ impl SegmentTable {
     /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
     /// one, and what it is among the writes, which is a put. None when the table is full.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Token> {
+    pub(crate) fn take(&mut self) -> Option<WrId> {
         let index = self.free;
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
@@ -71,26 +71,26 @@ impl SegmentTable {
         slot.tag = self.batches.take_current().0;
         (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
         slot.behind_sent = false;
-        Some(Token(index))
+        Some(WrId(index))
     }
 
     /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
     #[inline(always)]
-    pub(crate) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
+    pub(crate) fn take_slot(&mut self) -> Option<(WrId, &mut Segment)> {
         let index = self.free;
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
         self.used += 1;
-        Some((Token(index), slot))
+        Some((WrId(index), slot))
     }
 
     /// The slot that the next segment takes.
     #[inline(always)]
-    pub(crate) fn next_token(&self) -> Option<Token> {
-        self.slots.get(self.free as usize).map(|_| Token(self.free))
+    pub(crate) fn next_wr_id(&self) -> Option<WrId> {
+        self.slots.get(self.free as usize).map(|_| WrId(self.free))
     }
 
-    /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
+    /// Takes the slot that [`SegmentTable::next_wr_id`] has named, for a message that has been sent:
     /// about a word of `width` bytes, in slot `message` of the message table.
     #[inline(always)]
     pub(crate) fn take_sent(
@@ -118,46 +118,46 @@ impl SegmentTable {
 
     /// Gives a slot back.
     #[inline]
-    pub(crate) fn give(&mut self, token: Token) {
+    pub(crate) fn give(&mut self, wr_id: WrId) {
         let free = self.free;
-        let slot = &mut self.slots[token.index()];
-        debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
+        let slot = &mut self.slots[wr_id.index()];
+        debug_assert!(slot.stage != Stage::Free, "segment {wr_id:?} given back twice");
         slot.stage = Stage::Free;
         slot.next = free;
         let batch = slot.batch();
         self.batches.end(batch, 1);
-        self.free = token.0;
+        self.free = wr_id.0;
         self.used -= 1;
     }
 
-    /// The segment, if the token is one that the fabric or the peer has at present.
-    pub(crate) fn away(&self, token: Token) -> Option<&Segment> {
-        self.slots.get(token.index()).filter(|segment| {
+    /// The segment, if the work-request id is one that the fabric or the peer has at present.
+    pub(crate) fn away(&self, wr_id: WrId) -> Option<&Segment> {
+        self.slots.get(wr_id.index()).filter(|segment| {
             matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::AtomicPosted | Stage::Lost)
         })
     }
 
     /// Gives back a slot that was just taken and put to no use.
-    pub(crate) fn give_unused(&mut self, token: Token) {
-        self.slots[token.index()].stage = Stage::Ready;
-        self.give(token);
+    pub(crate) fn give_unused(&mut self, wr_id: WrId) {
+        self.slots[wr_id.index()].stage = Stage::Ready;
+        self.give(wr_id);
     }
 
-    /// Frees the slot of a segment that has completed. None if the token is not of one that is
+    /// Frees the slot of a segment that has completed. None if the work-request id is not of one that is
     /// posted.
-    pub(crate) fn finish(&mut self, token: Token) -> Option<Finished> {
-        let slot = self.slots.get(token.index())?;
+    pub(crate) fn finish(&mut self, wr_id: WrId) -> Option<Finished> {
+        let slot = self.slots.get(wr_id.index())?;
         if slot.stage != Stage::Posted || slot.kind.is_staged() {
             return None;
         }
         let finished = Finished::of(slot);
-        self.give(token);
+        self.give(wr_id);
         Some(finished)
     }
 
     /// What the segment is, if it is a plain one.
-    pub(crate) fn plain(&self, token: Token) -> Option<Plain> {
-        let slot = self.slots.get(token.index())?;
+    pub(crate) fn plain(&self, wr_id: WrId) -> Option<Plain> {
+        let slot = self.slots.get(wr_id.index())?;
         let mark = slot.mark();
         (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
     }
@@ -216,25 +216,25 @@ impl SegmentTable {
         self.batches.end(of.batch(), count);
     }
 
-    /// The tokens of all segments in use that are so.
-    pub(crate) fn tokens(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<Token> {
+    /// The work-request ids of all segments in use that are so.
+    pub(crate) fn wr_ids(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<WrId> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
         let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
-        used.map(|(index, _)| Token(index as u32)).collect()
+        used.map(|(index, _)| WrId(index as u32)).collect()
     }
 
     /// As [`SegmentTable::in_use`], to change them.
-    pub(crate) fn in_use_mut(&mut self) -> impl Iterator<Item = (Token, &mut Segment)> {
+    pub(crate) fn in_use_mut(&mut self) -> impl Iterator<Item = (WrId, &mut Segment)> {
         let slots = self.slots.iter_mut().enumerate();
         let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
-        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+        used.take(self.used as usize).map(|(index, slot)| (WrId(index as u32), slot))
     }
 
-    /// As [`SegmentTable::in_use`], with their tokens.
-    pub(crate) fn all_in_use(&self) -> impl Iterator<Item = (Token, &Segment)> {
+    /// As [`SegmentTable::in_use`], with their work-request ids.
+    pub(crate) fn all_in_use(&self) -> impl Iterator<Item = (WrId, &Segment)> {
         let slots = self.slots.iter().enumerate();
         let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
-        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+        used.take(self.used as usize).map(|(index, slot)| (WrId(index as u32), slot))
     }
 
     /// All segments in use. Slots are reused last in first out, so they are found near the front
@@ -247,9 +247,9 @@ impl SegmentTable {
 
 impl SegmentTable {
     /// See [`Lane::audit`](crate::lane::Lane::audit). Batches have more than segments where operations of
-    /// theirs are `parked`.
+    /// theirs are `pending`.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn audit(&self, parked: bool) -> Result<(), Discrepancy> {
+    pub(crate) fn audit(&self, pending: bool) -> Result<(), Discrepancy> {
         let used = || self.slots.iter().filter(|slot| slot.stage != Stage::Free);
         same("segments in use", self.used as usize, used().count())?;
         let free = iter::successors(self.slots.get(self.free as usize), |slot| {
@@ -260,7 +260,7 @@ impl SegmentTable {
         same("free segments", free, self.slots.len() - self.used as usize)?;
         let mut of_batches = [0; 256];
         used().for_each(|slot| of_batches[usize::from(slot.batch().0)] += 1);
-        self.batches.audit(&of_batches, parked)
+        self.batches.audit(&of_batches, pending)
     }
 }
 
@@ -284,9 +284,9 @@ mod tests {
     use super::*;
 
     fn take(table: &mut SegmentTable) -> u32 {
-        let token = table.take().unwrap();
-        table[token.0].stage = Stage::Ready;
-        token.0
+        let wr_id = table.take().unwrap();
+        table[wr_id.0].stage = Stage::Ready;
+        wr_id.0
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         let all: Vec<u32> = (0..3).map(|_| take(&mut table)).collect();
         assert_eq!(table.used(), 3);
         assert!(table.take().is_none());
-        table.give(Token(all[1]));
+        table.give(WrId(all[1]));
         assert_eq!(take(&mut table), all[1]);
         assert!(table.take().is_none());
     }
@@ -303,56 +303,56 @@ mod tests {
     #[test]
     fn a_slot_put_to_no_use_is_the_next_one_again() {
         let mut table = SegmentTable::new(2, |_| Context(0));
-        let first = table.next_token().unwrap();
+        let first = table.next_wr_id().unwrap();
         assert_eq!(table.take(), Some(first));
         table.give_unused(first);
-        assert_eq!((table.used(), table.next_token()), (0, Some(first)));
+        assert_eq!((table.used(), table.next_wr_id()), (0, Some(first)));
         let (_, _) = (take(&mut table), take(&mut table));
-        assert_eq!(table.next_token(), None, "it is full");
+        assert_eq!(table.next_wr_id(), None, "it is full");
     }
 
     #[test]
     fn all_in_use_are_found_wherever_they_are() {
         let mut table = SegmentTable::new(4, |_| Context(0));
         let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
-        table.give(Token(all[0]));
-        table.give(Token(all[2]));
-        let left = vec![Token(all[1]), Token(all[3])];
-        assert_eq!(table.all_in_use().map(|(token, _)| token).collect::<Vec<_>>(), left);
-        assert_eq!(table.in_use_mut().map(|(token, _)| token).collect::<Vec<_>>(), left);
-        assert_eq!(table.tokens(|_| true), left);
+        table.give(WrId(all[0]));
+        table.give(WrId(all[2]));
+        let left = vec![WrId(all[1]), WrId(all[3])];
+        assert_eq!(table.all_in_use().map(|(wr_id, _)| wr_id).collect::<Vec<_>>(), left);
+        assert_eq!(table.in_use_mut().map(|(wr_id, _)| wr_id).collect::<Vec<_>>(), left);
+        assert_eq!(table.wr_ids(|_| true), left);
         assert_eq!(table.in_use().count(), 2);
     }
 
     #[test]
     fn only_a_posted_transfer_that_no_operation_counts_is_plain() {
         let mut table = SegmentTable::new(2, |_| Context(0));
-        let token = table.take().unwrap();
-        table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
-        let plain = table.plain(token).unwrap();
+        let wr_id = table.take().unwrap();
+        table[wr_id.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+        let plain = table.plain(wr_id).unwrap();
         assert_eq!(
             (plain.pe(), plain.direction(), plain.batch()),
             (Pe(3), Direction::Read, Batch(7))
         );
         let other = |change: fn(&mut Segment)| {
             let mut table = SegmentTable::new(2, |_| Context(0));
-            let token = table.take().unwrap();
-            table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
-            change(&mut table[token.0]);
-            table.plain(token)
+            let wr_id = table.take().unwrap();
+            table[wr_id.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+            change(&mut table[wr_id.0]);
+            table.plain(wr_id)
         };
         assert_eq!(other(|_| {}), Some(plain));
         assert_eq!(other(|segment| segment.stage = Stage::Ready), None);
         assert_eq!(other(|segment| segment.kind = Kind::Counted), None);
         assert_eq!(other(|segment| segment.count_for(1)), None);
-        assert!(table.has(1) && !table.has(2) && table.plain(Token(2)).is_none());
+        assert!(table.has(1) && !table.has(2) && table.plain(WrId(2)).is_none());
     }
 
     /// The short way to the end of a message: for none that has not left, or that an operation waits for.
     #[test]
     fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
         let mut table = SegmentTable::new(3, |_| Context(0));
-        let index = table.next_token().unwrap().0;
+        let index = table.next_wr_id().unwrap().0;
         let path = (Pe(3), RailId(1));
         table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
         assert_eq!(table.finish_message(index), Some(WriteClass::Word));

@@ -1,14 +1,14 @@
 //! Conditions that a lost segment waits for before it is posted again.
 
-/// What a segment that was lost sight of waits for, and how often it was posted again.
+/// What a segment that was in doubt waits for, and how often it was posted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waits(pub(crate) u32);
 
 impl Waits {
     /// Nothing.
     pub(crate) const NONE: Waits = Waits(0);
-    /// The fabric may have the token.
-    pub(crate) const TOKEN: Waits = Waits(1);
+    /// The fabric may have the work-request id.
+    pub(crate) const FABRIC: Waits = Waits(1);
     /// The target may take the write.
     pub(crate) const TARGET: Waits = Waits(2);
 
@@ -32,7 +32,7 @@ impl Waits {
 
     /// Whether it is to be posted again now.
     pub(crate) const fn is_over(self) -> bool {
-        !self.has(Self::TOKEN.and(Self::TARGET))
+        !self.has(Self::FABRIC.and(Self::TARGET))
     }
 
     /// How often it was posted again.
@@ -62,11 +62,11 @@ mod tests {
     fn a_segment_waits_until_nothing_of_the_last_time_can_happen_and_keeps_its_count() {
         let mut waits = Waits::NONE;
         for count in 1..=REISSUES {
-            waits = waits.counting(Waits::TOKEN.and(Waits::TARGET));
-            assert!(waits.has(Waits::TOKEN) && waits.has(Waits::TARGET));
-            assert_eq!(waits.and(Waits::TOKEN), waits, "both are one set");
-            assert!(!waits.is_over() && !waits.without(Waits::TOKEN).is_over());
-            assert!(waits.without(Waits::TOKEN.and(Waits::TARGET)).is_over());
+            waits = waits.counting(Waits::FABRIC.and(Waits::TARGET));
+            assert!(waits.has(Waits::FABRIC) && waits.has(Waits::TARGET));
+            assert_eq!(waits.and(Waits::FABRIC), waits, "both are one set");
+            assert!(!waits.is_over() && !waits.without(Waits::FABRIC).is_over());
+            assert!(waits.without(Waits::FABRIC.and(Waits::TARGET)).is_over());
             waits = waits.again();
             assert_eq!((waits.reissues(), waits.is_over()), (count, true));
         }

@@ -15,7 +15,7 @@ use crate::objects::contexts::Contexts;
 use crate::objects::domain::Gate;
 use crate::objects::endpoint::Direct;
 use engine::atomic::Atomic;
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
     RailLimits, Tail,
@@ -112,8 +112,8 @@ impl OfiPort {
         self.rails.len()
     }
 
-    /// Tokens are below this.
-    pub fn token_capacity(&self) -> usize {
+    /// Work-request ids are below this.
+    pub fn wr_id_capacity(&self) -> usize {
         self.contexts.capacity()
     }
 
@@ -160,7 +160,7 @@ impl Messaging for OfiPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         let Some(port_rail) = self.rails.get_mut(rail.index()) else {
@@ -170,14 +170,14 @@ impl Messaging for OfiPort {
             return Err(too_long(bytes.len(), MAX_MESSAGE));
         }
         let PortRail { rail, gate, messages, .. } = port_rail;
-        messages.send(rail, gate, to, token, bytes)
+        messages.send(rail, gate, to, wr_id, bytes)
     }
 
     fn send_with_tail(
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
@@ -186,7 +186,7 @@ impl Messaging for OfiPort {
         };
         let PortRail { rail, gate, messages, .. } = port_rail;
         // SAFETY: the tail is the local side of a put, which the caller of the put vouches for until it ends.
-        unsafe { messages.send_with_tail(rail, gate, to, token, head, tail) }
+        unsafe { messages.send_with_tail(rail, gate, to, wr_id, head, tail) }
     }
 
     #[inline(always)]
@@ -195,7 +195,7 @@ impl Messaging for OfiPort {
         fast: Direct,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> bool {
         if bytes.len() <= fast.inject_size() {
@@ -204,7 +204,7 @@ impl Messaging for OfiPort {
             // the endpoint open. The length is checked.
             return unsafe { fast.inject(bytes, to.0) } == 0;
         }
-        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+        matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
     }
 
     #[inline(always)]
@@ -264,7 +264,7 @@ impl RailControl for OfiPort {
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         match &mut self.control {
-            Some(control) => control.send(rail, to, Token(u32::MAX), bytes),
+            Some(control) => control.send(rail, to, WrId(u32::MAX), bytes),
             None => Ok(Posted::Again),
         }
     }
@@ -280,7 +280,7 @@ impl RailControl for OfiPort {
                 Incoming::Message => return true,
                 Incoming::Nothing => return false,
                 // Of no PE.
-                Incoming::RemoteData(_) | Incoming::Broken { .. } => {}
+                Incoming::ImmediateData(_) | Incoming::Broken { .. } => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::error::{port_error, refused};
 use crate::objects::atomic_calls;
 use crate::objects::contexts::{AtomicCell, Contexts};
 use crate::objects::endpoint::{AtomicPost, Direct, Rma};
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::fabric_atomic::{FabricAtomic, Row};
 use engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
@@ -41,16 +41,16 @@ impl DataPath for OfiPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         match operation {
             Operation::Transfer(transfer)
-            | Operation::WriteWithData(transfer, _)
+            | Operation::WriteWithImmediate(transfer, _)
             | Operation::WriteBeforeMore(transfer) => {
-                self.post_transfer(rail, to, token, operation, transfer)
+                self.post_transfer(rail, to, wr_id, operation, transfer)
             }
-            Operation::Atomic(atomic) => self.post_atomic(rail, to, token, atomic),
+            Operation::Atomic(atomic) => self.post_atomic(rail, to, wr_id, atomic),
         }
     }
 
@@ -62,8 +62,8 @@ impl DataPath for OfiPort {
         self.rails[rail.index()].rail.endpoint().direct()
     }
 
-    fn context(&self, token: Token) -> Context {
-        Context(self.contexts.context(token).map_or(0, |context| context as usize))
+    fn context(&self, wr_id: WrId) -> Context {
+        Context(self.contexts.context(wr_id).map_or(0, |context| context as usize))
     }
 
     #[inline(always)]
@@ -72,7 +72,7 @@ impl DataPath for OfiPort {
         fast: Direct,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         context: Context,
         transfer: &Transfer,
     ) -> bool {
@@ -80,8 +80,8 @@ impl DataPath for OfiPort {
             Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
             Local::Inline(value) => {
                 let Some(port_rail) = self.rails.get(rail.index()) else { return false };
-                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-                match unsafe { self.contexts.set_value(token, value) } {
+                // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in use.
+                match unsafe { self.contexts.set_value(wr_id, value) } {
                     Some(place) if is_inline(transfer) => (place, port_rail.values_desc),
                     _ => return false,
                 }
@@ -97,7 +97,7 @@ impl DataPath for OfiPort {
             context: context.0 as *mut c_void,
         };
         // SAFETY: as in `post`; without a mutex there is no gate to enter. `fast` is of a rail of
-        // this port and `context` the token's, as the trait demands. The rail keeps the endpoint
+        // this port and `context` the work-request id's, as the trait demands. The rail keeps the endpoint
         // open.
         let code = unsafe {
             match transfer.direction {
@@ -108,10 +108,10 @@ impl DataPath for OfiPort {
         code == 0
     }
 
-    fn fetched(&mut self, token: Token) -> u64 {
+    fn fetched(&mut self, wr_id: WrId) -> u64 {
         // SAFETY: inside the array. The operation has completed, so the provider is done with the
         // cell, and `&mut self` makes this the only thread.
-        self.contexts.cell(token).map_or(0, |cell| unsafe { (*cell).result })
+        self.contexts.cell(wr_id).map_or(0, |cell| unsafe { (*cell).result })
     }
 
     #[inline(always)]
@@ -190,15 +190,15 @@ impl Others {
 
 impl OfiPort {
     /// Takes up to [`POLL_BATCH`] completions of a rail.
-    pub fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+    pub fn poll(&mut self, rail: RailId, done: &mut [WrId; POLL_BATCH]) -> Polled {
         let mut places = done.iter_mut();
         let capacity = self.contexts.capacity();
         self.drain(rail, &mut |index: usize| {
             let known = index < capacity;
             if known {
-                // Never more tokens than places: a poll takes no more entries.
+                // Never more work-request ids than places: a poll takes no more entries.
                 if let Some(place) = places.next() {
-                    *place = Token(index as u32);
+                    *place = WrId(index as u32);
                 }
             }
             known
@@ -211,14 +211,14 @@ impl OfiPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         operation: Operation<'_>,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
         let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
-        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
-        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
+        let Some(context) = self.contexts.context(wr_id) else { return Err(no_such_wr_id(wr_id)) };
+        // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, wr_id, to, context, transfer) };
         let Some(op) = op else {
             return Err(not_inline(transfer));
         };
@@ -226,11 +226,11 @@ impl OfiPort {
         let gate = port_rail.gate.enter();
         // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
         // context and inline values live as long as the rail. Other memory is what the engine
-        // registered and keeps until the token comes back, as `Local::Memory` demands.
+        // registered and keeps until the work-request id comes back, as `Local::Memory` demands.
         let code = unsafe {
             match (transfer.direction, operation) {
                 (Direction::Read, _) => endpoint.read(&op),
-                (_, Operation::WriteWithData(_, data)) => endpoint.write_data(&op, data),
+                (_, Operation::WriteWithImmediate(_, data)) => endpoint.write_data(&op, data),
                 (_, Operation::WriteBeforeMore(_)) => endpoint.write_more(&op),
                 (Direction::Write, _) => endpoint.write(&op),
             }
@@ -249,15 +249,15 @@ impl OfiPort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         atomic: &FabricAtomic,
     ) -> Result<Posted, PortError> {
         let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
-        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
-        let Some(cell) = self.contexts.cell(token).filter(|_| port_rail.rail.has_atomics()) else {
+        let Some(context) = self.contexts.context(wr_id) else { return Err(no_such_wr_id(wr_id)) };
+        let Some(cell) = self.contexts.cell(wr_id).filter(|_| port_rail.rail.has_atomics()) else {
             return Err(refused("posting an atomic", String::from("FI_ATOMIC was not asked for")));
         };
-        // SAFETY: inside the array. `&mut self` makes this the only thread, and the token is not in
+        // SAFETY: inside the array. `&mut self` makes this the only thread, and the work-request id is not in
         // use, so the provider does not have the cell.
         unsafe {
             let FabricAtomic { operand, compare, .. } = *atomic;
@@ -274,7 +274,7 @@ impl OfiPort {
         };
         let gate = port_rail.gate.enter();
         // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context and
-        // cell live as long as the rail, and nobody uses the cell before the token comes back.
+        // cell live as long as the rail, and nobody uses the cell before the work-request id comes back.
         let code = unsafe { port_rail.rail.endpoint().atomic(row, &op) };
         drop(gate);
         answer(port_rail, code, || atomic_calls::name_of(row))
@@ -298,12 +298,12 @@ impl OfiPort {
 /// What libfabric is told of a segment. None for an inline value that cannot be one.
 ///
 /// # Safety
-/// Only the thread that has the port, with a token that is not in use.
+/// Only the thread that has the port, with a work-request id that is not in use.
 #[inline(always)]
 unsafe fn rma(
     contexts: &Contexts,
     port_rail: &PortRail,
-    token: Token,
+    wr_id: WrId,
     to: PeerAddr,
     context: *mut c_void,
     transfer: &Transfer,
@@ -315,7 +315,7 @@ unsafe fn rma(
                 return None;
             }
             // SAFETY: by contract.
-            (unsafe { contexts.set_value(token, value) }?, port_rail.values_desc)
+            (unsafe { contexts.set_value(wr_id, value) }?, port_rail.values_desc)
         }
     };
     Some(Rma {
@@ -363,27 +363,27 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     let entry = unsafe { rail.endpoint().queue().read_error() };
     drop(entered);
     let Some(mut entry) = entry else { return Polled::Empty };
-    let token = contexts.token(entry.op_context);
-    let (token, is_message) = match token {
-        Some(_) => (token, false),
+    let wr_id = contexts.wr_id(entry.op_context);
+    let (wr_id, is_message) = match wr_id {
+        Some(_) => (wr_id, false),
         None => match messages.failed(rail, entry.op_context, &mut entry.error) {
-            Failed::Sent(token) => (Some(token), true),
+            Failed::Sent(wr_id) => (Some(wr_id), true),
             Failed::Rail => (None, false),
             Failed::Received => return Polled::Empty,
         },
     };
-    Polled::Failed(Failure { token, is_message, error: entry.error })
+    Polled::Failed(Failure { wr_id, is_message, error: entry.error })
 }
 
 /// The failure of a rail as a whole.
 #[cold]
 fn broken(error: PortError) -> Polled {
-    Polled::Failed(Failure { token: None, is_message: false, error })
+    Polled::Failed(Failure { wr_id: None, is_message: false, error })
 }
 
 #[cold]
-fn no_such_token(token: Token) -> PortError {
-    refused("posting", format!("token {} is beyond the port's capacity", token.0))
+fn no_such_wr_id(wr_id: WrId) -> PortError {
+    refused("posting", format!("work-request id {} is beyond the port's capacity", wr_id.0))
 }
 
 #[cold]

@@ -355,7 +355,7 @@ fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome
     };
     let fits = |region: &Region| region.access & right != 0 && region.domain == domain;
     let region = target.mr(operation.key).filter(fits);
-    // All of the operation has to be in bounds, before any of it is carried out.
+    // All of the operation has to be in bounds, before any of it is executed.
     let found = region.and_then(|region| {
         Some((region.process, region.find(operation.address, operation.bytes)?))
     });

@@ -89,11 +89,11 @@ cfi=prov.c
 cfn=write
 calls=4 99
 13 4000
-cfn=lane::turn
+cfn=lane::progress
 calls=1 30
 10 60
 
-fn=lane::turn
+fn=lane::progress
 30 60
 
 ob=/lib/libfabric.so.1
@@ -108,7 +108,7 @@ totals: 4190
     fn only_own_costs_count_and_inlined_code_counts_for_its_function() {
         let profile = Profile::parse(SAMPLE).unwrap();
         let by_function = profile.by_function(|object| object.ends_with("plugin.so"));
-        assert_eq!(by_function, [("lane::start", 130), ("lane::turn", 60)].into());
+        assert_eq!(by_function, [("lane::start", 130), ("lane::progress", 60)].into());
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Bed {
 
     fn pump(&mut self, count: u64) -> Result<(), BoxError> {
         for _ in 0..count / BATCH {
-            self.pump.turn(&mut self.lane)?;
+            self.pump.iterate(&mut self.lane)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! Instructions of what goes on when something waits for each of many peers, or many are known, over a fabric in which nothing
-//! moves: a turn while peers wait for chunks and none is free, an answer while as many are due that cannot leave, and a look
+//! moves: an iteration while peers wait for bounce buffers and none is free, an answer while as many are due that cannot leave, and a look
 //! at rails. They are to be the same however many peers there are.
 
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{LaneKind, Pe, RailId, Token};
+use engine::ids::{LaneKind, Pe, RailId, WrId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder, Stager};
 use engine::port::packet::MAX_MESSAGE;
@@ -24,7 +24,7 @@ use engine::request::{LocalSide, Request};
 use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::{Handle, HandleBytes};
-use engine::wire::message::{Body, Message, Spot, Ticket};
+use engine::wire::message::{Body, Message, RequestId, Spot};
 use engine::wire::seal::Seal;
 use engine::wire::window::Seq;
 use nvshmem_sim::{BoxError, PrivateDir};
@@ -53,11 +53,11 @@ const LENGTHS: [u64; 2] = [100, 600];
 /// Operations that there is room for where nothing is to wait, or by which peers get known.
 const DEPTH: u32 = 16;
 
-/// Chunks each way, fewer than the fewest peers.
+/// Bounce buffers each way, fewer than the fewest peers.
 const CHUNKS: u16 = 4;
 const CHUNK: usize = 4096;
 
-/// The number of a stream's first message.
+/// The number of a connection's first message.
 const FIRST: u32 = u32::MAX - 99;
 
 /// Longer than two looks are apart.
@@ -69,7 +69,7 @@ struct World {
     /// Nothing completes.
     holds: bool,
     now: u64,
-    posted: VecDeque<Token>,
+    posted: VecDeque<WrId>,
     mail: VecDeque<Packet>,
 }
 
@@ -87,7 +87,7 @@ impl Crowd {
             max_segment: 1 << 20,
             depth,
             needs_desc: false,
-            remote_data: false,
+            immediate_data: false,
             longest_message: MAX_MESSAGE,
         };
         Self { limits: [rail], world: Arc::default() }
@@ -137,10 +137,10 @@ impl DataPath for Crowd {
         &mut self,
         _rail: RailId,
         _to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         _operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
-        self.world(|world| world.posted.push_back(token));
+        self.world(|world| world.posted.push_back(wr_id));
         Ok(Posted::Yes)
     }
 
@@ -150,8 +150,8 @@ impl DataPath for Crowd {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, _token: Token) -> u64 {
-        unreachable!("it carries out no atomics")
+    fn fetched(&mut self, _wr_id: WrId) -> u64 {
+        unreachable!("it executes no atomics")
     }
 
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
@@ -159,7 +159,7 @@ impl DataPath for Crowd {
             let count = if world.holds { 0 } else { world.posted.len().min(POLL_BATCH) };
             world.posted.drain(..count).collect::<Vec<_>>()
         });
-        hand_over(completions, &done, |token| token.index(), |_| {});
+        hand_over(completions, &done, |wr_id| wr_id.index(), |_| {});
         if done.is_empty() { Polled::Empty } else { Polled::Completed(done.len()) }
     }
 }
@@ -169,7 +169,7 @@ impl Messaging for Crowd {
         &mut self,
         _rail: RailId,
         _to: PeerAddr,
-        _token: Token,
+        _wr_id: WrId,
         _bytes: &[u8],
     ) -> Result<Posted, PortError> {
         Ok(Posted::Again)
@@ -221,9 +221,9 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(chunks: &[u8]) -> Self {
-        let addr = chunks.as_ptr() as usize;
-        let bounce = Bounce { addr, chunk_len: CHUNK, out: CHUNKS, inward: CHUNKS };
+    fn new(bounces: &[u8]) -> Self {
+        let addr = bounces.as_ptr() as usize;
+        let bounce = Bounce { addr, bounce_len: CHUNK, out: CHUNKS, inward: CHUNKS };
         Self { bounce: Mutex::new(Some(bounce)) }
     }
 }
@@ -310,8 +310,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(peers: u32, chunks: &[u8]) -> Result<Self, BoxError> {
-        let regions = RegionTable::new(Memory::new(chunks), Pe(0));
+    fn new(peers: u32, bounces: &[u8]) -> Result<Self, BoxError> {
+        let regions = RegionTable::new(Memory::new(bounces), Pe(0));
         let memory = vec![0_u64; 64];
         let own =
             regions.register(addr(&memory), size_of_val(&memory[..]), Access::LocalAndRemote)?;
@@ -325,8 +325,8 @@ impl Bench {
         Ok(lane.start(&Request { direction, pe, remote_handle, remote_addr, local, len: 8 })?)
     }
 
-    /// Turns, while something waits for a chunk for each of the peers, and all chunks are in use.
-    fn no_chunk(&self) -> Result<(), BoxError> {
+    /// Turns, while something waits for a bounce buffer for each of the peers, and all bounce buffers are in use.
+    fn no_bounce(&self) -> Result<(), BoxError> {
         let device = vec![0_u64; 8];
         let staged = self.regions.register(addr(&device), 64, Access::Local)?;
         let mut lane = Crowd::new(2 * self.peers).open(&self.regions, self.peers);
@@ -360,7 +360,7 @@ impl Bench {
         let mut fetch = |lane: &mut Lane<Crowd>| {
             let (from, seq) = (Pe(1 + number % self.peers), number / self.peers);
             let seq = Seq(FIRST.wrapping_add(seq));
-            let body = Body::Fetch { at, atomic, ticket: Ticket { slot: 0, seq }, place: 0 };
+            let body = Body::Fetch { at, atomic, request_id: RequestId { slot: 0, seq }, place: 0 };
             let mut packet = Packet::EMPTY;
             Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(&mut packet);
             seal.close(Pe(0), &mut packet);
@@ -390,7 +390,7 @@ impl Bench {
             fabric.world(|world| world.now += LOOK);
             lane.progress()
         };
-        // Until each turn looks.
+        // Until each iteration looks.
         for _ in 0..1000 {
             look(&mut lane)?;
         }
@@ -436,11 +436,11 @@ fn sections(mut repeat: impl FnMut(u64) -> Result<(), BoxError>) -> Result<(), B
 
 /// The process that is counted.
 pub(crate) fn process() -> Result<(), BoxError> {
-    let chunks = vec![0_u8; CHUNK * 2 * usize::from(CHUNKS)];
+    let bounces = vec![0_u8; CHUNK * 2 * usize::from(CHUNKS)];
     for (peers, _) in PEERS {
-        Bench::new(peers, &chunks)?.no_chunk()?;
-        Bench::new(peers, &chunks)?.answers()?;
-        Bench::new(peers, &chunks)?.looks()?;
+        Bench::new(peers, &bounces)?.no_bounce()?;
+        Bench::new(peers, &bounces)?.answers()?;
+        Bench::new(peers, &bounces)?.looks()?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use engine::Watchdog;
 use engine::atomic::Atomic;
-use engine::ids::{LaneKind, Pe, RailId, Token};
+use engine::ids::{LaneKind, Pe, RailId, WrId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
@@ -26,7 +26,7 @@ pub(crate) fn of_peer(owner: Pe, handle: &HandleBytes) -> Result<HandleBytes, Ha
 #[derive(Debug)]
 pub(crate) struct Null {
     limits: [RailLimits; 1],
-    posted: Vec<Token>,
+    posted: Vec<WrId>,
     now: u64,
     /// How memory is reached that is registered.
     reach: Reach,
@@ -43,7 +43,7 @@ impl Null {
             max_segment: 1 << 20,
             depth: 256,
             needs_desc,
-            remote_data: false,
+            immediate_data: false,
             longest_message: MAX_MESSAGE,
         };
         Self { limits: [rail], posted: Vec::with_capacity(256), now: 0, reach }
@@ -92,10 +92,10 @@ impl DataPath for Null {
         &mut self,
         _rail: RailId,
         _to: PeerAddr,
-        token: Token,
+        wr_id: WrId,
         _operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
-        self.posted.push(token);
+        self.posted.push(wr_id);
         Ok(Posted::Yes)
     }
 
@@ -105,13 +105,13 @@ impl DataPath for Null {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, _token: Token) -> u64 {
-        unreachable!("it carries out no atomics")
+    fn fetched(&mut self, _wr_id: WrId) -> u64 {
+        unreachable!("it executes no atomics")
     }
 
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
-        hand_over(completions, &self.posted[..count], |token| token.index(), |_| {});
+        hand_over(completions, &self.posted[..count], |wr_id| wr_id.index(), |_| {});
         self.posted.drain(..count);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }

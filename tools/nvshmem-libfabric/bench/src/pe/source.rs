@@ -18,7 +18,7 @@ pub(crate) struct Source<'a, S> {
     /// A new number for every pattern, round and message.
     pub(crate) number: u64,
     pub(crate) laps: Laps,
-    /// What its fabric may take to carry out what was posted, where that is done by nobody's poll.
+    /// What its fabric may take to execute what was posted, where that is done by nobody's poll.
     pause: Duration,
 }
 

@@ -33,7 +33,7 @@
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
-//! Every stream is a thread, which carries out what was enqueued in order.
+//! Every stream is a thread, which executes what was enqueued in order.
 //!
 //! # Environment
 //! Read once, at `cuInit`. N and CODE are decimal numbers; CODE is a `CUresult`.

@@ -1,4 +1,4 @@
-//! Copies of the fake fabric: begun, carried out, or failed.
+//! Copies of the fake fabric: begun, executed, or failed.
 
 use super::error::fault;
 use super::flights::Moving;
@@ -26,7 +26,7 @@ impl World {
 
     pub(in crate::fake) fn move_copy(&mut self, at: usize) {
         let Moving { pe, copy, tag, .. } = self.copies.swap_remove(at);
-        let Copy { direction, memory, chunk, len } = copy;
+        let Copy { direction, memory, bounce, len } = copy;
         let result = match &mut self.fail_copies {
             (0, 0) => Ok(()),
             (0, left) => {
@@ -40,8 +40,8 @@ impl World {
         };
         if result.is_ok() {
             let (from, to) = match direction {
-                CopyDirection::Out => (memory, chunk),
-                CopyDirection::In => (chunk, memory),
+                CopyDirection::Out => (memory, bounce),
+                CopyDirection::In => (bounce, memory),
             };
             let bytes = self.memory.any_bytes_mut(pe, from, len).to_vec();
             self.memory.any_bytes_mut(pe, to, len).copy_from_slice(&bytes);

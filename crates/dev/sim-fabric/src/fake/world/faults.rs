@@ -5,7 +5,7 @@ use super::flights::Done;
 use super::letters::{Letter, Mail};
 use super::state::World;
 use crate::fake::script::PortCall;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::{Failure, PortError};
 
 impl World {
@@ -14,14 +14,14 @@ impl World {
         self.report(pe, rail, None, "the rail is gone");
     }
 
-    pub(in crate::fake) fn fail_unknown(&mut self, pe: Pe, rail: RailId, token: Token) {
-        self.report(pe, rail, Some(token), "nobody knows what");
+    pub(in crate::fake) fn fail_unknown(&mut self, pe: Pe, rail: RailId, wr_id: WrId) {
+        self.report(pe, rail, Some(wr_id), "nobody knows what");
     }
 
-    fn report(&mut self, pe: Pe, rail: RailId, token: Option<Token>, text: &str) {
+    fn report(&mut self, pe: Pe, rail: RailId, wr_id: Option<WrId>, text: &str) {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };
-        let failure = Failure { token, is_message: false, error: fault("poll", 5, text) };
+        let failure = Failure { wr_id, is_message: false, error: fault("poll", 5, text) };
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
@@ -64,9 +64,9 @@ impl World {
 
     /// Messages that were delivered are reported as failed.
     pub(in crate::fake) fn report_failing(&mut self) {
-        for (lane, rail, token) in std::mem::take(&mut self.failing) {
+        for (lane, rail, wr_id) in std::mem::take(&mut self.failing) {
             let error = fault("sending a message", 104, "failed by the script");
-            let failure = Failure { token: Some(token), is_message: true, error };
+            let failure = Failure { wr_id: Some(wr_id), is_message: true, error };
             self.done[lane][rail.index()].push_back(Done::Failure(failure));
         }
     }
@@ -80,18 +80,18 @@ impl World {
             let flight = &self.flights[at];
             let waits = flight.orphan || !flight.rung || self.links.is_stalled(flight.to);
             if !waits && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
-                let (lane, rail, token) = (flight.lane, flight.rail, flight.token);
+                let (lane, rail, wr_id) = (flight.lane, flight.rail, flight.wr_id);
                 let error = fault("delivery", 110, "the link is dead");
-                let failure = Failure { token: Some(token), is_message: false, error };
+                let failure = Failure { wr_id: Some(wr_id), is_message: false, error };
                 self.done[lane][rail.index()].push_back(Done::Failure(failure));
                 self.orphan(at);
             }
         }
         let (now, links) = (self.now, &self.links);
         let fails = |letter: &Letter| letter.due + 1_000_000 <= now && !links.is_stalled(letter.to);
-        for (lane, rail, token) in self.letters.tell(fails) {
+        for (lane, rail, wr_id) in self.letters.tell(fails) {
             let error = fault("sending a message", 110, "the link is dead");
-            let failure = Failure { token: Some(token), is_message: true, error };
+            let failure = Failure { wr_id: Some(wr_id), is_message: true, error };
             self.done[lane][rail.index()].push_back(Done::Failure(failure));
         }
     }

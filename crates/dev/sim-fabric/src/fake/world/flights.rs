@@ -1,6 +1,6 @@
 //! Flights: operations and copies under way, and what is told of their end.
 
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::copies::Copy;
 use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{Failure, PortError, Transfer};
@@ -35,7 +35,7 @@ pub(in crate::fake) struct Flight {
     /// Then, for a write: its bytes as they were.
     pub(in crate::fake) frozen: Option<Vec<u8>>,
     pub(in crate::fake) rail: RailId,
-    pub(in crate::fake) token: Token,
+    pub(in crate::fake) wr_id: WrId,
     pub(in crate::fake) work: Work,
     pub(in crate::fake) due: u64,
     /// Whether the device knows of it.
@@ -56,6 +56,6 @@ pub(in crate::fake) struct Moving {
 /// Something completed, to be reported by a poll.
 #[derive(Debug)]
 pub(in crate::fake) enum Done {
-    Token(Token),
+    WrId(WrId),
     Failure(Failure),
 }

@@ -1,15 +1,15 @@
-//! Letters: messages and remote data under way, those that find a way and those that are stuck.
+//! Letters: messages and immediate data under way, those that find a way and those that are stuck.
 
 use std::collections::BTreeMap;
 
 use super::links::Links;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 
 /// What a PE's rail finds beside completions.
 #[derive(Clone, Debug)]
 pub(in crate::fake) enum Mail {
     Message(Vec<u8>),
-    RemoteData(u64),
+    ImmediateData(u64),
     /// What could not be received.
     Broken(i32),
     /// For the control endpoint.
@@ -26,8 +26,8 @@ pub(in crate::fake) struct Letter {
     pub(in crate::fake) generation: u32,
     pub(in crate::fake) mail: Mail,
     pub(in crate::fake) due: u64,
-    /// The lane and the token of a message, while its sender may still be told that it has failed.
-    pub(in crate::fake) sent: Option<(usize, Token)>,
+    /// The lane and the work-request id of a message, while its sender may still be told that it has failed.
+    pub(in crate::fake) sent: Option<(usize, WrId)>,
 }
 
 impl Letter {
@@ -36,7 +36,7 @@ impl Letter {
         let goes = match self.mail {
             Mail::Control(_) => links.connects(from, to),
             // What is told of a write has come with it.
-            Mail::RemoteData(_) => !links.holds_data(),
+            Mail::ImmediateData(_) => !links.holds_data(),
             Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
         };
         goes && !links.is_stalled(self.to)
@@ -114,13 +114,13 @@ impl Letters {
     pub(in crate::fake) fn tell(
         &mut self,
         fails: impl Fn(&Letter) -> bool,
-    ) -> Vec<(usize, RailId, Token)> {
+    ) -> Vec<(usize, RailId, WrId)> {
         let mut told = Vec::new();
         let numbers: Vec<u64> =
             self.stuck.iter().filter(|(_, l)| fails(l)).map(|(n, _)| *n).collect();
         for number in numbers {
             let Some(mut letter) = self.stuck.remove(&number) else { continue };
-            told.extend(letter.sent.take().map(|(lane, token)| (lane, letter.rail, token)));
+            told.extend(letter.sent.take().map(|(lane, wr_id)| (lane, letter.rail, wr_id)));
             self.silent.insert(number, letter);
         }
         told

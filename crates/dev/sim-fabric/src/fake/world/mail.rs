@@ -1,9 +1,9 @@
-//! The mail of the fake fabric: messages and remote data that are sent and delivered.
+//! The mail of the fake fabric: messages and immediate data that are sent and delivered.
 
 use super::flights::Target;
 use super::letters::{Letter, Mail};
 use super::state::World;
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 
 impl World {
     /// A message leaves. Gives when it has left.
@@ -11,7 +11,7 @@ impl World {
         &mut self,
         (lane, from, rail): (usize, Pe, RailId),
         to: Target,
-        token: Token,
+        wr_id: WrId,
         bytes: &[u8],
     ) -> u64 {
         let Target { pe: to, rail: remote_rail, generation } = to;
@@ -20,7 +20,7 @@ impl World {
         let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
         let held_up = self.held_up.get(&from).copied().unwrap_or(0);
         let due = left + held_up + if straggles { longer } else { 0 };
-        let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, token)));
+        let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, wr_id)));
         self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
         left
     }
@@ -103,9 +103,9 @@ impl World {
             heard.push((letter.to, letter.remote_rail, bytes.clone()));
         }
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
-        if let (Some((lane, token)), true) = (letter.sent, self.fail_delivered > 0) {
+        if let (Some((lane, wr_id)), true) = (letter.sent, self.fail_delivered > 0) {
             self.fail_delivered -= 1;
-            self.failing.push((lane, letter.rail, token));
+            self.failing.push((lane, letter.rail, wr_id));
         }
         if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
             let due = self.now + self.delay(letter.rail);

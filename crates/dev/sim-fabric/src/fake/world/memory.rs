@@ -150,7 +150,7 @@ impl Memory {
     }
 }
 
-/// Carries out an atomic on a word. Gives the word before.
+/// Executes an atomic on a word. Gives the word before.
 pub(in crate::fake) fn change(word: &mut [u8], atomic: &Atomic) -> u64 {
     let mut old = [0; 8];
     old[..word.len()].copy_from_slice(word);

@@ -6,7 +6,7 @@ use super::letters::{Letter, Mail};
 use super::memory::change;
 use super::state::World;
 use crate::fake::script::{Delivery, Event, PortCall};
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{Direction, Failure, Local, PortError, Transfer};
 
@@ -17,7 +17,7 @@ impl World {
         from: Pe,
         rail: RailId,
         to: Target,
-        token: Token,
+        wr_id: WrId,
         work: Work,
     ) {
         let len = match &work {
@@ -37,7 +37,7 @@ impl World {
             orphan: false,
             frozen: None,
             rail,
-            token,
+            wr_id,
             work,
             due,
             rung,
@@ -140,7 +140,7 @@ impl World {
         self.flights[at].orphan = true;
     }
 
-    /// The target of a write with remote data is told of it, some time after the data is there.
+    /// The target of a write with immediate data is told of it, some time after the data is there.
     fn tell(&mut self, flight: &Flight) {
         let Work::Transfer(_, Some(data)) = flight.work else { return };
         if self.lose_next_data > 0 {
@@ -149,7 +149,7 @@ impl World {
         }
         let Flight { from, to, rail, remote_rail, generation, .. } = *flight;
         let due = self.now + self.delay(rail);
-        let mail = Mail::RemoteData(data);
+        let mail = Mail::ImmediateData(data);
         let sent = None;
         self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
@@ -218,14 +218,16 @@ impl World {
         }
         let old = change(self.memory.bytes_mut(to, target, width), &atomic.atomic());
         let before = if atomic.row.fetches { old } else { 0 };
-        self.fetched.insert((flight.lane, flight.token), before);
+        self.fetched.insert((flight.lane, flight.wr_id), before);
         self.events.push(Event::Applied { pe: to, addr: target });
         Ok(())
     }
 
     /// The word that an atomic which has completed has fetched, once.
-    pub(in crate::fake) fn fetched(&mut self, lane: usize, token: Token) -> u64 {
-        self.fetched.remove(&(lane, token)).expect("no atomic with this token has completed")
+    pub(in crate::fake) fn fetched(&mut self, lane: usize, wr_id: WrId) -> u64 {
+        self.fetched
+            .remove(&(lane, wr_id))
+            .expect("no atomic with this work-request id has completed")
     }
 
     fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {
@@ -236,10 +238,10 @@ impl World {
             self.lose_next -= 1;
             return;
         }
-        let token = flight.token;
+        let wr_id = flight.wr_id;
         self.done[flight.lane][flight.rail.index()].push_back(match outcome {
-            Ok(()) => Done::Token(token),
-            Err(error) => Done::Failure(Failure { token: Some(token), is_message: false, error }),
+            Ok(()) => Done::WrId(wr_id),
+            Err(error) => Done::Failure(Failure { wr_id: Some(wr_id), is_message: false, error }),
         });
     }
 }

@@ -8,7 +8,7 @@ use super::letters::{Letters, Mail};
 use super::links::Links;
 use super::memory::Memory;
 use crate::fake::script::{Call, Event, PortCall, Script};
-use engine::ids::{Pe, RailId, Token};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::PortError;
 use engine::port::copies::Copied;
 
@@ -25,7 +25,7 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) held_up: HashMap<Pe, u64>,
     /// Messages that are delivered and fail all the same: how many still, and those that have not been reported.
     pub(in crate::fake) fail_delivered: u32,
-    pub(in crate::fake) failing: Vec<(usize, RailId, Token)>,
+    pub(in crate::fake) failing: Vec<(usize, RailId, WrId)>,
     /// Calls that fail: how many of the kind go well before them, and how many fail.
     pub(in crate::fake) failing_calls: Vec<(PortCall, u32, u32)>,
     /// The messages that somebody has read along, if somebody does.
@@ -67,8 +67,8 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) doorbells: u64,
     /// The rail of each PE at which atomics arrive.
     pub(in crate::fake) actors: HashMap<Pe, RailId>,
-    /// What atomics have fetched, by lane and token.
-    pub(in crate::fake) fetched: HashMap<(usize, Token), u64>,
+    /// What atomics have fetched, by lane and work-request id.
+    pub(in crate::fake) fetched: HashMap<(usize, WrId), u64>,
     pub(in crate::fake) done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     pub(in crate::fake) lanes: Vec<Pe>,

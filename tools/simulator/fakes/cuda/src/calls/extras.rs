@@ -32,7 +32,7 @@ extern "C" fn fake_cuda_fail_submit(number: c_int, after: u32, code: Status) -> 
     answer(device(number).map(|device| device.behaviour.fail_submit.set(after, code)))
 }
 
-/// After `after` more copies have been carried out, one fails with `code`, and its context with it.
+/// After `after` more copies have been executed, one fails with `code`, and its context with it.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) -> Status {
     answer(device(number).map(|device| device.behaviour.fail_copy.set(after, code)))

@@ -1,4 +1,4 @@
-//! Detours: the PEs to which user threads' operations go by the proxy lane, which has all rails and looks after them.
+//! Fallback routes: the PEs to which user threads' operations go by the proxy lane, which has all rails and looks after them.
 //!
 //! The host lane has one rail, to which nobody sends anything, so it hears of nothing that happens to rails. The
 //! proxy lane tells it here. It asks each PE before the first time.
@@ -10,11 +10,11 @@ use crate::ids::Pe;
 /// A bit for each PE.
 type Bits = Box<[AtomicU64]>;
 
-/// The PEs with a detour. Once there is one it stays.
+/// The PEs with a fallback route. Once there is one it stays.
 #[derive(Debug)]
-pub struct Detours {
+pub struct FallbackRoutes {
     taken: Bits,
-    /// PEs whose rails are where they were at first, as far as they have said. Others have a detour until then. None where
+    /// PEs whose rails are where they were at first, as far as they have said. Others have a fallback route until then. None where
     /// rails do not move.
     settled: Option<Bits>,
 }
@@ -42,14 +42,14 @@ fn has(bits: &Bits, pe: Pe) -> bool {
     bits.get(at).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-impl Detours {
+impl FallbackRoutes {
     /// None yet, in a job of so many PEs.
     pub fn new(n_pes: u32) -> Self {
         Self { taken: bits(n_pes), settled: None }
     }
 
     /// The same, where rails may be opened again, of which only those are told who talk: the first operations for each
-    /// PE make a detour, until it has said that its rails are where they were.
+    /// PE make a fallback route, until it has said that its rails are where they were.
     pub fn until_settled(n_pes: u32) -> Self {
         Self { settled: Some(bits(n_pes)), ..Self::new(n_pes) }
     }
@@ -83,22 +83,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_detour_is_for_one_pe_and_stays() {
-        let detours = Detours::new(66);
+    fn a_fallback_route_is_for_one_pe_and_stays() {
+        let fallback_routes = FallbackRoutes::new(66);
         for pe in [1, 65, 200] {
-            detours.set(Pe(pe));
+            fallback_routes.set(Pe(pe));
         }
-        let has: Vec<u32> = (0..300).filter(|pe| detours.has(Pe(*pe))).collect();
+        let has: Vec<u32> = (0..300).filter(|pe| fallback_routes.has(Pe(*pe))).collect();
         assert_eq!(has, [1, 65], "and 200 is no PE of this job");
     }
 
     #[test]
-    fn the_first_way_is_a_detour_where_rails_move() {
-        let detours = Detours::until_settled(66);
-        assert!(detours.has(Pe(65)));
-        detours.settle(Pe(65));
-        assert!(!detours.has(Pe(65)) && detours.has(Pe(64)));
-        detours.set(Pe(65));
-        assert!(detours.has(Pe(65)), "one of its rails has moved");
+    fn the_first_way_is_a_fallback_route_where_rails_move() {
+        let fallback_routes = FallbackRoutes::until_settled(66);
+        assert!(fallback_routes.has(Pe(65)));
+        fallback_routes.settle(Pe(65));
+        assert!(!fallback_routes.has(Pe(65)) && fallback_routes.has(Pe(64)));
+        fallback_routes.set(Pe(65));
+        assert!(fallback_routes.has(Pe(65)), "one of its rails has moved");
     }
 }

@@ -1,4 +1,4 @@
-//! Strays: operations to peers that were given up, which the fabric may still carry out, by the memory of this process
+//! Orphans: operations to peers that were declared failed, which the fabric may still execute, by the memory of this process
 //! that they touch.
 //!
 //! Nobody waits for them any more, so their program may want to give that memory back. It stays registered until
@@ -7,14 +7,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ids::{LaneKind, Pe, Token};
+use crate::ids::{LaneKind, Pe, WrId};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stray {
+pub(crate) struct Orphan {
     /// Whose it is, and its segment there.
     pub(crate) lane: LaneKind,
-    pub(crate) token: Token,
+    pub(crate) wr_id: WrId,
     /// put or get, and the peer.
     pub(crate) what: &'static str,
     pub(crate) pe: Pe,
@@ -25,34 +25,34 @@ pub(crate) struct Stray {
 
 /// Those of all lanes of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Strays {
-    all: Mutex<Vec<Stray>>,
+pub(crate) struct Orphans {
+    all: Mutex<Vec<Orphan>>,
     /// Somebody wants to give back memory that one of them touches.
     wanted: AtomicBool,
 }
 
-impl Strays {
+impl Orphans {
     /// There is another one.
-    pub(crate) fn enter(&self, stray: Stray) {
-        self.lock().push(stray);
+    pub(crate) fn enter(&self, orphan: Orphan) {
+        self.lock().push(orphan);
     }
 
     /// A segment has ended. Whether it was one.
-    pub(crate) fn leave(&self, lane: LaneKind, token: Token) -> bool {
+    pub(crate) fn leave(&self, lane: LaneKind, wr_id: WrId) -> bool {
         let mut all = self.lock();
-        let at = all.iter().position(|stray| (stray.lane, stray.token) == (lane, token));
+        let at = all.iter().position(|orphan| (orphan.lane, orphan.wr_id) == (lane, wr_id));
         at.map(|at| all.swap_remove(at)).is_some()
     }
 
     /// Those of a lane.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn of(&self, lane: LaneKind) -> Vec<Token> {
-        self.lock().iter().filter(|stray| stray.lane == lane).map(|stray| stray.token).collect()
+    pub(crate) fn of(&self, lane: LaneKind) -> Vec<WrId> {
+        self.lock().iter().filter(|orphan| orphan.lane == lane).map(|orphan| orphan.wr_id).collect()
     }
 
     /// One that touches these bytes. If there is one, it is noted that they are wanted back.
-    pub(crate) fn over(&self, addr: usize, len: usize) -> Option<Stray> {
-        let touches = |stray: &&Stray| overlap((stray.addr, stray.len), (addr, len));
+    pub(crate) fn over(&self, addr: usize, len: usize) -> Option<Orphan> {
+        let touches = |orphan: &&Orphan| overlap((orphan.addr, orphan.len), (addr, len));
         let found = self.lock().iter().find(touches).copied();
         if found.is_some() {
             // Nothing is published by it.
@@ -66,7 +66,7 @@ impl Strays {
         self.wanted.swap(false, Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Stray>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Orphan>> {
         // Each change of it is one call.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,29 +83,29 @@ mod tests {
 
     #[test]
     fn memory_is_free_when_what_touches_it_has_ended() {
-        let strays = Strays::default();
-        let stray = |lane, token| Stray {
+        let orphans = Orphans::default();
+        let orphan = |lane, wr_id| Orphan {
             lane,
-            token: Token(token),
+            wr_id: WrId(wr_id),
             what: "get",
             pe: Pe(1),
             addr: 100,
             len: 10,
         };
-        strays.enter(stray(LaneKind::Host, 3));
-        strays.enter(stray(LaneKind::Proxy, 3));
+        orphans.enter(orphan(LaneKind::Host, 3));
+        orphans.enter(orphan(LaneKind::Proxy, 3));
         for (addr, len) in [(0, 100), (110, 10), (200, usize::MAX)] {
-            assert_eq!(strays.over(addr, len), None, "{len} bytes at {addr}");
+            assert_eq!(orphans.over(addr, len), None, "{len} bytes at {addr}");
         }
-        assert!(!strays.take_wanted());
+        assert!(!orphans.take_wanted());
         for (addr, len) in [(0, 101), (109, 1), (0, usize::MAX), (104, 2)] {
-            assert!(strays.over(addr, len).is_some(), "{len} bytes at {addr}");
+            assert!(orphans.over(addr, len).is_some(), "{len} bytes at {addr}");
         }
-        assert!(strays.take_wanted() && !strays.take_wanted());
-        assert!(strays.leave(LaneKind::Host, Token(3)));
-        assert!(!strays.leave(LaneKind::Host, Token(3)));
-        assert_eq!(strays.over(100, 10), Some(stray(LaneKind::Proxy, 3)));
-        assert!(strays.leave(LaneKind::Proxy, Token(3)));
-        assert_eq!(strays.over(100, 10), None);
+        assert!(orphans.take_wanted() && !orphans.take_wanted());
+        assert!(orphans.leave(LaneKind::Host, WrId(3)));
+        assert!(!orphans.leave(LaneKind::Host, WrId(3)));
+        assert_eq!(orphans.over(100, 10), Some(orphan(LaneKind::Proxy, 3)));
+        assert!(orphans.leave(LaneKind::Proxy, WrId(3)));
+        assert_eq!(orphans.over(100, 10), None);
     }
 }

@@ -5,7 +5,7 @@ use crate::state::counts::{Counts, Tags};
 use crate::state::messages::order::{Order, Waiting};
 use crate::state::segment::NIL;
 use crate::state::segment::queue::Queue;
-use crate::wire::message::Ticket;
+use crate::wire::message::RequestId;
 use crate::wire::window::{Received, Seq, WINDOW};
 
 /// Most fetching operations under way to one peer. The peer keeps room for as many replies.
@@ -14,18 +14,18 @@ pub(crate) const FETCHES: u32 = 16;
 /// A request for an acknowledgement goes out at the latest after so many messages.
 pub(super) const REQUEST_EVERY: u32 = WINDOW / 4;
 
-/// In [`Link::next_unasked`] of a link that is not among them. No PE: there are at most 65536.
+/// In [`ReliableChannel::next_unasked`] of a channel that is not among them. No PE: there are at most 65536.
 pub(super) const UNLISTED: u32 = NIL - 1;
 
-/// The number of the first message of every stream. Near the wrap, so that every job crosses it.
+/// The number of the first message of every connection. Near the wrap, so that every job crosses it.
 pub(crate) const FIRST: Seq = Seq(u32::MAX - 99);
 
-/// Replies to fetches, by place: the fetch's ticket, and the word.
-type Replies = [Option<(Ticket, u64)>; FETCHES as usize];
+/// Replies to fetches, by place: the fetch's request id, and the word.
+type Replies = [Option<(RequestId, u64)>; FETCHES as usize];
 
-/// The message side of a stream, in both directions. Made with the first message.
+/// The message side of a connection, in both directions. Made with the first message.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ReliableChannel {
     /// The peer.
     pub(super) pe: Pe,
     /// The next peer among those with messages that nobody has asked about, or [`NIL`]; [`UNLISTED`] if this is none
@@ -62,23 +62,23 @@ pub(crate) struct Link {
     ack_sent: Seq,
     /// The peer asked for everything before this number to be acknowledged.
     wanted: Option<Seq>,
-    /// Control messages that are due; the lane's control queue knows of the stream then.
+    /// Control messages that are due; the lane's control queue knows of the connection then.
     pub(crate) request_due: bool,
     pub(crate) ack_due: bool,
     /// Messages without numbers that are due to the peer, in the lane's queue of these.
     pub(crate) owed: u32,
-    /// Whether the stream is in the lane's control queue.
+    /// Whether the connection is in the lane's control queue.
     pub(crate) in_control: bool,
     /// The tags of counted puts to the peer, from the first one on.
     pub(crate) tags: Option<Box<Tags>>,
     /// The counts of the peer's counted puts, likewise.
     pub(crate) counts: Option<Box<Counts>>,
-    /// The first of the peer's requests that have arrived, were not carried out and are not acknowledged before that: the
+    /// The first of the peer's requests that have arrived, were not executed and are not acknowledged before that: the
     /// first in `counted`, `refused` and `order`.
     unapplied: Option<Seq>,
     /// The first of the peer's signals that wait for their data.
     counted: Option<Seq>,
-    /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
+    /// The first of the peer's requests that cannot be executed. It is never acknowledged: what tells of
     /// the refusal may come later than an acknowledgement, on another rail.
     refused: Option<Seq>,
     /// The order of the peer's requests, from the first one on that needs it.
@@ -89,11 +89,11 @@ pub(crate) struct Link {
     pub(crate) last_put: Seq,
     /// Pulls to the peer that have left and have not ended.
     pub(crate) pulls: u32,
-    /// Writes under way that have left as messages, less [`Link::unacknowledged`], modulo 2^32. An answer is no write.
+    /// Writes under way that have left as messages, less [`ReliableChannel::unacknowledged`], modulo 2^32. An answer is no write.
     pub(crate) apart: u32,
 }
 
-impl Link {
+impl ReliableChannel {
     pub(crate) fn new(pe: Pe) -> Self {
         Self {
             pe,
@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    /// Everything before this number is known to have arrived at the peer, carried out or not.
+    /// Everything before this number is known to have arrived at the peer, executed or not.
     pub(crate) fn heard(&self) -> Seq {
         let Self { arrived, ack_received, .. } = *self;
         if arrived.is_before(ack_received) { ack_received } else { arrived }
@@ -219,7 +219,7 @@ impl Link {
         }
     }
 
-    /// Whether the stream has to be put into the lane's control queue now, where it is from here on.
+    /// Whether the connection has to be put into the lane's control queue now, where it is from here on.
     #[inline]
     pub(crate) fn enters_control(&mut self) -> bool {
         let enters = (self.request_due || self.ack_due) && !self.in_control;
@@ -249,7 +249,7 @@ impl Link {
             || self.received.is_beyond(seq)
     }
 
-    /// A request of the peer cannot be carried out.
+    /// A request of the peer cannot be executed.
     #[cold]
     pub(crate) fn refuse(&mut self, seq: Seq) {
         if self.refused.is_none_or(|refused| seq.is_before(refused)) {
@@ -284,7 +284,7 @@ impl Link {
         !self.received.prefix().is_before(mark)
     }
 
-    /// Whether they are carried out.
+    /// Whether they are executed.
     pub(crate) fn is_carried_out(&self, mark: Seq) -> bool {
         self.has_arrived(mark)
             && self.unapplied.is_none_or(|first| !first.is_before(mark))
@@ -296,12 +296,12 @@ impl Link {
         self.refused.is_some_and(|refused| refused.is_before(mark))
     }
 
-    /// A pull of the peer is under way: it is acknowledged, and not carried out.
+    /// A pull of the peer is under way: it is acknowledged, and not executed.
     pub(crate) fn begin_pull(&mut self, seq: Seq) {
         self.order.get_or_insert_default().begin_pull(seq);
     }
 
-    /// It has ended. If it is not carried out, nothing that comes behind it ever is.
+    /// It has ended. If it is not executed, nothing that comes behind it ever is.
     pub(crate) fn end_pull(&mut self, seq: Seq, carried_out: bool) {
         if let Some(order) = self.order.as_deref_mut() {
             order.end_pull(seq);

@@ -1,4 +1,4 @@
-//! Remote data between two processes: what tells of a write comes once, and after the write's data.
+//! Immediate data between two processes: what tells of a write comes once, and after the write's data.
 //!
 //! The second process is this test program again, running [`target`]. In one process alone shm would
 //! copy in another way, and a connection of tcp would have both its ends in one thread.
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use engine::ids::{RailId, Token};
+use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Transfer,
@@ -89,8 +89,8 @@ fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
     for provider in PROVIDERS {
         let mut opened = open(&options(provider));
         println!("{}", opened.report);
-        assert!(opened.report.remote_data.offered, "{}", opened.report);
-        assert!(opened.proxy.limits().iter().all(|rail| rail.remote_data));
+        assert!(opened.report.immediate_data.offered, "{}", opened.report);
+        assert!(opened.proxy.limits().iter().all(|rail| rail.immediate_data));
         let program = std::env::current_exe().expect("this program");
         let child = Command::new(program)
             .args(["--exact", TEST, "--nocapture"])
@@ -142,12 +142,12 @@ fn send_all(
                 remote: remote + at as u64,
                 key: keys[rail.index()],
             };
-            let (to, token) = (peers[rail.index()], Token(slot as u32));
+            let (to, wr_id) = (peers[rail.index()], WrId(slot as u32));
             let posted = opened.proxy.post(
                 rail,
                 to,
-                token,
-                Operation::WriteWithData(&transfer, HIGH | u64::from(written)),
+                wr_id,
+                Operation::WriteWithImmediate(&transfer, HIGH | u64::from(written)),
             );
             if posted.unwrap_or_else(|error| panic!("{error}")) == Posted::Yes {
                 busy[slot] = [true; 2];
@@ -155,11 +155,11 @@ fn send_all(
             }
         }
         for rail in rails(&opened.proxy) {
-            let mut done = [Token(0); POLL_BATCH];
+            let mut done = [WrId(0); POLL_BATCH];
             match opened.proxy.poll(rail, &mut done) {
                 Polled::Empty => {}
                 Polled::Completed(count) => {
-                    done[..count].iter().for_each(|token| busy[token.index()][0] = false);
+                    done[..count].iter().for_each(|wr_id| busy[wr_id.index()][0] = false);
                 }
                 Polled::Failed(failure) => panic!("{provider:?}: {failure:?}"),
             }
@@ -198,7 +198,7 @@ fn target(role: &str) {
         let mut due: Vec<u32> = Vec::new();
         while !over.load(Ordering::Relaxed) {
             for rail in rails(&opened.proxy) {
-                match opened.proxy.poll(rail, &mut [Token(0); POLL_BATCH]) {
+                match opened.proxy.poll(rail, &mut [WrId(0); POLL_BATCH]) {
                     Polled::Empty => {}
                     other => fail(format!("unexpected on {rail}: {other:?}")),
                 }
@@ -209,7 +209,7 @@ fn target(role: &str) {
                             fail(format!("{other:?}"));
                         }
                         // The first thing after it is the data, its end first.
-                        Incoming::RemoteData(word) => {
+                        Incoming::ImmediateData(word) => {
                             let round = (word & 0xffff) as u32;
                             let at = (round % SLOTS) as usize * SLOT;
                             let mut bytes = (at..at + len_of(round)).rev();
@@ -223,7 +223,7 @@ fn target(role: &str) {
                 }
             }
             let answer = |round: &u32| {
-                let sent = opened.proxy.send(RailId(0), peers[0], Token(0), &round.to_le_bytes());
+                let sent = opened.proxy.send(RailId(0), peers[0], WrId(0), &round.to_le_bytes());
                 sent.unwrap_or_else(|error| fail(error.to_string())) != Posted::Yes
             };
             due.retain(answer);

@@ -1,4 +1,4 @@
-//! A stream: everything a lane sends to one peer.
+//! A connection: everything a lane sends to one peer.
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;
@@ -11,19 +11,19 @@ use crate::port::Direction;
 use crate::rails::counters::PeerCounters;
 use crate::rails::pairing::first_rail;
 use crate::rails::paths::{Hop, PathTable};
-use crate::state::messages::link::Link;
+use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::segment::queue::Queue;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Plain, Segment, WriteClass};
 use crate::state::watch::Watch;
 use crate::wire::window::Seq;
 
-/// Writes must not go out right away: a fence has not been passed, or the stream has failed. While it has not failed, some
+/// Writes must not go out right away: a fence has not been passed, or the connection has failed. While it has not failed, some
 /// write is outstanding then, whose completion opens it again.
 const CLOSED: u8 = 1;
 
-/// Operations for the peer are parked: see [`crate::lane::backlog`].
-const PARKS: u8 = 2;
+/// Operations for the peer are pending: see [`crate::lane::pending_queue`].
+const HAS_PENDING: u8 = 2;
 
 /// Segments for the peer wait by themselves: see [`crate::posting::blocked`].
 const BLOCKED: u8 = 4;
@@ -49,14 +49,14 @@ const BLOCKED: u8 = 4;
 /// waited for by at most the signals after it, and none waits for puts without end. A put that has left as a request is no
 /// put any longer: the target sees to it.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct Connection {
     /// The peer.
     pub(crate) pe: Pe,
     /// The path its next segment takes, and with it the rail.
     pub(crate) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
     pub(crate) fast_limit: usize,
-    /// Why nothing may go out in the fast path: [`CLOSED`], [`PARKS`] and [`BLOCKED`]; `fast_limit` is 0 while there is
+    /// Why nothing may go out in the fast path: [`CLOSED`], [`HAS_PENDING`] and [`BLOCKED`]; `fast_limit` is 0 while there is
     /// a reason.
     shut: u8,
     /// What `fast_limit` is otherwise.
@@ -88,12 +88,12 @@ pub(crate) struct Stream {
     pub(crate) held: Queue,
     /// Segments that wait by themselves, on all rails: see [`crate::posting::blocked`].
     blocked: u32,
-    /// Writes that were lost sight of and have not ended. Messages wait until there are none.
+    /// Writes that were in doubt and have not ended. Messages wait until there are none.
     pub(crate) lost_writes: u32,
     /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
     ahead: Option<Box<[u64]>>,
     /// Messages to and from the peer, from the first one on.
-    pub(crate) link: Option<Box<Link>>,
+    pub(crate) channel: Option<Box<ReliableChannel>>,
     /// What the watchdog knows of it.
     pub(crate) watch: Watch,
     /// The first failure; nothing more is sent to the peer after it.
@@ -104,7 +104,7 @@ pub(crate) struct Stream {
 /// at once.
 const FIRST: u32 = u32::MAX - 9;
 
-impl Stream {
+impl Connection {
     pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize, orders: bool) -> Self {
         Self {
             pe,
@@ -127,13 +127,13 @@ impl Stream {
             blocked: 0,
             lost_writes: 0,
             ahead: None,
-            link: None,
+            channel: None,
             watch: Watch::default(),
             error: None,
         }
     }
 
-    /// The stream's failure, if there was one.
+    /// The connection's failure, if there was one.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match &self.error {
@@ -146,14 +146,14 @@ impl Stream {
     pub(crate) fn counters(&self) -> PeerCounters {
         let [mut writes, reads] = self.begun.map(|begun| begun.wrapping_sub(FIRST));
         writes = writes.wrapping_add(self.held.len());
-        let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
+        let (sent, received) = self.channel.as_deref().map_or((0, 0), ReliableChannel::counts);
         PeerCounters { pe: self.pe, writes, reads, sent, received }
     }
 
     /// The message side, made if need be.
     #[inline]
-    pub(crate) fn link(&mut self) -> &mut Link {
-        self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
+    pub(crate) fn channel(&mut self) -> &mut ReliableChannel {
+        self.channel.get_or_insert_with(|| Box::new(ReliableChannel::new(self.pe)))
     }
 
     /// Another segment waits by itself. What comes later does not overtake it.
@@ -193,7 +193,7 @@ impl Stream {
 
     /// Whether a message has left that is not acknowledged.
     pub(crate) fn has_unheard(&self) -> bool {
-        self.link.as_deref().is_some_and(|link| link.unacknowledged() != 0)
+        self.channel.as_deref().is_some_and(|channel| channel.unacknowledged() != 0)
     }
 
     /// Segments posted or ready.
@@ -231,21 +231,21 @@ impl Stream {
         self.shut != 0
     }
 
-    /// Whether operations for the peer are parked.
+    /// Whether operations for the peer are pending.
     #[inline(always)]
-    pub(crate) fn parks(&self) -> bool {
-        self.shut & PARKS != 0
+    pub(crate) fn has_pending(&self) -> bool {
+        self.shut & HAS_PENDING != 0
     }
 
-    /// From here on operations for the peer are parked, or no longer. While they are the stream is not quiet: something
+    /// From here on operations for the peer are pending, or no longer. While they are the connection is not quiet: something
     /// that holds up no fence counts as under way.
-    pub(crate) fn set_parks(&mut self, parks: bool) {
-        if self.parks() == parks {
+    pub(crate) fn set_pending(&mut self, has_pending: bool) {
+        if self.has_pending() == has_pending {
             return;
         }
-        self.set_shut(PARKS, parks);
+        self.set_shut(HAS_PENDING, has_pending);
         let begun = &mut self.begun[Direction::Read as usize];
-        *begun = if parks { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
+        *begun = if has_pending { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
     }
 
     /// Segments posted, ready or held, of either direction.
@@ -259,7 +259,7 @@ impl Stream {
         self.set_shut(CLOSED, true);
     }
 
-    /// Whether a request that is submitted now may leave though the stream is closed.
+    /// Whether a request that is submitted now may leave though the connection is closed.
     pub(crate) fn passes_requests(&mut self) -> bool {
         if !self.held.is_empty() || self.error.is_some() {
             return false;
@@ -282,7 +282,7 @@ impl Stream {
 
     /// Whether every write under way is a request that has left.
     fn all_placed(&self) -> bool {
-        let placed = self.link.as_deref().map_or(0, Link::placed);
+        let placed = self.channel.as_deref().map_or(0, ReliableChannel::placed);
         self.orders && self.under_way(Direction::Write) == placed
     }
 
@@ -360,7 +360,7 @@ impl Stream {
         }
     }
 
-    /// A segment that was under way has ended. Whether what waits in the stream is to be looked at.
+    /// A segment that was under way has ended. Whether what waits in the connection is to be looked at.
     #[inline(always)]
     pub(crate) fn end(&mut self, direction: Direction, class: WriteClass) -> bool {
         let ended = &mut self.ended[direction as usize];
@@ -370,7 +370,7 @@ impl Stream {
     }
 
     /// A segment that was under way has been replaced by others, and counts no longer. Whether what waits in the
-    /// stream is to be looked at.
+    /// connection is to be looked at.
     pub(crate) fn replaced(&mut self, direction: Direction, class: WriteClass) -> bool {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_sub(1);
@@ -378,7 +378,7 @@ impl Stream {
         self.is_waited_for()
     }
 
-    /// A message that was under way has ended; [`Stream::is_waited_for`] is asked afterwards.
+    /// A message that was under way has ended; [`Connection::is_waited_for`] is asked afterwards.
     #[inline(always)]
     pub(crate) fn end_message(&mut self, class: WriteClass) {
         let ended = &mut self.ended[Direction::Write as usize];
@@ -422,7 +422,7 @@ impl Stream {
         None
     }
 
-    /// Takes all signals that are held back out of a stream that has failed.
+    /// Takes all signals that are held back out of a connection that has failed.
     pub(crate) fn take_held_back(&mut self) -> Queue {
         self.first_held_back = 0;
         std::mem::replace(&mut self.held_back, Queue::EMPTY)
@@ -439,16 +439,16 @@ impl Stream {
     /// A fence is passed for requests: those behind it come behind all that have left.
     fn pass_requests(&mut self, epoch: u32) {
         self.passed = epoch;
-        self.mark = self.link.as_deref().map(|link| link.next);
+        self.mark = self.channel.as_deref().map(|channel| channel.next);
     }
 
-    /// The fence that a write issued now waits for, while the stream is closed.
+    /// The fence that a write issued now waits for, while the connection is closed.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }
 
     /// If all writes sent are delivered: the epoch whose held writes may go out now, and that all of them may. Without any
-    /// the stream is open again. If all of them are requests that have left: the same, for requests.
+    /// the connection is open again. If all of them are requests that have left: the same, for requests.
     pub(crate) fn passed(&mut self, segments: &SegmentTable) -> Option<(u32, bool)> {
         if self.error.is_some() {
             return None;
@@ -466,7 +466,7 @@ impl Stream {
             return Some((epoch, false));
         }
         (self.passed, self.mark) = (epoch, None);
-        // A fence after the writes that go out now closes the stream behind them.
+        // A fence after the writes that go out now closes the connection behind them.
         if epoch == self.epoch {
             self.set_shut(CLOSED, false);
         }
@@ -474,23 +474,23 @@ impl Stream {
     }
 }
 
-/// The streams of a lane, by PE.
+/// The connections of a lane, by PE.
 ///
 /// A peer never talked to costs the eight bytes of an empty place, and no time.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    places: Box<[Option<Box<Stream>>]>,
-    /// The PEs whose streams are open, in the order in which they were opened.
+pub(crate) struct Connections {
+    places: Box<[Option<Box<Connection>>]>,
+    /// The PEs whose connections are open, in the order in which they were opened.
     opened: Vec<Pe>,
     me: Pe,
     rails: u8,
-    /// See [`Stream::fast_limit`].
+    /// See [`Connection::fast_limit`].
     fast_limit: usize,
     /// Whether targets order requests: not where the fabric does atomics, whose order they do not see.
     pub(crate) orders: bool,
 }
 
-impl Streams {
+impl Connections {
     pub(crate) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
         let places = (0..n_pes).map(|_| None).collect();
         Self { places, opened: Vec::new(), me, rails, fast_limit, orders: true }
@@ -501,54 +501,56 @@ impl Streams {
         self.places.len() as u32
     }
 
-    /// The stream to a peer, if anything was ever sent to it.
+    /// The connection to a peer, if anything was ever sent to it.
     #[inline]
-    pub(crate) fn find(&self, pe: Pe) -> Option<&Stream> {
+    pub(crate) fn find(&self, pe: Pe) -> Option<&Connection> {
         self.places.get(pe.index())?.as_deref()
     }
 
-    /// As [`Streams::find`], to change it.
+    /// As [`Connections::find`], to change it.
     #[inline(always)]
-    pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
+    pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.places.get_mut(pe.index())?.as_deref_mut()
     }
 
-    /// The stream to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
     #[inline]
-    pub(crate) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Stream> {
+    pub(crate) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
         let place = self.places.get_mut(pe.index())?;
         if place.is_none() {
             paths.lay_out(pe);
             let first = paths.get(pe, first_rail(self.me, pe, self.rails));
-            *place = Some(Box::new(Stream::new(pe, first, self.fast_limit, self.orders)));
+            *place = Some(Box::new(Connection::new(pe, first, self.fast_limit, self.orders)));
             self.opened.push(pe);
         }
         place.as_deref_mut()
     }
 
-    /// Whether nothing in the stream to the peer waits for the end of a segment.
+    /// Whether nothing in the connection to the peer waits for the end of a segment.
     pub(crate) fn is_open(&self, pe: Pe) -> bool {
-        self.find(pe).is_some_and(|stream| !stream.is_closed() && stream.held_back.is_empty())
+        self.find(pe)
+            .is_some_and(|connection| !connection.is_closed() && connection.held_back.is_empty())
     }
 
-    /// So many plain segments of an open stream have ended.
+    /// So many plain segments of an open connection have ended.
     pub(crate) fn ended(&mut self, plain: Plain, count: u32) {
-        if let Some(stream) = self.find_mut(plain.pe()) {
-            let ended = &mut stream.ended[plain.direction() as usize];
+        if let Some(connection) = self.find_mut(plain.pe()) {
+            let ended = &mut connection.ended[plain.direction() as usize];
             *ended = ended.wrapping_add(count);
         }
     }
 
-    /// All streams opened so far, in that order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream> {
+    /// All connections opened so far, in that order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.opened.iter().filter_map(|pe| self.find(*pe))
     }
 
-    /// Calls a function with all streams opened so far, in that order, to change them.
-    pub(crate) fn for_each(&mut self, mut each: impl FnMut(&mut Stream)) {
+    /// Calls a function with all connections opened so far, in that order, to change them.
+    pub(crate) fn for_each(&mut self, mut each: impl FnMut(&mut Connection)) {
         for pe in &self.opened {
-            if let Some(stream) = self.places.get_mut(pe.index()).and_then(Option::as_deref_mut) {
-                each(stream);
+            if let Some(connection) = self.places.get_mut(pe.index()).and_then(Option::as_deref_mut)
+            {
+                each(connection);
             }
         }
     }

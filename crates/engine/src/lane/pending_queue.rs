@@ -1,25 +1,25 @@
-//! The backlog: operations that wait for their peer alone, so that its lane waits for nobody.
+//! The pending queue: operations that wait for their peer alone, so that its lane waits for nobody.
 //!
 //! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
-//! lane. An operation that finds no place or no room within [`PATIENCE`] is *parked*: kept here, and the call
-//! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
-//! as it was. Each turn submits a few peers' parked operations, in turn, as far as they go.
+//! lane. An operation that finds no place or no room within [`PATIENCE`] is *pending*: kept here, and the call
+//! returns. From then on everything for the same peer is pending behind it, fences among it, so the order stays
+//! as it was. Each turn submits a few peers' pending operations, in turn, as far as they go.
 //!
-//! What user threads have handed over is of another lane, in whose order it is, and does not come behind what is parked here. It
+//! What user threads have handed over is of another lane, in whose order it is, and does not come behind what is pending here. It
 //! waits in a line of its own, and the two of a peer take turns: see [`crate::lane::user_threads`].
 //!
-//! # When parking ends
-//! It ends when nothing is parked for the peer. While a caller parks as fast as the peer takes, that would be never, and
-//! each operation would be copied. So where a peer takes what it is sent, a call waits until nothing is parked for it, for
-//! [`PATIENCE`] at most: the caller goes at the pace of the peer, as it would without parking. When hardly anything has
-//! left by then, the calls after it park at once, without a look at the clock, until the peer takes something again.
+//! # When queuing ends
+//! It ends when nothing is pending for the peer. While a caller queues as fast as the peer takes, that would be never, and
+//! each operation would be copied. So where a peer takes what it is sent, a call waits until nothing is pending for it, for
+//! [`PATIENCE`] at most: the caller goes at the pace of the peer, as it would without queuing. When hardly anything has
+//! left by then, the calls after it queue at once, without a look at the clock, until the peer takes something again.
 //!
 //! # What the rest of the lane sees
-//! A stream with parked operations is not quiet, and its fast path is closed. The batch that an operation was submitted
-//! to is not done while it is parked. If the stream fails, what is parked ends with it.
+//! A connection with pending operations is not quiet, and its fast path is closed. The batch that an operation was submitted
+//! to is not done while it is pending. If the connection fails, what is pending ends with it.
 //!
 //! # Why it cannot deadlock
-//! What is parked holds nothing that others wait for. It is submitted when what is under way to its peer has
+//! What is pending holds nothing that others wait for. It is submitted when what is under way to its peer has
 //! ended, or when there is room in the lane, neither of which waits for it. Its room is bounded: a caller that
 //! finds none waits, as for room in the lane.
 
@@ -39,20 +39,20 @@ use crate::state::batch::Batch;
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::fair_queue::{FairQueue, Kept};
 
-/// Most parked operations of a lane: some five megabytes.
+/// Most pending operations of a lane: some five megabytes.
 const MOST: usize = 4096;
 
-/// Where so many are parked, whoever can leaves operations for these peers where they are.
+/// Where so many are pending, whoever can leaves operations for these peers where they are.
 const HIGH: usize = MOST - 256;
 
-/// How long an operation waits for room or a place, or for those parked before it, before it is parked, in nanoseconds. A peer that
+/// How long an operation waits for room or a place, or for those pending before it, before it is pending, in nanoseconds. A peer that
 /// takes what it is sent makes room sooner.
 const PATIENCE: u64 = 1_000_000;
 
-/// A turn is made when so many more are parked, so that it is seen when the peer goes on.
+/// An iteration is made when so many more are pending, so that it is seen when the peer goes on.
 const LOOK: usize = 16;
 
-/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are parked behind them.
+/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are pending behind them.
 const LEAVE: u64 = 2;
 
 /// An operation that is being submitted, and how far that has got.
@@ -85,7 +85,7 @@ impl Submission<'_> {
     }
 }
 
-/// What is parked.
+/// What is pending.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "fences are few")]
 enum What {
@@ -109,10 +109,10 @@ impl Parked {
     }
 }
 
-/// How what is parked for a peer leaves.
+/// How what is pending for a peer leaves.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Operations that have left, since parking began.
+    /// Operations that have left, since queuing began.
     left: u64,
     /// When one left last, on the port's clock.
     left_at: Option<u64>,
@@ -136,23 +136,23 @@ impl Pace {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
+pub(crate) struct PendingQueue {
     queue: FairQueue<Parked, Pace>,
 }
 
-impl Backlog {
-    /// Operations parked.
+impl PendingQueue {
+    /// Operations pending.
     #[inline]
     fn count(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether the peer takes what is parked for it, so that a call waits until nothing is.
+    /// Whether the peer takes what is pending for it, so that a call waits until nothing is.
     fn moves(&self, pe: Pe) -> bool {
         self.queue.kept(pe).is_some_and(|pace| pace.moves)
     }
 
-    /// How many have left of what was parked.
+    /// How many have left of what was pending.
     fn left(&self, pe: Pe) -> u64 {
         self.queue.kept(pe).map_or(0, |pace| pace.left)
     }
@@ -176,12 +176,12 @@ impl Backlog {
         }
     }
 
-    /// What is parked for the peer comes behind what is for all others.
+    /// What is pending for the peer comes behind what is for all others.
     pub(crate) fn turn_over(&mut self, pe: Pe) {
         self.queue.turn_over(pe);
     }
 
-    /// What comes for the peer from here on comes after what is parked.
+    /// What comes for the peer from here on comes after what is pending.
     pub(crate) fn fence(&mut self, pe: Pe) {
         if let Some(fence) = self.queue.back(pe).and_then(Parked::fence_behind) {
             self.queue.push(pe, fence);
@@ -193,24 +193,24 @@ impl Backlog {
         self.queue.push_to_all(Parked::fence_behind);
     }
 
-    /// What is counted and listed beside what is parked; `parking` are the peers whose streams say that something is. See
+    /// What is counted and listed beside what is pending; `parking` are the peers whose connections say that something is. See
     /// [`Lane::audit`].
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
-        self.queue.audit("operations parked")?;
+        self.queue.audit("operations pending")?;
         let mut waits: Vec<Pe> = self.peers().collect();
         for peers in [&mut waits, &mut parking] {
             peers.sort_unstable();
         }
-        same("streams with parked operations", parking, waits)
+        same("connections with pending operations", parking, waits)
     }
 
-    /// The peers for which something is parked.
+    /// The peers for which something is pending.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Pe> {
         self.queue.peers().map(|(pe, ..)| pe)
     }
 
-    /// Local memory that what is parked is going to touch.
+    /// Local memory that what is pending is going to touch.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
         self.queue.iter().flat_map(|(_, Parked { what, .. })| {
             let (parts, word): (&[OwnedRequest], _) = match what {
@@ -224,7 +224,7 @@ impl Backlog {
         })
     }
 
-    /// Whether nothing is parked.
+    /// Whether nothing is pending.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -232,47 +232,48 @@ impl Backlog {
 }
 
 impl<P: Port> Lane<P> {
-    /// Whether operations for a peer are parked.
+    /// Whether operations for a peer are pending.
     #[inline]
-    pub(crate) fn parks(&self, pe: Pe) -> bool {
-        !self.backlog.is_empty() && self.core.streams.find(pe).is_some_and(|stream| stream.parks())
+    pub(crate) fn has_pending(&self, pe: Pe) -> bool {
+        !self.pending_queue.is_empty()
+            && self.core.connections.find(pe).is_some_and(|connection| connection.has_pending())
     }
 
-    /// Operations for a peer that are parked, fences among them.
-    pub fn parked(&self, pe: Pe) -> usize {
-        self.backlog.queue.len_of(pe)
+    /// Operations for a peer that are pending, fences among them.
+    pub fn pending(&self, pe: Pe) -> usize {
+        self.pending_queue.queue.len_of(pe)
     }
 
-    /// Whether so much is parked that an operation for this peer had better stay where it is.
+    /// Whether so much is pending that an operation for this peer had better stay where it is.
     #[inline]
-    pub fn is_backlogged(&self, pe: Pe) -> bool {
-        self.backlog.count() >= HIGH && self.parks(pe)
+    pub fn is_saturated(&self, pe: Pe) -> bool {
+        self.pending_queue.count() >= HIGH && self.has_pending(pe)
     }
 
-    /// Whether an operation for some peer had better stay where it is: see [`Lane::is_backlogged`].
+    /// Whether an operation for some peer had better stay where it is: see [`Lane::is_saturated`].
     #[inline]
-    pub fn has_backlog(&self) -> bool {
-        self.backlog.count() >= HIGH
+    pub fn has_saturated_peer(&self) -> bool {
+        self.pending_queue.count() >= HIGH
     }
 
-    /// Goes on with an operation until all of it is submitted, or parks it.
+    /// Goes on with an operation until all of it is submitted, or queues it.
     #[cold]
     pub(crate) fn finish(&mut self, mut rest: Submission<'_>) -> Result<(), EngineError> {
         let pe = rest.pe();
         let (mut idle, mut wait) = (0, None);
-        if self.backlog.count() % LOOK == LOOK - 1 {
+        if self.pending_queue.count() % LOOK == LOOK - 1 {
             self.make_room(&mut idle)?;
         }
         loop {
-            let behind = self.parks(pe);
+            let behind = self.has_pending(pe);
             if behind {
                 self.check(&rest)?;
             } else if self.try_submission(&mut rest)? == Tried::Submitted {
                 return Ok(());
             }
-            let in_vain = behind && !self.backlog.moves(pe);
-            if (in_vain || self.has_waited(pe, &mut wait)) && self.backlog.count() < MOST {
-                self.park(pe, rest.own());
+            let in_vain = behind && !self.pending_queue.moves(pe);
+            if (in_vain || self.has_waited(pe, &mut wait)) && self.pending_queue.count() < MOST {
+                self.enqueue_pending(pe, rest.own());
                 return Ok(());
             }
             self.make_room(&mut idle)?;
@@ -282,11 +283,11 @@ impl<P: Port> Lane<P> {
     /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since when, and how many had
     /// left then.
     fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
-        let (now, left) = (self.core.port.now(), self.backlog.left(pe));
+        let (now, left) = (self.core.port.now(), self.pending_queue.left(pe));
         let (since, before) = *wait.get_or_insert((now, left));
         let over = now.saturating_sub(since) >= PATIENCE;
         if over {
-            self.backlog.was_waited_for(pe, before);
+            self.pending_queue.was_waited_for(pe, before);
         }
         over
     }
@@ -303,7 +304,7 @@ impl<P: Port> Lane<P> {
 
     /// What is wrong with an operation that is not tried now is said now.
     fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
-        self.core.check_stream(rest.pe())?;
+        self.core.check_connection(rest.pe())?;
         match rest {
             Submission::Transfer(request, _) => self.core.check_request(request),
             Submission::Atomic(request) => request.word().map(drop),
@@ -314,51 +315,52 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// A fence behind what is parked.
+    /// A fence behind what is pending.
     #[cold]
-    pub(crate) fn backlog_fence(&mut self, pe: Pe) {
-        self.backlog.fence(pe);
+    pub(crate) fn pending_fence(&mut self, pe: Pe) {
+        self.pending_queue.fence(pe);
     }
 
-    fn park(&mut self, pe: Pe, what: What) {
+    fn enqueue_pending(&mut self, pe: Pe, what: What) {
         let batch = self.core.segments.batches.take_current();
-        if self.backlog.is_empty() {
-            // So that turns look after it.
+        if self.pending_queue.is_empty() {
+            // So that iterations find it.
             self.core.ready += 1;
         }
-        if let Some(stream) = self.core.streams.find_mut(pe) {
-            stream.set_parks(true);
+        if let Some(connection) = self.core.connections.find_mut(pe) {
+            connection.set_pending(true);
         }
-        self.backlog.queue.push(pe, Parked { what, batch });
+        self.pending_queue.queue.push(pe, Parked { what, batch });
     }
 
-    /// Submits what is parked, as far as it goes, and of the same peers what user threads have handed over. Whether some did.
+    /// Submits what is pending, as far as it goes, and of the same peers what user threads have handed over. Whether some did.
     #[cold]
-    pub(crate) fn serve_backlog(&mut self) -> bool {
-        let (mut backlog, mut inbox) = (mem::take(&mut self.backlog), self.inbox.take());
+    pub(crate) fn serve_pending_queue(&mut self) -> bool {
+        let (mut pending_queue, mut inbox) =
+            (mem::take(&mut self.pending_queue), self.inbox.take());
         let mut moved = false;
-        let mut walk = backlog.queue.walk();
-        while let Some(pe) = backlog.queue.next(&mut walk) {
-            let served = self.serve_both(&mut backlog, inbox.as_deref_mut(), pe);
-            backlog.queue.tried(&mut walk, pe, served.parked);
+        let mut walk = pending_queue.queue.walk();
+        while let Some(pe) = pending_queue.queue.next(&mut walk) {
+            let served = self.serve_both(&mut pending_queue, inbox.as_deref_mut(), pe);
+            pending_queue.queue.tried(&mut walk, pe, served.pending);
             if let (true, Some(inbox)) = (served.handed_over, inbox.as_deref_mut()) {
                 inbox.waiting.turn_over(pe);
             }
             moved |= served.any();
         }
-        (self.backlog, self.inbox) = (backlog, inbox);
+        (self.pending_queue, self.inbox) = (pending_queue, inbox);
         moved
     }
 
-    /// Submits what is parked for a peer, as far as it goes. Whether some did.
-    pub(crate) fn serve_parked(&mut self, backlog: &mut Backlog, pe: Pe) -> bool {
-        let queue = &mut backlog.queue;
+    /// Submits what is pending for a peer, as far as it goes. Whether some did.
+    pub(crate) fn serve_pending(&mut self, pending_queue: &mut PendingQueue, pe: Pe) -> bool {
+        let queue = &mut pending_queue.queue;
         let before = queue.len_of(pe);
         while let Some(Parked { what, batch }) = queue.front_mut(pe) {
             let submitted = self.core.segments.batches.enter(*batch);
-            let tried = match self.core.check_stream(pe) {
-                Ok(()) => self.try_parked(pe, what),
-                // It ends with its stream.
+            let tried = match self.core.check_connection(pe) {
+                Ok(()) => self.try_pending(pe, what),
+                // It ends with its connection.
                 Err(_) => Ok(Tried::Submitted),
             };
             self.core.segments.batches.enter(submitted);
@@ -368,7 +370,7 @@ impl<P: Port> Lane<P> {
                     queue.pop(pe);
                 }
                 Ok(Tried::NoRoom) => break,
-                Err(failed) => self.core.fail_stream(pe, failed),
+                Err(failed) => self.core.fail_connection(pe, failed),
             }
         }
         let count = before - queue.len_of(pe);
@@ -378,22 +380,22 @@ impl<P: Port> Lane<P> {
         match queue.kept_mut(pe) {
             Some(pace) => pace.leave(count as u64, self.core.port.now()),
             None => {
-                if let Some(stream) = self.core.streams.find_mut(pe) {
-                    stream.set_parks(false);
+                if let Some(connection) = self.core.connections.find_mut(pe) {
+                    connection.set_pending(false);
                 }
             }
         }
-        if backlog.is_empty() {
+        if pending_queue.is_empty() {
             self.core.ready -= 1;
         }
         true
     }
 
-    fn try_parked(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
+    fn try_pending(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
         match what {
             What::Fence => {
-                if let Some(stream) = self.core.streams.find_mut(pe) {
-                    stream.fence();
+                if let Some(connection) = self.core.connections.find_mut(pe) {
+                    connection.fence();
                 }
                 Ok(Tried::Submitted)
             }
@@ -451,46 +453,46 @@ mod tests {
     #[test]
     fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
         for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
-            let mut backlog = Backlog::default();
-            backlog.queue.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
-            let pace = backlog.queue.kept_mut(PEER).unwrap();
+            let mut pending_queue = PendingQueue::default();
+            pending_queue.queue.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
+            let pace = pending_queue.queue.kept_mut(PEER).unwrap();
             (pace.left, pace.moves) = (left, true);
-            backlog.was_waited_for(PEER, 5);
-            assert_eq!(backlog.moves(PEER), moves, "{left}");
+            pending_queue.was_waited_for(PEER, 5);
+            assert_eq!(pending_queue.moves(PEER), moves, "{left}");
         }
     }
 
-    /// Before it is parked.
+    /// Before it is pending.
     #[test]
     fn what_is_wrong_with_an_operation_is_said_though_it_waits_for_others() {
         let mut bed = Bed::new(PLAIN);
-        bed.park(PEER.0);
+        bed.enqueue_pending(PEER.0);
         let heaps = Arc::clone(&bed.heaps);
         let put = request(&heaps, Direction::Write, PEER.0);
         let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
         let signal = atomic(&heaps, PEER.0, AtomicOp::SignalSet);
         let far = AtomicRequest { remote_addr: signal.remote_addr + HEAP as u64, ..signal };
-        for (put, signal, parked) in [(outside, far, 1), (put, signal, 3)] {
-            assert_eq!(bed.lane.start(&put).is_ok(), parked != 1);
-            assert_eq!(bed.lane.atomic(&signal).is_ok(), parked != 1);
-            assert_eq!(bed.lane.parked(PEER), parked);
+        for (put, signal, pending) in [(outside, far, 1), (put, signal, 3)] {
+            assert_eq!(bed.lane.start(&put).is_ok(), pending != 1);
+            assert_eq!(bed.lane.atomic(&signal).is_ok(), pending != 1);
+            assert_eq!(bed.lane.pending(PEER), pending);
         }
-        for (part, signal, parked) in [(outside, signal, 3), (put, far, 3), (put, signal, 4)] {
+        for (part, signal, pending) in [(outside, signal, 3), (put, far, 3), (put, signal, 4)] {
             let request = PutSignalRequest { parts: &[part], signal };
-            assert_eq!(bed.lane.put_signal(&request).is_ok(), parked != 3);
-            assert_eq!(bed.lane.parked(PEER), parked);
+            assert_eq!(bed.lane.put_signal(&request).is_ok(), pending != 3);
+            assert_eq!(bed.lane.pending(PEER), pending);
         }
         bed.lane.audit().unwrap();
     }
 
-    /// Now and then a turn is made, so that it is seen when the peer goes on; and in each where there is no room.
+    /// Now and then an iteration is made, so that it is seen when the peer goes on; and in each where there is no room.
     #[test]
-    fn a_call_that_parks_turns_the_loop_now_and_then() {
+    fn a_call_that_queues_runs_the_loop_now_and_then() {
         let mut bed = Bed::new(PLAIN);
-        bed.park(PEER.0);
+        bed.enqueue_pending(PEER.0);
         bed.fabric.trace_calls();
-        while bed.lane.backlog.count() < MOST {
-            let before = bed.lane.backlog.count();
+        while bed.lane.pending_queue.count() < MOST {
+            let before = bed.lane.pending_queue.count();
             bed.put(PEER.0);
             let polled = bed.fabric.calls().contains(&Call::Poll(Pe(0), RAIL));
             assert_eq!(polled, before % 16 == 15, "{before}");
@@ -501,7 +503,7 @@ mod tests {
         let heaps = Arc::clone(&bed.heaps);
         let refused = bed.lane.start(&request(&heaps, Direction::Write, PEER.0));
         assert!(matches!(refused, Err(EngineError::Abandoned)));
-        assert_eq!(bed.lane.backlog.count(), MOST);
+        assert_eq!(bed.lane.pending_queue.count(), MOST);
     }
 
     #[test]
@@ -514,38 +516,38 @@ mod tests {
         }
     }
 
-    /// Each of the counts beside what is parked.
+    /// Each of the counts beside what is pending.
     #[test]
     fn an_audit_finds_what_is_counted_wrongly() {
         let wrongs: [fn(&mut Bed); 4] = [
-            |bed| drop(bed.lane.backlog.queue.pop(PEER)),
+            |bed| drop(bed.lane.pending_queue.queue.pop(PEER)),
             |bed| {
                 let fence = Parked { what: What::Fence, batch: Batch::NONE };
-                bed.lane.backlog.queue.push(Pe(2), fence);
+                bed.lane.pending_queue.queue.push(Pe(2), fence);
             },
-            |bed| bed.lane.core.streams.find_mut(PEER).unwrap().set_parks(false),
+            |bed| bed.lane.core.connections.find_mut(PEER).unwrap().set_pending(false),
             |bed| bed.lane.core.ready += 1,
         ];
         for wrong in wrongs {
             let mut bed = Bed::new(PLAIN);
-            bed.park(PEER.0);
+            bed.enqueue_pending(PEER.0);
             bed.lane.audit().unwrap();
             wrong(&mut bed);
             bed.lane.audit().unwrap_err();
         }
     }
 
-    /// A turn that has submitted something was busy, whether it was the first peer's or the last one's.
+    /// An iteration that has submitted something was busy, whether it was the first peer's or the last one's.
     #[test]
-    fn a_turn_that_submits_parked_operations_was_busy() {
+    fn an_iteration_that_submits_pending_operations_was_busy() {
         for goes in [&[][..], &[1], &[2], &[1, 2]] {
             let mut bed = Bed::new(PLAIN);
-            [1, 2].into_iter().for_each(|pe| bed.park(pe));
+            [1, 2].into_iter().for_each(|pe| bed.enqueue_pending(pe));
             for pe in goes {
-                bed.lane.core.fail_stream(Pe(*pe), failed(*pe));
+                bed.lane.core.fail_connection(Pe(*pe), failed(*pe));
             }
-            assert_eq!(bed.lane.serve_backlog(), !goes.is_empty(), "{goes:?}");
-            assert_eq!(bed.lane.backlog.count(), 2 - goes.len());
+            assert_eq!(bed.lane.serve_pending_queue(), !goes.is_empty(), "{goes:?}");
+            assert_eq!(bed.lane.pending_queue.count(), 2 - goes.len());
         }
     }
 }

@@ -1,28 +1,28 @@
-//! The turn of a lane: completions, messages, queues, and what mechanisms have to see to, in this order.
+//! The iteration of a lane: completions, messages, queues, and what mechanisms have to see to, in this order.
 
 use crate::atomics::fabric::{self, Outcome};
 use crate::error::EngineError;
-use crate::ids::{RailId, Token};
+use crate::ids::{RailId, WrId};
 use crate::lane::Lane;
 use crate::lane::idle::is_idle;
 use crate::lane::user_threads::handoff::Inbox;
 use crate::port::packet::Packet;
 use crate::port::{Failure, Polled, Port};
 use crate::posting::completions::Drain;
-use crate::posting::failure::unknown_token;
+use crate::posting::failure::unknown_wr_id;
 use crate::posting::{Core, Event};
 use crate::recovery::reset::LAST_TURNS;
 use crate::state::batch::Batch;
 use crate::state::segment::{Kind, Stage};
 
 impl<P: Port> Lane<P> {
-    /// One turn of the loop: completions, queues, watchdog. Says whether it found anything to do.
+    /// One progress iteration: completions, queues, watchdog. Says whether it found anything to do.
     ///
     /// # Errors
     /// The lane's first failure, from then on at every call: data has been lost.
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
-        let busy = self.turn();
+        let busy = self.iterate();
         if self.core.failure.is_some() {
             self.tell_of_failure();
         }
@@ -32,9 +32,9 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// One turn of the loop, whatever has failed before.
+    /// One progress iteration, whatever has failed before.
     #[inline]
-    pub(crate) fn turn(&mut self) -> bool {
+    pub(crate) fn iterate(&mut self) -> bool {
         let mut busy = false;
         for rail in 0..self.core.rails.len() {
             let rail = RailId(rail as u8);
@@ -53,7 +53,7 @@ impl<P: Port> Lane<P> {
         }
         if self.staging.has_work() {
             busy |= self.staging.pump(&mut self.core);
-            self.carry_out_due();
+            self.execute_due();
         }
         if self.core.is_control_due() {
             busy |= self.send_due();
@@ -68,12 +68,12 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     pub(crate) fn drain(&mut self, rail: RailId) -> bool {
         let Self { core, rare, .. } = self;
-        let Core { port, segments, streams, .. } = core;
-        let mut drain = Drain::new(segments, streams, rare);
+        let Core { port, segments, connections, .. } = core;
+        let mut drain = Drain::new(segments, connections, rare);
         let polled = port.drain(rail, &mut drain);
         let mut known = drain.finish();
-        while let Some(token) = self.rare.pop() {
-            known += u32::from(self.completed(token));
+        while let Some(wr_id) = self.rare.pop() {
+            known += u32::from(self.completed(wr_id));
         }
         if known != 0 {
             let state = &mut self.core.rails[rail.index()];
@@ -91,8 +91,8 @@ impl<P: Port> Lane<P> {
     }
 
     #[inline]
-    pub(crate) fn wait_turn(&mut self, idle: &mut u32) {
-        let busy = self.turn();
+    pub(crate) fn wait_iteration(&mut self, idle: &mut u32) {
+        let busy = self.iterate();
         if is_idle(idle, busy) {
             self.core.port.relax();
             self.core.watchdog.count_given_up();
@@ -113,7 +113,7 @@ impl<P: Port> Lane<P> {
         self.core.phase.advance();
         let sent = self.core.phase.control_first() && self.send_due();
         let posted = self.post_ready();
-        let served = !self.backlog.is_empty() && self.serve_backlog();
+        let served = !self.pending_queue.is_empty() && self.serve_pending_queue();
         posted | sent | served
     }
 
@@ -126,13 +126,13 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// A submitter has no room: turns the loop once.
+    /// A submitter has no room: runs the loop once.
     #[cold]
     pub(crate) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
         self.core.want_acks();
-        // What the turn begins for others does not belong to the submitter's batch.
+        // What the iteration begins for others does not belong to the submitter's batch.
         let submitted = self.core.segments.batches.enter(Batch::NONE);
-        self.wait_turn(idle);
+        self.wait_iteration(idle);
         self.core.segments.batches.enter(submitted);
         self.room_or_failure()
     }
@@ -140,33 +140,33 @@ impl<P: Port> Lane<P> {
     /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
     /// flight.
     #[cold]
-    fn completed(&mut self, token: Token) -> bool {
-        let segment = self.core.segments.away(token);
+    fn completed(&mut self, wr_id: WrId) -> bool {
+        let segment = self.core.segments.away(wr_id);
         let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Lost);
-        if is_lost && !self.core.came_back(token) {
-            unknown_token(token);
+        if is_lost && !self.core.came_back(wr_id) {
+            unknown_wr_id(wr_id);
             return false;
         }
-        self.core.end_load_completed(token);
-        let known = self.core.completed(token)
-            || self.completed_atomic(token)
-            || self.staging.completed_fragment(&mut self.core, token);
+        self.core.end_load_completed(wr_id);
+        let known = self.core.completed(wr_id)
+            || self.completed_atomic(wr_id)
+            || self.staging.completed_fragment(&mut self.core, wr_id);
         if !known {
-            unknown_token(token);
+            unknown_wr_id(wr_id);
         }
         known
     }
 
     /// A completion that may be an atomic's: stores the word before, then its flag.
-    fn completed_atomic(&mut self, token: Token) -> bool {
-        match fabric::completed(&mut self.core, token) {
+    fn completed_atomic(&mut self, wr_id: WrId) -> bool {
+        match fabric::completed(&mut self.core, wr_id) {
             None => return false,
             Some(Outcome::GoesOn) => {}
             Some(Outcome::Ended(fetched)) => {
-                let pe = self.core.segments[token.0].pe;
-                self.core.drop_segment(token);
-                // Nobody waits for what comes from a peer that was given up: the memory may be gone.
-                if let (Some(word), Ok(())) = (fetched, self.core.check_stream(pe)) {
+                let pe = self.core.segments[wr_id.0].pe;
+                self.core.drop_segment(wr_id);
+                // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
+                if let (Some(word), Ok(())) = (fetched, self.core.check_connection(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
                 }
@@ -185,30 +185,30 @@ impl<P: Port> Lane<P> {
                 None => core.failed_message(rail, failure),
             };
         }
-        let Some(token) = failure.token else {
+        let Some(wr_id) = failure.wr_id else {
             return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
                 Some(recovery) => recovery.rail_failed(core, rail, &failure.error),
                 None => core.fail_rail(rail, failure.error),
             };
         };
-        match core.segments.away(token) {
+        match core.segments.away(wr_id) {
             Some(segment) if matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) => {
                 core.rails[segment.rail.index()].completed(1);
             }
             Some(segment) if segment.stage == Stage::Lost => {
                 let rail = segment.rail;
-                if !core.came_back(token) {
-                    return unknown_token(token);
+                if !core.came_back(wr_id) {
+                    return unknown_wr_id(wr_id);
                 }
                 core.rails[rail.index()].completed(1);
-                core.segments[token.0].stage = Stage::Lost;
+                core.segments[wr_id.0].stage = Stage::Lost;
                 core.watchdog.hurry();
-                return core.token_is_back(token);
+                return core.wr_id_is_back(wr_id);
             }
             // What has left as a message is named otherwise.
-            Some(_) | None => return unknown_token(token),
+            Some(_) | None => return unknown_wr_id(wr_id),
         }
-        core.fail_segment(token, failure.error);
+        core.fail_segment(wr_id, failure.error);
     }
 
     /// Looks for segments that do not end, and sees to what was raised.
@@ -225,20 +225,20 @@ impl<P: Port> Lane<P> {
         }
         for rail in self.core.rail_ids() {
             if let Some(error) = self.core.port.trouble(rail) {
-                self.failed(rail, Failure { token: None, is_message: false, error });
+                self.failed(rail, Failure { wr_id: None, is_message: false, error });
             }
         }
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
         self.core.want_acks();
         let staged = self.staging.moved();
-        let parking = self.backlog.peers();
-        let Core { streams, segments, watchdog, port, rails, .. } = &mut self.core;
-        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged, parking) {
-            self.core.fail_stream(pe, failed);
+        let parking = self.pending_queue.peers();
+        let Core { connections, segments, watchdog, port, rails, .. } = &mut self.core;
+        for (pe, failed) in watchdog.look(connections, segments, port, rails, staged, parking) {
+            self.core.fail_connection(pe, failed);
         }
         self.signals.inspect_counts(&mut self.core);
         self.see_to_events();
-        self.carry_out_due();
+        self.execute_due();
     }
 
     /// Gives what was raised to the mechanisms that it is for.
@@ -253,17 +253,17 @@ impl<P: Port> Lane<P> {
                 continue;
             };
             match event {
-                Event::Begins(token) => match core.segments[token.0].kind {
-                    Kind::Pooled => pool.begin_pooled(core, token),
-                    _ => staging.begin_fragment(core, token),
+                Event::Begins(wr_id) => match core.segments[wr_id.0].kind {
+                    Kind::Pooled => pool.begin_pooled(core, wr_id),
+                    _ => staging.begin_fragment(core, wr_id),
                 },
-                Event::Dropped(token) => match core.segments[token.0].kind {
-                    Kind::Pooled => pool.drop_pooled(core, token),
-                    _ => staging.drop_fragment(core, token),
+                Event::Dropped(wr_id) => match core.segments[wr_id.0].kind {
+                    Kind::Pooled => pool.drop_pooled(core, wr_id),
+                    _ => staging.drop_fragment(core, wr_id),
                 },
-                Event::Refused(token, error) => match recovery.as_deref_mut() {
-                    Some(recovery) => recovery.refused(core, token, error),
-                    None => core.end_failed(token, error),
+                Event::Refused(wr_id, error) => match recovery.as_deref_mut() {
+                    Some(recovery) => recovery.refused(core, wr_id, error),
+                    None => core.end_failed(wr_id, error),
                 },
                 Event::PathFailed { pe, rail, error } => {
                     if let Some(recovery) = recovery.as_deref_mut() {
@@ -282,7 +282,7 @@ impl<P: Port> Lane<P> {
             recovery.adopt(&mut self.core);
             if look {
                 recovery.look_at_paths(&mut self.core);
-                recovery.close_over_strays(&mut self.core);
+                recovery.close_over_orphans(&mut self.core);
             }
         }
         let due = |lane: &Self| lane.recovery.as_deref()?.due_to_close(&lane.core);
@@ -307,7 +307,7 @@ impl<P: Port> Lane<P> {
                 self.message_at_length(rail, packet.bytes());
             }
         }
-        self.carry_out_due();
+        self.execute_due();
         self.staging.settle(&mut self.core);
     }
 
@@ -345,19 +345,19 @@ mod tests {
     use crate::state::segment::waits::Waits;
 
     /// A segment of which the path has failed, whether the fabric had taken it or not.
-    fn lost_sight_of(posted: bool) -> (Bed, Token) {
+    fn in_doubt(posted: bool) -> (Bed, WrId) {
         let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
         bed.put(1);
-        let token = bed.to(1);
-        bed.lane.core.lose(token, posted);
-        (bed, token)
+        let wr_id = bed.to(1);
+        bed.lane.core.lose(wr_id, posted);
+        (bed, wr_id)
     }
 
     #[test]
     fn what_was_lost_sight_of_completes_if_the_fabric_had_it() {
         for posted in [true, false] {
-            let (mut bed, token) = lost_sight_of(posted);
-            assert_eq!(bed.lane.completed(token), posted);
+            let (mut bed, wr_id) = in_doubt(posted);
+            assert_eq!(bed.lane.completed(wr_id), posted);
             assert_eq!(bed.lane.core.segments.used(), u32::from(!posted));
         }
     }
@@ -366,16 +366,16 @@ mod tests {
     #[test]
     fn what_was_lost_sight_of_fails_if_the_fabric_had_it() {
         for posted in [true, false] {
-            let (mut bed, token) = lost_sight_of(posted);
-            let rail = bed.lane.core.segments[token.0].rail;
+            let (mut bed, wr_id) = in_doubt(posted);
+            let rail = bed.lane.core.segments[wr_id.0].rail;
             for _ in 0..2 {
-                let failure = Failure { token: Some(token), is_message: false, error: lost() };
+                let failure = Failure { wr_id: Some(wr_id), is_message: false, error: lost() };
                 bed.lane.failed(rail, failure);
                 let core = &bed.lane.core;
-                let segment = &core.segments[token.0];
+                let segment = &core.segments[wr_id.0];
                 let in_flight = core.rails[rail.index()].in_flight();
                 assert_eq!((in_flight, segment.stage), (u32::from(!posted), Stage::Lost));
-                assert!(!segment.waits().has(Waits::TOKEN) && core.events.is_empty());
+                assert!(!segment.waits().has(Waits::FABRIC) && core.events.is_empty());
             }
         }
     }
@@ -385,11 +385,11 @@ mod tests {
     fn a_failure_that_names_a_message_by_its_segment_has_no_effect() {
         let mut bed = Bed::new(PLAIN);
         bed.atomic(1, AtomicOp::Inc);
-        let token = bed.to(1);
-        let failure = Failure { token: Some(token), is_message: false, error: lost() };
+        let wr_id = bed.to(1);
+        let failure = Failure { wr_id: Some(wr_id), is_message: false, error: lost() };
         bed.lane.failed(RailId(0), failure);
-        assert_eq!(bed.lane.core.segments[token.0].stage, Stage::Sent);
-        bed.lane.core.check_stream(Pe(1)).unwrap();
+        assert_eq!(bed.lane.core.segments[wr_id.0].stage, Stage::Sent);
+        bed.lane.core.check_connection(Pe(1)).unwrap();
     }
 
     /// What has come in over a rail that is about to be closed is taken before.
@@ -405,20 +405,20 @@ mod tests {
         assert_eq!((counters.completed, counters.foreign), (1, 1));
     }
 
-    /// Where rails are looked after, recovery finds out what a refused answer means. Elsewhere its peer is given up.
+    /// Where rails are monitored, recovery finds out what a refused answer means. Elsewhere its peer is declared failed.
     #[test]
     fn a_message_without_a_number_that_is_refused() {
         for health in [true, false] {
             let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
             let core = &mut bed.lane.core;
-            let path = core.stream_to(Pe(1)).unwrap().next;
-            core.queue_unnumbered(Pe(1), What::Word { ticket: NO_TICKET, value: 0 });
+            let path = core.connection_to(Pe(1)).unwrap().next;
+            core.queue_unnumbered(Pe(1), What::Word { request_id: NO_TICKET, value: 0 });
             bed.fabric.fail_calls(crate::fake::PortCall::Send, 0, 1);
             assert!(bed.lane.send_due());
             let core = &bed.lane.core;
             let failed: Vec<RailId> = core.events.iter().filter_map(of_path).collect();
             assert_eq!(failed, if health { vec![path.rail] } else { vec![] });
-            assert_eq!(core.check_stream(Pe(1)).is_ok(), health);
+            assert_eq!(core.check_connection(Pe(1)).is_ok(), health);
         }
     }
 
