@@ -29,6 +29,9 @@ pub(crate) fn cases() -> Vec<Case> {
         .with(&[("FAKE_CUDA_ROWS", "0")]),
         Case::fake("staging_where_nothing_can_be_measured_goes_in_rows", calls_of_the_program)
             .with(&[("FAKE_CUDA_KERNELS", "0")]),
+        Case::fake("the_context_of_our_own_has_no_stacks", no_stacks),
+        Case::fake("staging_in_a_context_of_our_own_that_keeps_its_stacks", kept_stacks)
+            .with(&[("FAKE_CUDA_LIMITS", "0")]),
         Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
@@ -349,6 +352,29 @@ fn no_context_of_our_own() {
     let bytes = pattern(CHUNK, 1);
     stage.copy_in(heap, &bytes);
     assert!(stage.copy_out(heap, CHUNK) == bytes);
+}
+
+fn no_stacks() {
+    assert_eq!(least_stack(), 0);
+}
+
+/// The driver gives our context no other stacks than it has.
+fn kept_stacks() {
+    assert!(least_stack() > 0);
+}
+
+/// Bytes of a kernel's stack in that context of the device which has the fewest, once memory is staged.
+fn least_stack() -> u64 {
+    let bed = Bed::new();
+    let (contexts, before) = (bed.count(1), bed.count(10));
+    assert!(before > 0, "the program's context has stacks");
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
+    let bytes = pattern(CHUNK, 1);
+    stage.copy_in(heap, &bytes);
+    assert!(stage.copy_out(heap, CHUNK) == bytes);
+    bed.count(10)
 }
 
 fn rows_are_kernels() {

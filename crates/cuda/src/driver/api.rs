@@ -121,6 +121,7 @@ functions! {
     optional {
         cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
         cuCtxDestroy_v2(CUcontext);
+        cuCtxSetLimit(sys::CUlimit, usize);
         cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, CUstream);
         cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuMemGetHandleForAddressRange(

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUstreamCaptureMode};
 
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
@@ -66,8 +66,8 @@ impl Context {
     }
 
     /// A context of our own on a device. No call that the program makes in its contexts holds up what is done in this one, and
-    /// the reverse. It takes memory of the device and some tenths of a second (see `docs/gpu.md`). This thread has bound afterwards
-    /// what it had before.
+    /// the reverse. It takes memory of the device and some tenths of a second (see `docs/gpu.md`), less where the driver lets its
+    /// kernels have no stacks: ours need none. This thread has bound afterwards what it had before.
     ///
     /// # Errors
     /// As the driver answers, for one when the device has no memory left for it.
@@ -86,6 +86,11 @@ impl Context {
         let status = unsafe { create(&raw mut raw, 0, number) };
         let made = driver.check(CALL, status, subject);
         if made.is_ok() {
+            if let Some(set_limit) = driver.api.cuCtxSetLimit {
+                // Where it is refused there is a stack that nobody uses.
+                // SAFETY: about the context that was made, which is bound on this thread and in which nothing runs.
+                let _ = unsafe { set_limit(CUlimit::CU_LIMIT_STACK_SIZE, 0) };
+            }
             let mut popped = ptr::null_mut();
             // SAFETY: a place for the handle; making a context has bound it on this thread.
             let _ = unsafe { (driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };

@@ -53,6 +53,7 @@
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
 //! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
 //! | `FAKE_CUDA_CONTEXTS` | 1 | 0: `cuCtxCreate` finds no memory |
+//! | `FAKE_CUDA_LIMITS` | 1 | 0: `cuCtxSetLimit` is refused |
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
 //! | `FAKE_CUDA_HOST_WRITES` | 1 | words of the host that streams are to set: 0 refused, 2 taken and never set |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |

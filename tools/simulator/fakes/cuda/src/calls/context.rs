@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use crate::state::context::{BOUND, Context, Raw, bound, current, of_device, of_handle};
@@ -117,12 +118,22 @@ extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
     }))
 }
 
-/// A limit is taken, and limits nothing.
+/// A limit is taken, and limits nothing. That of stacks, 0, is kept for [`crate::calls::extras`].
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxSetLimit(limit: u32, _value: usize) -> Status {
+extern "C" fn cuCtxSetLimit(limit: u32, value: usize) -> Status {
     answer(current().and_then(|context| {
         allowed()?;
-        context.alone(|| if limit > 6 { Err(INVALID_VALUE) } else { Ok(()) })
+        if variable("FAKE_CUDA_LIMITS", 1) == 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        context.alone(|| match limit {
+            0 => {
+                context.stack.store(value as u64, Relaxed);
+                Ok(())
+            }
+            1..=6 => Ok(()),
+            _ => Err(INVALID_VALUE),
+        })
     }))
 }
 

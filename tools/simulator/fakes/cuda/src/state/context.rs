@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) error: AtomicU32,
     /// The streams, and the lock under which work is enqueued. See [`enqueue`].
     pub(crate) streams: Mutex<Streams>,
+    /// Bytes of stack that a thread of its kernels has.
+    pub(crate) stack: AtomicU64,
     /// Kernels that run now.
     pub(crate) kernels: AtomicU32,
     /// Whether a call has the context to itself. See [`Context::alone`].
@@ -155,6 +157,7 @@ impl Context {
             device,
             error: AtomicU32::new(SUCCESS),
             streams: Mutex::default(),
+            stack: AtomicU64::new(1024),
             kernels: AtomicU32::new(0),
             taken: Mutex::new(false),
             given_back: Condvar::new(),
