@@ -138,6 +138,31 @@ guests() {
 }
 smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
 
+# Each campaign for a minute or a few, so that one which no longer builds or finds its tests is noticed here.
+campaigns() {
+    part "faults, short" campaign scripts/reliability.sh 500 1
+    part "fuzzing, short" campaign scripts/fuzz.sh 2000
+    part "AddressSanitizer, short" sanitizer AddressSanitizer scripts/sanitize.sh
+    part "ThreadSanitizer, short" sanitizer ThreadSanitizer scripts/sanitize-threads.sh
+    part "soak, short" campaign scripts/soak.sh 1
+    local some
+    for some in engine abi channel ofi; do
+        part "mutants of $some, three" campaign scripts/mutants.sh "$some" 3
+    done
+}
+# Runs a campaign with few seeds. Its tests are none of this tier's: they are not counted, nor what they skip.
+campaign() {
+    env -u NVSHMEM_TEST_FULL NVSHMEM_TEST_SEEDS=2 "$@" 2>&1 |
+        sed -E '/^ +(Running|Doc-tests) /d; /^test .* \.\.\. (ok|ignored)/d; /^test result: /d; s/^SKIPPED /left out: /'
+}
+# The same of one that says by its status, 2, that the machine lacks something.
+sanitizer() {
+    local name=$1 status=0
+    campaign "$2" || status=$?
+    [[ $status -ne 2 ]] || { echo "SKIPPED $name: the machine lacks what $2 needs" && status=0; }
+    return "$status"
+}
+
 # Releases of NVSHMEM that programs are compiled against, unless the user says which.
 case $tier in
 full) NVSHMEM_TEST_VERSIONS=${NVSHMEM_TEST_VERSIONS-3.4.5 3.6.5 3.8.0} ;;
@@ -170,6 +195,7 @@ else
     beside plugin_suite programs other_tests
     if [[ $tier == full ]]; then
         part "injected bugs" scripts/injected.sh
+        campaigns
         part "minimal trees of Debian" scripts/fresh.sh
     fi
 fi
