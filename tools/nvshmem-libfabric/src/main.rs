@@ -36,9 +36,7 @@ const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(
-        &[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS, &[perf::SCENARIO]].concat(),
-    );
+    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS].concat());
     let done: Result<bool, ToolError> = match Options::parse().command {
         Command::Info(options) => info::show(&options).map(|()| true),
         Command::Doctor(options) => doctor::run(&options),

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     Selftest(SelftestOptions),
     /// Measure bandwidth, latency and message rate between two PEs of this machine
     ///
-    /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Every byte is checked.
+    /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Bytes are compared.
     Perf(PerfOptions),
     /// Measure the plugin beside raw libfabric, both in the same job
     ///
@@ -185,7 +185,7 @@ pub(crate) struct PerfOptions {
     /// Interface layout to drive the plugin through: 3a, 3b, 4, 5, 6 or 7
     #[arg(long, default_value = "7", value_parser = layout)]
     pub(crate) layout: Layout,
-    /// Milliseconds to measure each row for
+    /// Milliseconds to measure each row for, in rounds of 12 of which the median counts
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) milliseconds: u64,
     /// Largest transfer in bytes

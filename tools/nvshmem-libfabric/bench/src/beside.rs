@@ -67,7 +67,7 @@ impl Beside {
             settings: Vec::new(),
         };
         let rates = Rates::of(provider, n_jobs, rounds, round_ms.min(Self::ROUND_MS));
-        let (_, measured) = jobs(&Puts, &fabric, &rates, provider, Puts::SHAPES[0])?;
+        let (_, measured) = jobs(&Puts::BesideRaw, &fabric, &rates, provider, Puts::SHAPES[0])?;
         let compared = measured.into_iter().map(|(case, jobs)| {
             let seconds = |side| {
                 let all: Vec<f64> = jobs.iter().flat_map(|rounds| rounds.seconds(side)).collect();

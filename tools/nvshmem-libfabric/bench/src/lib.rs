@@ -10,6 +10,7 @@
 #![cfg_attr(not(feature = "channel"), allow(dead_code))]
 
 mod beside;
+mod by_size;
 mod callgrind;
 mod harness;
 #[cfg(feature = "channel")]
@@ -23,6 +24,7 @@ mod times;
 use nvshmem_sim::{BoxError, Scenario};
 
 pub use beside::{Beside, Compared};
+pub use by_size::{BySize, MeasuredBySize, Row, Test};
 use harness::launch::measure;
 use harness::report::Report;
 use harness::scenario::scenario;
@@ -67,7 +69,7 @@ pub fn run(options: &Options) -> Result<(), BoxError> {
     let mut report = Report::default();
     match &options.measured {
         Measured::Puts { fabric, rates } => {
-            measure(Puts, fabric, rates, &mut report)?;
+            measure(Puts::BesideRaw, fabric, rates, &mut report)?;
         }
         Measured::Signals { fabric, rates } => {
             measure(Signals, fabric, rates, &mut report)?;

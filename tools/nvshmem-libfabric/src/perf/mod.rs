@@ -1,7 +1,5 @@
-//! `perf`: the plugin measured between two PEs of this machine the way NVSHMEM's perftests do, in their layout, with
-//! every byte checked.
+//! `perf`: the plugin measured between two PEs of this machine by the benches' rounds, in the layout of NVSHMEM's perftests.
 
-mod measure;
 mod plot;
 mod report;
 mod table;
@@ -11,23 +9,16 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nvshmem_bench::{Beside, Compared};
-use nvshmem_sim::{BoxError, JobReport, JobSettings, PeReport, Scenario, Told};
+use nvshmem_bench::{Beside, BySize, Compared, MeasuredBySize};
+use nvshmem_sim::{BoxError, JobReport};
 use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
 use crate::info::json;
 use crate::libraries::plugins::Plugins;
 use crate::options::PerfOptions;
-use measure::Part;
 use report::Measured;
-use table::{Figure, Row, print_machine_readable, print_tables};
-
-/// The scenario of the PEs, by its name.
-pub(crate) const SCENARIO: (&str, Scenario) = ("measure", measure::scenario);
-
-/// Longest time of a whole run.
-const DEADLINE: Duration = Duration::from_secs(1800);
+use table::{Figure, print_machine_readable, print_tables, uneven};
 
 /// Jobs, and most rounds of each side in each of them, beside raw libfabric.
 const BESIDE: (u32, u32) = (2, 8);
@@ -91,7 +82,8 @@ fn measured(
     plugins: &Plugins,
     page: Option<NewFile<'_>>,
 ) -> Result<(), BoxError> {
-    let (report, rows) = job(options, plugins, Part::All, None)?;
+    let all = BySize { most: options.max, of_rails: false };
+    let MeasuredBySize { report, rows, compared } = job(options, plugins, all, None)?;
     if options.json {
         println!("{}", json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?);
     } else {
@@ -106,16 +98,16 @@ fn measured(
         }
         print_tables(&rows);
         print_machine_readable(&rows);
-        let verified = |pe: &PeReport| pe.value("verified")?.parse::<u64>().ok();
-        let checked: u64 = report.pes.iter().filter_map(verified).sum();
-        println!("\nEvery byte arrived as it was sent: {checked} bytes compared, 0 wrong.");
+        println!("\nEvery byte arrived as it was sent: {compared} bytes compared, 0 wrong.");
+        uneven(&rows).iter().for_each(|uneven| println!("{uneven}."));
     }
     let Some(page) = page else { return Ok(()) };
     let opened = said(&report).into_iter().find(|line| line.contains(", provider "));
     let opened = opened.ok_or("the log of PE 0 does not say what was opened")?;
     let mut by_rails = Vec::new();
+    let of_rails = BySize { of_rails: true, ..all };
     for rails in fewer(rails_of(&opened)) {
-        by_rails.push((rails, job(options, plugins, Part::OfRails, Some(rails))?.1));
+        by_rails.push((rails, job(options, plugins, of_rails, Some(rails))?.rows));
     }
     let beside = beside(&opened, plugins, options.milliseconds)?;
     let text = Measured { opened, rows, by_rails, beside }.page()?;
@@ -131,39 +123,24 @@ fn measured(
 fn job(
     options: &PerfOptions,
     plugins: &Plugins,
-    part: Part,
+    what: BySize,
     rails: Option<u32>,
-) -> Result<(JobReport, Vec<Row>), BoxError> {
-    let chunk = options.max.next_power_of_two().max(4096);
-    let mut job = JobSettings::new(SCENARIO.0, 2, options.layout, &plugins.directory)
-        .env("NVSHMEM_DEBUG", "INFO")
-        .param("milliseconds", options.milliseconds)
-        .param("max", options.max)
-        .param("by_rails", part == Part::OfRails)
-        .heap(4 * chunk, chunk)
-        .deadline(DEADLINE)
-        .inherits_settings();
+) -> Result<MeasuredBySize, BoxError> {
     let settings = [
+        ("NVSHMEM_DEBUG", Some(String::from("INFO"))),
         ("NVSHMEM_LIBFABRIC_PROVIDER", options.provider.clone()),
         ("NVSHMEM_LIBFABRIC_DEVICES", options.devices.clone()),
         ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails.map(|rails| rails.to_string())),
     ];
-    for (name, value) in settings {
-        if let Some(value) = value {
-            job = job.env(name, value);
-        }
-    }
-    let mut progress = Progress::new(measure::rows(options.max, part));
-    let report = job.run_with(&mut |_, _, told| {
-        if let Told::Value("row", _) = told {
-            progress.step();
-        }
+    let settings: Vec<_> =
+        settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    let time = Duration::from_millis(options.milliseconds);
+    let mut progress = Progress::new(what.len());
+    let measured = what.run(options.layout, &plugins.directory, time, &settings, &mut || {
+        progress.step();
     });
     progress.end();
-    let report = report?.check()?;
-    let rows = report.pes[0].values.iter().filter(|(name, _)| name == "row");
-    let rows = rows.map(|(_, text)| text.parse()).collect::<Result<_, _>>()?;
-    Ok((report, rows))
+    measured
 }
 
 /// The rails in the line of the log about them.

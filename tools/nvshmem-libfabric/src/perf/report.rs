@@ -4,11 +4,11 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 
-use nvshmem_bench::Compared;
+use nvshmem_bench::{Compared, Row, Test};
 use serde_json::json;
 
 use super::plot::{Across, Curve, Plot, bytes, number};
-use super::table::{Figure, Row, Test};
+use super::table::Figure;
 
 /// All that was measured.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl Measured {
         );
         let _ = writeln!(
             page,
-            "<p>Version {}; two PEs on one host, memory of the host. The figures are what the software costs, and not a network. Every byte was \
-             checked.</p>\n<p><code>{}</code></p>\n<p>{}</p>",
+            "<p>Version {}; two PEs on one host, memory of the host. The figures are what the software costs, and not a network. Each is the \
+             median of its rounds.</p>\n<p><code>{}</code></p>\n<p>{}</p>",
             env!("CARGO_PKG_VERSION"),
             escaped(&self.opened),
             escaped(&machine())
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     fn measured(beside: Result<Vec<Compared>, String>) -> Measured {
-        let row = |test, size| Row { test, size, value: size as f64 / 7.0 };
+        let row = |test, size| Row { test, size, value: size as f64 / 7.0, spread: (0.0, 1.0) };
         let rows: Vec<Row> = Test::ALL
             .into_iter()
             .flat_map(|test| [8, 64, 4096].map(|size| row(test, size)))

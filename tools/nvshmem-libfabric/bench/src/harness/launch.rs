@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::Duration;
 
-use nvshmem_sim::{BoxError, JobReport, JobSettings, PrivateDir};
+use nvshmem_sim::{BoxError, JobReport, JobSettings, PrivateDir, Told};
 
 use super::fabric::{Fabric, Provider};
 use super::report::Report;
 use crate::harness::pace::Effort;
 use crate::harness::pace::Rates;
+use crate::harness::scenario::ROUND_US;
 use crate::harness::suite::Suite;
 use crate::pe::control::CONTROL_BYTES;
 use crate::times::case::{Case, Shape};
@@ -21,11 +22,12 @@ pub(crate) const ALLOWANCE: Duration = Duration::from_secs(180);
 /// what sockets do.
 const PER_ROUND: Duration = Duration::from_secs(1);
 
-/// Runs a job to its end, which must be a good one.
+/// Runs a job to its end, which must be a good one, and calls `on_told` with what PE 0 tells.
 pub(crate) fn run(
     job: JobSettings,
     dir: &PrivateDir,
     allowed: Duration,
+    on_told: &mut dyn FnMut(Told<'_>),
 ) -> Result<JobReport, BoxError> {
     let control = dir.path().join("control");
     fs::write(&control, vec![0; CONTROL_BYTES])?;
@@ -34,9 +36,20 @@ pub(crate) fn run(
         .deadline(allowed)
         .step_deadline(allowed)
         .inherits_settings()
-        .run()?
+        .run_with(&mut |pe, _, told| {
+            if pe == 0 {
+                on_told(told);
+            }
+        })?
         .check()?;
     Ok(report)
+}
+
+/// The rounds that PE 0 has measured of a case.
+pub(crate) fn decoded(report: &JobReport, case: &impl Case) -> Result<Rounds, BoxError> {
+    let rounds = report.pes[0].value(&case.to_string());
+    let rounds = rounds.ok_or_else(|| format!("no figures for {case}"))?;
+    Rounds::decode(rounds).map_err(|e| format!("{case}: {e}").into())
 }
 
 /// What one case has measured on one provider, job by job.
@@ -91,16 +104,13 @@ pub(crate) fn jobs<S: Suite>(
         let job = fabric
             .job(S::NAME, provider, shape)?
             .param("rounds", rounds)
-            .param("round_ms", rates.round().as_millis());
+            .param(ROUND_US, rates.round().as_micros());
         let allowed = ALLOWANCE + (PER_ROUND + rates.round()) * rounds * sides as u32;
-        let report = run(suite.job(job), &PrivateDir::new("nvshmem-bench")?, allowed)?;
-        let first = &report.pes[0];
+        let report = run(suite.job(job), &PrivateDir::new("nvshmem-bench")?, allowed, &mut |_| {})?;
         for (case, jobs) in &mut measured {
-            let rounds = first.value(&case.to_string());
-            let rounds = rounds.ok_or_else(|| format!("no figures for {case}"))?;
-            jobs.push(Rounds::decode(rounds).map_err(|e| format!("{case}: {e}"))?);
+            jobs.push(decoded(&report, case)?);
         }
-        opened = first.value("opened").unwrap_or_default().to_owned();
+        opened = report.pes[0].value("opened").unwrap_or_default().to_owned();
     }
     Ok((opened, measured))
 }

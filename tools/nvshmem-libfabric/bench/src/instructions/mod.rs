@@ -265,7 +265,7 @@ fn job(
         job.prefix_of_pe.insert(pe, callgrind.prefix());
         processes.push((callgrind, counted));
     }
-    run(job, &dir, ALLOWANCE)?;
+    run(job, &dir, ALLOWANCE, &mut |_| {})?;
     let mut costs = Vec::new();
     for (callgrind, counted) in processes {
         costs.extend(figures(report, &callgrind, counted)?);

@@ -88,7 +88,7 @@ pub(super) fn counted(suffix: &str, broken_down: bool) -> Vec<Counted> {
 
 /// One PE.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    part(job, State::open, sections).map(drop)
+    part(job, State::open, sections)
 }
 
 fn sections(source: &mut Source<'_>) -> Result<(), String> {

@@ -69,7 +69,7 @@ pub(super) fn counted(suffix: &str, long: bool) -> Vec<Vec<Counted>> {
 /// One PE.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let bytes = job.param_or(BYTES, 8)?;
-    part(job, State::open, move |source| sections(source, bytes)).map(drop)
+    part(job, State::open, move |source| sections(source, bytes))
 }
 
 fn sections(source: &mut Source<'_>, bytes: u64) -> Result<(), String> {

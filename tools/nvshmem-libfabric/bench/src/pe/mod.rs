@@ -15,6 +15,7 @@ pub(crate) mod source;
 pub(crate) mod window;
 
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use nvshmem_sim::{BoxError, Host, Job};
@@ -32,33 +33,41 @@ pub(crate) struct Opened<S> {
     pub(crate) description: String,
 }
 
-/// One PE: PE 0 acts and ends the others, which serve until then. Returns what PE 0 has found.
-pub(crate) fn part<S: Send + 'static, R: Send + 'static>(
+/// One PE: PE 0 acts and ends the others, which serve until then.
+pub(crate) fn part<S: Send + 'static>(
     job: &Job,
     open: impl FnOnce(&Host<'_>) -> Result<Opened<S>, BoxError>,
-    act: impl FnOnce(&mut Source<'_, S>) -> Result<R, String> + Send + 'static,
-) -> Result<Option<R>, BoxError> {
+    act: impl FnOnce(&mut Source<'_, S>) -> Result<(), String> + Send + 'static,
+) -> Result<(), BoxError> {
     let (me, n_pes) = (job.pe() as usize, job.n_pes() as usize);
     let control = Control::open(&job.param::<PathBuf>("control")?, job.pe(), job.n_pes())?;
     let pause = Duration::from_millis(job.param("pause_ms")?);
+    let binds = job.param_or("binds", true)?;
     let host = job.init()?;
     let Opened { raw, state, description } = open(&host)?;
     job.report("opened", description)?;
     // All have posted their receive buffers before the first message.
     host.barrier()?;
-    let found = host.proxy().run(move |ops| -> Result<Option<R>, String> {
-        cores::bind(me, n_pes).map_err(|e| e.to_string())?;
+    let (told, heard) = mpsc::channel();
+    let running = host.proxy().start_run(move |ops| -> Result<(), String> {
+        if binds {
+            cores::bind(me, n_pes).map_err(|e| e.to_string())?;
+        }
         let party = Party::new(ops, raw);
         if me > 0 {
-            return peer::serve(party, control).map(|()| None);
+            return peer::serve(party, control);
         }
-        let mut source = Source::new(party, control, state, pause);
-        let found = act(&mut source)?;
-        source.control.ask(Command::Stop)?;
-        Ok(Some(found))
-    })??;
+        let mut source = Source::new(party, control, state, pause, told);
+        act(&mut source)?;
+        source.control.ask(Command::Stop)
+    })?;
+    // Until the part is over, however it ends, and nobody has the other end of it.
+    for (name, value) in heard {
+        job.report(&name, value)?;
+    }
+    running.wait()??;
     host.finalize()?;
-    Ok(found)
+    Ok(())
 }
 
 /// Opens the raw side on the job's heap, connected: PE 0 with all others, they with PE 0. A window

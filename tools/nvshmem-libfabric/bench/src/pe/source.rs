@@ -1,5 +1,6 @@
 //! PE 0's part: issues what is measured, times it, and has the peers check what has arrived.
 
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use super::control::{Command, Control};
@@ -20,11 +21,24 @@ pub(crate) struct Source<'a, S> {
     pub(crate) laps: Laps,
     /// What its fabric may take to execute what was posted, where that is done by nobody's poll.
     pause: Duration,
+    told: Sender<(String, String)>,
 }
 
 impl<'a, S> Source<'a, S> {
-    pub(crate) fn new(party: Party<'a>, control: Control, state: S, pause: Duration) -> Self {
-        Self { party, control, state, number: 0, laps: Laps::default(), pause }
+    pub(crate) fn new(
+        party: Party<'a>,
+        control: Control,
+        state: S,
+        pause: Duration,
+        told: Sender<(String, String)>,
+    ) -> Self {
+        Self { party, control, state, number: 0, laps: Laps::default(), pause, told }
+    }
+
+    /// Tells the launcher a value, by way of another thread.
+    pub(crate) fn tell(&self, name: String, value: String) {
+        // That thread listens until the end of this part.
+        let _ = self.told.send((name, value));
     }
 
     /// Gives the fabric time, so that polls find all there is.

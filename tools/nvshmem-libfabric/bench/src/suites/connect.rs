@@ -52,7 +52,7 @@ pub(crate) fn measure(
             for _ in 0..*jobs {
                 let shape = Shape { peers: n_pes.saturating_sub(1), rails: 1 };
                 let job = fabric.job(NAME, provider, shape)?.heap(HEAP, HEAP);
-                let ended = run(job, &PrivateDir::new("nvshmem-bench")?, ALLOWANCE)?;
+                let ended = run(job, &PrivateDir::new("nvshmem-bench")?, ALLOWANCE, &mut |_| {})?;
                 let slowest = |name: &str| {
                     let of_pes = ended.pes.iter().map(|pe| pe.value(name)?.parse::<f64>().ok());
                     let of_pes: Option<Vec<f64>> = of_pes.collect();

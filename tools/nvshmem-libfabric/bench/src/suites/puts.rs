@@ -1,4 +1,4 @@
-//! Puts and gets: the plugin beside raw libfabric.
+//! Puts and gets: the plugin beside raw libfabric, or by itself at every size.
 //!
 //! Both sides run on the same memory, in the same loop: post a window, with a poll after every 32 posts
 //! as NVSHMEM's proxy does, then wait for all of it.
@@ -7,6 +7,7 @@ use std::fmt;
 
 use nvshmem_sim::{BoxError, Host, Job, JobSettings, Piece};
 
+use crate::by_size::BySize;
 use crate::harness::pace::Effort;
 use crate::harness::suite::Suite;
 use crate::pe::party::RawSide;
@@ -18,7 +19,13 @@ use crate::times::case::{Case, Figure, Shape, Side, Size, Unit};
 use crate::times::rounds::{Rounds, Schedule, Took};
 
 /// The suite.
-pub(crate) struct Puts;
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Puts {
+    /// The plugin beside raw libfabric.
+    BesideRaw,
+    /// The plugin alone.
+    Alone(BySize),
+}
 
 /// One row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +34,9 @@ pub(crate) struct Transfers {
     /// Bytes of one operation.
     pub(crate) bytes: u64,
     /// Operations posted before the loop waits for all of them.
-    window: u64,
+    pub(crate) window: u64,
+    /// Who moves them.
+    pub(crate) sides: &'static [Side],
 }
 
 /// Sizes and windows. Small operations are posted in windows as a benchmark's user would; large
@@ -38,14 +47,19 @@ const SIZES: [(u64, u64); 6] =
 /// Up to this size it is the rate of messages that counts.
 const RATE_BYTES: u64 = 64;
 
-/// Bytes of the largest window: of each of the two areas.
-const AREA_BYTES: u64 = 64 << 20;
-
-/// Largest window of all cases.
+/// Largest window of those beside raw libfabric.
 const SLOTS: usize = 64;
 
 /// The sides, in the order in which they are reported.
-const SIDES: [Side; 2] = [Side::Raw, Side::Plugin];
+const BOTH: &[Side] = &[Side::Raw, Side::Plugin];
+
+impl Puts {
+    /// Bytes of the largest window: of each of the two areas.
+    fn area(self) -> u64 {
+        let cases = self.cases(Self::SHAPES[0]);
+        cases.iter().map(|case| case.bytes * case.window).max().unwrap_or(0)
+    }
+}
 
 impl Suite for Puts {
     const NAME: &'static str = "bench-puts";
@@ -56,20 +70,33 @@ impl Suite for Puts {
 
     fn job(&self, job: JobSettings) -> JobSettings {
         // One chunk, so that no operation is cut.
-        job.heap(2 * AREA_BYTES, 2 * AREA_BYTES)
+        let heap = 2 * self.area().next_power_of_two().max(4096);
+        let job = job.heap(heap, heap);
+        match self {
+            Puts::BesideRaw => job,
+            Puts::Alone(by_size) => by_size.tell(job),
+        }
     }
 
-    fn of_job(_job: &Job) -> Result<Self, BoxError> {
-        Ok(Self)
+    fn of_job(job: &Job) -> Result<Self, BoxError> {
+        Ok(BySize::told(job)?.map_or(Puts::BesideRaw, Puts::Alone))
     }
 
     fn cases(&self, _shape: Shape) -> Vec<Transfers> {
-        let of = |direction| SIZES.map(|(bytes, window)| Transfers { direction, bytes, window });
-        [of(Direction::Put), of(Direction::Get)].concat()
+        let of = |direction| {
+            SIZES.map(|(bytes, window)| Transfers { direction, bytes, window, sides: BOTH })
+        };
+        match self {
+            Puts::BesideRaw => [of(Direction::Put), of(Direction::Get)].concat(),
+            Puts::Alone(by_size) => by_size.cases(),
+        }
     }
 
     fn open(&self, job: &Job, host: &Host<'_>) -> Result<Opened<Areas>, BoxError> {
-        let state = Areas::alloc(host, AREA_BYTES)?;
+        let state = Areas::alloc(host, self.area())?;
+        if let Puts::Alone(_) = self {
+            return Ok(Opened { description: String::new(), raw: RawSide::Nothing, state });
+        }
         // SAFETY: it lives in the PE's part, which ends before `finalize`.
         let raw = unsafe { open_raw(job, host, Promise::Delivered, SLOTS)? };
         Ok(Opened { description: raw.describe(), raw: RawSide::Transfers(raw), state })
@@ -86,10 +113,10 @@ impl Suite for Puts {
             let (window, plan) = (&window, &plan);
             move |source: &mut Source<'_, Areas>| issue(source, side, window, plan)
         };
-        for side in SIDES {
+        for &side in case.sides {
             source.prove(side, &window, issue(side)).map_err(|e| format!("{side}: {e}"))?;
         }
-        schedule.run(&SIDES, case.window, |side, windows| {
+        schedule.run(case.sides, case.window, |side, windows| {
             let took = source.timed(side, &window, windows, issue(side));
             took.map(Took::from).map_err(|e| format!("{side}: {e}"))
         })
@@ -111,7 +138,7 @@ fn issue(
 
 impl Case for Transfers {
     fn sides(&self) -> Vec<Side> {
-        SIDES.into()
+        self.sides.into()
     }
 
     fn unit(&self) -> Unit {
@@ -119,6 +146,9 @@ impl Case for Transfers {
     }
 
     fn figures(&self, provider: &str) -> Vec<Figure> {
+        if !self.sides.contains(&Side::Raw) {
+            return Vec::new();
+        }
         let rate = if self.bytes <= RATE_BYTES { "_rate" } else { "" };
         let name = format!("{self}{rate}_over_raw_{provider}");
         vec![Figure::rate_over(name, Side::Plugin, Side::Raw)]
@@ -127,7 +157,9 @@ impl Case for Transfers {
 
 impl fmt::Display for Transfers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{}", self.direction, Size(self.bytes))
+        write!(f, "{}_{}", self.direction, Size(self.bytes))?;
+        // A size may have several windows there.
+        if self.sides.contains(&Side::Raw) { Ok(()) } else { write!(f, "_by_{}", self.window) }
     }
 }
 
@@ -138,7 +170,7 @@ mod tests {
 
     #[test]
     fn figures_are_named_by_direction_size_and_provider() {
-        let names = names_of(&Puts);
+        let names = names_of(&Puts::BesideRaw);
         assert_eq!(names.len(), 12);
         for name in ["put_8B_rate_over_raw_tcp", "put_64KiB_over_raw_tcp", "get_16MiB_over_raw_tcp"]
         {
@@ -148,8 +180,7 @@ mod tests {
 
     #[test]
     fn every_window_fits() {
-        let cases = Puts.cases(Puts::SHAPES[0]);
-        assert_eq!(cases.iter().map(|case| case.bytes * case.window).max(), Some(AREA_BYTES));
+        let cases = Puts::BesideRaw.cases(Puts::SHAPES[0]);
         assert_eq!(cases.iter().map(|case| case.window as usize).max(), Some(SLOTS));
     }
 }
