@@ -228,7 +228,7 @@ pub(crate) enum TraceCommand {
     Show(TraceShowOptions),
     /// Look for data that is read before anything has ordered it
     ///
-    /// Also replays the calls on a fake network with delays and reordering. Exit status 1 when something is found.
+    /// Exit status 1 when something is found.
     Check(TraceCheckOptions),
 }
 
@@ -237,13 +237,6 @@ pub(crate) struct TraceCheckOptions {
     /// The recordings, one for each PE
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How often the calls are replayed, each time with another seed; 0 does not replay them [default: 16, fewer of a job of
-    /// which each takes seconds]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
-    pub(crate) seeds: Option<u64>,
-    /// Most calls of each thread that are replayed, the newest
-    #[arg(long, default_value_t = 2000, value_parser = most_calls)]
-    pub(crate) calls: usize,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -314,13 +307,6 @@ pub(crate) struct RunOptions {
 fn with_number(text: &str) -> Result<String, String> {
     let more = String::from("there is no %p in it, and each PE needs a file of its own");
     if text.contains("%p") { Ok(text.to_owned()) } else { Err(more) }
-}
-
-/// Calls of a thread in a replay.
-fn most_calls(text: &str) -> Result<usize, String> {
-    let calls: usize = text.parse().map_err(|_| String::from("not a number"))?;
-    let range = 1..=1_000_000;
-    if range.contains(&calls) { Ok(calls) } else { Err(String::from("from 1 to 1000000")) }
 }
 
 /// Seconds between looks.

@@ -3,10 +3,7 @@
 
 mod check;
 mod job;
-mod network;
 mod order;
-mod plan;
-mod replay;
 mod timeline;
 
 use std::fs::{self, File};

@@ -53,18 +53,6 @@ impl Faults {
         self.gpu.driver.check(name, unsafe { f(self.gpu.ordinal, result) })
     }
 
-    /// Bytes of page-locked memory that are given out from now on, with what is in use already.
-    ///
-    /// # Errors
-    /// The driver is a real one.
-    pub fn limit_pinned(&self, bytes: u64) -> Result<()> {
-        type Function = unsafe extern "C" fn(c_int, u64, u64) -> u32;
-        let name = "fake_cuda_limits";
-        let f: Function = self.look_up(name)?;
-        // SAFETY: numbers only.
-        self.gpu.driver.check(name, unsafe { f(self.gpu.ordinal, bytes, u64::MAX) })
-    }
-
     /// Bytes of page-locked memory in use in this process, those of the simulator among them.
     ///
     /// # Errors

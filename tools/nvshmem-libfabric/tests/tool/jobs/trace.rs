@@ -254,14 +254,12 @@ fn in_order() -> Result<(), Failed> {
         let scratch = Scratch::new();
         let files = recorded(&scratch, layout, settings)?;
         let before = tree(&scratch.0);
-        let output = trace("check", &files).args(["--json", "--seeds", "4"]).output()?;
+        let output = trace("check", &files).arg("--json").output()?;
         let report: Value = serde_json::from_slice(&output.stdout)?;
         expect(output.status.success() && report["findings"] == Value::Array(Vec::new()), || {
             format!("{layout:?}, {settings:?}: {report:#}")
         })?;
-        expect(report["replayed"].as_u64() > Some(20) && report["seeds"] == 4, || {
-            format!("{report:#}")
-        })?;
+        expect(report["calls"].as_u64() > Some(20), || format!("{report:#}"))?;
         expect(tree(&scratch.0) == before, || String::from("something was written"))?;
     }
     Ok(())
@@ -369,9 +367,6 @@ fn bad_input() -> Result<(), Failed> {
         bad(&mut trace(what, &[]), 2)?;
     }
     bad(&mut tool(&["trace"]), 2)?;
-    for wrong in [["--seeds", "-1"], ["--seeds", "x"], ["--calls", "0"]] {
-        bad(trace("check", &files).args(wrong), 2)?;
-    }
     bad(trace("show", &files).args(["--out", "/nonexistent/x.json"]), 2)?;
     expect(tree(&scratch.0) == before, || String::from("something was written"))
 }
