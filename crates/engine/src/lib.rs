@@ -9,8 +9,9 @@
 //! 1. [`ids`], [`atomic`]: names, and operations on words.
 //! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`], [`request`].
 //! 3. [`rails`]: which paths there are, and which is next. [`state`]: what a lane knows. Neither posts.
-//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments.
-//! 5. `messages`, [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
+//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments, and sends messages. Its
+//!    state is private to its three parts.
+//! 5. [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
 //!    state, on the core. What one of them has to see to, the core raises as an event.
 //! 6. [`lane`]: holds the mechanisms, and drives them in each progress iteration.
 //!
@@ -50,7 +51,6 @@ pub mod error;
 mod fake;
 pub mod ids;
 pub mod lane;
-mod messages;
 pub mod patience;
 pub mod port;
 pub mod posting;
@@ -65,5 +65,5 @@ pub mod striping;
 mod sync;
 pub mod wire;
 
-pub use posting::watchdog::Watchdog;
+pub use posting::failures::watchdog::Watchdog;
 pub use state::operation::OpId;

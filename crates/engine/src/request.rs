@@ -3,8 +3,25 @@
 use crate::atomic::Atomic;
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
-use crate::port::Direction;
+use crate::port::{Direction, Local};
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+
+/// A put or a get of the common kind, in what the fast path needs of it.
+#[derive(Clone, Copy, Debug)]
+pub struct FastTransfer<'a> {
+    /// As in `Request`.
+    pub direction: Direction,
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle, as in `Request`.
+    pub handle: &'a HandleBytes,
+    /// The remote address, as in `Request`.
+    pub addr: u64,
+    /// The local side, without a descriptor.
+    pub local: Local,
+    /// Bytes to move.
+    pub len: usize,
+}
 
 /// A put or a get.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@
 use crate::error::EngineError;
 use crate::ids::WrId;
 use crate::port::{Direction, Port};
-use crate::posting::dispatch::Behind;
+use crate::posting::transmit::dispatch::Behind;
 use crate::posting::{Core, Tried};
 pub use crate::rails::paths::{AtomicPath, TARGET_RAIL};
 use crate::request::{AtomicRequest, ResultPlace};
@@ -42,24 +42,24 @@ pub(crate) fn submit<P: Port>(
 ) -> Result<Tried, EngineError> {
     core.connection_to(request.pe)?;
     let (remote, offset) = request.word()?;
-    let Some(atomics) = core.atomics.as_deref() else { return Ok(Tried::NoRoom) };
+    let Some(atomics) = core.transmit.fabric_atomics() else { return Ok(Tried::NoRoom) };
     let Some(path) = atomics.path(request.pe) else { return Ok(Tried::NoRoom) };
     if !core.is_within_atomic_quota(request.pe, path.rail) {
         return Ok(Tried::NoRoom);
     }
     let key = remote.key(TARGET_RAIL).map_err(|fault| request.refused(fault))?;
-    let Some(wr_id) = core.segments.take() else { return Ok(Tried::NoRoom) };
+    let Some(wr_id) = core.transmit.take() else { return Ok(Tried::NoRoom) };
     let result = request.result.filter(|_| request.atomic.op.fetches());
-    let taken = core.atomics.as_deref_mut().and_then(|atomics| {
+    let taken = core.transmit.fabric_atomics_mut().and_then(|atomics| {
         atomics.take(request.atomic, (remote.remote_address(offset), key), result)
     });
     let Some(slot) = taken else {
-        core.segments.give_unused(wr_id);
+        core.transmit.give_unused(wr_id);
         return Ok(Tried::NoRoom);
     };
-    let segment = &mut core.segments[wr_id.0];
+    let segment = core.transmit.segment_mut(wr_id);
     segment.pe = request.pe;
-    segment.born = core.watchdog.stamp();
+    segment.born = core.failures.stamp();
     segment.direction = Direction::Write;
     segment.set_atomic_slot(slot);
     segment.class = WriteClass::Word;
@@ -67,7 +67,7 @@ pub(crate) fn submit<P: Port>(
     segment.transfer.direction = Direction::Write;
     segment.transfer.len = request.atomic.width.bytes();
     core.set_out_behind(wr_id, what);
-    core.check_connection(request.pe)?;
+    core.peers.check(request.pe)?;
     Ok(Tried::Submitted)
 }
 
@@ -76,15 +76,15 @@ pub(crate) fn submit<P: Port>(
 /// on by itself.
 #[cold]
 pub(crate) fn completed<P: Port>(core: &mut Core<P>, wr_id: WrId) -> Option<Outcome> {
-    let segment = core.segments.away(wr_id)?;
+    let segment = core.transmit.away(wr_id)?;
     if segment.stage != Stage::AtomicPosted {
         return None;
     }
     let (rail, slot) = (segment.rail, segment.atomic_slot());
-    let fetched = core.port.fetched(wr_id);
-    Some(match core.atomics.as_deref_mut()?.completed(slot, fetched) {
+    let fetched = core.transmit.port_mut().fetched(wr_id);
+    Some(match core.transmit.fabric_atomics_mut()?.completed(slot, fetched) {
         Next::Again => {
-            core.queue(wr_id, rail);
+            core.transmit.queue(wr_id, rail);
             Outcome::GoesOn
         }
         Next::Ended { before, width, result } => {

@@ -15,31 +15,31 @@ use crate::state::segment::Kind;
 impl<P: Port> Lane<P> {
     /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
     pub fn begin_batch(&mut self) -> Option<Batch> {
-        self.core.segments.batches.start()
+        self.core.transmit.batches_mut().start()
     }
 
     /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
     /// fast paths, which are counting. Gives the batch that was entered before.
     pub fn enter_batch(&mut self, batch: Batch) -> Batch {
-        self.core.segments.batches.enter(batch)
+        self.core.transmit.batches_mut().enter(batch)
     }
 
     /// Whether everything submitted to the batch so far is delivered, unless [`Lane::failure`] says
     /// otherwise. A few instructions. What was sent in messages is asked about with [`Lane::want_ack`].
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
-        self.core.segments.batches.is_done(batch)
+        self.core.transmit.batches().is_done(batch)
     }
 
     /// Ends a batch in which nothing is under way, and which is not entered.
     pub fn end_batch(&mut self, batch: Batch) {
-        self.core.segments.batches.finish(batch);
+        self.core.transmit.batches_mut().finish(batch);
     }
 
     /// The first failure of the lane: data has been lost.
     #[inline]
     pub fn failure(&self) -> Option<&EngineError> {
-        self.core.failure.as_deref()
+        self.core.failures.first()
     }
 
     /// Whether an operation can probably be submitted without waiting. While there is no room, iterations of
@@ -62,20 +62,16 @@ impl<P: Port> Lane<P> {
         // What was not submitted yet, or waits for a bounce buffer, has no segment.
         let handed_over = inbox.as_deref().into_iter().flat_map(Inbox::memory);
         let without = pending_queue.memory().chain(handed_over).chain(staging.waiting_memory());
-        let segments = core.segments.all_in_use().filter_map(|(wr_id, segment)| {
+        let segments = core.transmit.all_in_use().filter_map(|(wr_id, segment)| {
             let memory = match segment.kind {
                 Kind::Staged | Kind::PeerRequest => staging.memory_of(wr_id),
                 Kind::Pooled => Some(pool.memory_of(segment)),
-                Kind::Message => segment.message().and_then(|slot| core.messages.memory_of(slot)),
-                Kind::FabricAtomic => {
-                    core.atomics.as_deref().and_then(|all| all.memory_of(segment.atomic_slot()))
-                }
-                _ => segment.memory(),
+                _ => core.memory_of(segment),
             };
             Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })
         });
         let touches = |touched: &Touched| {
-            overlap(touched.memory, (addr, len)) && core.check_connection(touched.pe).is_ok()
+            overlap(touched.memory, (addr, len)) && core.peers.check(touched.pe).is_ok()
         };
         match without.chain(segments).find(touches) {
             Some(Touched { what, pe, .. }) => Err(EngineError::InUse { addr, len, what, pe }),
@@ -86,7 +82,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
-        self.core.connections.for_each(|connection| {
+        self.core.peers.for_each(|connection| {
             if !connection.has_pending() {
                 connection.fence();
             }
@@ -97,6 +93,6 @@ impl<P: Port> Lane<P> {
     /// Whether a PE is one of the job.
     #[inline]
     pub fn has_pe(&self, pe: Pe) -> bool {
-        pe.0 < self.core.connections.n_pes()
+        pe.0 < self.core.peers.n_pes()
     }
 }

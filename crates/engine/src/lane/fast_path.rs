@@ -7,31 +7,15 @@
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, WrId};
+use crate::ids::{Pe, WrId};
 use crate::lane::Lane;
-use crate::port::{Direction, Local, Port, Transfer};
+use crate::port::{Local, Port};
+use crate::posting::Core;
+use crate::posting::peers::fast::Data;
+pub use crate::request::FastTransfer;
 use crate::state::batch::Batch;
-use crate::state::messages::table::MessageTable;
-use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::{HandleBytes, HandleView};
-use crate::wire::message::{MAX_EAGER, Spot};
-
-/// A put or a get of the common kind, in what the fast path needs of it.
-#[derive(Clone, Copy, Debug)]
-pub struct FastTransfer<'a> {
-    /// As in `Request`.
-    pub direction: Direction,
-    /// The peer.
-    pub pe: Pe,
-    /// The peer's handle, as in `Request`.
-    pub handle: &'a HandleBytes,
-    /// The remote address, as in `Request`.
-    pub addr: u64,
-    /// The local side, without a descriptor.
-    pub local: Local,
-    /// Bytes to move.
-    pub len: usize,
-}
+use crate::wire::message::MAX_EAGER;
 
 /// What [`Lane::try_start`] leaves.
 #[derive(Debug)]
@@ -70,14 +54,6 @@ pub struct FastPutSignal<'a> {
     pub atomic: Atomic,
 }
 
-/// Bytes that go with a signal.
-#[derive(Clone, Copy)]
-struct Data {
-    from: usize,
-    len: usize,
-    to: Spot,
-}
-
 impl<P: Port> Lane<P> {
     /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
     /// pending fence, over a rail with room, from or into memory that is registered and that the fabric reaches;
@@ -92,42 +68,14 @@ impl<P: Port> Lane<P> {
         common: FastTransfer<'a>,
         batch: Batch,
     ) -> Result<(), NotStarted<'a>> {
-        let FastTransfer { direction, pe, handle, addr, local, len } = common;
-        let whole = Err(NotStarted::Untried(common));
-        let Some(connection) = self.core.connections.find_mut(pe) else { return whole };
-        let path = connection.next;
-        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
-        let Some(remote) = HandleView::sound(pe, handle) else { return whole };
-        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
-            return whole;
+        let Core { transmit, peers, .. } = &mut self.core;
+        let Some(connection) = peers.find_mut(common.pe) else {
+            return Err(NotStarted::Untried(common));
         };
-        if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
-            return whole;
-        }
-        let local = match local {
-            Local::Inline(_) => local,
-            Local::Memory { addr: at, .. } => {
-                let known = self.core.regions.recent_desc(at, len, path.rail);
-                let Some(desc) = known else { return whole };
-                Local::Memory { addr: at, desc }
-            }
-        };
-        let Some((wr_id, segment)) = self.core.segments.take_slot() else { return whole };
-        // All is in its place before the fabric is asked. So if it declines, the segment is one that
-        // waits, and what it takes to say so need not be kept through the call.
-        let transfer = Transfer { direction, local, len, remote, key };
-        segment.make_plain(pe, direction, connection.put_class(), batch);
-        segment.rail = path.rail;
-        segment.transfer = transfer;
-        connection.begin(direction);
-        connection.rotate(&self.core.paths);
-        rail.taken(len);
-        let context = segment.context;
-        self.core.segments.batches.begin(batch);
-        if self.core.port.try_post(rail.fast, path.rail, path.to, wr_id, context, &transfer) {
-            Ok(())
-        } else {
-            Err(NotStarted::Declined(Declined(wr_id)))
+        match transmit.try_post(connection, &common, batch) {
+            Ok(()) => Ok(()),
+            Err(None) => Err(NotStarted::Untried(common)),
+            Err(Some(wr_id)) => Err(NotStarted::Declined(Declined(wr_id))),
         }
     }
 
@@ -144,9 +92,7 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> Result<(), NotStarted<'a>> {
         if let Local::Memory { addr, .. } = common.local {
-            let regions = &mut self.core.regions;
-            let missed = regions.recent_desc(addr, common.len, RailId(0)).is_none();
-            if missed && regions.find(addr, common.len, self.core.needs_desc).0 {
+            if self.core.transmit.finds_registered(addr, common.len) {
                 return self.try_start(common, batch);
             }
         }
@@ -160,15 +106,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::start`].
     pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
         let Declined(wr_id) = declined;
-        // It was counted as taken.
-        let segment = &mut self.core.segments[wr_id.0];
-        let Segment { pe, rail, transfer, .. } = *segment;
-        segment.stage = Stage::Ready;
-        segment.born = self.core.watchdog.stamp();
-        segment.no_message();
-        self.core.rails[rail.index()].not_taken(transfer.len);
-        self.core.dispatch(wr_id, rail);
-        self.core.check_connection(pe)
+        self.core.dispatch_declined(wr_id)
     }
 
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
@@ -186,13 +124,13 @@ impl<P: Port> Lane<P> {
             return Err(put);
         }
         // Where they may be on a device, the general way looks.
-        if !self.core.regions.is_loadable(put.from, put.len) {
+        if !self.core.transmit.is_loadable(put.from, put.len) {
             return Err(put);
         }
         let Some(data) = HandleView::sound(put.pe, put.data_handle) else { return Err(put) };
         let Some(to) = data.spot(put.data_addr, put.len as u64) else { return Err(put) };
         let data = Some(Data { from: put.from, len: put.len, to });
-        match self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
+        match self.core.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
             true => Ok(()),
             false => Err(put),
         }
@@ -210,10 +148,7 @@ impl<P: Port> Lane<P> {
         put: FastPutSignal<'a>,
         batch: Batch,
     ) -> Result<(), FastPutSignal<'a>> {
-        let regions = &mut self.core.regions;
-        if !regions.is_loadable(put.from, put.len)
-            && regions.find(put.from, put.len, self.core.needs_desc).1
-        {
+        if self.core.transmit.finds_loadable(put.from, put.len) {
             return self.try_put_signal(put, batch);
         }
         Err(put)
@@ -231,87 +166,10 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> bool {
         // A PE's own atomics come after its writes to itself, which the general way sees to.
-        if pe == self.core.me {
+        if pe == self.core.peers.me() {
             return false;
         }
-        self.try_send(pe, handle, addr, atomic, None, batch)
-    }
-
-    /// Sends an operation on a word, after `data` if there is some, in one message.
-    #[inline(always)]
-    fn try_send(
-        &mut self,
-        pe: Pe,
-        handle: &HandleBytes,
-        addr: u64,
-        atomic: &Atomic,
-        data: Option<Data>,
-        batch: Batch,
-    ) -> bool {
-        let width = atomic.width.bytes();
-        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
-        let path = connection.next;
-        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
-        let Some(word) = HandleView::sound(pe, handle) else { return false };
-        let Some(at) = word.spot(addr, width as u64) else { return false };
-        // A connection that has failed is closed as well, and one with pending operations shut.
-        let closed = connection.is_shut();
-        let puts_under_way = connection.puts_under_way();
-        let Some(channel) = connection.channel.as_deref_mut() else { return false };
-        // A signal comes behind the puts before it, which the general way sees to.
-        if data.is_none()
-            && atomic.op.is_signal()
-            && (puts_under_way != 0 || channel.has_sent_puts())
-        {
-            return false;
-        }
-        // The general way ends a burst.
-        if closed || !self.core.has_fast_path || self.core.withheld != 0 {
-            return false;
-        }
-        if !rail.is_clear() || !channel.has_room_for_new(&self.core.messages) {
-            return false;
-        }
-        if addr % width as u64 != 0 {
-            return false;
-        }
-        let Some(wr_id) = self.core.segments.next_wr_id() else { return false };
-        let Some(mut message) = self.core.messages.next() else { return false };
-        let numbers = (channel.next, channel.ack());
-        let slot = message.index;
-        let packet = message.packet();
-        match data {
-            None => packet.atomic(self.core.me, numbers, at, atomic),
-            Some(Data { from, len, to }) => {
-                let room = packet.put_signal(self.core.me, numbers, at, atomic, to, len);
-                if self.core.port.load(from, room).is_err() {
-                    return false;
-                }
-            }
-        }
-        let named = MessageTable::wr_id(slot, numbers.0);
-        let head = self.core.seal.close(pe, packet);
-        if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
-            return false;
-        }
-        head.put_back(packet);
-        if data.is_some() {
-            channel.last_put = numbers.0;
-        }
-        let left = message.leave(wr_id.0, numbers.0, path.rail);
-        self.core.messages.take_next(channel, left);
-        let born = self.core.watchdog.stamp();
-        // The target sees to the order of what has left, data or none.
-        let class = WriteClass::Word;
-        self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
-        channel.carried(numbers.1);
-        channel.take_number();
-        if channel.enters_control() {
-            self.core.control.push_back(pe);
-        }
-        connection.begin_word();
-        connection.rotate(&self.core.paths);
-        true
+        self.core.try_send(pe, handle, addr, atomic, None, batch)
     }
 }
 

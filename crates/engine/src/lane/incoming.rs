@@ -2,11 +2,9 @@
 //! ended.
 //!
 //! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
-//! [`crate::messages::requests`] says why that cannot deadlock.
+//! [`crate::posting::peers::requests`] says why that cannot deadlock.
 
 use std::fmt::{self, Display, Formatter};
-
-use log::warn;
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
@@ -15,20 +13,19 @@ use crate::port::copies::Reach;
 use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
 use crate::state::messages::order::{Kept, Waiting};
-use crate::state::messages::reliable_channel::FIRST;
 use crate::state::messages::unnumbered::What;
 use crate::state::segment::Kind;
 use crate::wire::message::{Body, MAX_EAGER, Message, Plain, RequestId};
 use crate::wire::rails::Rails;
 use crate::wire::staged::Staged;
-use crate::wire::window::{Arrival, Received, Seq};
+use crate::wire::window::{Arrival, Seq};
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions.
     #[inline(never)]
     pub(crate) fn receive(&mut self, rail: RailId) -> bool {
         let Some(packet) = self.packet.as_deref_mut() else { return false };
-        match self.core.port.receive(rail, packet) {
+        match self.core.transmit.port_mut().receive(rail, packet) {
             Incoming::Nothing => false,
             first => {
                 self.receive_all(rail, first);
@@ -48,17 +45,17 @@ impl<P: Port> Lane<P> {
             match next {
                 Incoming::Nothing => break,
                 Incoming::Message => {
-                    self.core.seal.open(&mut packet);
+                    self.core.peers.unseal(&mut packet);
                     self.message(rail, packet.bytes());
                 }
                 Incoming::ImmediateData(data) => match self.signals.landed(&mut self.core, data) {
                     Ok(None) => {}
                     Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
-                    Err(foreign) => self.drop_foreign(rail, &foreign),
+                    Err(foreign) => self.core.transmit.drop_foreign(rail, &foreign),
                 },
-                Incoming::Broken { code } => self.drop_foreign(rail, &Broken(code)),
+                Incoming::Broken { code } => self.core.transmit.drop_foreign(rail, &Broken(code)),
             }
-            next = self.core.port.receive(rail, &mut packet);
+            next = self.core.transmit.port_mut().receive(rail, &mut packet);
         }
         self.packet = Some(packet);
         self.execute_due();
@@ -80,31 +77,12 @@ impl<P: Port> Lane<P> {
     pub(crate) fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
         let message = match Message::decode(bytes) {
             Ok(message) => message,
-            Err(error) => return self.drop_foreign(rail, &error),
+            Err(error) => return self.core.transmit.drop_foreign(rail, &error),
         };
-        match self.foreign(&message) {
+        match self.core.peers.foreign(&message, self.core.failures.recovers()) {
             None => self.handle(&message),
-            Some(what) => self.drop_foreign(rail, &what),
+            Some(what) => self.core.transmit.drop_foreign(rail, &what),
         }
-    }
-
-    /// What in a message's head tells that no PE of this job has written it, if something does.
-    fn foreign(&self, message: &Message<'_>) -> Option<&'static str> {
-        let Message { from, seq, ack, ref body, .. } = *message;
-        if from.0 >= self.core.connections.n_pes() {
-            return Some("its sender is no PE of the job");
-        }
-        let channel =
-            self.core.connections.find(from).and_then(|connection| connection.channel.as_deref());
-        let sent = channel.map_or(FIRST, |channel| channel.next);
-        if sent.is_before(ack) || matches!(body, Body::Ack) && sent.is_before(seq) {
-            return Some("it acknowledges what was not sent");
-        }
-        let is_beyond = channel
-            .map_or_else(|| Received::new(FIRST).is_beyond(seq), |channel| channel.is_beyond(seq));
-        let is_answer = matches!(body, Body::Staged(staged) if !staged.is_request());
-        let has_number = body.is_request() || is_answer && self.core.recovers;
-        (has_number && is_beyond).then_some("its number is out of the window")
     }
 
     /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
@@ -112,13 +90,15 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     fn try_handle(&mut self, message: &Plain<'_>) -> bool {
         let Plain { from: pe, at, atomic, to, payload, .. } = *message;
-        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
+        let Some(connection) = self.core.peers.find_mut(pe) else { return false };
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         let width = atomic.width.bytes();
-        let Some(word) = self.core.regions.place(at, width) else { return false };
+        let Some(word) = self.core.transmit.regions().place(at, width) else { return false };
         let mut data = 0;
         if !payload.is_empty() {
-            let Some(place) = self.core.regions.place(to, payload.len()) else { return false };
+            let Some(place) = self.core.transmit.regions().place(to, payload.len()) else {
+                return false;
+            };
             data = place;
         }
         // Acknowledgements are for the general way, which takes the request with them, and where the fabric
@@ -126,7 +106,7 @@ impl<P: Port> Lane<P> {
         if channel.holds
             || word % width != 0
             || message.ack != channel.ack_received
-            || self.core.atomics.is_some()
+            || self.core.transmit.has_fabric_atomics()
         {
             return false;
         }
@@ -137,10 +117,10 @@ impl<P: Port> Lane<P> {
             Arrival::New => {
                 let stored = match payload {
                     [] => Ok(()),
-                    _ => self.core.port.store(data, payload),
+                    _ => self.core.transmit.port_mut().store(data, payload),
                 };
-                if let Err(error) =
-                    stored.and_then(|()| self.core.port.apply(word, &atomic).map(drop))
+                if let Err(error) = stored
+                    .and_then(|()| self.core.transmit.port_mut().apply(word, &atomic).map(drop))
                 {
                     self.core.cannot_execute(pe, message.seq, error.to_string());
                     return true;
@@ -149,7 +129,7 @@ impl<P: Port> Lane<P> {
         }
         channel.check_wanted();
         if channel.enters_control() {
-            self.core.control.push_back(pe);
+            self.core.peers.owe_control(pe);
         }
         true
     }
@@ -161,25 +141,25 @@ impl<P: Port> Lane<P> {
         if let Body::Rails(rails) = message.body {
             return self.handle_rails(pe, (message.seq, message.ack), rails);
         }
-        if self.core.connections.open(pe, &mut self.core.paths).is_none() {
+        if self.core.open_stream(pe).is_none() {
             return;
         }
         self.core.acknowledged(pe, message.ack);
-        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let Some(connection) = self.core.peers.find_mut(pe) else { return };
         let channel = connection.channel();
         match message.body {
             Body::Ack => return channel.has_arrived_there(message.seq),
             Body::Reply { request_id, value } => return self.replied(pe, request_id, value),
             Body::AckRequest => {
-                channel.asked(message.seq, self.core.recovers);
-                if self.core.recovers {
+                channel.asked(message.seq, self.core.failures.recovers());
+                if self.core.failures.recovers() {
                     self.core.take_turns(pe);
                 }
             }
             // Handled already.
             Body::Rails(_) => return,
             Body::Staged(ref staged) if !staged.is_request() => {
-                if self.core.recovers && !self.arrives(pe, message.seq) {
+                if self.core.failures.recovers() && !self.core.peers.arrives(pe, message.seq) {
                     return;
                 }
                 if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
@@ -195,7 +175,7 @@ impl<P: Port> Lane<P> {
             | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => {
                 let arrival = channel.received.arrive(message.seq);
-                let counts = self.core.atomics.is_none();
+                let counts = !self.core.transmit.has_fabric_atomics();
                 if let (Arrival::New, true, &Body::CountedSignal { at, atomic, tag, segments }) =
                     (arrival, counts, &message.body)
                 {
@@ -209,32 +189,17 @@ impl<P: Port> Lane<P> {
                 }
                 match arrival {
                     Arrival::New => self.take_request(pe, message),
-                    Arrival::Duplicate => self.arrived_again(pe, &message.body),
+                    Arrival::Duplicate => self.core.arrived_again(pe, &message.body),
                     // Looked at before.
                     Arrival::Beyond => {}
                 }
                 // What waits is not acknowledged.
-                if let Some(connection) = self.core.connections.find_mut(pe) {
+                if let Some(connection) = self.core.peers.find_mut(pe) {
                     connection.channel().check_wanted();
                 }
             }
         }
-        self.core.queue_control(pe);
-    }
-
-    /// An answer with a number has arrived. Whether it is to be taken, as it was not here before.
-    #[cold]
-    fn arrives(&mut self, pe: Pe, seq: Seq) -> bool {
-        let Some(connection) = self.core.connections.find_mut(pe) else { return false };
-        let channel = connection.channel();
-        let arrival = channel.received.arrive(seq);
-        // Its sender does not know that it is here.
-        channel.ack_due |= arrival == Arrival::Duplicate;
-        channel.check_wanted();
-        // Requests may have waited for all before them to arrive.
-        self.core.note_due(pe);
-        self.core.queue_control(pe);
-        arrival == Arrival::New
+        self.core.peers.queue_control(pe);
     }
 
     /// Executes a request that was not here before, unless it waits for others.
@@ -242,20 +207,15 @@ impl<P: Port> Lane<P> {
         let Message { seq, body, .. } = *message;
         let Some(mark) = message.comes_behind() else {
             self.execute_now(pe, seq, &body, None);
-            if self
-                .core
-                .connections
-                .find_mut(pe)
-                .is_some_and(|connection| connection.channel().holds)
-            {
+            if self.core.peers.find_mut(pe).is_some_and(|connection| connection.channel().holds) {
                 // Others may have waited for it.
-                self.core.note_due(pe);
+                self.core.peers.note_due(pe);
             }
             return;
         };
         self.settle_before(&body);
         let is_pull = matches!(body, Body::Staged(Staged::Pull { .. }));
-        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let Some(connection) = self.core.peers.find_mut(pe) else { return };
         let channel = connection.channel();
         let due = if is_pull { channel.has_arrived(mark) } else { channel.is_carried_out(mark) };
         if due && !channel.holds {
@@ -263,7 +223,7 @@ impl<P: Port> Lane<P> {
         }
         let kept = Kept::of(message);
         channel.wait(Waiting { seq, mark, kept }, is_pull);
-        self.core.note_due(pe);
+        self.core.peers.note_due(pe);
     }
 
     fn execute_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
@@ -281,7 +241,7 @@ impl<P: Port> Lane<P> {
             Body::Staged(Staged::Put { to, .. }) => (None, Some(to)),
             _ => (None, None),
         };
-        let regions = &mut self.core.regions;
+        let regions = self.core.transmit.regions_mut();
         let mut is_direct =
             |spot| regions.locate(spot, 1).is_ok_and(|place| place.reach == Reach::Direct);
         if at.is_some_and(&mut is_direct) || to.is_some_and(&mut is_direct) {
@@ -292,16 +252,16 @@ impl<P: Port> Lane<P> {
     /// Executes the requests that wait for others no longer.
     #[inline]
     pub(crate) fn execute_due(&mut self) {
-        if !self.core.due.is_empty() {
+        if !self.core.peers.has_no_due() {
             self.execute_all_due();
         }
     }
 
     #[cold]
     fn execute_all_due(&mut self) {
-        while let Some(pe) = self.core.due.pop() {
+        while let Some(pe) = self.core.peers.next_due() {
             loop {
-                let connection = self.core.connections.find_mut(pe);
+                let connection = self.core.peers.find_mut(pe);
                 let Some(waiting) =
                     connection.and_then(|connection| connection.channel().next_due())
                 else {
@@ -310,10 +270,10 @@ impl<P: Port> Lane<P> {
                 self.execute_waiting(pe, waiting);
             }
             self.staging.go_on_in_order(&mut self.core, pe);
-            if let Some(connection) = self.core.connections.find_mut(pe) {
+            if let Some(connection) = self.core.peers.find_mut(pe) {
                 connection.channel().check_wanted();
             }
-            self.core.queue_control(pe);
+            self.core.peers.queue_control(pe);
         }
         self.staging.settle(&mut self.core);
     }
@@ -323,7 +283,7 @@ impl<P: Port> Lane<P> {
         // It was read before.
         let Ok(message) = Message::decode(kept.bytes()) else { return };
         self.settle_before(&message.body);
-        let Some(connection) = self.core.connections.find_mut(pe) else { return };
+        let Some(connection) = self.core.peers.find_mut(pe) else { return };
         if connection.channel().is_refused(mark) {
             // That what it comes behind is missing was found just now, and is told already.
             return connection.channel().refuse(seq);
@@ -334,27 +294,11 @@ impl<P: Port> Lane<P> {
     /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no connection is opened for it.
     #[cold]
     fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
-        if self.core.connections.find(pe).is_some_and(|connection| connection.channel.is_some()) {
+        if self.core.peers.find(pe).is_some_and(|connection| connection.channel.is_some()) {
             self.core.acknowledged(pe, ack);
         }
         if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.heard_of_rails(&mut self.core, pe, number, rails);
-        }
-    }
-
-    /// Something that no PE of this job has sent, or that was damaged or broke off: anybody who reaches the rail can send that.
-    /// It has no effect but to be counted, and the first one of a rail is reported.
-    #[cold]
-    fn drop_foreign(&mut self, rail: RailId, what: &dyn Display) {
-        let foreign = &mut self.core.rails[rail.index()].counters.foreign;
-        *foreign += 1;
-        if *foreign == 1 {
-            warn!(
-                target: "TRANSPORT",
-                "{rail} {} got something that is not of this job, and drops it, and all like it: {what}. Another \
-                 process knows or guessed its address; a firewall would keep it out",
-                self.core.port.rail_name(rail),
-            );
         }
     }
 
@@ -382,8 +326,9 @@ impl<P: Port> Lane<P> {
             | Body::PutSignalHead { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();
-        let place = self.core.regions.locate(at, width).map_err(|e| e.to_string())?;
-        if self.core.atomics.is_some() && place.reach != Reach::Staged {
+        let place =
+            self.core.transmit.regions_mut().locate(at, width).map_err(|e| e.to_string())?;
+        if self.core.transmit.has_fabric_atomics() && place.reach != Reach::Staged {
             // Applied here, it would not be atomic with those that the fabric executes.
             return Err(String::from(
                 "an atomic as a message, and in this job the fabric does them",
@@ -393,7 +338,12 @@ impl<P: Port> Lane<P> {
             return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }
         if let Body::PutSignal { to, payload, .. } = *body {
-            let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            let data = self
+                .core
+                .transmit
+                .regions_mut()
+                .locate(to, payload.len())
+                .map_err(|e| e.to_string())?;
             if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
                 // Its handle says so to whoever would send it.
                 return Err(format!(
@@ -417,7 +367,7 @@ impl<P: Port> Lane<P> {
         };
         let value =
             self.staging.apply_at(&mut self.core, place, &atomic).map_err(|e| e.to_string())?;
-        if let Some(connection) = self.core.connections.find_mut(pe) {
+        if let Some(connection) = self.core.peers.find_mut(pe) {
             let replies = connection.channel().replies.get_or_insert_default();
             if let Some(reply) = replies.get_mut(usize::from(kept)) {
                 *reply = Some((request_id, value));
@@ -434,25 +384,10 @@ impl<P: Port> Lane<P> {
         self.signals.settle(&mut self.core, pe);
     }
 
-    /// A request has arrived again: its sender does not know that it was executed.
-    #[cold]
-    fn arrived_again(&mut self, pe: Pe, body: &Body<'_>) {
-        let Some(connection) = self.core.connections.find_mut(pe) else { return };
-        let channel = connection.channel();
-        channel.ack_due = true;
-        if let Body::Fetch { request_id, place, .. } = *body {
-            let replies = channel.replies.as_deref();
-            let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
-            if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {
-                self.core.queue_unnumbered(pe, What::Word { request_id, value });
-            }
-        }
-    }
-
     /// Stores a fetched word, then its flag.
     fn replied(&mut self, pe: Pe, answered: RequestId, value: u64) {
         let wr_id = WrId(answered.slot);
-        let Some(segment) = self.core.segments.away(wr_id) else { return };
+        let Some(segment) = self.core.transmit.away(wr_id) else { return };
         // A second reply to the same request finds another segment there, or none.
         if segment.kind != Kind::Fetch || segment.pe != pe || segment.request_id(wr_id) != answered
         {
@@ -460,8 +395,8 @@ impl<P: Port> Lane<P> {
         }
         let (place, width) = (segment.result(), segment.transfer.len);
         self.core.drop_segment(wr_id);
-        // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
-        if self.core.check_connection(pe).is_ok() {
+        // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+        if self.core.peers.check(pe).is_ok() {
             self.staging.store_result(&mut self.core, pe, place, value, width);
         }
     }
@@ -482,6 +417,7 @@ mod tests {
     use crate::atomic::{Atomic, AtomicOp, Width};
     use crate::port::Access;
     use crate::posting::tests::{Bed, PLAIN};
+    use crate::state::messages::reliable_channel::FIRST;
     use crate::state::messages::unnumbered::NO_TICKET;
     use crate::state::regions::Place;
     use crate::wire::handle::HandleView;
@@ -527,7 +463,7 @@ mod tests {
     fn an_atomic_on_an_aligned_word_is_taken_the_short_way() {
         let mut bed = Bed::new(PLAIN);
         bed.atomic(1, AtomicOp::Inc);
-        bed.lane.core.regions.sync();
+        bed.lane.core.transmit.regions_mut().sync();
         let ack = bed.lane.core.connection_to(Pe(1)).unwrap().channel().ack_received;
         let (addr, ref handle) = bed.heaps[0];
         let word = HandleView::sound(Pe(0), handle).unwrap();

@@ -58,8 +58,8 @@ impl<P: Port> Lane<P> {
         let op = self.begin_op();
         let ended = self.try_loopback(anchor, how, op);
         // As with other operations: given up, where segments that are out may still point to it.
-        if self.core.ops.is_done(op) {
-            self.core.ops.end(op);
+        if self.core.transmit.ops().is_done(op) {
+            self.core.transmit.ops_mut().end(op);
         }
         ended
     }
@@ -76,16 +76,16 @@ impl<P: Port> Lane<P> {
         };
         let mut idle = 0;
         for &direction in directions {
-            for rail in (0..self.core.rails.len()).map(|rail| RailId(rail as u8)) {
+            for rail in self.core.transmit.rail_ids() {
                 while !self.submit_loopback(anchor, direction, rail, op)? {
                     self.make_room(&mut idle)?;
                 }
             }
-            while !self.core.ops.is_done(op) {
-                self.core.check_connection(self.core.me)?;
+            while !self.core.transmit.ops().is_done(op) {
+                self.core.peers.check(self.core.peers.me())?;
                 self.wait_iteration(&mut idle);
             }
-            self.core.check_connection(self.core.me)?;
+            self.core.peers.check(self.core.peers.me())?;
         }
         Ok(())
     }
@@ -98,21 +98,28 @@ impl<P: Port> Lane<P> {
         rail: RailId,
         op: OpId,
     ) -> Result<bool, EngineError> {
-        let me = self.core.me;
-        match self.core.connections.open(me, &mut self.core.paths) {
+        let me = self.core.peers.me();
+        match self.core.open_stream(me) {
             Some(connection) => connection.check()?,
-            None => self.core.check_pe(me)?,
+            None => self.core.peers.check_pe(me)?,
         }
         let at = Anchor::bytes_for(rail.index());
         let view = HandleView::check(&anchor.handle)?;
         let offset = view.locate((anchor.addr + at) as u64, WORD as u64)?;
-        let key = view.key(self.core.paths.get(me, rail).remote.rail())?;
+        let key = view.key(self.core.transmit.remote_rail(me, rail))?;
         let local = match direction {
             Direction::Write => Local::Inline(0),
             Direction::Read => {
                 let addr = anchor.landing + at;
-                let desc = if self.core.needs_desc {
-                    desc_of(self.core.regions.descs(&anchor.landing_handle, addr, WORD)?, rail)
+                let desc = if self.core.transmit.needs_desc() {
+                    desc_of(
+                        self.core.transmit.regions_mut().descs(
+                            &anchor.landing_handle,
+                            addr,
+                            WORD,
+                        )?,
+                        rail,
+                    )
                 } else {
                     Desc(0)
                 };
@@ -122,22 +129,15 @@ impl<P: Port> Lane<P> {
         if !self.core.has_transfer_room() {
             return Ok(false);
         }
-        let len = WORD.min(self.core.rails[rail.index()].max_segment);
-        let Some(wr_id) = self.core.segments.take() else { return Ok(false) };
-        let segment = &mut self.core.segments[wr_id.0];
-        let remote = view.remote_address(offset);
-        segment.transfer = Transfer { direction, local, len, remote, key };
-        segment.pe = me;
-        segment.count_for(op.0);
-        segment.born = self.core.watchdog.stamp();
-        segment.direction = direction;
-        segment.kind = Kind::Transfer;
-        segment.no_message();
-        segment.rail = rail;
+        let len = WORD.min(self.core.transmit.rail(rail).max_segment);
+        let Some(wr_id) = self.core.transmit.take() else { return Ok(false) };
+        let transfer = Transfer { direction, local, len, remote: view.remote_address(offset), key };
+        let hop = self.core.transmit.path(me, rail);
+        self.core.fill(wr_id, me, &hop, transfer, op, Kind::Transfer);
+        let segment = self.core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Ready;
-        self.core.ops.add(op.0);
-        if let Some(connection) = self.core.connections.find_mut(me) {
-            connection.begin_segment(&mut self.core.segments[wr_id.0]);
+        if let Some(connection) = self.core.peers.find_mut(me) {
+            connection.begin_segment(segment);
         }
         self.core.dispatch(wr_id, rail);
         Ok(true)

@@ -21,15 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::EngineError;
-use crate::ids::{LaneKind, Pe, RailId};
+use crate::ids::{LaneKind, Pe};
 use crate::lane::pending_queue::PendingQueue;
 use crate::lane::user_threads::handoff::Inbox;
-use crate::messages::answers::ANSWERS;
 use crate::port::packet::LongPacket;
 use crate::port::{PeerAddr, Port, RailLimits};
-use crate::posting::completions::Rare;
-use crate::posting::watchdog::Watchdog;
-use crate::posting::{Core, Sizes};
+use crate::posting::Core;
+use crate::posting::failures::watchdog::Watchdog;
+use crate::posting::peers::answers::ANSWERS;
+use crate::posting::transmit::Sizes;
 use crate::rails::balance::Spread;
 use crate::rails::counters::{PeerCounters, RailCounters};
 use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
@@ -42,7 +42,7 @@ use crate::staging::Staging;
 use crate::staging::state::PEER_SEGMENTS;
 use crate::state::connection::Connection;
 use crate::state::fabric_atomics::FabricAtomics;
-use crate::state::messages::table::{MOST_MESSAGES, MessageTable};
+use crate::state::messages::table::MOST_MESSAGES;
 use crate::state::regions::{RegionCache, RegionIndex};
 use crate::striping::pool::{self, Pool};
 use crate::wire::cookie::Cookie;
@@ -118,25 +118,23 @@ pub struct LaneConfig {
 /// mutex (see [`crate::lane::user_threads::host_lane::HostLane`]).
 #[derive(Debug)]
 pub struct Lane<P: Port> {
-    pub(crate) core: Core<P>,
-    pub(crate) signals: Signals,
+    core: Core<P>,
+    signals: Signals,
     /// Operations that wait for rails.
-    pub(crate) pool: Box<Pool>,
-    pub(crate) staging: Staging,
+    pool: Box<Pool>,
+    staging: Staging,
     /// Where the lane looks after its rails.
-    pub(crate) recovery: Option<Box<Recovery>>,
+    recovery: Option<Box<Recovery>>,
     /// Operations that wait for their peers.
-    pub(crate) pending_queue: PendingQueue,
+    pending_queue: PendingQueue,
     /// What user threads have handed over.
-    pub(crate) inbox: Option<Box<Inbox>>,
+    inbox: Option<Box<Inbox>>,
     /// Whether peers send messages to this lane: only to proxy lanes.
-    pub(crate) receives: bool,
+    receives: bool,
     /// For the message being handled; taken out meanwhile.
-    pub(crate) packet: Option<Box<LongPacket>>,
-    /// Completions that are being applied.
-    rare: Rare,
+    packet: Option<Box<LongPacket>>,
     /// The lane has failed, and has tried to tell peers so.
-    pub(crate) has_waited: bool,
+    has_waited: bool,
     /// Set by another thread: submitters do not wait for room any longer.
     abandoned: Option<Arc<AtomicBool>>,
 }
@@ -171,7 +169,6 @@ impl<P: Port> Lane<P> {
             inbox: None,
             receives,
             packet: Some(Box::new(LongPacket::EMPTY)),
-            rare: Rare::EMPTY,
             has_waited: false,
             abandoned: None,
         }
@@ -183,13 +180,15 @@ impl<P: Port> Lane<P> {
     /// can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
-        debug_assert!(self.core.atomics.is_none(), "atomics of the fabric end recovery");
-        let control = AddressTable::new(&control, self.core.rails.len());
-        let reach = self.core.paths.reach().clone();
-        let rails = self.core.rails.len();
+        debug_assert!(
+            !self.core.transmit.has_fabric_atomics(),
+            "atomics of the fabric end recovery"
+        );
+        let control = AddressTable::new(&control, self.core.transmit.rails().len());
+        let reach = self.core.transmit.reach().clone();
+        let rails = self.core.transmit.rails().len();
         self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
-        self.core.recovers = true;
-        self.core.messages = MessageTable::with_answers(MESSAGES, ANSWERS);
+        self.core.look_after_rails(MESSAGES, ANSWERS);
         self.signals.most_counted = 0;
         self
     }
@@ -200,7 +199,7 @@ impl<P: Port> Lane<P> {
     pub fn with_fallback_routes(mut self, fallback_routes: Arc<FallbackRoutes>) -> Self {
         if let Some(recovery) = self.recovery.as_deref_mut() {
             // Its own rails it knows.
-            fallback_routes.settle(self.core.me);
+            fallback_routes.settle(self.core.peers.me());
             recovery.fallback_routes = Some(fallback_routes);
         }
         self
@@ -210,13 +209,11 @@ impl<P: Port> Lane<P> {
     /// the job do so, or none.
     #[must_use]
     pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
-        self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
-        self.core.connections.orders = false;
+        self.core.let_fabric_do_atomics(FabricAtomics::new(paths.into()));
         // What these send is applied by the target's proxy thread.
         self.signals.most_counted = 0;
-        self.core.has_fast_path = false;
         // Whether an atomic on a path that has failed was executed cannot be known.
-        (self.recovery, self.core.recovers) = (None, false);
+        self.recovery = None;
         self
     }
 
@@ -242,15 +239,15 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.end_burst();
-        if let Some(connection) = self.core.connections.find_mut(pe) {
+        if let Some(connection) = self.core.peers.find_mut(pe) {
             if connection.has_pending() {
-                self.pending_fence(pe);
+                self.pending_queue.fence(pe);
             } else {
                 connection.fence();
             }
             return Ok(());
         }
-        self.core.check_pe(pe)
+        self.core.peers.check_pe(pe)
     }
 
     /// Waits until everything issued to the peer is visible there and everything read from it has
@@ -274,14 +271,14 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
-        let Some(connection) = self.core.connections.find(pe) else {
-            return self.core.check_pe(pe).map(|()| true);
+        let Some(connection) = self.core.peers.find(pe) else {
+            return self.core.peers.check_pe(pe).map(|()| true);
         };
         connection.check()?;
         let quiet = connection.is_quiet();
         if !quiet {
             // Who waits for this peer waits for others next.
-            self.core.want_acks();
+            self.core.peers.want_acks();
         }
         Ok(quiet)
     }
@@ -289,40 +286,38 @@ impl<P: Port> Lane<P> {
     /// Whether any segment is under way, so that the lane needs iterations to move it.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.core.segments.used() != 0 || !self.pending_queue.is_empty()
+        self.core.transmit.has_segments() || !self.pending_queue.is_empty()
     }
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        let rate = |at| self.core.balance.shown(RailId(at as u8));
-        let rails = self.core.rails.iter().enumerate();
-        rails.map(move |(at, rail)| RailCounters { rate: rate(at), ..rail.counters() })
+        self.core.transmit.counters()
     }
 
     /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
-        self.core.connections.iter().map(Connection::counters)
+        self.core.peers.iter().map(Connection::counters)
     }
 
     /// This PE.
     pub fn me(&self) -> Pe {
-        self.core.me
+        self.core.peers.me()
     }
 
     /// The port.
     pub fn port(&self) -> &P {
-        &self.core.port
+        self.core.transmit.port()
     }
 
     /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
     pub fn want_ack(&mut self, pe: Pe) {
-        self.core.want_ack(pe);
+        self.core.peers.want_ack(pe);
     }
 
     /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
     #[cold]
     pub fn want_acks(&mut self) {
-        self.core.want_acks();
+        self.core.peers.want_acks();
     }
 
     /// While there is no room: an error once a failure means that there may never be any.
@@ -330,10 +325,38 @@ impl<P: Port> Lane<P> {
         if self.abandoned.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             return Err(EngineError::Abandoned);
         }
-        match &self.core.failure {
-            Some(failed) if !self.has_room() => Err((**failed).clone()),
+        match self.core.failures.first() {
+            Some(failed) if !self.has_room() => Err(failed.clone()),
             _ => Ok(()),
         }
+    }
+}
+
+/// What tests of other rooms look at.
+#[cfg(test)]
+impl<P: Port> Lane<P> {
+    pub(crate) fn core(&self) -> &Core<P> {
+        &self.core
+    }
+
+    pub(crate) fn core_mut(&mut self) -> &mut Core<P> {
+        &mut self.core
+    }
+
+    pub(crate) fn signals_mut(&mut self) -> &mut Signals {
+        &mut self.signals
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn pool_and_core(&mut self) -> (&mut Pool, &mut Core<P>) {
+        (&mut self.pool, &mut self.core)
+    }
+
+    pub(crate) fn recovery_and_core(&mut self) -> Option<(&mut Recovery, &mut Core<P>)> {
+        Some((self.recovery.as_deref_mut()?, &mut self.core))
     }
 }
 
@@ -366,7 +389,7 @@ mod tests {
         flag.store(true, Ordering::Relaxed);
         assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::Abandoned)));
         flag.store(false, Ordering::Relaxed);
-        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.core.fail_lane(failed(1));
         bed.lane.room_or_failure().unwrap();
         [1, 2].into_iter().for_each(|pe| bed.put(pe));
         assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
@@ -380,7 +403,7 @@ mod tests {
         bed.enqueue_pending(1);
         bed.lane.fence_all();
         let fenced = [1, 2, 3].map(|pe| {
-            let connection = bed.lane.core.connections.find(Pe(pe));
+            let connection = bed.lane.core.peers.find(Pe(pe));
             (connection.is_some_and(Connection::is_closed), bed.lane.pending(Pe(pe)))
         });
         assert_eq!(fenced, [(false, 2), (true, 0), (false, 0)]);

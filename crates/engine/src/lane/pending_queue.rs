@@ -236,7 +236,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub(crate) fn has_pending(&self, pe: Pe) -> bool {
         !self.pending_queue.is_empty()
-            && self.core.connections.find(pe).is_some_and(|connection| connection.has_pending())
+            && self.core.peers.find(pe).is_some_and(|connection| connection.has_pending())
     }
 
     /// Operations for a peer that are pending, fences among them.
@@ -283,7 +283,7 @@ impl<P: Port> Lane<P> {
     /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since when, and how many had
     /// left then.
     fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
-        let (now, left) = (self.core.port.now(), self.pending_queue.left(pe));
+        let (now, left) = (self.core.transmit.now(), self.pending_queue.left(pe));
         let (since, before) = *wait.get_or_insert((now, left));
         let over = now.saturating_sub(since) >= PATIENCE;
         if over {
@@ -304,7 +304,7 @@ impl<P: Port> Lane<P> {
 
     /// What is wrong with an operation that is not tried now is said now.
     fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
-        self.core.check_connection(rest.pe())?;
+        self.core.peers.check(rest.pe())?;
         match rest {
             Submission::Transfer(request, _) => self.core.check_request(request),
             Submission::Atomic(request) => request.word().map(drop),
@@ -315,19 +315,13 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// A fence behind what is pending.
-    #[cold]
-    pub(crate) fn pending_fence(&mut self, pe: Pe) {
-        self.pending_queue.fence(pe);
-    }
-
     fn enqueue_pending(&mut self, pe: Pe, what: What) {
-        let batch = self.core.segments.batches.take_current();
+        let batch = self.core.transmit.batches_mut().take_current();
         if self.pending_queue.is_empty() {
             // So that iterations find it.
-            self.core.ready += 1;
+            self.core.transmit.waits();
         }
-        if let Some(connection) = self.core.connections.find_mut(pe) {
+        if let Some(connection) = self.core.peers.find_mut(pe) {
             connection.set_pending(true);
         }
         self.pending_queue.queue.push(pe, Parked { what, batch });
@@ -357,16 +351,16 @@ impl<P: Port> Lane<P> {
         let queue = &mut pending_queue.queue;
         let before = queue.len_of(pe);
         while let Some(Parked { what, batch }) = queue.front_mut(pe) {
-            let submitted = self.core.segments.batches.enter(*batch);
-            let tried = match self.core.check_connection(pe) {
+            let submitted = self.core.transmit.batches_mut().enter(*batch);
+            let tried = match self.core.peers.check(pe) {
                 Ok(()) => self.try_pending(pe, what),
                 // It ends with its connection.
                 Err(_) => Ok(Tried::Submitted),
             };
-            self.core.segments.batches.enter(submitted);
+            self.core.transmit.batches_mut().enter(submitted);
             match tried {
                 Ok(Tried::Submitted) => {
-                    self.core.segments.batches.end(*batch, 1);
+                    self.core.transmit.batches_mut().end(*batch, 1);
                     queue.pop(pe);
                 }
                 Ok(Tried::NoRoom) => break,
@@ -378,15 +372,15 @@ impl<P: Port> Lane<P> {
             return false;
         }
         match queue.kept_mut(pe) {
-            Some(pace) => pace.leave(count as u64, self.core.port.now()),
+            Some(pace) => pace.leave(count as u64, self.core.transmit.now()),
             None => {
-                if let Some(connection) = self.core.connections.find_mut(pe) {
+                if let Some(connection) = self.core.peers.find_mut(pe) {
                     connection.set_pending(false);
                 }
             }
         }
         if pending_queue.is_empty() {
-            self.core.ready -= 1;
+            self.core.transmit.waits_no_more();
         }
         true
     }
@@ -394,7 +388,7 @@ impl<P: Port> Lane<P> {
     fn try_pending(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
         match what {
             What::Fence => {
-                if let Some(connection) = self.core.connections.find_mut(pe) {
+                if let Some(connection) = self.core.peers.find_mut(pe) {
                     connection.fence();
                 }
                 Ok(Tried::Submitted)
@@ -525,8 +519,8 @@ mod tests {
                 let fence = Parked { what: What::Fence, batch: Batch::NONE };
                 bed.lane.pending_queue.queue.push(Pe(2), fence);
             },
-            |bed| bed.lane.core.connections.find_mut(PEER).unwrap().set_pending(false),
-            |bed| bed.lane.core.ready += 1,
+            |bed| bed.lane.core.peers.find_mut(PEER).unwrap().set_pending(false),
+            |bed| bed.lane.core.transmit.waits(),
         ];
         for wrong in wrongs {
             let mut bed = Bed::new(PLAIN);

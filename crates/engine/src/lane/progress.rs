@@ -8,9 +8,9 @@ use crate::lane::idle::is_idle;
 use crate::lane::user_threads::handoff::Inbox;
 use crate::port::packet::Packet;
 use crate::port::{Failure, Polled, Port};
-use crate::posting::completions::Drain;
-use crate::posting::failure::unknown_wr_id;
-use crate::posting::{Core, Event};
+use crate::posting::Core;
+use crate::posting::failures::Event;
+use crate::posting::failures::unknown_wr_id;
 use crate::recovery::reset::LAST_TURNS;
 use crate::state::batch::Batch;
 use crate::state::segment::{Kind, Stage};
@@ -23,12 +23,12 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         let busy = self.iterate();
-        if self.core.failure.is_some() {
+        if self.core.failures.first().is_some() {
             self.tell_of_failure();
         }
-        match &self.core.failure {
+        match self.core.failures.first() {
             None => Ok(busy),
-            Some(failed) => Err((**failed).clone()),
+            Some(failed) => Err(failed.clone()),
         }
     }
 
@@ -36,16 +36,16 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub(crate) fn iterate(&mut self) -> bool {
         let mut busy = false;
-        for rail in 0..self.core.rails.len() {
+        for rail in 0..self.core.transmit.rails().len() {
             let rail = RailId(rail as u8);
-            if self.core.port.has_completions(rail) {
+            if self.core.transmit.port_mut().has_completions(rail) {
                 busy |= self.drain(rail);
             }
-            if self.receives && self.core.port.has_message(rail) {
+            if self.receives && self.core.transmit.port().has_message(rail) {
                 busy |= self.receive(rail);
             }
         }
-        if self.core.ready != 0 {
+        if self.core.transmit.has_ready() {
             busy |= self.post_or_send();
         }
         if self.inbox.as_deref().is_some_and(Inbox::has_work) {
@@ -55,10 +55,10 @@ impl<P: Port> Lane<P> {
             busy |= self.staging.pump(&mut self.core);
             self.execute_due();
         }
-        if self.core.is_control_due() {
+        if self.core.peers.is_control_due() {
             busy |= self.send_due();
         }
-        if self.core.watchdog.is_due() {
+        if self.core.failures.is_due() {
             self.inspect();
         }
         busy
@@ -67,18 +67,13 @@ impl<P: Port> Lane<P> {
     /// Takes a rail's completions and applies them.
     #[inline(always)]
     pub(crate) fn drain(&mut self, rail: RailId) -> bool {
-        let Self { core, rare, .. } = self;
-        let Core { port, segments, connections, .. } = core;
-        let mut drain = Drain::new(segments, connections, rare);
-        let polled = port.drain(rail, &mut drain);
-        let mut known = drain.finish();
-        while let Some(wr_id) = self.rare.pop() {
+        let (polled, mut known) = self.core.poll(rail);
+        while let Some(wr_id) = self.core.transmit.next_rare() {
             known += u32::from(self.completed(wr_id));
         }
         if known != 0 {
-            let state = &mut self.core.rails[rail.index()];
-            state.completed(known);
-            state.moved = self.core.watchdog.stamp();
+            let Core { transmit, failures, .. } = &mut self.core;
+            transmit.completed_on(rail, known, failures.stamp());
         }
         match polled {
             Polled::Empty => false,
@@ -94,8 +89,8 @@ impl<P: Port> Lane<P> {
     pub(crate) fn wait_iteration(&mut self, idle: &mut u32) {
         let busy = self.iterate();
         if is_idle(idle, busy) {
-            self.core.port.relax();
-            self.core.watchdog.count_given_up();
+            self.core.transmit.port_mut().relax();
+            self.core.failures.count_given_up();
         }
     }
 
@@ -110,8 +105,7 @@ impl<P: Port> Lane<P> {
     /// share a queue of the fabric.
     #[cold]
     fn post_or_send(&mut self) -> bool {
-        self.core.phase.advance();
-        let sent = self.core.phase.control_first() && self.send_due();
+        let sent = self.core.transmit.next_turn() && self.send_due();
         let posted = self.post_ready();
         let served = !self.pending_queue.is_empty() && self.serve_pending_queue();
         posted | sent | served
@@ -129,11 +123,11 @@ impl<P: Port> Lane<P> {
     /// A submitter has no room: runs the loop once.
     #[cold]
     pub(crate) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
-        self.core.want_acks();
+        self.core.peers.want_acks();
         // What the iteration begins for others does not belong to the submitter's batch.
-        let submitted = self.core.segments.batches.enter(Batch::NONE);
+        let submitted = self.core.transmit.batches_mut().enter(Batch::NONE);
         self.wait_iteration(idle);
-        self.core.segments.batches.enter(submitted);
+        self.core.transmit.batches_mut().enter(submitted);
         self.room_or_failure()
     }
 
@@ -141,7 +135,7 @@ impl<P: Port> Lane<P> {
     /// flight.
     #[cold]
     fn completed(&mut self, wr_id: WrId) -> bool {
-        let segment = self.core.segments.away(wr_id);
+        let segment = self.core.transmit.away(wr_id);
         let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Lost);
         if is_lost && !self.core.came_back(wr_id) {
             unknown_wr_id(wr_id);
@@ -163,10 +157,10 @@ impl<P: Port> Lane<P> {
             None => return false,
             Some(Outcome::GoesOn) => {}
             Some(Outcome::Ended(fetched)) => {
-                let pe = self.core.segments[wr_id.0].pe;
+                let pe = self.core.transmit.segment(wr_id).pe;
                 self.core.drop_segment(wr_id);
-                // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
-                if let (Some(word), Ok(())) = (fetched, self.core.check_connection(pe)) {
+                // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+                if let (Some(word), Ok(())) = (fetched, self.core.peers.check(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
                 }
@@ -186,23 +180,24 @@ impl<P: Port> Lane<P> {
             };
         }
         let Some(wr_id) = failure.wr_id else {
-            return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
+            return match recovery.as_deref_mut().filter(|_| core.transmit.port().can_reset(rail)) {
                 Some(recovery) => recovery.rail_failed(core, rail, &failure.error),
                 None => core.fail_rail(rail, failure.error),
             };
         };
-        match core.segments.away(wr_id) {
+        match core.transmit.away(wr_id) {
             Some(segment) if matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) => {
-                core.rails[segment.rail.index()].completed(1);
+                let rail = segment.rail;
+                core.transmit.failed_on(rail);
             }
             Some(segment) if segment.stage == Stage::Lost => {
                 let rail = segment.rail;
                 if !core.came_back(wr_id) {
                     return unknown_wr_id(wr_id);
                 }
-                core.rails[rail.index()].completed(1);
-                core.segments[wr_id.0].stage = Stage::Lost;
-                core.watchdog.hurry();
+                core.transmit.failed_on(rail);
+                core.transmit.segment_mut(wr_id).stage = Stage::Lost;
+                core.failures.hurry();
                 return core.wr_id_is_back(wr_id);
             }
             // What has left as a message is named otherwise.
@@ -215,25 +210,25 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn inspect(&mut self) {
         self.see_to_events();
-        let now = self.core.port.now();
-        let due = self.core.watchdog.starts(now);
+        let now = self.core.transmit.now();
+        let due = self.core.failures.starts(now);
         if self.recovery.is_some() {
             self.recover(due);
         }
         if !due {
             return;
         }
-        for rail in self.core.rail_ids() {
-            if let Some(error) = self.core.port.trouble(rail) {
+        for rail in self.core.transmit.rail_ids() {
+            if let Some(error) = self.core.transmit.port_mut().trouble(rail) {
                 self.failed(rail, Failure { wr_id: None, is_message: false, error });
             }
         }
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
-        self.core.want_acks();
+        self.core.peers.want_acks();
         let staged = self.staging.moved();
         let parking = self.pending_queue.peers();
-        let Core { connections, segments, watchdog, port, rails, .. } = &mut self.core;
-        for (pe, failed) in watchdog.look(connections, segments, port, rails, staged, parking) {
+        let Core { transmit, peers, failures } = &mut self.core;
+        for (pe, failed) in failures.look(peers, transmit, staged, parking) {
             self.core.fail_connection(pe, failed);
         }
         self.signals.inspect_counts(&mut self.core);
@@ -245,19 +240,19 @@ impl<P: Port> Lane<P> {
     fn see_to_events(&mut self) {
         let Self { core, pool, staging, recovery, .. } = self;
         loop {
-            let Some(event) = core.events.pop_front() else {
+            let Some(event) = core.failures.next_event() else {
                 // Last: what is dropped already has an event of its own.
-                let Some(pe) = core.given_up.pop() else { break };
+                let Some(pe) = core.failures.next_given_up() else { break };
                 staging.give_up(core, pe);
                 core.end_messages(pe);
                 continue;
             };
             match event {
-                Event::Begins(wr_id) => match core.segments[wr_id.0].kind {
+                Event::Begins(wr_id) => match core.transmit.segment(wr_id).kind {
                     Kind::Pooled => pool.begin_pooled(core, wr_id),
                     _ => staging.begin_fragment(core, wr_id),
                 },
-                Event::Dropped(wr_id) => match core.segments[wr_id.0].kind {
+                Event::Dropped(wr_id) => match core.transmit.segment(wr_id).kind {
                     Kind::Pooled => pool.drop_pooled(core, wr_id),
                     _ => staging.drop_fragment(core, wr_id),
                 },
@@ -301,9 +296,9 @@ impl<P: Port> Lane<P> {
     /// Takes in what has come to the control endpoints.
     fn hear(&mut self) {
         let mut packet = Packet::EMPTY;
-        for rail in self.core.rail_ids() {
-            while self.core.port.receive_control(rail, &mut packet) {
-                self.core.seal.open(&mut packet);
+        for rail in self.core.transmit.rail_ids() {
+            while self.core.transmit.port_mut().receive_control(rail, &mut packet) {
+                self.core.peers.unseal(&mut packet);
                 self.message_at_length(rail, packet.bytes());
             }
         }
@@ -314,7 +309,7 @@ impl<P: Port> Lane<P> {
     /// Takes what has completed on a rail that is about to be closed, and what has come in.
     fn take_last(&mut self, rail: RailId) {
         for _ in 0..LAST_TURNS {
-            let mut busy = self.core.port.has_completions(rail) && self.drain(rail);
+            let mut busy = self.core.transmit.port_mut().has_completions(rail) && self.drain(rail);
             busy |= self.receives && self.receive(rail);
             if !busy {
                 break;
@@ -326,10 +321,10 @@ impl<P: Port> Lane<P> {
     /// The lane has failed: user threads need not wait any longer, and peers hear of it.
     #[cold]
     fn tell_of_failure(&mut self) {
-        if let (Some(inbox), Some(failed)) = (&self.inbox, &self.core.failure) {
+        if let (Some(inbox), Some(failed)) = (&self.inbox, self.core.failures.first()) {
             inbox.fail(failed);
         }
-        if !self.core.unnumbered.is_empty() || self.staging.is_copying() {
+        if !self.core.peers.has_no_answers() || self.staging.is_copying() {
             self.last_words();
         }
     }
@@ -358,7 +353,7 @@ mod tests {
         for posted in [true, false] {
             let (mut bed, wr_id) = in_doubt(posted);
             assert_eq!(bed.lane.completed(wr_id), posted);
-            assert_eq!(bed.lane.core.segments.used(), u32::from(!posted));
+            assert_eq!(bed.lane.core.transmit.has_segments(), !posted);
         }
     }
 
@@ -367,15 +362,15 @@ mod tests {
     fn what_was_lost_sight_of_fails_if_the_fabric_had_it() {
         for posted in [true, false] {
             let (mut bed, wr_id) = in_doubt(posted);
-            let rail = bed.lane.core.segments[wr_id.0].rail;
+            let rail = bed.lane.core.transmit.segment(wr_id).rail;
             for _ in 0..2 {
                 let failure = Failure { wr_id: Some(wr_id), is_message: false, error: lost() };
                 bed.lane.failed(rail, failure);
                 let core = &bed.lane.core;
-                let segment = &core.segments[wr_id.0];
-                let in_flight = core.rails[rail.index()].in_flight();
+                let segment = core.transmit.segment(wr_id);
+                let in_flight = core.transmit.rail(rail).in_flight();
                 assert_eq!((in_flight, segment.stage), (u32::from(!posted), Stage::Lost));
-                assert!(!segment.waits().has(Waits::FABRIC) && core.events.is_empty());
+                assert!(!segment.waits().has(Waits::FABRIC) && core.failures.raised().is_empty());
             }
         }
     }
@@ -388,8 +383,8 @@ mod tests {
         let wr_id = bed.to(1);
         let failure = Failure { wr_id: Some(wr_id), is_message: false, error: lost() };
         bed.lane.failed(RailId(0), failure);
-        assert_eq!(bed.lane.core.segments[wr_id.0].stage, Stage::Sent);
-        bed.lane.core.check_connection(Pe(1)).unwrap();
+        assert_eq!(bed.lane.core.transmit.segment(wr_id).stage, Stage::Sent);
+        bed.lane.core.peers.check(Pe(1)).unwrap();
     }
 
     /// What has come in over a rail that is about to be closed is taken before.
@@ -401,7 +396,7 @@ mod tests {
         bed.pass_time();
         bed.fabric.forge_message(Pe(0), rail, b"of nobody");
         bed.lane.take_last(rail);
-        let counters = bed.lane.core.rails[0].counters();
+        let counters = bed.rail().counters();
         assert_eq!((counters.completed, counters.foreign), (1, 1));
     }
 
@@ -415,10 +410,11 @@ mod tests {
             core.queue_unnumbered(Pe(1), What::Word { request_id: NO_TICKET, value: 0 });
             bed.fabric.fail_calls(crate::fake::PortCall::Send, 0, 1);
             assert!(bed.lane.send_due());
-            let core = &bed.lane.core;
-            let failed: Vec<RailId> = core.events.iter().filter_map(of_path).collect();
+            let core = &mut bed.lane.core;
+            let events = std::iter::from_fn(|| core.failures.next_event());
+            let failed: Vec<RailId> = events.filter_map(|event| of_path(&event)).collect();
             assert_eq!(failed, if health { vec![path.rail] } else { vec![] });
-            assert_eq!(core.check_connection(Pe(1)).is_ok(), health);
+            assert_eq!(core.peers.check(Pe(1)).is_ok(), health);
         }
     }
 

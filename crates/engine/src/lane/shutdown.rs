@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use crate::ids::{RailId, WrId};
+use crate::ids::RailId;
 use crate::lane::Lane;
 use crate::port::packet::LongPacket;
-use crate::port::{Failure, Incoming, Polled, Port};
-use crate::posting::Core;
+use crate::port::{Incoming, Port};
 
 /// How long, and for how many iterations, a lane that has failed tries to tell peers so and waits for copies.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
@@ -21,10 +20,10 @@ impl<P: Port> Lane<P> {
             return;
         }
         let (patience, iterations) = LAST_WORDS;
-        let (start, mut idle) = (self.core.port.now(), 0);
+        let (start, mut idle) = (self.core.transmit.now(), 0);
         for _ in 0..iterations {
-            let waited = self.core.port.now().saturating_sub(start);
-            let said = self.core.unnumbered.is_empty() && !self.staging.is_copying();
+            let waited = self.core.transmit.now().saturating_sub(start);
+            let said = self.core.peers.has_no_answers() && !self.staging.is_copying();
             if said || u128::from(waited) >= patience.as_nanos() {
                 return;
             }
@@ -38,17 +37,18 @@ impl<P: Port> Lane<P> {
     /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
     /// (`ofi_rxm` of libfabric 1.17 does).
     pub fn drain_before_close(&mut self, patience: Duration) -> bool {
-        let under_way = |lane: &Self| lane.core.rails.iter().any(|rail| rail.in_flight() != 0);
-        let start = self.core.port.now();
+        let under_way =
+            |lane: &Self| lane.core.transmit.rails().iter().any(|rail| rail.in_flight() != 0);
+        let start = self.core.transmit.now();
         while under_way(self) {
-            let waited = self.core.port.now().saturating_sub(start);
+            let waited = self.core.transmit.now().saturating_sub(start);
             if u128::from(waited) >= patience.as_nanos() {
                 return false;
             }
-            for rail in self.core.rail_ids() {
+            for rail in self.core.transmit.rail_ids() {
                 self.forget_ended(rail);
             }
-            self.core.port.relax();
+            self.core.transmit.port_mut().relax();
         }
         true
     }
@@ -56,24 +56,9 @@ impl<P: Port> Lane<P> {
     /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
     /// be gone.
     fn forget_ended(&mut self, rail: RailId) {
-        let Core { port, segments, rails, .. } = &mut self.core;
-        let mut ended = 0;
-        let mut known = |wr_id| {
-            let known = segments.away(wr_id).is_some();
-            ended += u32::from(known);
-            known
-        };
-        let polled = if port.has_completions(rail) {
-            port.drain(rail, &mut |index: usize| known(WrId(index as u32)))
-        } else {
-            Polled::Empty
-        };
-        if let Polled::Failed(Failure { wr_id: Some(wr_id), .. }) = &polled {
-            known(*wr_id);
-        }
-        let ended = ended.min(rails[rail.index()].in_flight());
-        rails[rail.index()].completed(ended);
+        self.core.transmit.forget_ended(rail);
         let mut packet = LongPacket::EMPTY;
+        let port = self.core.transmit.port_mut();
         while self.receives && port.receive(rail, &mut packet) != Incoming::Nothing {}
     }
 }
@@ -89,7 +74,7 @@ mod tests {
     #[test]
     fn a_lane_that_has_failed_waits_for_what_it_has_to_say() {
         let mut bed = Bed::new(PLAIN);
-        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.core.fail_lane(failed(1));
         bed.lane.progress().unwrap_err();
         assert!(!bed.lane.has_waited, "nothing is due");
         bed.lane.core.connection_to(Pe(1)).unwrap();
@@ -98,7 +83,7 @@ mod tests {
         let start = bed.fabric.now();
         for _ in 0..2 {
             bed.lane.progress().unwrap_err();
-            assert!(bed.lane.has_waited && bed.lane.core.unnumbered.len() == 1);
+            assert!(bed.lane.has_waited && !bed.lane.core.peers.has_no_answers());
             let waited = Duration::from_nanos(bed.fabric.now() - start);
             assert!((LAST_WORDS.0..2 * LAST_WORDS.0).contains(&waited), "{waited:?}");
         }

@@ -8,8 +8,8 @@ use crate::lane::pending_queue::Submission;
 use crate::port::copies::Reach;
 use crate::port::{Port, Tail};
 use crate::posting::Tried;
-use crate::posting::dispatch::Behind;
-use crate::posting::failure::local_fault;
+use crate::posting::failures::local_fault;
+use crate::posting::transmit::dispatch::Behind;
 use crate::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request, refused};
 use crate::signal::Way;
 use crate::signal::counted::{Counting, Tagged};
@@ -36,7 +36,7 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
-        if request.pe == self.core.me {
+        if request.pe == self.core.peers.me() {
             // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
             // out the fence for the PE itself.
             self.fence(request.pe)?;
@@ -121,7 +121,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
     ) -> Result<PutState, EngineError> {
         let staged = self.has_staged_part(parts, signal)?;
-        let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
+        let by_fabric = self.core.transmit.has_fabric_atomics() && !is_staged_word(signal);
         let mut way = if by_fabric { Way::Chained } else { self.signals.way(parts, staged) };
         let is_long = way == Way::LongEager;
         if is_long
@@ -147,7 +147,7 @@ impl<P: Port> Lane<P> {
     }
 
     fn begin_chained(&mut self, departs: bool) -> PutState {
-        let ops = &mut self.core.ops;
+        let ops = self.core.transmit.ops_mut();
         let op = if departs { ops.start_departing() } else { ops.start() };
         PutState::Chained { op, at: Progress::default() }
     }
@@ -181,7 +181,7 @@ impl<P: Port> Lane<P> {
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
         let mut reach = Reach::Direct;
-        if self.core.has_devices() {
+        if self.core.transmit.has_devices() {
             let Self { core, staging, .. } = self;
             reach = staging.local_reach(core, signal.pe, addr, part.len, handle)?;
         }
@@ -197,7 +197,7 @@ impl<P: Port> Lane<P> {
 
     /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
     fn may_be_kept(&self, pe: Pe) -> bool {
-        let Some(connection) = self.core.connections.find(pe) else { return false };
+        let Some(connection) = self.core.peers.find(pe) else { return false };
         let channel = connection.channel.as_deref();
         let under_way = channel.map_or(0, |channel| channel.unacknowledged() + channel.unsent);
         under_way >= MOST_KEPT && (connection.is_closed() || connection.mark().is_some())
@@ -209,7 +209,7 @@ impl<P: Port> Lane<P> {
         if !HandleView::check_of(pe, part.remote_handle)?.is_direct() {
             return Ok(false);
         }
-        if !self.core.has_devices() {
+        if !self.core.transmit.has_devices() {
             return Ok(true);
         }
         let Self { core, staging, .. } = self;
@@ -279,7 +279,7 @@ impl<P: Port> Lane<P> {
         request: &AtomicRequest<'_>,
         what: Behind,
     ) -> Result<Tried, EngineError> {
-        if self.core.atomics.is_some() && !is_staged_word(request) {
+        if self.core.transmit.has_fabric_atomics() && !is_staged_word(request) {
             return fabric::submit(&mut self.core, request, what);
         }
         self.core.try_message(request, what, |at, atomic| Body::Atomic { at, atomic })
@@ -370,7 +370,7 @@ mod tests {
             bed.lane.core.connection_to(Pe(1)).unwrap();
             let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
             let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
-            assert_eq!(bed.lane.core.ops.departs(op), departs, "{native} {reach:?}");
+            assert_eq!(bed.lane.core.transmit.ops().departs(op), departs, "{native} {reach:?}");
         }
     }
 }

@@ -3,12 +3,11 @@
 use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::lane::pending_queue::Submission;
-use crate::port::{Desc, Direction, Local, Port, Transfer};
-use crate::posting::doorbell::BURST;
-use crate::request::{LocalSide, Request, refused};
+use crate::port::{Direction, Local, Port, Transfer};
+use crate::request::{Request, refused};
 use crate::signal::counted::Counting;
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, Stage};
+use crate::state::segment::Kind;
 use crate::wire::handle::HandleView;
 
 impl<P: Port> Lane<P> {
@@ -39,7 +38,7 @@ impl<P: Port> Lane<P> {
         let mut sent = 0;
         let mut idle = 0;
         while !self.advance_op(request, &mut sent, op)? {
-            self.core.want_acks();
+            self.core.peers.want_acks();
             self.wait_iteration(&mut idle);
         }
         Ok(())
@@ -48,7 +47,7 @@ impl<P: Port> Lane<P> {
     /// Begins an operation that is waited for on its own. Every operation begun is carried on with
     /// [`Lane::advance_op`] until that says it has ended.
     pub fn begin_op(&mut self) -> OpId {
-        self.core.ops.start()
+        self.core.transmit.ops_mut().start()
     }
 
     /// Submits what there is room for, and says whether the operation has ended. Never blocks.
@@ -77,8 +76,8 @@ impl<P: Port> Lane<P> {
         let advanced = self.try_advance(request, sent, op, behind);
         // After an error, segments already out may still point at the operation. It is then given
         // up rather than ended, which costs four bytes; errors are a lane's last act.
-        if !matches!(advanced, Ok(false)) && self.core.ops.is_done(op) {
-            self.core.ops.end(op);
+        if !matches!(advanced, Ok(false)) && self.core.transmit.ops().is_done(op) {
+            self.core.transmit.ops_mut().end(op);
         }
         advanced
     }
@@ -93,9 +92,9 @@ impl<P: Port> Lane<P> {
         if *sent < request.len && !behind {
             self.submit(request, sent, op)?;
         }
-        self.core.check_connection(request.pe)?;
+        self.core.peers.check(request.pe)?;
         if *sent == request.len {
-            return Ok(self.core.ops.is_done(op));
+            return Ok(self.core.transmit.ops().is_done(op));
         }
         self.room_or_failure().map(|()| false)
     }
@@ -135,9 +134,9 @@ impl<P: Port> Lane<P> {
         op: OpId,
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        match self.core.connections.open(request.pe, &mut self.core.paths) {
+        match self.core.open_stream(request.pe) {
             Some(connection) => connection.check()?,
-            None => return self.core.check_pe(request.pe),
+            None => return self.core.peers.check_pe(request.pe),
         }
         let remote = HandleView::check_of(request.pe, request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
@@ -148,7 +147,7 @@ impl<P: Port> Lane<P> {
             let Self { core, staging, .. } = self;
             return staging.submit_staged(core, request, &remote, offset, sent, op);
         }
-        if request.len >= self.core.balance.balanced_from {
+        if request.len >= self.core.transmit.cut().balanced_from {
             let Self { core, pool, .. } = self;
             return pool.submit_balanced(core, request, sent, op, counting);
         }
@@ -158,67 +157,32 @@ impl<P: Port> Lane<P> {
             if !self.core.is_within_quota(request.pe) {
                 return Ok(());
             }
-            let Some(connection) = self.core.connections.find_mut(request.pe) else {
-                return Ok(());
-            };
+            let Some(connection) = self.core.peers.find_mut(request.pe) else { return Ok(()) };
             let path = connection.next;
             let rail = path.rail;
             let key = remote
                 .key(path.remote.rail())
                 .map_err(|fault| refused(request, "remote", fault))?;
-            let local = match request.local {
-                // Cut, where segments are shorter than values.
-                LocalSide::Value(value) => Local::Inline(value >> (8 * (*sent).min(7))),
-                LocalSide::Memory { addr, handle } => {
-                    let optional = || handle.is_none() && self.core.port.takes_unregistered();
-                    let desc = if self.core.needs_desc && !optional() {
-                        self.core.regions.desc_for(request, addr, handle, rail)?
-                    } else {
-                        Desc(0)
-                    };
-                    Local::Memory { addr: addr + *sent, desc }
-                }
+            // Cut, where segments are shorter than values.
+            let local = match self.core.transmit.local_side(request, *sent, rail)? {
+                Local::Inline(value) => Local::Inline(value >> (8 * (*sent).min(7))),
+                memory => memory,
             };
-            let Some(wr_id) = self.core.segments.take() else { return Ok(()) };
-            let len = (request.len - *sent).min(self.core.rails[rail.index()].max_segment);
+            let Some(wr_id) = self.core.transmit.take() else { return Ok(()) };
+            let len = (request.len - *sent).min(self.core.transmit.rail(rail).max_segment);
 
-            connection.rotate(&self.core.paths);
+            self.core.transmit.rotate(connection);
 
-            let segment = &mut self.core.segments[wr_id.0];
-            segment.transfer = Transfer {
-                direction: request.direction,
-                local,
-                len,
-                remote: remote_addr + *sent as u64,
-                key,
-            };
-            segment.pe = request.pe;
-            segment.count_for(op.0);
-            segment.born = self.core.watchdog.stamp();
-            segment.direction = request.direction;
-            segment.kind = Kind::Transfer;
+            let (direction, remote) = (request.direction, remote_addr + *sent as u64);
+            let transfer = Transfer { direction, local, len, remote, key };
+            self.core.fill(wr_id, request.pe, &path, transfer, op, Kind::Transfer);
             if let Some(counting) = counting.as_deref_mut() {
-                segment.set_counted(counting.tag);
+                self.core.transmit.segment_mut(wr_id).set_counted(counting.tag);
                 counting.segments += 1;
             }
-            segment.no_message();
-            segment.rail = rail;
-            if op != OpId::NONE {
-                self.core.ops.add(op.0);
-            }
             *sent += len;
-
-            if connection.is_closed() && request.direction == Direction::Write {
-                segment.hold(connection.epoch());
-                connection.held.push(&mut self.core.segments, wr_id.0);
-                // What it waits for may be messages, whose delivery only the peer can tell.
-                self.core.want_ack(request.pe);
-                continue;
-            }
-            segment.stage = Stage::Ready;
-            connection.begin_segment(segment);
-            self.core.dispatch(wr_id, rail);
-            self.core.check_connection(request.pe)?;
+            self.core.set_out(wr_id);
+            self.core.peers.check(request.pe)?;
         }
         Ok(())
     }
@@ -229,17 +193,17 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// As [`Lane::start`].
     pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let bursts = self.core.batches && request.direction == Direction::Write;
+        let bursts =
+            self.core.transmit.gains_from_bursts() && request.direction == Direction::Write;
         if !bursts || self.has_pending(request.pe) {
             return self.start(request);
         }
         let mut sent = 0;
-        self.core.withholds = true;
+        self.core.transmit.withhold();
         let submitted = self.submit(request, &mut sent, OpId::NONE);
-        self.core.withholds = false;
-        self.core.withheld += 1;
+        let is_full = self.core.transmit.withheld();
         // What there is no room for waits in a call that runs the loop.
-        if submitted.is_err() || self.core.withheld >= BURST {
+        if submitted.is_err() || is_full {
             self.post_ready();
         }
         submitted?;
@@ -249,13 +213,13 @@ impl<P: Port> Lane<P> {
     /// Whether bursts make a difference.
     #[inline]
     pub fn batches(&self) -> bool {
-        self.core.batches
+        self.core.transmit.gains_from_bursts()
     }
 
     /// Ends the burst, if there is one: what was withheld is posted, as far as there is room.
     #[inline]
     pub fn end_burst(&mut self) {
-        if self.core.withheld != 0 {
+        if self.core.transmit.has_withheld() {
             self.post_ready();
         }
     }
@@ -291,18 +255,18 @@ mod tests {
         assert_eq!(bed.fabric.in_flight(), 0);
         let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
         bed.lane.start_in_burst(&outside).unwrap_err();
-        assert_eq!((bed.fabric.in_flight(), bed.lane.core.withheld), (2, 0));
+        assert_eq!((bed.fabric.in_flight(), bed.lane.core.transmit.has_withheld()), (2, false));
     }
 
     #[test]
     fn rails_are_chosen_by_load_from_a_length_on() {
         for (len, stripes) in [(63, 0), (64, 1), (65, 1)] {
             let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
-            bed.lane.core.balance.balanced_from = 64;
+            bed.lane.core.transmit.balance_mut().balanced_from = 64;
             let heaps = Arc::clone(&bed.heaps);
             let put = Request { len, ..request(&heaps, Direction::Write, 1) };
             bed.lane.start(&put).unwrap();
-            assert_eq!(bed.lane.core.stripes.used, stripes, "{len}");
+            assert_eq!(bed.lane.core.transmit.stripes(), stripes, "{len}");
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{PeerAddr, Port};
 use crate::posting::Core;
-use crate::posting::watchdog::Watchdog;
+use crate::posting::failures::watchdog::Watchdog;
 use crate::rails::paths::{AddressTable, Reach};
 use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::state::pe_map::PeMap;
@@ -33,7 +33,7 @@ use crate::wire::window::Seq;
 /// not running, or in none of our calls, and what has completed meanwhile has not been taken.
 const MAX_PAUSE: u32 = 8;
 
-/// When paths are given up and tried again.
+/// When paths are declared failed and tried again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RailHealth {
     /// A path on which nothing completes for so long, while the peer is alive, is out of service.
@@ -404,8 +404,8 @@ impl Recovery {
         reason: &str,
         by_error: bool,
     ) -> bool {
-        let now = core.watchdog.stamp();
-        let (bit, in_service) = (1 << rail.0, core.paths.in_service(pe));
+        let now = core.failures.stamp();
+        let (bit, in_service) = (1 << rail.0, core.transmit.in_service(pe));
         if in_service & bit != 0 {
             if in_service == bit {
                 let Some(other) = self.peer(pe).other(now) else { return false };
@@ -417,10 +417,10 @@ impl Recovery {
             if let Some(fallback_routes) = self.fallback_routes.as_deref() {
                 fallback_routes.set(pe);
             }
-            core.rails[rail.index()].counters.failures += 1;
-            let remote = core.paths.get(pe, rail).remote.rail();
+            core.transmit.count_failure(rail);
+            let remote = core.transmit.remote_rail(pe, rail);
             if let Some(unsaid) = core.may_say() {
-                let name = core.port.rail_name(rail);
+                let name = core.transmit.port().rail_name(rail);
                 warn!(
                     target: "TRANSPORT",
                     "{rail} ({name}) to {remote} of {pe} is out of service: {reason}; what was on it goes \
@@ -442,26 +442,25 @@ impl Recovery {
         if self.peer(pe).paths[rail.index()].out.take().is_none() {
             return;
         }
-        let remote = core.paths.get(pe, rail).remote.rail();
+        let remote = core.transmit.remote_rail(pe, rail);
         if let Some(unsaid) = core.may_say() {
-            let name = core.port.rail_name(rail);
+            let name = core.transmit.port().rail_name(rail);
             warn!(
                 target: "TRANSPORT",
                 "{rail} ({name}) to {remote} of {pe} is in service again{unsaid}"
             );
         }
-        self.serve(core, pe, core.paths.in_service(pe) | 1 << rail.0);
+        self.serve(core, pe, core.transmit.in_service(pe) | 1 << rail.0);
     }
 
     /// These paths to a PE are in service from here on; its connection takes one of them next.
     pub(crate) fn serve<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, in_service: u32) {
-        core.paths.serve(pe, in_service);
-        core.load_changed = true;
-        if let Some(connection) = core.connections.find_mut(pe) {
+        core.transmit.serve(pe, in_service);
+        if let Some(connection) = core.peers.find_mut(pe) {
             let rail = connection.next.rail;
-            connection.next = core.paths.get(pe, rail);
+            connection.next = core.transmit.path(pe, rail);
             if in_service >> rail.0 & 1 == 0 {
-                connection.rotate(&core.paths);
+                core.transmit.rotate(connection);
             }
         }
     }

@@ -5,9 +5,8 @@ use log::debug;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Failure, Port, PortError};
 use crate::posting::Core;
-use crate::posting::failure::{CONTROL, local_fault};
+use crate::posting::failures::{CONTROL, local_fault};
 use crate::recovery::Recovery;
-use crate::state::connection::Connection;
 use crate::state::segment::Stage;
 
 /// How long news may take beyond twice the timeout, in the watchdog's units: some three seconds.
@@ -18,16 +17,15 @@ impl Recovery {
     /// connection.
     pub(crate) fn refused<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: PortError) {
         self.adopt(core);
-        let segment = &core.segments[wr_id.0];
+        let segment = core.transmit.segment(wr_id);
         let (pe, rail, stage) = (segment.pe, segment.rail, segment.stage);
         let is_message = stage != Stage::Lost;
         let others = self.suspect(core, pe, rail, &error.to_string(), true);
         match (is_message, others) {
             (true, true) => {
-                let rail =
-                    core.connections.find(pe).map_or(rail, |connection| connection.next.rail);
-                core.segments[wr_id.0].rail = rail;
-                core.queue(wr_id, rail);
+                let rail = core.peers.find(pe).map_or(rail, |connection| connection.next.rail);
+                core.transmit.segment_mut(wr_id).rail = rail;
+                core.transmit.queue(wr_id, rail);
             }
             (true, false) => core.end_failed(wr_id, error),
             // It is among those that are posted again.
@@ -53,11 +51,11 @@ impl Recovery {
     /// The only path to a peer has failed. It may be that the peer has opened its rail again, and the news
     /// are on their way.
     fn wait_for_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: &PortError) {
-        let now = core.watchdog.stamp();
-        let segment = &core.segments[wr_id.0];
+        let now = core.failures.stamp();
+        let segment = core.transmit.segment(wr_id);
         let (pe, rail) = (segment.pe, segment.rail);
         let failed = core.segment_error(wr_id, rail, error.clone());
-        let remote = core.paths.get(pe, rail).remote.rail();
+        let remote = core.transmit.remote_rail(pe, rail);
         let until = now + 2 * self.timeout + NEWS;
         let peer = self.peer(pe);
         peer.grace.get_or_insert_with(|| (until, Box::new(failed)));
@@ -74,15 +72,10 @@ impl Recovery {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(wr_id) = failure.wr_id.filter(|wr_id| *wr_id != CONTROL) else { return };
-        let of_channel = |connection: &Connection| {
-            let channel = connection.channel.as_deref()?;
-            Some((connection.pe, core.messages.has(channel, wr_id)?))
-        };
-        let segment = core.sent_as(wr_id).map(|wr_id| &core.segments[wr_id.0]);
+        let segment = core.sent_as(wr_id).map(|wr_id| core.transmit.segment(wr_id));
         let sent = segment.map(|segment| (segment.pe, segment.rail));
         // An answer, or what has told of an operation that is over, is no segment.
-        let Some((pe, sent_over)) = sent.or_else(|| core.connections.iter().find_map(of_channel))
-        else {
+        let Some((pe, sent_over)) = sent.or_else(|| core.peers.unacknowledged(wr_id)) else {
             return;
         };
         if sent_over == rail && !self.suspect(core, pe, rail, &error.to_string(), true) {

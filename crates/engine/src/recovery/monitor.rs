@@ -5,7 +5,7 @@
 //! when that is over. The others cost nothing, however many are known: what a look would have noted of one is told when
 //! there is something again.
 
-use crate::ids::{Pe, RailId};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::Port;
 use crate::posting::Core;
 use crate::recovery::Recovery;
@@ -83,8 +83,7 @@ impl Recovery {
         let Self { watched, peers, .. } = self;
         watched.retain(|pe| {
             let Some(peer) = peers.get_mut(pe) else { return false };
-            let connection =
-                core.connections.find(*pe).filter(|connection| connection.error.is_none());
+            let connection = core.peers.find(*pe).filter(|connection| connection.error.is_none());
             let is_due =
                 |connection: &Connection| !connection.is_quiet() || connection.has_unheard();
             peer.watched = peer.is_open() || connection.is_some_and(is_due);
@@ -93,23 +92,19 @@ impl Recovery {
     }
 
     fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
-        let now = core.watchdog.stamp();
-        let Core { segments, connections, messages, rails, paths, control, answered, .. } =
-            &mut *core;
+        let now = core.failures.stamp();
+        let Core { transmit, peers: known, .. } = core;
         let before = self.looked;
         let judges = self.judges(now);
         self.looks = self.looks.wrapping_add(1);
         // Answers are no operations of this PE's, and may be lost all the same.
-        for pe in answered.drain(..) {
-            if let Some(connection) = connections.find_mut(pe) {
-                connection.channel().is_noted = false;
-                self.peer(pe);
-            }
+        for pe in known.take_answered() {
+            self.peer(pe);
         }
         for pe in self.watched() {
             self.begin_look(pe, before);
         }
-        for (_, segment) in segments.in_use_mut() {
+        for segment in transmit.in_use_mut() {
             let peer = self.begin_look(segment.pe, before);
             if segment.stage != Stage::Posted {
                 continue;
@@ -124,17 +119,19 @@ impl Recovery {
         let Recovery { timeout, peers, mine, .. } = self;
         for pe in watched {
             let Some(peer) = peers.get_mut(&pe) else { continue };
+            let missing = known.first_missing(pe);
             let Some(connection) =
-                connections.find_mut(pe).filter(|connection| connection.error.is_none())
+                known.find_mut(pe).filter(|connection| connection.error.is_none())
             else {
                 continue;
             };
             for (at, path) in peer.paths.iter_mut().enumerate() {
                 // What waits for the peer, and does not leave though there is room, is on a silent path too.
-                let front = rails[at].blocked.front(pe).copied();
-                let front = front.filter(|_| !rails[at].is_full());
+                let rail = transmit.rail(RailId(at as u8));
+                let front = rail.blocked.front(pe).copied().filter(|_| !rail.is_full());
                 // By the time as well: another one may be in its slot.
-                if path.look(front.map(|front| (front, segments[front].born)), now) {
+                let front = front.map(|front| (front, transmit.segment(WrId(front)).born));
+                if path.look(front, now) {
                     peer.alive = now;
                 }
             }
@@ -143,7 +140,6 @@ impl Recovery {
             let mut asks = false;
             if let Some(channel) = connection.channel.as_deref_mut() {
                 // What is there, and waits for what it comes behind, is not lost, however long.
-                let missing = messages.first_missing(channel);
                 let waits = missing.is_some() && connection.lost_writes == 0;
                 let stands = peer.look((channel.heard(), channel.received.prefix()), waits, now);
                 asks = stands || missing.is_none() && channel.oldest != NIL;
@@ -160,14 +156,12 @@ impl Recovery {
             }
             if asks {
                 // The question, or its answer, may have gone over a path that does not work.
-                connection.rotate(paths);
-                if connection.channel().enters_control() {
-                    control.push_back(pe);
-                }
+                transmit.rotate(connection);
+                known.queue_control(pe);
             }
             for (at, path) in peer.paths.iter().enumerate() {
                 let rail = RailId(at as u8);
-                if paths.is_out(pe, rail) || mine[at].closing.is_some() {
+                if transmit.is_out(pe, rail) || mine[at].closing.is_some() {
                     continue;
                 }
                 let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
@@ -191,7 +185,7 @@ impl Recovery {
 
     /// Asks again what was not answered, and gives up what was not answered in time.
     fn repeat_questions<P: Port>(&mut self, core: &mut Core<P>) {
-        let now = core.watchdog.stamp();
+        let now = core.failures.stamp();
         let timeout = self.timeout;
         let mut failed = Vec::new();
         let mut ask = Vec::new();
@@ -217,14 +211,14 @@ impl Recovery {
             rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
         }
         rails.into_iter().for_each(|(pe, answer)| self.add_answer(pe, answer));
-        let fetches = core.segments.wr_ids(|segment| {
+        let fetches = core.transmit.wr_ids(|segment| {
             segment.kind == Kind::Fetch
                 && segment.stage == Stage::Sent
                 && segment.message().is_none()
                 && now - segment.born >= timeout / 2
         });
         for wr_id in fetches {
-            let segment = &core.segments[wr_id.0];
+            let segment = core.transmit.segment(wr_id);
             let (request_id, place) = (segment.request_id(wr_id), segment.fetch_place());
             ask.push((segment.pe, Rails::ReplyAgain { request_id, place }));
         }
@@ -232,7 +226,7 @@ impl Recovery {
             self.tell(core, pe, question);
         }
         for (pe, error) in failed {
-            let last = core.connections.find(pe).map(|connection| connection.next.rail);
+            let last = core.peers.find(pe).map(|connection| connection.next.rail);
             let reason = "it has failed, and the PE has not opened its rail again";
             if !last.is_some_and(|rail| self.suspect(core, pe, rail, reason, true)) {
                 core.fail_connection(pe, error);
@@ -242,7 +236,7 @@ impl Recovery {
 
     /// Tries paths that have cooled down.
     fn probe_paths<P: Port>(&mut self, core: &mut Core<P>) {
-        let now = core.watchdog.stamp();
+        let now = core.failures.stamp();
         let Some(cooling) = self.cooling else { return };
         let mut probes = Vec::new();
         for pe in self.watched() {

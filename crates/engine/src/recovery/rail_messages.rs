@@ -5,7 +5,7 @@ use log::debug;
 use crate::ids::{Pe, RailId};
 use crate::port::{PeerAddr, Port, Posted};
 use crate::posting::Core;
-use crate::posting::failure::CONTROL;
+use crate::posting::failures::CONTROL;
 use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, OwnRail, WayBack};
 use crate::staging::Staging;
@@ -35,7 +35,7 @@ impl Recovery {
         self.resend_all(core);
         self.give_answers(core);
         if self.has_work() {
-            core.watchdog.hurry();
+            core.failures.hurry();
         }
     }
 
@@ -45,7 +45,7 @@ impl Recovery {
         let said = &mut self.peer(pe).said;
         *said = said.wrapping_add(1).max(1);
         let number = Seq(*said);
-        for rail in core.rail_ids() {
+        for rail in core.transmit.rail_ids() {
             self.send_over(core, pe, rail, number, Body::Rails(what));
         }
     }
@@ -62,16 +62,16 @@ impl Recovery {
         if gone {
             return;
         }
-        if core.check_connection(pe).is_err() {
+        if core.peers.check(pe).is_err() {
             return;
         }
         let ack = self.ack_for(core, pe);
         let mut packet = Packet::EMPTY;
-        Message { from: core.me, seq, ack, behind: 0, body }.encode(&mut packet);
-        core.seal.close(pe, &mut packet);
+        Message { from: core.peers.me(), seq, ack, behind: 0, body }.encode(&mut packet);
+        core.peers.seal(pe, &mut packet);
         let Some(to) = self.control(pe, rail) else { return };
         for _ in 0..TRIES {
-            match core.port.send_control(rail, to, packet.bytes()) {
+            match core.transmit.port_mut().send_control(rail, to, packet.bytes()) {
                 Ok(Posted::Again) => {}
                 Ok(Posted::Yes) => return,
                 Err(error) => {
@@ -95,8 +95,8 @@ impl Recovery {
         }
         // What was lost before belongs to the generations that were known then.
         self.adopt(core);
-        let now = core.watchdog.stamp();
-        let rails = core.rails.len();
+        let now = core.failures.stamp();
+        let rails = core.transmit.rails().len();
         let exists = |rail: RailId| rail.index() < rails;
         let mut answer = None;
         self.peer(pe).alive = now;
@@ -117,7 +117,7 @@ impl Recovery {
             Rails::Reset { rail, generation } if exists(rail) => {
                 if self.mine[rail.index()].generation > generation {
                     answer = Some(Answer::RailIs(rail));
-                } else if core.port.can_reset(rail) && !self.mine[rail.index()].fixed {
+                } else if core.transmit.port().can_reset(rail) && !self.mine[rail.index()].fixed {
                     // One that has asked too often has no answer yet, and asks again.
                     if self.mine[rail.index()].closing.is_none()
                         && self.peer(pe).may_reset(rail, now)
@@ -140,10 +140,7 @@ impl Recovery {
                 }
             }
             Rails::ReplyAgain { request_id, place } => {
-                let channel = core
-                    .connections
-                    .find_mut(pe)
-                    .and_then(|connection| connection.channel.as_deref_mut());
+                let channel = core.peers.link_mut(pe);
                 let replies = channel.and_then(|channel| channel.replies.as_deref());
                 let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
                 if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {
@@ -162,8 +159,8 @@ impl Recovery {
                 }
             }
             Rails::KeyWanted { rail, key, wanted } => {
-                core.regions.sync();
-                let found = core.regions.other_key(rail, key, wanted);
+                core.transmit.regions_mut().sync();
+                let found = core.transmit.regions().other_key(rail, key, wanted);
                 answer = Some(Answer::KeyIs { rail, key, wanted, found });
             }
             Rails::KeyIs { rail, key, wanted, found } => {
@@ -182,7 +179,7 @@ impl Recovery {
         if let Some(answer) = answer {
             self.owe(pe, answer);
         }
-        core.watchdog.hurry();
+        core.failures.hurry();
     }
 
     /// An answer is due to a peer, unless as many are as may be: all questions are repeated until they are answered, so a
@@ -206,7 +203,7 @@ impl Recovery {
             .fallback_routes
             .as_deref()
             .is_some_and(|fallback_routes| fallback_routes.is_unsettled(pe))
-            && core.check_pe(pe).is_ok()
+            && core.peers.check_pe(pe).is_ok()
         {
             self.tell(core, pe, Rails::Ping);
         }
@@ -222,7 +219,7 @@ impl Recovery {
 
     /// Gives answers that are due, a bounded number in one iteration.
     fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
-        let me = core.me;
+        let me = core.peers.me();
         let now = self.answers.len().min(ANSWERS);
         let later = self.answers.split_off(now);
         for (pe, answer) in std::mem::replace(&mut self.answers, later) {
@@ -245,7 +242,7 @@ impl Recovery {
                     continue;
                 }
                 Answer::Word(request_id, value) => {
-                    for rail in core.rail_ids() {
+                    for rail in core.transmit.rail_ids() {
                         self.send_over(
                             core,
                             pe,
@@ -264,9 +261,12 @@ impl Recovery {
     /// Probes a path: from its data endpoint here to that of the peer.
     pub(crate) fn probe<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId, number: u32) {
         let OwnRail { generation, address, .. } = &self.mine[rail.index()];
-        let address =
-            if *generation == 0 { core.port.first_address(rail) } else { address.clone() };
-        let hop = core.paths.get(pe, rail);
+        let address = if *generation == 0 {
+            core.transmit.port().first_address(rail)
+        } else {
+            address.clone()
+        };
+        let hop = core.transmit.path(pe, rail);
         let remote = hop.remote.rail();
         let what = Rails::Probe { rail, remote, number, address: &address };
         self.send_data(core, pe, (rail, hop.to), what);
@@ -288,7 +288,7 @@ impl Recovery {
         if !self.takes_address(pe) {
             return None;
         }
-        match core.port.insert_address(rails.0, address) {
+        match core.transmit.port_mut().insert_address(rails.0, address) {
             Ok(to) => {
                 let known = WayBack { address: address.into(), to };
                 self.peer(pe).ways_back.insert(rails, known);
@@ -316,22 +316,22 @@ impl Recovery {
         (rail, to): (RailId, PeerAddr),
         what: Rails<'_>,
     ) {
-        if core.rails[rail.index()].is_paused() || core.check_connection(pe).is_err() {
+        if core.transmit.rail(rail).is_paused() || core.peers.check(pe).is_err() {
             return;
         }
         let mut packet = Packet::EMPTY;
         let (seq, ack) = (Seq(0), self.ack_for(core, pe));
-        Message { from: core.me, seq, ack, behind: 0, body: Body::Rails(what) }.encode(&mut packet);
-        core.seal.close(pe, &mut packet);
-        if let Err(error) = core.port.send(rail, to, CONTROL, packet.bytes()) {
+        Message { from: core.peers.me(), seq, ack, behind: 0, body: Body::Rails(what) }
+            .encode(&mut packet);
+        core.peers.seal(pe, &mut packet);
+        if let Err(error) = core.transmit.port_mut().send(rail, to, CONTROL, packet.bytes()) {
             debug!(target: "TRANSPORT", "{what:?} to {pe} over {rail}: {error}");
         }
     }
 
     /// What a message to a peer acknowledges.
     fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
-        let channel =
-            core.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        let channel = core.peers.channel(pe);
         channel.map_or(FIRST, ReliableChannel::ack)
     }
 
@@ -339,7 +339,7 @@ impl Recovery {
     pub(crate) fn tell_of_rail<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let mine = &self.mine[rail.index()];
         let (generation, address) = (mine.generation, mine.address.clone());
-        let cause = mine.cause.unwrap_or(core.me);
+        let cause = mine.cause.unwrap_or(core.peers.me());
         self.tell(core, pe, Rails::RailIs { rail, generation, cause, address: &address });
     }
 }

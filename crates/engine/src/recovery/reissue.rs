@@ -33,7 +33,7 @@ impl Recovery {
     /// Everything posted on a path is in doubt.
     pub(crate) fn lose_path<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let on_it = |segment: &Segment| segment.pe == pe && segment.rail == rail;
-        for wr_id in core.segments.wr_ids(|s| on_it(s) && s.stage == Stage::Posted) {
+        for wr_id in core.transmit.wr_ids(|s| on_it(s) && s.stage == Stage::Posted) {
             core.lose(wr_id, true);
         }
         // They have not completed, and are no sign of life.
@@ -43,8 +43,8 @@ impl Recovery {
 
     /// Takes over the segments that the core has in doubt.
     pub(crate) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
-        for wr_id in std::mem::take(&mut core.lost) {
-            let segment = &core.segments[wr_id.0];
+        for wr_id in core.failures.take_lost() {
+            let segment = core.transmit.segment(wr_id);
             if segment.stage != Stage::Lost {
                 continue;
             }
@@ -52,7 +52,7 @@ impl Recovery {
             let (waits, often) = (segment.waits(), segment.reissues());
             self.lost.push(wr_id);
             if waits.has(Waits::TARGET) {
-                let remote = core.paths.get(pe, rail).remote.rail();
+                let remote = core.transmit.remote_rail(pe, rail);
                 self.peer(pe).want(remote);
             }
             if direction == Direction::Write {
@@ -67,7 +67,7 @@ impl Recovery {
 
     /// The target does not take a segment that was in doubt any more.
     pub(crate) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         segment.set_waits(segment.waits().without(Waits::TARGET));
     }
 
@@ -77,51 +77,46 @@ impl Recovery {
         let mut rest = Queue::EMPTY;
         let mut messages = Vec::new();
         // What waits for the peer alone was there first.
-        let next = |core: &mut Core<P>| {
-            core.unblock(pe, rail).or_else(|| {
-                let index = core.rails[rail.index()].pop(&core.segments)?;
-                core.ready -= 1;
-                Some(index)
-            })
-        };
-        while let Some(index) = next(core) {
-            let segment = &core.segments[index];
+        let next =
+            |core: &mut Core<P>| core.unblock(pe, rail).or_else(|| core.transmit.unqueue(rail));
+        while let Some(wr_id) = next(core) {
+            let segment = core.transmit.segment(wr_id);
             if segment.pe != pe {
-                rest.push(&mut core.segments, index);
+                core.transmit.enqueue(&mut rest, wr_id);
             } else if !segment.kind.is_rma() && segment.message().is_some() {
-                messages.push(WrId(index));
+                messages.push(wr_id);
             } else {
-                core.lose(WrId(index), false);
+                core.lose(wr_id, false);
             }
         }
-        while let Some(index) = rest.pop(&core.segments) {
-            core.rails[rail.index()].push(&mut core.segments, index);
-            core.ready += 1;
+        while let Some(wr_id) = core.transmit.dequeue(&mut rest) {
+            core.transmit.requeue(wr_id, rail);
         }
-        let next = core.connections.find(pe).map_or(rail, |connection| connection.next.rail);
+        let next = core.peers.find(pe).map_or(rail, |connection| connection.next.rail);
         for wr_id in messages {
-            core.segments[wr_id.0].rail = next;
-            core.queue(wr_id, next);
+            core.transmit.segment_mut(wr_id).rail = next;
+            core.transmit.queue(wr_id, next);
         }
         self.adopt(core);
     }
 
     /// Own rails whose closing would bring back work-request ids that do not come by themselves.
     pub(crate) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
-        let (now, timeout) = (core.watchdog.stamp(), self.timeout);
+        let (now, timeout) = (core.failures.stamp(), self.timeout);
         let overdue = |wr_id: &&WrId| {
-            let segment = &core.segments[wr_id.0];
+            let segment = core.transmit.segment(**wr_id);
             let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::FABRIC);
             let reset = self.mine[segment.rail.index()].reset;
             waits && now - segment.born >= patience(now, reset, timeout)
         };
         let rails = self.lost.iter().filter(overdue);
-        let mut rails: Vec<RailId> = rails.map(|wr_id| core.segments[wr_id.0].rail).collect();
+        let mut rails: Vec<RailId> =
+            rails.map(|wr_id| core.transmit.segment(*wr_id).rail).collect();
         rails.sort_unstable();
         rails.dedup();
         for rail in rails {
-            if core.port.can_reset(rail) {
-                self.close_rail(core, rail, core.me);
+            if core.transmit.port().can_reset(rail) {
+                self.close_rail(core, rail, core.peers.me());
             }
         }
     }
@@ -130,22 +125,22 @@ impl Recovery {
     pub(crate) fn relaunch_all<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
         let mut waiting = std::mem::take(&mut self.lost);
         waiting.retain(|wr_id| {
-            core.segments[wr_id.0].stage == Stage::Lost && self.waits(core, staging, *wr_id)
+            core.transmit.segment(*wr_id).stage == Stage::Lost && self.waits(core, staging, *wr_id)
         });
         self.lost.append(&mut waiting);
     }
 
     /// Posts a segment again if it may be; whether it still waits.
     fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, wr_id: WrId) -> bool {
-        let segment = core.segments[wr_id.0];
+        let segment = *core.transmit.segment(wr_id);
         let (pe, kind, waits) = (segment.pe, segment.kind, segment.waits());
-        if core.check_connection(pe).is_err() {
+        if core.peers.check(pe).is_err() {
             // It ends with its connection, as soon as the fabric has done with it.
             if !waits.has(Waits::FABRIC) {
-                core.segments[wr_id.0].stage = Stage::Ready;
+                core.transmit.segment_mut(wr_id).stage = Stage::Ready;
                 core.drop_segment(wr_id);
             } else {
-                core.segments[wr_id.0].stage = Stage::Posted;
+                core.transmit.segment_mut(wr_id).stage = Stage::Posted;
             }
             return false;
         }
@@ -153,18 +148,18 @@ impl Recovery {
             return true;
         }
         // Each time that it is posted its own time begins anew.
-        let since = core.connections.find(pe).filter(|_| waits.reissues() != 0);
-        if let Some(seconds) = since.and_then(|s| core.watchdog.gives_up(s.watch.since)) {
+        let since = core.peers.find(pe).filter(|_| waits.reissues() != 0);
+        if let Some(seconds) = since.and_then(|s| core.failures.gives_up(s.watch.since)) {
             let why = format!("nothing has got through to the PE for {seconds} s, on any path");
             give_up_reissuing(core, wr_id, why);
             return true;
         }
-        let old = core.paths.get(pe, segment.rail);
+        let old = core.transmit.path(pe, segment.rail);
         let mut hop = old;
-        if core.paths.is_out(pe, segment.rail) {
-            core.paths.advance(&mut hop);
+        if core.transmit.is_out(pe, segment.rail) {
+            hop = core.transmit.path_after(hop);
         }
-        if core.rails[hop.rail.index()].is_paused() {
+        if core.transmit.rail(hop.rail).is_paused() {
             return true;
         }
         let (from, to) = (old.remote.rail(), hop.remote.rail());
@@ -189,23 +184,23 @@ impl Recovery {
         };
         if let Err(error) = put_on(core, staging, wr_id, hop.rail, key) {
             let (what, len, rail) = (segment.what(), segment.transfer.len, hop.rail);
-            let rail_name = core.port.rail_name(rail).to_owned();
+            let rail_name = core.transmit.port().rail_name(rail).to_owned();
             core.fail_connection(
                 pe,
                 EngineError::Segment { what, pe, len, rail, rail_name, error },
             );
             return true;
         }
-        core.rails[hop.rail.index()].counters.reissued += 1;
+        core.transmit.count_reissued(hop.rail);
         if kind.is_staged() {
-            core.segments[wr_id.0].stage = Stage::Staged;
+            core.transmit.segment_mut(wr_id).stage = Stage::Staged;
             staging.next_part(core, wr_id);
         } else {
             if segment.is_stripe {
-                let now = core.port.now();
+                let now = core.transmit.now();
                 core.add_load(wr_id, now);
             }
-            core.queue(wr_id, hop.rail);
+            core.transmit.queue(wr_id, hop.rail);
         }
         false
     }
@@ -234,7 +229,7 @@ impl Recovery {
 /// A segment is not posted again.
 #[cold]
 fn give_up_reissuing<P: Port>(core: &mut Core<P>, wr_id: WrId, text: String) {
-    let Segment { pe, rail, .. } = core.segments[wr_id.0];
+    let Segment { pe, rail, .. } = *core.transmit.segment(wr_id);
     let failed =
         core.segment_error(wr_id, rail, PortError { call: "posting again", code: 0, text });
     core.fail_connection(pe, failed);
@@ -256,13 +251,13 @@ fn put_on<P: Port>(
     key: Option<u64>,
 ) -> Result<(), PortError> {
     let refused = |text: String| PortError { call: "posting again", code: 0, text };
-    let most = core.rails[rail.index()].max_segment;
-    let len = core.segments[wr_id.0].transfer.len;
-    let staged = core.segments[wr_id.0].kind.is_staged();
+    let most = core.transmit.rail(rail).max_segment;
+    let len = core.transmit.segment(wr_id).transfer.len;
+    let staged = core.transmit.segment(wr_id).kind.is_staged();
     if len > most && !staged {
         return Err(refused(format!("the rail takes {most} bytes at once")));
     }
-    let memory = match core.segments[wr_id.0].transfer.local {
+    let memory = match core.transmit.segment(wr_id).transfer.local {
         _ if staged => match staging.state().fragment(wr_id) {
             fragment if matches!(fragment.local_end, LocalEnd::Fabric { .. }) => {
                 Some((fragment.memory, fragment.len))
@@ -273,10 +268,10 @@ fn put_on<P: Port>(
         Local::Inline(_) => None,
     };
     let mut local = None;
-    if let (Some((addr, len)), true) = (memory, core.needs_desc) {
-        core.regions.sync();
-        local = core.regions.desc_at(addr, len, rail);
-        if local.is_none() && !core.port.takes_unregistered() {
+    if let (Some((addr, len)), true) = (memory, core.transmit.needs_desc()) {
+        core.transmit.regions_mut().sync();
+        local = core.transmit.regions().desc_at(addr, len, rail);
+        if local.is_none() && !core.transmit.port().takes_unregistered() {
             return Err(refused(String::from("its local memory is not registered any more")));
         }
     }
@@ -289,7 +284,7 @@ fn put_on<P: Port>(
             *desc = new;
         }
     }
-    let segment = &mut core.segments[wr_id.0];
+    let segment = core.transmit.segment_mut(wr_id);
     if let (Local::Memory { desc, .. }, Some(new), false) =
         (&mut segment.transfer.local, local, staged)
     {

@@ -8,8 +8,6 @@
 use crate::ids::{Pe, RailId};
 use crate::port::{Port, Posted};
 use crate::posting::Core;
-use crate::posting::failure::CONTROL;
-use crate::posting::messages::send_packet;
 use crate::recovery::Recovery;
 
 impl Recovery {
@@ -20,13 +18,9 @@ impl Recovery {
         pe: Pe,
         so: impl FnMut(RailId) -> bool,
     ) {
-        let Some(connection) = core.connections.find_mut(pe) else { return };
-        let lost =
-            connection.channel.as_deref_mut().map_or(0, |channel| core.messages.lose(channel, so));
-        if lost != 0 {
-            connection.fence();
+        if core.peers.lose_messages(pe, so) {
             self.note_loss(pe);
-            core.watchdog.hurry();
+            core.failures.hurry();
         }
     }
 
@@ -41,37 +35,17 @@ impl Recovery {
 
     /// Sends messages to a peer again; whether some still have to be.
     fn resends<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) -> bool {
-        if core.check_connection(pe).is_err() {
+        if core.peers.check(pe).is_err() {
             return false;
         }
-        if core.connections.find(pe).is_some_and(|connection| connection.lost_writes != 0) {
+        if core.peers.find(pe).is_some_and(|connection| connection.lost_writes != 0) {
             return true;
         }
-        loop {
-            let Core { connections, messages, port, rails, paths, watchdog, seal, .. } = &mut *core;
-            let Some(connection) = connections.find_mut(pe) else { return false };
-            let Some(channel) = connection.channel.as_deref_mut() else { return false };
-            let ack = channel.ack();
-            let Some((index, seq, rail)) = messages.first_lost(channel) else { break };
-            let mut path = paths.get(pe, rail);
-            if paths.is_out(pe, rail) {
-                path = connection.next;
-                connection.rotate(paths);
-            }
-            let rail = path.rail;
-            if rails[rail.index()].is_paused() {
-                return true;
-            }
-            let (packet, tail) = messages.parts_mut(index);
-            packet.number(seq, ack);
-            match send_packet(port, seal, rail, (pe, path.to), CONTROL, packet, tail) {
-                Ok(Posted::Yes) => {
-                    rails[rail.index()].counters.resent += 1;
-                    messages.found(index, rail);
-                    self.peer(pe).sent_again(watchdog.stamp());
-                }
+        while let Some(sent) = core.resend_first(pe) {
+            match sent {
+                Ok(Posted::Yes) => self.peer(pe).sent_again(core.failures.stamp()),
                 Ok(Posted::Again) => return true,
-                Err(error) => {
+                Err((rail, error)) => {
                     if !self.suspect(core, pe, rail, &error.to_string(), true) {
                         return true;
                     }
@@ -79,7 +53,7 @@ impl Recovery {
             }
         }
         core.open_window(pe);
-        core.want_ack(pe);
+        core.peers.want_ack(pe);
         false
     }
 }

@@ -39,12 +39,12 @@ pub(crate) const LAST_TURNS: u32 = 4096;
 impl Recovery {
     /// Has a rail closed and opened again, as soon as what is under way on it has ended.
     pub(crate) fn close_rail<P: Port>(&mut self, core: &mut Core<P>, rail: RailId, cause: Pe) {
-        let since = core.watchdog.stamp();
+        let since = core.failures.stamp();
         let mine = &mut self.mine[rail.index()];
         if mine.closing.is_none() && !mine.fixed {
             mine.closing = Some(Closing { since, cause });
-            core.rails[rail.index()].pause();
-            core.watchdog.hurry();
+            core.transmit.pause(rail);
+            core.failures.hurry();
         }
     }
 
@@ -57,7 +57,7 @@ impl Recovery {
         rail: RailId,
         error: &PortError,
     ) {
-        let (now, mine) = (core.watchdog.stamp(), &mut self.mine[rail.index()]);
+        let (now, mine) = (core.failures.stamp(), &mut self.mine[rail.index()]);
         if mine.closing.is_some() || mine.fixed {
             return;
         }
@@ -68,36 +68,38 @@ impl Recovery {
             warn!(target: "TRANSPORT", "{rail} has failed, and {what}: {error}{unsaid}");
         }
         if closes {
-            self.close_rail(core, rail, core.me);
+            self.close_rail(core, rail, core.peers.me());
         }
     }
 
     /// Somebody wants memory back that an operation on a peer that was declared failed may touch: no more once its rail has
     /// been closed.
     pub(crate) fn close_over_orphans<P: Port>(&mut self, core: &mut Core<P>) {
-        if core.orphans == 0 || !core.regions.orphans().take_wanted() {
+        if core.failures.has_no_strays() || !core.transmit.regions().orphans().take_wanted() {
             return;
         }
-        let Core { segments, connections, port, .. } = &*core;
         let is_orphan = |s: &Segment| {
-            let failed =
-                connections.find(s.pe).is_some_and(|connection| connection.error.is_some());
+            let failed = core.peers.find(s.pe).is_some_and(|connection| connection.error.is_some());
             s.stage == Stage::Posted && failed
         };
-        let has_orphan = |rail: &RailId| segments.in_use().any(|s| s.rail == *rail && is_orphan(s));
-        let rails = core.rail_ids().filter(|rail| has_orphan(rail) && port.can_reset(*rail));
+        let has_orphan =
+            |rail: &RailId| core.transmit.in_use().any(|s| s.rail == *rail && is_orphan(s));
+        let rails = core
+            .transmit
+            .rail_ids()
+            .filter(|rail| has_orphan(rail) && core.transmit.port().can_reset(*rail));
         for rail in rails.collect::<Vec<_>>() {
-            self.close_rail(core, rail, core.me);
+            self.close_rail(core, rail, core.peers.me());
         }
     }
 
     /// A rail that is to be closed and on which nothing is under way any more, or for too long; and who wants
     /// that. What has completed on it and what has come in is to be taken before [`Recovery::reset`].
     pub(crate) fn due_to_close<P: Port>(&self, core: &Core<P>) -> Option<(RailId, Pe)> {
-        let now = core.watchdog.stamp();
-        core.rail_ids().find_map(|rail| {
+        let now = core.failures.stamp();
+        core.transmit.rail_ids().find_map(|rail| {
             let Closing { since, cause } = self.mine[rail.index()].closing?;
-            let under_way = core.segments.in_use().any(|segment| is_on(segment, rail));
+            let under_way = core.transmit.in_use().any(|segment| is_on(segment, rail));
             (!under_way || now - since >= self.timeout).then_some((rail, cause))
         })
     }
@@ -105,21 +107,21 @@ impl Recovery {
     /// Closes a rail and opens it again.
     pub(crate) fn reset<P: Port>(&mut self, core: &mut Core<P>, rail: RailId, cause: Pe) {
         let at = rail.index();
-        for wr_id in core.segments.wr_ids(|segment| is_on(segment, rail)) {
-            let segment = &core.segments[wr_id.0];
+        for wr_id in core.transmit.wr_ids(|segment| is_on(segment, rail)) {
+            let segment = core.transmit.segment(wr_id);
             let (pe, reason) =
                 (segment.pe, "something on it has not completed, and the rail is closed");
             if is_on(segment, rail) && !self.suspect(core, pe, rail, reason, false) {
                 self.lose_path(core, pe, rail);
             }
         }
-        let name = core.port.rail_name(rail).to_owned();
-        let address = match core.port.reset_rail(rail) {
+        let name = core.transmit.port().rail_name(rail).to_owned();
+        let address = match core.transmit.port_mut().reset_rail(rail) {
             Ok(address) => address,
             Err(error) => {
                 warn!(target: "TRANSPORT", "{rail} ({name}) cannot be opened again: {error}");
-                core.rails[at].resume();
-                let me = core.me;
+                core.transmit.resume(rail);
+                let me = core.peers.me();
                 let mine = &mut self.mine[at];
                 (mine.closing, mine.fixed) = (None, true);
                 if cause != me {
@@ -135,20 +137,16 @@ impl Recovery {
                 "{rail} ({name}) was closed and opened again, for {cause}{unsaid}"
             );
         }
-        let fast = core.port.fast(rail);
-        core.rails[at].reopen(fast);
-        let now = core.port.now();
-        core.balance.reopened(rail, now);
-        core.load_changed = true;
+        core.transmit.reopened(rail);
         let on_it = |s: &Segment| s.rail == rail && s.stage == Stage::Lost;
-        for wr_id in core.segments.wr_ids(on_it) {
+        for wr_id in core.transmit.wr_ids(on_it) {
             core.wr_id_is_back(wr_id);
         }
         let talks = self.in_touch(core);
         for pe in talks.iter().copied() {
             self.lose_messages(core, pe, |over| over == rail);
         }
-        let (me, stamp) = (core.me, core.watchdog.stamp());
+        let (me, stamp) = (core.peers.me(), core.failures.stamp());
         let mine = &mut self.mine[at];
         mine.generation += 1;
         mine.address.clone_from(&address);
@@ -165,7 +163,7 @@ impl Recovery {
 
     /// The PEs that this one has had to do with.
     fn in_touch<P: Port>(&self, core: &Core<P>) -> BTreeSet<Pe> {
-        core.connections
+        core.peers
             .iter()
             .map(|connection| connection.pe)
             .chain(self.peers.keys().copied())
@@ -176,8 +174,8 @@ impl Recovery {
     fn take_out_for_good<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let others = self.suspect(core, pe, rail, "the rail is closed for good", false);
         self.peer(pe).paths[rail.index()].gone = true;
-        if !others && core.connections.find(pe).is_some() {
-            let rail_name = core.port.rail_name(rail).to_owned();
+        if !others && core.peers.find(pe).is_some() {
+            let rail_name = core.transmit.port().rail_name(rail).to_owned();
             let text = String::from("the rail is closed for good, and it was the last");
             let error = PortError { call: "reaching a PE", code: 0, text };
             let (what, len) = ("an operation", 0);
@@ -216,9 +214,9 @@ impl Recovery {
         if let Some(fallback_routes) = self.fallback_routes.as_deref() {
             fallback_routes.set(pe);
         }
-        for at in 0..core.rails.len() {
+        for at in 0..core.transmit.rails().len() {
             let rail = RailId(at as u8);
-            if core.paths.leads(pe, rail) && core.paths.get(pe, rail).remote.rail() == remote {
+            if core.transmit.leads(pe, rail) && core.transmit.remote_rail(pe, rail) == remote {
                 self.readdress(core, pe, rail, cause, address);
             }
         }
@@ -238,7 +236,7 @@ impl Recovery {
         // What is on it goes nowhere.
         self.lose_path(core, pe, rail);
         let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Lost;
-        for wr_id in core.segments.wr_ids(on_it) {
+        for wr_id in core.transmit.wr_ids(on_it) {
             self.target_is_safe(core, wr_id);
         }
         self.lose_messages(core, pe, |over| over == rail);
@@ -248,20 +246,20 @@ impl Recovery {
         if !self.takes_address(pe) {
             return self.take_out_for_good(core, pe, rail);
         }
-        match core.port.insert_address(rail, address) {
+        match core.transmit.port_mut().insert_address(rail, address) {
             Ok(to) => {
-                core.paths.set_address(pe, rail, to);
-                self.serve(core, pe, core.paths.in_service(pe));
+                core.transmit.readdress(pe, rail, to);
+                self.serve(core, pe, core.transmit.in_service(pe));
             }
             Err(error) => {
                 warn!(target: "TRANSPORT", "the new address of a rail of {pe}: {error}");
                 return self.take_out_for_good(core, pe, rail);
             }
         }
-        let now = core.watchdog.stamp();
+        let now = core.failures.stamp();
         let pause = self.cooling.unwrap_or(u32::MAX);
         let path = &mut self.peer(pe).paths[rail.index()];
-        if cause != core.me && path.may_return(now, pause) {
+        if cause != core.peers.me() && path.may_return(now, pause) {
             path.returned = Some(now);
             self.reinstate(core, pe, rail);
         }

@@ -65,14 +65,14 @@ impl Signals {
         }
         let Some(tag) = tags.take() else { return Ok(Tagged::Later) };
         if tags.are_few() {
-            core.want_ack(pe);
+            core.peers.want_ack(pe);
         }
         Ok(Tagged::With(tag))
     }
 
     /// A put was begun and not finished: some segments may be out, and their signal never will be.
     pub(crate) fn retire<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
-        let connection = core.connections.find_mut(pe);
+        let connection = core.peers.find_mut(pe);
         if let Some(tags) =
             connection.and_then(|connection| connection.channel().tags.as_deref_mut())
         {
@@ -94,16 +94,15 @@ impl Signals {
         if self.most_counted == 0 {
             return Err("a write with immediate data, and in this job nothing is counted");
         }
-        let (pe, slot) = core.marks.named(mark);
-        let channel =
-            core.connections.find(pe).and_then(|connection| connection.channel.as_deref());
+        let (pe, slot) = core.peers.marked_by(mark);
+        let channel = core.peers.channel(pe);
         let counts = channel.and_then(|channel| channel.counts.as_deref());
         let tag = counts.map_or_else(|| Tag::first(slot), |counts| counts.expected(slot));
-        if !core.marks.is_of(mark, pe, tag) {
+        if !core.peers.is_mark_of(mark, pe, tag) {
             return Err("a write with immediate data that is of no put under way");
         }
-        let now = core.watchdog.stamp();
-        let Some(connection) = core.connections.open(pe, &mut core.paths) else {
+        let now = core.failures.stamp();
+        let Some(connection) = core.open_stream(pe) else {
             return Err("a write with immediate data whose sender is no PE of the job");
         };
         let signal = self::counts(connection.channel()).landed(tag, now);
@@ -121,12 +120,12 @@ impl Signals {
         (tag, segments): (Tag, u32),
         signal: &CountedSignal,
     ) -> bool {
-        if core.recovers {
+        if core.failures.recovers() {
             core.cannot_execute(pe, signal.seq, NOT_COUNTED.to_owned());
             return false;
         }
-        let now = core.watchdog.stamp();
-        let Some(connection) = core.connections.find_mut(pe) else { return false };
+        let now = core.failures.stamp();
+        let Some(connection) = core.peers.find_mut(pe) else { return false };
         match counts(connection.channel()).announced(tag, segments, signal, now) {
             Ok(true) => return true,
             Ok(false) => {
@@ -140,13 +139,13 @@ impl Signals {
 
     /// Notes what may be acknowledged now.
     pub(crate) fn settle<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
-        let Some(connection) = core.connections.find_mut(pe) else { return };
+        let Some(connection) = core.peers.find_mut(pe) else { return };
         let channel = connection.channel();
         let first = counts(channel).first_waiting().map(|(first, ..)| first);
         channel.waits_for_data(first);
         channel.check_wanted();
-        core.queue_control(pe);
-        core.note_due(pe);
+        core.peers.queue_control(pe);
+        core.peers.note_due(pe);
     }
 
     /// Looks for signals whose data does not come.
@@ -156,9 +155,9 @@ impl Signals {
             return;
         }
         let mut failed = None;
-        let now = core.port.now();
-        let Core { connections, watchdog, lines, .. } = &mut *core;
-        connections.for_each(|connection| {
+        let now = core.transmit.now();
+        let Core { peers, failures, .. } = &mut *core;
+        peers.for_each(|connection| {
             let pe = connection.pe;
             let Some(counts) =
                 connection.channel.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
@@ -166,17 +165,17 @@ impl Signals {
                 return;
             };
             let Some((_, arrived, segments)) = counts.first_waiting() else { return };
-            let Some(overdue) = watchdog.overdue(counts.moved, counts.warned) else { return };
+            let Some(overdue) = failures.overdue(counts.moved, counts.warned) else { return };
             counts.warned += 1;
             let (waiting, seconds) = (counts.waiting(), overdue.seconds);
             let report = EngineError::DataMissing { pe, arrived, segments, waiting, seconds };
             if overdue.fails {
                 failed = Some(report);
-            } else if let Some(unsaid) = lines.admit_at(now) {
+            } else if let Some(unsaid) = failures.may_say(now) {
                 warn!(target: "TRANSPORT", "{report}{unsaid}");
             }
         });
-        if let Some(failed) = failed.filter(|_| core.failure.is_none()) {
+        if let Some(failed) = failed.filter(|_| core.failures.first().is_none()) {
             core.fail_lane(failed);
         }
     }

@@ -8,7 +8,9 @@
 pub mod counted;
 pub(crate) mod progress;
 
+#[cfg(any(test, feature = "audit"))]
 use crate::port::Port;
+#[cfg(any(test, feature = "audit"))]
 use crate::posting::Core;
 use crate::request::Parts;
 #[cfg(any(test, feature = "audit"))]
@@ -66,7 +68,7 @@ impl Signals {
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit<P: Port>(&self, core: &Core<P>) -> Result<(), Discrepancy> {
         let counts = core
-            .connections
+            .peers
             .iter()
             .filter_map(|connection| connection.channel.as_deref()?.counts.as_deref());
         same(
@@ -112,7 +114,7 @@ mod tests {
     fn an_audit_finds_a_signal_that_is_counted_and_does_not_wait() {
         let mut bed = Bed::new(PLAIN);
         bed.lane.audit().unwrap();
-        bed.lane.signals.unapplied += 1;
+        bed.lane.signals_mut().unapplied += 1;
         bed.lane.audit().unwrap_err();
     }
 }

@@ -21,11 +21,11 @@ use crate::wire::staged::{Exposure, Staged};
 impl Staging {
     /// A fragment that no fence holds sets out.
     pub(crate) fn begin_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        core.segments[wr_id.0].step();
+        core.transmit.segment_mut(wr_id).step();
         let Fragment { role, local_end, remote_end, .. } = *self.state().fragment(wr_id);
         match (role, local_end, remote_end) {
             (Role::Put, LocalEnd::BounceBuffer, _) => {
-                let pe = core.segments[wr_id.0].pe;
+                let pe = core.transmit.segment(wr_id).pe;
                 self.state().waiting(CopyDirection::Out).push(pe, Waiter::Mine(wr_id));
             }
             (_, _, RemoteEnd::Peer(_)) => self.ask_peer(core, wr_id),
@@ -51,7 +51,7 @@ impl Staging {
         }
         match self.state().fragment(wr_id).local_end {
             LocalEnd::BounceBuffer => {
-                let pe = core.segments[wr_id.0].pe;
+                let pe = core.transmit.segment(wr_id).pe;
                 self.state().waiting(CopyDirection::In).push(pe, Waiter::Mine(wr_id));
             }
             LocalEnd::Fabric { .. } => self.next_part(core, wr_id),
@@ -60,7 +60,7 @@ impl Staging {
 
     /// Whether the fragment's connection has failed: then it goes no further.
     fn ends_with_its_connection<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
-        let failed = core.check_connection(core.segments[wr_id.0].pe).is_err();
+        let failed = core.peers.check(core.transmit.segment(wr_id).pe).is_err();
         if failed {
             self.drop_fragment(core, wr_id);
         }
@@ -69,10 +69,10 @@ impl Staging {
 
     /// Asks the peer for its part, as soon as it may be asked for more.
     fn ask_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let pe = core.segments[wr_id.0].pe;
+        let pe = core.transmit.segment(wr_id).pe;
         let peer = self.state().peer(pe);
         if peer.requests >= PEER_REQUESTS {
-            peer.blocked.push(&mut core.segments, wr_id.0);
+            core.transmit.enqueue(&mut peer.blocked, wr_id);
             return;
         }
         peer.requests += 1;
@@ -83,7 +83,7 @@ impl Staging {
     fn send_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let fragment = *self.state().fragment(wr_id);
         let RemoteEnd::Peer(spot) = fragment.remote_end else { return };
-        let pe = core.segments[wr_id.0].pe;
+        let pe = core.transmit.segment(wr_id).pe;
         let from = match (fragment.local_end, fragment.bounce, self.bouncing()) {
             (LocalEnd::Fabric { exposed, .. }, ..) => exposed,
             (LocalEnd::BounceBuffer, Some(bounce), Some(bouncing)) => bouncing.exposure(bounce),
@@ -93,7 +93,7 @@ impl Staging {
         if fragment.role == Role::Put {
             self.tell_keys(core, pe, from);
         }
-        let segment = &core.segments[wr_id.0];
+        let segment = core.transmit.segment(wr_id);
         let (len, request_id) = (fragment.len as u32, segment.request_id(wr_id));
         let staged = match fragment.role {
             Role::Put => Staged::Pull { to: spot, from, len, request_id, brought: None },
@@ -101,10 +101,10 @@ impl Staging {
         };
         let rail = segment.rail;
         let Some(slot) = segment.message() else { return };
-        core.encode_into(slot, Body::Staged(staged));
+        core.peers.encode_into(slot, Body::Staged(staged));
         let brought = self.brought(core, &fragment);
-        core.messages.set_tail(slot, brought);
-        core.segments[wr_id.0].stage = Stage::Ready;
+        core.peers.set_tail(slot, brought);
+        core.transmit.segment_mut(wr_id).stage = Stage::Ready;
         core.dispatch(wr_id, rail);
     }
 
@@ -118,7 +118,9 @@ impl Staging {
             (LocalEnd::BounceBuffer, Some(bounce), Some(bouncing)) => {
                 Tail { addr: bouncing.addr(role, bounce), len }
             }
-            (LocalEnd::Fabric { .. }, ..) if core.regions.reach(memory) == Reach::Direct => {
+            (LocalEnd::Fabric { .. }, ..)
+                if core.transmit.regions().reach(memory) == Reach::Direct =>
+            {
                 Tail { addr: memory, len }
             }
             _ => Tail::NONE,
@@ -128,14 +130,14 @@ impl Staging {
     /// Gets the next bytes of a fragment moved by the fabric, as many as one segment takes.
     pub(crate) fn next_part<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let fragment = *self.state().fragment(wr_id);
-        let (pe, rail) = (core.segments[wr_id.0].pe, core.segments[wr_id.0].rail);
+        let (pe, rail) = (core.transmit.segment(wr_id).pe, core.transmit.segment(wr_id).rail);
         if self.ends_with_its_connection(core, wr_id) {
             return;
         }
-        if core.recovers && core.paths.is_out(pe, rail) {
+        if core.failures.recovers() && core.transmit.is_out(pe, rail) {
             return core.lose(wr_id, false);
         }
-        let remote_rail = core.paths.get(pe, rail).remote.rail();
+        let remote_rail = core.transmit.remote_rail(pe, rail);
         let (remote, key) = match fragment.remote_end {
             RemoteEnd::Fabric { remote, key } => (remote, key),
             RemoteEnd::Peer(_) => return,
@@ -154,8 +156,8 @@ impl Staging {
             }
             (LocalEnd::BounceBuffer, ..) => return,
         };
-        let most = core.rails[rail.index()].max_segment;
-        let segment = &mut core.segments[wr_id.0];
+        let most = core.transmit.rail(rail).max_segment;
+        let segment = core.transmit.segment_mut(wr_id);
         let direction = match fragment.role {
             Role::Put | Role::Ask(_) => Direction::Write,
             Role::Get | Role::Pull(_) => Direction::Read,
@@ -176,14 +178,14 @@ impl Staging {
     /// says whether it was of a fragment in flight.
     #[cold]
     pub(crate) fn completed_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
-        let posted = core.segments.away(wr_id).filter(|segment| segment.stage == Stage::Posted);
+        let posted = core.transmit.away(wr_id).filter(|segment| segment.stage == Stage::Posted);
         let Some(segment) = posted else { return false };
         debug_assert!(segment.kind.is_staged(), "others have ended with their completion");
         let (pe, len) = (segment.pe, segment.transfer.len);
         let fragment = self.state().fragment(wr_id);
         fragment.moved += len;
         let fragment = *fragment;
-        core.segments[wr_id.0].step();
+        core.transmit.segment_mut(wr_id).step();
         if self.ends_with_its_connection(core, wr_id) {
             return true;
         }
@@ -192,7 +194,7 @@ impl Staging {
             return true;
         }
         if let (Role::Get, RemoteEnd::Exposed(_)) = (fragment.role, fragment.remote_end) {
-            let request_id = core.segments[wr_id.0].request_id(wr_id);
+            let request_id = core.transmit.segment(wr_id).request_id(wr_id);
             core.queue_unnumbered(pe, What::Release { request_id });
             self.end_request(core, pe, wr_id);
         }
@@ -232,10 +234,8 @@ impl Staging {
     fn is_its_turn<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let Fragment { role, mark, .. } = *self.state().fragment(wr_id);
         let (Role::Pull(request_id), Some(mark)) = (role, mark) else { return true };
-        let pe = core.segments[wr_id.0].pe;
-        let Some(channel) =
-            core.connections.find(pe).and_then(|connection| connection.channel.as_deref())
-        else {
+        let pe = core.transmit.segment(wr_id).pe;
+        let Some(channel) = core.peers.channel(pe) else {
             return true;
         };
         if channel.is_refused(mark) {
@@ -266,7 +266,7 @@ impl Staging {
         match bouncing.copies.start(&copy, wr_id.0) {
             Ok(Posted::Yes) => {
                 // What it touches until it has ended.
-                let transfer = &mut core.segments[wr_id.0].transfer;
+                let transfer = &mut core.transmit.segment_mut(wr_id).transfer;
                 (transfer.local, transfer.len) =
                     (Local::Memory { addr: memory, desc: Desc(0) }, len);
                 self.state().copying += 1;
@@ -315,7 +315,7 @@ impl Staging {
     fn give_bounces<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
         while let Some((pe, waiter)) = self.next_waiter(direction) {
-            if core.check_connection(pe).is_err() {
+            if core.peers.check(pe).is_err() {
                 self.state().waiting(direction).pop(pe);
                 match waiter {
                     Waiter::Mine(wr_id) => self.drop_fragment(core, wr_id),
@@ -359,7 +359,7 @@ impl Staging {
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
-        core.segments[wr_id.0].transfer.local = Local::Inline(0);
+        core.transmit.segment_mut(wr_id).transfer.local = Local::Inline(0);
         if let Err(error) = result {
             return self.fail_fragment(core, wr_id, error);
         }
@@ -382,10 +382,10 @@ impl Staging {
         error: PortError,
     ) {
         let Fragment { role, len, .. } = *self.state().fragment(wr_id);
-        let pe = core.segments[wr_id.0].pe;
+        let pe = core.transmit.segment(wr_id).pe;
         match role {
             Role::Put | Role::Get => {
-                let failed = staging_failed(core.segments[wr_id.0].what(), pe, len, error);
+                let failed = staging_failed(core.transmit.segment(wr_id).what(), pe, len, error);
                 core.fail_connection(pe, failed);
                 self.drop_fragment(core, wr_id);
             }
@@ -403,7 +403,7 @@ impl Staging {
         request_id: RequestId,
     ) -> Option<WrId> {
         let wr_id = WrId(request_id.slot);
-        let segment = core.segments.away(wr_id)?;
+        let segment = core.transmit.away(wr_id)?;
         let same = segment.kind.is_staged()
             && segment.stage == Stage::Sent
             && segment.pe == pe
@@ -413,11 +413,11 @@ impl Staging {
 
     /// The peer has exposed what a get has asked for.
     pub(crate) fn exposed<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, from: Exposure) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         let message = segment.take_message();
         segment.step();
         if let Some(message) = message {
-            core.messages.forget_fragment(message);
+            core.peers.forget_fragment(message);
         }
         self.state().fragment(wr_id).remote_end = RemoteEnd::Exposed(from);
         match self.describe_anew(core, wr_id) {
@@ -441,7 +441,7 @@ impl Staging {
         if payload.len() != len {
             return Err(format!("{} bytes for a get of {len}", payload.len()));
         }
-        let reach = match (local_end, core.regions.reach(addr)) {
+        let reach = match (local_end, core.transmit.regions().reach(addr)) {
             (_, reach @ (Reach::Fabric | Reach::Staged)) => reach,
             (LocalEnd::Fabric { .. }, _) => Reach::Direct,
             (LocalEnd::BounceBuffer, _) => match self.bouncing() {
@@ -463,9 +463,9 @@ impl Staging {
         if !std::mem::take(&mut self.state().fragment(wr_id).counts) {
             return;
         }
-        let failed = core.check_connection(pe).is_err();
+        let failed = core.peers.check(pe).is_err();
         self.state().peer(pe).requests -= 1;
-        while let Some(next) = self.state().peer(pe).blocked.pop(&core.segments).map(WrId) {
+        while let Some(next) = core.transmit.dequeue(&mut self.state().peer(pe).blocked) {
             if failed {
                 // It does not count, so this does not come back here.
                 self.drop_fragment(core, next);
@@ -478,18 +478,16 @@ impl Staging {
 
     /// What a fragment has, as it ends: bounce buffer, message, and its place among the requests.
     pub(crate) fn leave_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         let (pe, stage) = (segment.pe, segment.stage);
         match (segment.take_message(), stage) {
             (None, _) => {}
-            (Some(message), Stage::Sent) => core.messages.forget_fragment(message),
-            (Some(message), _) => core.messages.give_beside(message),
+            (Some(message), Stage::Sent) => core.peers.forget_fragment(message),
+            (Some(message), _) => core.peers.give_beside(message),
         }
         self.leave_bounce(core, wr_id);
         let is_put = self.state().fragment(wr_id).role == Role::Put;
-        if let (true, Stage::Sent, Some(connection)) =
-            (is_put, stage, core.connections.find_mut(pe))
-        {
+        if let (true, Stage::Sent, Some(connection)) = (is_put, stage, core.peers.find_mut(pe)) {
             let placed = connection.orders();
             let channel = connection.channel();
             channel.pulls -= u32::from(placed);
@@ -515,14 +513,14 @@ impl Staging {
                 Waiter::Peer(_) => None,
             }));
         }
-        while let Some(wr_id) = self.state().peer(pe).blocked.pop(&core.segments).map(WrId) {
+        while let Some(wr_id) = core.transmit.dequeue(&mut self.state().peer(pe).blocked) {
             over.push(wr_id);
         }
         for wr_id in over {
             self.drop_fragment(core, wr_id);
         }
         let asks = |s: &Segment| s.pe == pe && s.kind == Kind::Staged && s.stage == Stage::Sent;
-        for wr_id in core.segments.wr_ids(asks) {
+        for wr_id in core.transmit.wr_ids(asks) {
             match self.state().fragment(wr_id).bounce {
                 None => self.drop_fragment(core, wr_id),
                 Some(_) => self.keep_for_reader(core, wr_id),
@@ -534,16 +532,16 @@ impl Staging {
     /// A put ends whose bounce buffer its peer may still read: the bounce buffer, and the segment with it, are the peer's from here on, until
     /// it answers.
     fn keep_for_reader<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         let (pe, message) = (segment.pe, segment.take_message());
         segment.kind = Kind::PeerRequest;
         let finished = Finished::of(segment);
         segment.uncount();
         if let Some(message) = message {
-            core.messages.forget_fragment(message);
+            core.peers.forget_fragment(message);
         }
         self.state().peer_segments += 1;
-        core.reserved += 1;
+        core.transmit.reserve();
         self.state().peer(pe).fragments -= 1;
         self.end_request(core, pe, wr_id);
         core.ended(finished);
@@ -552,8 +550,8 @@ impl Staging {
     /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.
     pub(crate) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         core.end_load(wr_id, false);
-        if core.segments[wr_id.0].kind == Kind::PeerRequest {
-            let (pe, role) = (core.segments[wr_id.0].pe, self.state().fragment(wr_id).role);
+        if core.transmit.segment(wr_id).kind == Kind::PeerRequest {
+            let (pe, role) = (core.transmit.segment(wr_id).pe, self.state().fragment(wr_id).role);
             self.end_pull(core, pe, role, false);
             return self.release_peer_request(core, wr_id);
         }
@@ -562,12 +560,12 @@ impl Staging {
     }
 
     pub(crate) fn leave_bounce<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        self.state().moved = core.watchdog.stamp();
+        self.state().moved = core.failures.stamp();
         let fragment = self.state().fragment(wr_id);
         let (direction, bounce) = (fragment.role.direction(), fragment.bounce.take());
         if let (Some(bounce), Some(bouncing)) = (bounce, self.bouncing()) {
             bouncing.bounces(direction).give(bounce);
-            let pe = core.segments[wr_id.0].pe;
+            let pe = core.transmit.segment(wr_id).pe;
             self.state().waiting(direction).let_go(pe);
         }
     }

@@ -34,7 +34,7 @@ impl Staging {
         atomic: &Atomic,
     ) -> Result<u64, PortError> {
         match at.reach {
-            Reach::Direct => core.port.apply(at.addr, atomic),
+            Reach::Direct => core.transmit.port_mut().apply(at.addr, atomic),
             Reach::Fabric | Reach::Staged => self.copies(core)?.apply(at.addr, atomic),
         }
     }
@@ -47,7 +47,7 @@ impl Staging {
         into: &mut [u8],
     ) -> Result<(), PortError> {
         match from.reach {
-            Reach::Direct => core.port.load(from.addr, into),
+            Reach::Direct => core.transmit.port_mut().load(from.addr, into),
             Reach::Fabric | Reach::Staged => self.copies(core)?.load(from.addr, into),
         }
     }
@@ -60,7 +60,7 @@ impl Staging {
         bytes: &[u8],
     ) -> Result<(), PortError> {
         match to.reach {
-            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Direct => core.transmit.port_mut().store(to.addr, bytes),
             Reach::Fabric | Reach::Staged => self.copies(core)?.store(to.addr, bytes),
         }
     }
@@ -73,7 +73,7 @@ impl Staging {
         atomic: &Atomic,
     ) -> Result<(), PortError> {
         match at.reach {
-            Reach::Direct => core.port.apply(at.addr, atomic).map(drop),
+            Reach::Direct => core.transmit.port_mut().apply(at.addr, atomic).map(drop),
             Reach::Fabric | Reach::Staged => self.copies(core)?.apply_soon(at.addr, atomic),
         }
     }
@@ -88,7 +88,7 @@ impl Staging {
     ) -> Result<(), PortError> {
         let order = if ordered { SoonOrder::Behind } else { SoonOrder::Any };
         match to.reach {
-            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Direct => core.transmit.port_mut().store(to.addr, bytes),
             Reach::Fabric | Reach::Staged => self.copies(core)?.store_soon(to.addr, bytes, order),
         }
     }
@@ -122,15 +122,17 @@ impl Staging {
         let ResultPlace { addr, flag } = place;
         let bytes = value.to_le_bytes();
         let bytes = if flag.is_some() { &bytes[..] } else { &bytes[..width.min(8)] };
-        core.regions.sync();
-        let stored = if core.regions.reach(addr) != Reach::Direct {
+        core.transmit.regions_mut().sync();
+        let stored = if core.transmit.regions().reach(addr) != Reach::Direct {
             self.copies(core).and_then(|copies| {
                 copies.store(addr, bytes)?;
                 flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         } else {
-            let stored = core.port.store(addr, bytes);
-            stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
+            let stored = core.transmit.port_mut().store(addr, bytes);
+            stored.and_then(|()| {
+                flag.map_or(Ok(()), |flag| core.transmit.port_mut().store_flag(addr + 8, flag))
+            })
         };
         if let Err(error) = stored {
             // Nobody who waits for the word is told that it is there.

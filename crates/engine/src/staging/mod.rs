@@ -106,15 +106,15 @@ impl Staging {
 
     /// Takes over what was registered, and what stages once some memory is staged.
     pub(crate) fn sync_regions<P: Port>(&mut self, core: &mut Core<P>) {
-        core.regions.sync();
-        if core.regions.has_stager() {
+        core.transmit.regions_mut().sync();
+        if core.transmit.regions().has_stager() {
             self.install(core);
         }
     }
 
     #[cold]
     fn install<P: Port>(&mut self, core: &mut Core<P>) {
-        if let Some(installed) = core.regions.take_stager() {
+        if let Some(installed) = core.transmit.regions_mut().take_stager() {
             self.state().install(installed);
         }
     }

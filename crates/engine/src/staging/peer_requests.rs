@@ -15,7 +15,6 @@ use crate::staging::Staging;
 use crate::staging::role::Role;
 use crate::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
 use crate::staging::waiting::{Waiter, Wanted};
-use crate::state::batch::Batch;
 use crate::state::messages::unnumbered::{NO_TICKET, What};
 use crate::state::segment::Kind;
 use crate::wire::message::{RequestId, Spot};
@@ -34,7 +33,11 @@ impl Staging {
         self.sync_regions(core);
         match *staged {
             Staged::Put { to, payload } => {
-                let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                let place = core
+                    .transmit
+                    .regions_mut()
+                    .locate(to, payload.len())
+                    .map_err(|e| e.to_string())?;
                 self.store_soon(core, place, payload, mark.is_some()).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, request_id, brought } => {
@@ -106,7 +109,7 @@ impl Staging {
         len: usize,
     ) {
         let (Role::Pull(request_id) | Role::Ask(request_id)) = role else { return };
-        let place = match core.regions.locate(spot, len) {
+        let place = match core.transmit.regions_mut().locate(spot, len) {
             Ok(place) => place,
             Err(fault) => return self.refuse(core, pe, role, request_id, &fault.to_string()),
         };
@@ -127,7 +130,7 @@ impl Staging {
             let why = format!("a PE has at most {PEER_REQUESTS} requests under way");
             return self.refuse(core, pe, role, request_id, &why);
         }
-        if let (Role::Pull(_), Some(connection)) = (role, core.connections.find_mut(pe)) {
+        if let (Role::Pull(_), Some(connection)) = (role, core.peers.find_mut(pe)) {
             connection.channel().begin_pull(request_id.seq);
         }
         let wanted = Wanted { pe, role, place, len, from, mark };
@@ -157,7 +160,7 @@ impl Staging {
         self.state().waiting(direction).hold(pe);
         let fragment = self.state().fragment(wr_id);
         (fragment.bounce, fragment.moved) = (Some(bounce), len);
-        match core.port.store(place, bytes) {
+        match core.transmit.port_mut().store(place, bytes) {
             Ok(()) => self.copy_in(core, wr_id),
             Err(error) => self.fail_fragment(core, wr_id, error),
         }
@@ -171,20 +174,17 @@ impl Staging {
     ) -> Option<WrId> {
         let Wanted { pe, role, place, len, from, mark } = *wanted;
         // It may be in the middle of a submission, to whose batch this does not belong.
-        let submitted = core.segments.batches.enter(Batch::NONE);
-        let wr_id = core.segments.take();
-        core.segments.batches.enter(submitted);
-        let wr_id = wr_id?;
+        let wr_id = core.transmit.take_reserved()?;
         let Some(path) = core.fragment_path(pe) else {
-            core.segments.give_unused(wr_id);
+            core.transmit.give_unused(wr_id);
+            core.transmit.unreserve();
             return None;
         };
         let rail = path.rail;
         self.state().peer_segments += 1;
-        core.reserved += 1;
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         segment.pe = pe;
-        segment.born = core.watchdog.stamp();
+        segment.born = core.failures.stamp();
         segment.direction = Direction::Read;
         segment.kind = Kind::PeerRequest;
         segment.step();
@@ -200,10 +200,9 @@ impl Staging {
     /// Gives the segment back.
     pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         self.leave_bounce(core, wr_id);
-        core.segments.give(wr_id);
+        core.transmit.give_reserved(wr_id);
         core.is_no_orphan(wr_id);
         self.state().peer_segments -= 1;
-        core.reserved -= 1;
     }
 
     /// What a peer wanted is done, or cannot be.
@@ -213,7 +212,7 @@ impl Staging {
         wr_id: WrId,
         answer: What,
     ) {
-        let pe = core.segments[wr_id.0].pe;
+        let pe = core.transmit.segment(wr_id).pe;
         let role = self.state().fragment(wr_id).role;
         self.end_pull(core, pe, role, matches!(answer, What::Pulled { .. }));
         self.release_peer_request(core, wr_id);
@@ -228,9 +227,9 @@ impl Staging {
         role: Role,
         carried_out: bool,
     ) {
-        if let (Role::Pull(request_id), Some(connection)) = (role, core.connections.find_mut(pe)) {
+        if let (Role::Pull(request_id), Some(connection)) = (role, core.peers.find_mut(pe)) {
             connection.channel().end_pull(request_id.seq, carried_out);
-            core.note_due(pe);
+            core.peers.note_due(pe);
         }
     }
 
@@ -251,7 +250,7 @@ impl Staging {
         wr_id: WrId,
         request_id: RequestId,
     ) {
-        let pe = core.segments[wr_id.0].pe;
+        let pe = core.transmit.segment(wr_id).pe;
         let bounce = self.state().fragment(wr_id).bounce;
         let (Some(bounce), Some(bouncing)) = (bounce, self.bouncing()) else { return };
         let from = bouncing.exposure(bounce);
@@ -264,7 +263,8 @@ impl Staging {
     fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, request_id: RequestId) {
         let Some(state) = self.state.as_deref_mut() else { return };
         let same = |wr_id: &WrId| {
-            core.segments[wr_id.0].pe == pe && state.peek(*wr_id).role == Role::Ask(request_id)
+            core.transmit.segment(*wr_id).pe == pe
+                && state.peek(*wr_id).role == Role::Ask(request_id)
         };
         let Some(at) = state.lent.iter().position(same) else { return };
         let wr_id = state.lent.swap_remove(at);
@@ -277,7 +277,7 @@ impl Staging {
         if !self.state().peer(pe).exposures.tell(of.slot, of.stamp) {
             return;
         }
-        let Some(view) = core.regions.named(of.slot, of.stamp) else { return };
+        let Some(view) = core.transmit.regions().named(of.slot, of.stamp) else { return };
         for first in (0..view.keys.len()).step_by(KEYS_PER_MESSAGE) {
             core.queue_unnumbered(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
         }
@@ -309,7 +309,7 @@ impl Staging {
         let why = why.to_owned();
         match self.answered(core, pe, request_id) {
             Some(wr_id) => {
-                let segment = &core.segments[wr_id.0];
+                let segment = core.transmit.segment(wr_id);
                 let (what, len) = (segment.what(), segment.transfer.len);
                 core.fail_connection(pe, PeerRefused { what, pe, len, why });
                 self.drop_fragment(core, wr_id);

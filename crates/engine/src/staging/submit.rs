@@ -33,7 +33,7 @@ impl Staging {
             return Ok(true);
         }
         match request.local {
-            LocalSide::Memory { addr, handle } if core.has_devices() => {
+            LocalSide::Memory { addr, handle } if core.transmit.has_devices() => {
                 let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
                 Ok(self.needs_bounce(core, reach, handle))
             }
@@ -49,7 +49,7 @@ impl Staging {
         reach: Reach,
         handle: Option<&HandleBytes>,
     ) -> bool {
-        let registered = handle.is_some() || !core.needs_desc;
+        let registered = handle.is_some() || !core.transmit.needs_desc();
         reach == Reach::Staged || !registered && self.bouncing().is_some()
     }
 
@@ -64,7 +64,7 @@ impl Staging {
         handle: Option<&HandleBytes>,
     ) -> Result<Reach, EngineError> {
         self.sync_regions(core);
-        let reach = core.regions.reach(addr);
+        let reach = core.transmit.regions().reach(addr);
         if reach != Reach::Direct {
             return Ok(reach);
         }
@@ -121,7 +121,7 @@ impl Staging {
             if !core.fits_quota(self.state().peer(pe).fragments) {
                 return Ok(());
             }
-            if by_peer && !core.is_within_message_quota(pe) {
+            if by_peer && !core.peers.is_within_message_quota(pe) {
                 return Ok(());
             }
             let Some(path) = core.fragment_path(pe) else { return Ok(()) };
@@ -133,15 +133,15 @@ impl Staging {
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
                 RemoteEnd::Fabric { remote: remote.remote_address(at), key }
             };
-            let Some(wr_id) = core.segments.take() else { return Ok(()) };
+            let Some(wr_id) = core.transmit.take() else { return Ok(()) };
             let mut message = None;
             if by_peer {
-                let Some(slot) = core.messages.take_beside(wr_id.0) else {
-                    core.segments.give_unused(wr_id);
+                let Some(slot) = core.peers.take_beside(wr_id) else {
+                    core.transmit.give_unused(wr_id);
                     return Ok(());
                 };
                 message = Some(slot);
-                core.count_unsent(pe);
+                core.peers.count_unsent(pe);
             }
             let bytes = (len - *sent).min(most);
             let local_end = match &local_end {
@@ -149,10 +149,10 @@ impl Staging {
                 Some(local_end) => local_end.at(*sent, path.rail),
             };
             let role = if direction == Direction::Write { Role::Put } else { Role::Get };
-            let segment = &mut core.segments[wr_id.0];
+            let segment = core.transmit.segment_mut(wr_id);
             segment.pe = pe;
             segment.count_for(op.0);
-            segment.born = core.watchdog.stamp();
+            segment.born = core.failures.stamp();
             segment.direction = direction;
             segment.kind = Kind::Staged;
             match message {
@@ -162,7 +162,7 @@ impl Staging {
             segment.rail = path.rail;
             (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), bytes);
             if op != OpId::NONE {
-                core.ops.add(op.0);
+                core.transmit.ops_mut().add(op.0);
             }
             let memory = addr + *sent;
             *self.state().fragment(wr_id) =
@@ -172,7 +172,7 @@ impl Staging {
             if core.passes_fence(wr_id) {
                 self.begin_fragment(core, wr_id);
             }
-            core.check_connection(pe)?;
+            core.peers.check(pe)?;
         }
         self.start_waiting(core);
         Ok(())
@@ -189,11 +189,13 @@ impl Staging {
     ) -> Result<Option<FabricSide>, EngineError> {
         let Some(handle) = handle else {
             let bare = FabricSide { exposed: NOWHERE, region: None };
-            return Ok((request.direction == Direction::Read && !core.needs_desc).then_some(bare));
+            return Ok((request.direction == Direction::Read && !core.transmit.needs_desc())
+                .then_some(bare));
         };
-        let kind = core.regions.kind();
+        let kind = core.transmit.regions().kind();
         let (view, offset) = core
-            .regions
+            .transmit
+            .regions_mut()
             .view(handle, addr, request.len)
             .map_err(|fault| refused(request, "local", fault))?;
         if request.direction == Direction::Write && view.keys.is_empty() {
@@ -210,17 +212,17 @@ impl Staging {
         core: &mut Core<P>,
         wr_id: WrId,
     ) -> Result<(), PortError> {
-        let rail = core.segments[wr_id.0].rail;
+        let rail = core.transmit.segment(wr_id).rail;
         let fragment = self.state().fragment(wr_id);
         let (addr, len) = (fragment.memory, fragment.len);
         let LocalEnd::Fabric { desc, .. } = &mut fragment.local_end else { return Ok(()) };
-        if !core.recovers || !core.needs_desc {
+        if !core.failures.recovers() || !core.transmit.needs_desc() {
             return Ok(());
         }
-        core.regions.sync();
-        match core.regions.desc_at(addr, len, rail) {
+        core.transmit.regions_mut().sync();
+        match core.transmit.regions().desc_at(addr, len, rail) {
             Some(found) => *desc = found,
-            None if core.port.takes_unregistered() => {}
+            None if core.transmit.port().takes_unregistered() => {}
             None => {
                 let text = String::from("its local memory is not registered any more");
                 return Err(PortError { call: "reading", code: 0, text });

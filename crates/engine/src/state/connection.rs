@@ -25,7 +25,7 @@ const CLOSED: u8 = 1;
 /// Operations for the peer are pending: see [`crate::lane::pending_queue`].
 const HAS_PENDING: u8 = 2;
 
-/// Segments for the peer wait by themselves: see [`crate::posting::blocked`].
+/// Segments for the peer wait by themselves: see [`crate::posting::transmit::blocked`].
 const BLOCKED: u8 = 4;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
@@ -86,7 +86,7 @@ pub(crate) struct Connection {
     orders: bool,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(crate) held: Queue,
-    /// Segments that wait by themselves, on all rails: see [`crate::posting::blocked`].
+    /// Segments that wait by themselves, on all rails: see [`crate::posting::transmit::blocked`].
     blocked: u32,
     /// Writes that were in doubt and have not ended. Messages wait until there are none.
     pub(crate) lost_writes: u32,
@@ -511,6 +511,18 @@ impl Connections {
     #[inline(always)]
     pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.places.get_mut(pe.index())?.as_deref_mut()
+    }
+
+    /// The messages to and from a peer, if there were any.
+    #[inline]
+    pub(crate) fn channel(&self, pe: Pe) -> Option<&ReliableChannel> {
+        self.find(pe)?.channel.as_deref()
+    }
+
+    /// As [`Connections::channel`], to change them.
+    #[inline]
+    pub(crate) fn link_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
+        self.find_mut(pe)?.channel.as_deref_mut()
     }
 
     /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.

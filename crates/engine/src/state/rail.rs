@@ -40,9 +40,9 @@ pub(crate) struct Rail<S> {
     pub(crate) max_segment: usize,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
     queue: Queue,
-    /// Segments that wait by themselves, by peer; see [`crate::posting::blocked`].
+    /// Segments that wait by themselves, by peer; see [`crate::posting::transmit::blocked`].
     pub(crate) blocked: FairQueue<u32>,
-    /// Segments posted since the doorbell was last rung; see [`crate::posting::doorbell`].
+    /// Segments posted since the doorbell was last rung; see [`crate::posting::transmit::doorbell`].
     pub(crate) unrung: u32,
     /// When the last segment completed, on the watchdog's clock.
     pub(crate) moved: u32,

@@ -19,7 +19,7 @@ use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Port, RailLimits};
 use crate::posting::Core;
-use crate::posting::load::Stripe;
+use crate::posting::transmit::load::Stripe;
 use crate::request::{LocalSide, Request};
 use crate::signal::counted::Counting;
 #[cfg(any(test, feature = "audit"))]
@@ -125,12 +125,12 @@ impl Pool {
     }
 
     /// Whether the pool is to be gone through.
-    fn is_due(&mut self, load_changed: &mut bool) -> bool {
+    fn is_due(&mut self, load_changed: bool) -> bool {
         self.iterations += 1;
-        if self.pool.is_empty() || !*load_changed && self.iterations < TURNS {
+        if self.pool.is_empty() || !load_changed && self.iterations < TURNS {
             return false;
         }
-        (*load_changed, self.iterations) = (false, 0);
+        self.iterations = 0;
         true
     }
 }
@@ -147,16 +147,16 @@ impl Pool {
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
         let tag = counting.as_ref().map(|counting| counting.tag);
-        let Some(connection) = core.connections.find(request.pe) else { return Ok(()) };
+        let Some(connection) = core.peers.find(request.pe) else { return Ok(()) };
         let closed = connection.is_closed() && request.direction == Direction::Write;
         if !closed && self.pool.is_empty() {
-            let now = core.port.now();
+            let now = core.transmit.now();
             while *sent < request.len {
                 let left = request.len - *sent;
                 let at = request.remote_addr + *sent as u64;
-                let len = core.balance.next_len(request.len, left, at);
+                let len = core.transmit.cut().next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
-                let transfer = core.transfer(request, *sent, len, &hop)?;
+                let transfer = core.transmit.transfer(request, *sent, len, &hop)?;
                 let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
                 if !core.send_stripe(cut, request.pe, &hop, transfer, op, None, now) {
                     break;
@@ -165,23 +165,23 @@ impl Pool {
                 if let Some(counting) = counting.as_deref_mut() {
                     counting.segments += 1;
                 }
-                core.check_connection(request.pe)?;
+                core.peers.check(request.pe)?;
             }
         }
         if *sent == request.len || !self.is_within_quota(request.pe) {
             return Ok(());
         }
         // What is wrong with the request is said now, rather than when a rail wants some of it.
-        let hop = core.paths.get(request.pe, RailId(0));
-        core.transfer(request, *sent, 1, &hop)?;
-        let Some(wr_id) = core.segments.take() else { return Ok(()) };
+        let hop = core.transmit.path(request.pe, RailId(0));
+        core.transmit.transfer(request, *sent, 1, &hop)?;
+        let Some(wr_id) = core.transmit.take() else { return Ok(()) };
         if let Some(counting) = counting {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
-            counting.segments += core.balance.segments(request.len, left, at);
+            counting.segments += core.transmit.cut().segments(request.len, left, at);
         }
         self.enter_pool(core, wr_id, request, *sent, op, tag);
         *sent = request.len;
-        core.check_connection(request.pe)
+        core.peers.check(request.pe)
     }
 
     /// Lets what is left of an operation wait for rails.
@@ -202,17 +202,17 @@ impl Pool {
         let remote = *remote_handle;
         let of = Some(pe);
         let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, tag, of };
-        let segment = &mut core.segments[wr_id.0];
+        core.transmit.reserve();
+        let segment = core.transmit.segment_mut(wr_id);
         segment.set_pool_place(self.enter(bulk));
-        core.reserved += 1;
         segment.pe = pe;
         segment.count_for(op.0);
-        segment.born = core.watchdog.stamp();
+        segment.born = core.failures.stamp();
         segment.direction = direction;
         segment.transfer.direction = direction;
         segment.transfer.len = len - sent;
         if op != OpId::NONE {
-            core.ops.add(op.0);
+            core.transmit.ops_mut().add(op.0);
         }
         if core.passes_fence(wr_id) {
             self.begin_pooled(core, wr_id);
@@ -222,21 +222,21 @@ impl Pool {
 
     /// An operation that no fence holds may be cut.
     pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Pooled;
         let bulk = &self.places[segment.pool_place() as usize];
         self.pooled += (bulk.len - bulk.sent) as u64;
         self.pool.push_back(wr_id);
-        core.load_changed = true;
-        core.ready += 1;
+        core.transmit.waits_for_rails();
     }
 
     /// Gives segments of what waits in the pool to the rails that want them. Whether any left.
     pub(crate) fn hand_out<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        if !self.is_due(&mut core.load_changed) {
+        if !self.is_due(core.transmit.has_load_change()) {
             return false;
         }
-        let now = core.port.now();
+        core.transmit.forget_load_change();
+        let now = core.transmit.now();
         let mut moved = false;
         let mut at = 0;
         while let Some(wr_id) = self.pool.get(at).copied() {
@@ -255,38 +255,39 @@ impl Pool {
     /// Cuts off an operation what rails want. Whether it has left the pool.
     fn cut<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
         // Its stripes belong to its batch.
-        let submitted = core.segments.batches.enter(core.segments[wr_id.0].batch());
+        let batch = core.transmit.segment(wr_id).batch();
+        let submitted = core.transmit.batches_mut().enter(batch);
         let has_left = self.cut_in_batch(core, wr_id, now);
-        core.segments.batches.enter(submitted);
+        core.transmit.batches_mut().enter(submitted);
         has_left
     }
 
     fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
-        let Segment { pe, direction, class, .. } = core.segments[wr_id.0];
-        let op = OpId(core.segments[wr_id.0].op());
-        let index = core.segments[wr_id.0].pool_place() as usize;
+        let Segment { pe, direction, class, .. } = *core.transmit.segment(wr_id);
+        let op = OpId(core.transmit.segment(wr_id).op());
+        let index = core.transmit.segment(wr_id).pool_place() as usize;
         loop {
-            if core.check_connection(pe).is_err() {
+            if core.peers.check(pe).is_err() {
                 self.drop_pooled(core, wr_id);
                 return true;
             }
             let Pooled { len, sent, remote_addr, tag, .. } = self.places[index];
             if sent == len {
                 self.leave_pool(core, wr_id);
-                core.segments.give(wr_id);
+                core.transmit.give(wr_id);
                 if op != OpId::NONE {
                     core.op_done(op.0);
                 }
-                let connection = core.connections.find_mut(pe);
+                let connection = core.peers.find_mut(pe);
                 if connection.is_some_and(|connection| connection.replaced(direction, class)) {
                     core.release(pe);
                 }
                 return true;
             }
-            let bytes = core.balance.next_len(len, len - sent, remote_addr + sent as u64);
+            let bytes = core.transmit.cut().next_len(len, len - sent, remote_addr + sent as u64);
             let Some(hop) = core.pick(pe, bytes, self.pooled, now) else { return false };
             let request = self.places[index].request(pe, direction);
-            match core.transfer(&request, sent, bytes, &hop) {
+            match core.transmit.transfer(&request, sent, bytes, &hop) {
                 Ok(transfer) => {
                     let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
                     if !core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now) {
@@ -308,17 +309,17 @@ impl Pool {
 
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
     pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let segment = &mut core.segments[wr_id.0];
+        let segment = core.transmit.segment_mut(wr_id);
         let index = segment.pool_place();
         if segment.stage == Stage::Pooled {
             self.pool.retain(|other| *other != wr_id);
             let bulk = &self.places[index as usize];
             self.pooled -= (bulk.len - bulk.sent) as u64;
-            core.ready -= 1;
+            core.transmit.waits_no_more();
         }
         self.places[index as usize].of = None;
         self.free.push(index);
-        core.reserved -= 1;
+        core.transmit.unreserve();
     }
 
     /// What waits in the pool, or is held, ends undone.
@@ -370,7 +371,7 @@ mod tests {
     fn striping(segment: usize) -> Bed {
         let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
         let spread = Spread { balanced_from: 64, striped_from: 64, segment };
-        *bed.lane.core.balance = Balance::new(spread, 2, 1 << 20, 0);
+        *bed.lane.core_mut().transmit.balance_mut() = Balance::new(spread, 2, 1 << 20, 0);
         bed
     }
 
@@ -381,7 +382,7 @@ mod tests {
             let heaps = Arc::clone(&bed.heaps);
             let whole = Request { len: 64, ..request(&heaps, direction, PEER.0) };
             bed.lane.start(&whole).unwrap();
-            assert_eq!((bed.fabric.in_flight(), bed.lane.pool.places.len()), (1, 0));
+            assert_eq!((bed.fabric.in_flight(), bed.lane.pool().places.len()), (1, 0));
         }
     }
 
@@ -397,7 +398,7 @@ mod tests {
             let put = Request { len, remote_addr, ..put };
             let (mut sent, mut counting) = (0, Counting { tag: Tag::FIRST, segments: 0 });
             bed.lane.submit_counted(&put, &mut sent, &mut counting).unwrap();
-            assert_eq!((sent, bed.lane.pool.pool.len()), (put.len, 1));
+            assert_eq!((sent, bed.lane.pool().pool.len()), (put.len, 1));
             bed.lane.quiet(PEER).unwrap();
             let sent = bed.fabric.deliveries();
             let end = sent.iter().map(|part| part.remote + part.len as u64).max().unwrap();
@@ -419,15 +420,16 @@ mod tests {
         let put = Request { len: 250_000, ..request(&heaps, Direction::Write, PEER.0) };
         bed.lane.start(&put).unwrap();
         let wr_id = bed.wr_id(|segment| segment.stage == Stage::Pooled);
-        let left = |bed: &Bed| bed.lane.pool.pooled as usize;
+        let left = |bed: &Bed| bed.lane.pool().pooled as usize;
         let before = left(&bed);
-        assert_eq!(bed.lane.core.segments[wr_id.0].transfer.len, before);
+        assert_eq!(bed.lane.core().transmit.segment(wr_id).transfer.len, before);
         assert!((4096..put.len - 4096).contains(&before));
         bed.pass_time();
         [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));
         for moves in [true, false] {
             let Bed { lane, .. } = &mut bed;
-            assert_eq!(lane.pool.hand_out(&mut lane.core), moves);
+            let (pool, core) = lane.pool_and_core();
+            assert_eq!(pool.hand_out(core), moves);
             assert!((1..before).contains(&left(&bed)), "some is left");
         }
         bed.lane.audit().unwrap();
@@ -485,13 +487,12 @@ mod tests {
     #[test]
     fn the_pool_is_gone_through_when_loads_change_and_now_and_then() {
         let mut pool = Pool::new(&limits(&[16, 16]));
-        let mut changed = true;
-        assert!(!pool.is_due(&mut changed) && changed, "nothing waits");
+        assert!(!pool.is_due(true), "nothing waits");
         pool.pool.push_back(WrId(0));
-        assert!(pool.is_due(&mut changed) && !changed);
+        assert!(pool.is_due(true));
         for _ in 0..3 {
-            assert_eq!((1..TURNS).filter(|_| pool.is_due(&mut changed)).count(), 0);
-            assert!(pool.is_due(&mut changed));
+            assert_eq!((1..TURNS).filter(|_| pool.is_due(false)).count(), 0);
+            assert!(pool.is_due(false));
         }
     }
 }

@@ -69,7 +69,7 @@ impl<P: Port> Lane<P> {
             let (pe, op, mut sent) = (current.request().pe, current.op, current.sent);
             match self.advance_op(&current.request(), &mut sent, op) {
                 Ok(false) => {
-                    self.core.want_ack_in_turn(pe);
+                    self.core.peers.want_ack_in_turn(pe);
                     at += 1;
                     continue;
                 }
@@ -80,7 +80,7 @@ impl<P: Port> Lane<P> {
             }
             moved = true;
         }
-        if let Some(failed) = &self.core.failure {
+        if let Some(failed) = self.core.failures.first() {
             inbox.fail(failed);
         }
         self.inbox = Some(inbox);
@@ -134,7 +134,7 @@ impl<P: Port> Lane<P> {
             Taken::Fence(pe) => {
                 self.end_burst();
                 // Not behind what is pending: what is in its order has all been submitted.
-                if let Some(connection) = self.core.connections.find_mut(pe) {
+                if let Some(connection) = self.core.peers.find_mut(pe) {
                     connection.fence();
                 }
                 inbox.fenced();
@@ -155,7 +155,7 @@ impl<P: Port> Lane<P> {
         current.sent = sent;
         match advanced {
             Ok(false) if sent < current.request().len => {
-                self.core.want_acks();
+                self.core.peers.want_acks();
                 return Some(Taken::Transfer(current));
             }
             Ok(false) => inbox.finishing.push(current),
@@ -179,13 +179,15 @@ impl<P: Port> Lane<P> {
             // Who hands it over is to be told at once what is wrong with it.
             return self.core.check_request(request).map(|()| true);
         }
-        self.core.regions.sync();
+        self.core.transmit.regions_mut().sync();
         Ok(remote.is_staged()
             || match request.local {
                 LocalSide::Value(_) => false,
                 // Of what is not registered, the proxy lane finds out.
-                LocalSide::Memory { handle: None, .. } => self.core.has_devices(),
-                LocalSide::Memory { addr, .. } => self.core.regions.reach(addr) == Reach::Staged,
+                LocalSide::Memory { handle: None, .. } => self.core.transmit.has_devices(),
+                LocalSide::Memory { addr, .. } => {
+                    self.core.transmit.regions().reach(addr) == Reach::Staged
+                }
             })
     }
 }
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
     use crate::lane::user_threads::handoff::{Outbox, handover};
     use crate::port::Direction;
-    use crate::posting::tests::{Bed, PLAIN, Setup, request};
+    use crate::posting::tests::{Bed, PLAIN, RAIL, Setup, request};
 
     fn bed() -> (Bed, Outbox) {
         let (outbox, inbox) = handover(4, None, None);
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn an_iteration_is_busy_when_a_part_of_what_was_handed_over_leaves() {
         let (mut bed, outbox) = bed();
-        bed.lane.core.rails[0].max_segment = 8;
+        bed.lane.core.transmit.rail_mut(RAIL).max_segment = 8;
         let heaps = Arc::clone(&bed.heaps);
         let get = Request { len: 4096, ..request(&heaps, Direction::Read, 1) };
         outbox.transfer(&get, false).unwrap();
@@ -245,7 +247,7 @@ mod tests {
         (0..EACH).for_each(|_| outbox.transfer(&get, false).unwrap());
         bed.fabric.resume(Pe(1));
         let begun = |bed: &Bed| {
-            let counters = bed.lane.core.connections.find(Pe(1)).unwrap().counters();
+            let counters = bed.lane.core.peers.find(Pe(1)).unwrap().counters();
             [counters.writes, counters.reads - u32::from(bed.lane.has_pending(Pe(1)))]
         };
         let first = begun(&bed);

@@ -179,8 +179,8 @@ fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
 }
 
 fn look(bed: &mut Bed) {
-    let recovery = bed.lane.recovery.as_deref_mut().unwrap();
-    recovery.look_at_paths(&mut bed.lane.core);
+    let (recovery, core) = bed.lane.recovery_and_core().unwrap();
+    recovery.look_at_paths(core);
 }
 
 /// However many are known.
@@ -213,5 +213,5 @@ fn peers_for_which_nothing_is_under_way_are_not_touched() {
 }
 
 fn recovery_of(bed: &mut Bed) -> &mut Recovery {
-    bed.lane.recovery.as_deref_mut().unwrap()
+    bed.lane.recovery_and_core().unwrap().0
 }

@@ -72,7 +72,7 @@ pub(crate) struct MessageTable {
     pub(super) free: u32,
     /// Slots that are not in use, but for those of answers.
     pub(super) left: u32,
-    /// Slots from here on are for answers alone: see [`crate::messages::answers`].
+    /// Slots from here on are for answers alone: see [`crate::posting::peers::answers`].
     first_answer: u32,
     /// The first of these that is free, and how many are.
     pub(super) free_answer: u32,

@@ -1,7 +1,7 @@
 //! Messages that a lane owes its peers: answers, and news that they wait for.
 //!
 //! They have no numbers, and are not acknowledged, unless rails are monitored: then all but replies to fetches have, see
-//! [`crate::messages::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
+//! [`crate::posting::peers::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
 //! ([`FETCHES`](crate::state::messages::reliable_channel::FETCHES)) and requests about staged memory, and the keys of a
 //! region are told to a peer once.
 

@@ -17,8 +17,10 @@
 
 use crate::ids::Pe;
 use crate::port::{Port, Posted, Tail};
-use crate::posting::messages::send_packet;
-use crate::posting::{Core, Event};
+use crate::posting::Core;
+use crate::posting::failures::Event;
+use crate::posting::peers::Peers;
+use crate::posting::peers::messages::send_packet;
 use crate::state::messages::table::MessageTable;
 use crate::state::messages::unnumbered::Unnumbered;
 use crate::wire::message::{Body, Message};
@@ -26,57 +28,7 @@ use crate::wire::message::{Body, Message};
 /// Slots for answers of a lane that looks after its rails.
 pub(crate) const ANSWERS: u32 = 1024;
 
-impl<P: Port> Core<P> {
-    /// Sends an answer, which has a number from here on. Whether it has left, or never will.
-    #[cold]
-    pub(super) fn send_answer(&mut self, pe: Pe, body: Body<'_>) -> bool {
-        let Some(connection) = self.connections.find_mut(pe) else { return true };
-        if connection.error.is_some() {
-            return true;
-        }
-        if self.rails[connection.next.rail.index()].is_paused() {
-            connection.rotate(&self.paths);
-            if self.rails[connection.next.rail.index()].is_paused() {
-                return false;
-            }
-        }
-        let path = connection.next;
-        let channel = connection.channel();
-        let slot = if channel.has_room() { self.messages.take_answer(channel) } else { None };
-        let Some(slot) = slot else {
-            self.want_ack(pe);
-            return false;
-        };
-        let (seq, ack) = (channel.next, channel.ack());
-        let packet = self.messages.packet_mut(slot);
-        Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
-        let wr_id = MessageTable::wr_id(slot, seq);
-        let (rail, to) = (path.rail, (pe, path.to));
-        let sent = send_packet(&mut self.port, &self.seal, rail, to, wr_id, packet, Tail::NONE);
-        // The next one goes another way: this one may not work.
-        connection.rotate(&self.paths);
-        let channel = connection.channel();
-        match sent {
-            Ok(Posted::Yes) => {
-                channel.carried(ack);
-                self.messages.sent(channel, slot, seq, path.rail);
-                channel.take_number();
-                channel.apart = channel.apart.wrapping_sub(1);
-                if !std::mem::replace(&mut channel.is_noted, true) {
-                    self.answered.push(pe);
-                }
-                self.queue_control(pe);
-                return true;
-            }
-            Ok(Posted::Again) => self.rails[path.rail.index()].counters.again += 1,
-            Err(error) => self.raise(Event::PathFailed { pe, rail: path.rail, error }),
-        }
-        if let Some(connection) = self.connections.find_mut(pe) {
-            self.messages.give_answer(connection.channel(), slot);
-        }
-        false
-    }
-
+impl Peers {
     /// Keys are due to a peer: nothing leaves that needs them before they have.
     #[cold]
     pub(super) fn owe_keys(&mut self, pe: Pe) {
@@ -85,20 +37,73 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// Whether an answer waits for keys to leave.
+    pub(super) fn waits_for_keys(&self, due: &Unnumbered) -> bool {
+        let channel = self.channel(due.pe);
+        due.what.needs_keys() && channel.is_some_and(|channel| channel.keys_due != 0)
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Sends an answer, which has a number from here on. Whether it has left, or never will.
+    #[cold]
+    pub(in crate::posting) fn send_answer(&mut self, pe: Pe, body: Body<'_>) -> bool {
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return true };
+        if connection.error.is_some() {
+            return true;
+        }
+        let Some(path) = self.transmit.running_path(connection) else { return false };
+        let channel = connection.channel();
+        let slot = if channel.has_room() { self.peers.messages.take_answer(channel) } else { None };
+        let Some(slot) = slot else {
+            self.peers.want_ack(pe);
+            return false;
+        };
+        let (seq, ack) = (channel.next, channel.ack());
+        let packet = self.peers.messages.packet_mut(slot);
+        Message { from: self.peers.me, seq, ack, behind: 0, body }.encode(packet);
+        let wr_id = MessageTable::wr_id(slot, seq);
+        let (rail, to) = (path.rail, (pe, path.to));
+        let sent = send_packet(
+            self.transmit.port_mut(),
+            &self.peers.seal,
+            rail,
+            to,
+            wr_id,
+            packet,
+            Tail::NONE,
+        );
+        // The next one goes another way: this one may not work.
+        self.transmit.rotate(connection);
+        let channel = connection.channel();
+        match sent {
+            Ok(Posted::Yes) => {
+                channel.carried(ack);
+                self.peers.messages.sent(channel, slot, seq, path.rail);
+                channel.take_number();
+                channel.apart = channel.apart.wrapping_sub(1);
+                if !std::mem::replace(&mut channel.is_noted, true) {
+                    self.peers.answered.push(pe);
+                }
+                self.peers.queue_control(pe);
+                return true;
+            }
+            Ok(Posted::Again) => self.transmit.count_again(path.rail),
+            Err(error) => self.failures.raise(Event::PathFailed { pe, rail: path.rail, error }),
+        }
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
+            self.peers.messages.give_answer(connection.channel(), slot);
+        }
+        false
+    }
+
     /// Keys that were due to a peer have left, or never will.
-    pub(super) fn told_keys(&mut self, pe: Pe) {
-        let Some(connection) = self.connections.find_mut(pe) else { return };
+    pub(in crate::posting) fn told_keys(&mut self, pe: Pe) {
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return };
         let channel = connection.channel();
         channel.keys_due -= 1;
         if channel.keys_due == 0 {
             self.open_window(pe);
         }
-    }
-
-    /// Whether an answer waits for keys to leave.
-    pub(super) fn waits_for_keys(&self, due: &Unnumbered) -> bool {
-        let channel =
-            self.connections.find(due.pe).and_then(|connection| connection.channel.as_deref());
-        due.what.needs_keys() && channel.is_some_and(|channel| channel.keys_due != 0)
     }
 }

@@ -6,7 +6,7 @@
 //! until something is posted without that word. libfabric has no call that only rings. So nothing is
 //! posted while it is not known what comes next: puts of a burst go into their rails' queues, and
 //! [`Core::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
-//! end of a burst is therefore nothing but an iteration of the queues. It comes with the first put without
+//! end of a burst is therefore nothing but a turn of the queues. It comes with the first put without
 //! the hint, with every other operation and fence, with each progress iteration (progress, quiet, and
 //! whatever waits), with the end of a region, and after [`BURST`] puts.
 //!
@@ -26,12 +26,14 @@
 
 use crate::ids::RailId;
 use crate::port::{Direction, Port};
+#[cfg(doc)]
 use crate::posting::Core;
+use crate::posting::transmit::Transmit;
 use crate::state::segment::Kind;
 
 /// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives its hint
 /// for batches of 16 by default.
-pub(crate) const BURST: u32 = 16;
+const BURST: u32 = 16;
 
 /// What becomes of the doorbell when a segment is posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,13 +44,78 @@ pub(crate) enum Doorbell {
     Owe,
 }
 
-impl<P: Port> Core<P> {
+/// The burst that is being submitted, if one is.
+#[derive(Debug)]
+pub(super) struct Burst {
+    /// The fabric gains from bursts.
+    gains: bool,
+    /// A put of one is being submitted: it goes into the queues.
+    withholds: bool,
+    /// Puts that may be in the queues only because others follow.
+    withheld: u32,
+}
+
+impl Burst {
+    /// None.
+    pub(super) fn new(gains: bool) -> Self {
+        Self { gains, withholds: false, withheld: 0 }
+    }
+
+    /// Whether what is submitted now goes into the queues.
+    #[inline(always)]
+    pub(super) fn withholds(&self) -> bool {
+        self.withholds
+    }
+
+    /// As the test says.
+    #[cfg(test)]
+    pub(super) fn set_withholds(&mut self, withholds: bool) {
+        self.withholds = withholds;
+    }
+
+    /// Whether puts may be in the queues only because others follow.
+    #[inline(always)]
+    pub(super) fn has_withheld(&self) -> bool {
+        self.withheld != 0
+    }
+
+    /// The queues are posted: it is over.
+    pub(super) fn end(&mut self) {
+        self.withheld = 0;
+    }
+}
+
+impl<P: Port> Transmit<P> {
+    /// Whether the fabric gains from bursts.
+    #[inline]
+    pub(crate) fn gains_from_bursts(&self) -> bool {
+        self.burst.gains
+    }
+
+    /// A put of a burst is being submitted: it goes into the queues.
+    pub(crate) fn withhold(&mut self) {
+        self.burst.withholds = true;
+    }
+
+    /// It was. Whether there may be no more before the queues are posted.
+    pub(crate) fn withheld(&mut self) -> bool {
+        self.burst.withholds = false;
+        self.burst.withheld += 1;
+        self.burst.withheld >= BURST
+    }
+
+    /// Whether puts may be in the queues only because others follow.
+    #[inline]
+    pub(crate) fn has_withheld(&self) -> bool {
+        self.burst.has_withheld()
+    }
+
     /// Whether the doorbell may be owed for the segment at the front of a rail's queue, when `burst`
     /// have been posted without it in one go before.
     pub(super) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
         let state = &self.rails[rail.index()];
         let segment = &self.segments[front];
-        let Some(next) = segment.behind().filter(|_| self.batches) else {
+        let Some(next) = segment.behind().filter(|_| self.burst.gains) else {
             return Doorbell::Ring;
         };
         let next = &self.segments[next];

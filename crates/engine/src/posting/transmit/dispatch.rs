@@ -2,8 +2,10 @@
 
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Operation, Port, PortError, Posted, Transfer};
-use crate::posting::doorbell::Doorbell;
-use crate::posting::{Core, Event, REFUSALS};
+use crate::posting::Core;
+use crate::posting::failures::Event;
+use crate::posting::transmit::REFUSALS;
+use crate::posting::transmit::doorbell::Doorbell;
 use crate::rails::paths::Hop;
 use crate::state::operation::OpId;
 use crate::state::segment::{Kind, Segment, Stage};
@@ -44,17 +46,17 @@ impl<P: Port> Core<P> {
         op: OpId,
         kind: Kind,
     ) {
-        let segment = &mut self.segments[wr_id.0];
+        let segment = &mut self.transmit.segments[wr_id.0];
         segment.transfer = transfer;
         segment.pe = pe;
         segment.count_for(op.0);
-        segment.born = self.watchdog.stamp();
+        segment.born = self.failures.stamp();
         segment.direction = transfer.direction;
         segment.kind = kind;
         segment.no_message();
         segment.rail = hop.rail;
         if op != OpId::NONE {
-            self.ops.add(op.0);
+            self.transmit.ops.add(op.0);
         }
     }
 
@@ -62,16 +64,18 @@ impl<P: Port> Core<P> {
     #[inline]
     pub(crate) fn dispatch(&mut self, wr_id: WrId, rail: RailId) {
         // Behind others in the rail's queue it may not go, whatever it is.
-        let left = if self.rails[rail.index()].front().is_some() || self.withholds {
+        let left = if self.transmit.rails[rail.index()].front().is_some()
+            || self.transmit.burst.withholds()
+        {
             Left::NoRoom
-        } else if self.is_blocked(self.segments[wr_id.0].pe, rail) {
+        } else if self.is_blocked(self.transmit.segments[wr_id.0].pe, rail) {
             Left::Again
         } else {
             self.launch(wr_id, rail, Doorbell::Ring)
         };
         match left {
             Left::Taken => {}
-            Left::NoRoom => self.queue(wr_id, rail),
+            Left::NoRoom => self.transmit.queue(wr_id, rail),
             Left::Again => self.block(wr_id, rail),
             Left::NoWindow => self.wait_for_window(wr_id),
             Left::Failed(error) => self.fail_segment(wr_id, error),
@@ -79,8 +83,13 @@ impl<P: Port> Core<P> {
     }
 
     /// Hands a segment to the fabric.
-    pub(super) fn launch(&mut self, wr_id: WrId, rail: RailId, doorbell: Doorbell) -> Left {
-        let segment = &mut self.segments[wr_id.0];
+    pub(in crate::posting) fn launch(
+        &mut self,
+        wr_id: WrId,
+        rail: RailId,
+        doorbell: Doorbell,
+    ) -> Left {
+        let segment = &mut self.transmit.segments[wr_id.0];
         match segment.kind {
             Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
@@ -96,33 +105,33 @@ impl<P: Port> Core<P> {
             }
             Kind::FabricAtomic => return self.launch_atomic(wr_id, rail),
         }
-        let state = &mut self.rails[rail.index()];
+        let state = &mut self.transmit.rails[rail.index()];
         if state.is_full() {
             return Left::NoRoom;
         }
-        let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
+        let (to, transfer) = (self.transmit.paths.get(segment.pe, rail).to, &segment.transfer);
         let operation = match (segment.kind, doorbell) {
             (Kind::Counted, _) => {
-                let mark = self.marks.of_mine(segment.pe, segment.tag());
+                let mark = self.peers.mark_of_mine(segment.pe, segment.tag());
                 Operation::WriteWithImmediate(transfer, mark)
             }
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
-        let posted = self.port.post(rail, to, wr_id, operation);
+        let posted = self.transmit.port.post(rail, to, wr_id, operation);
         self.launched(wr_id, rail, Stage::Posted, posted)
     }
 
     /// Hands an atomic to the fabric.
     #[cold]
     fn launch_atomic(&mut self, wr_id: WrId, rail: RailId) -> Left {
-        let segment = &self.segments[wr_id.0];
-        let Some(atomics) = self.atomics.as_deref() else { return Left::NoRoom };
-        if self.rails[rail.index()].is_full() {
+        let segment = &self.transmit.segments[wr_id.0];
+        let Some(atomics) = self.transmit.atomics.as_deref() else { return Left::NoRoom };
+        if self.transmit.rails[rail.index()].is_full() {
             return Left::NoRoom;
         }
         let (to, atomic) = atomics.to_post(segment.pe, segment.atomic_slot());
-        let posted = self.port.post(rail, to, wr_id, Operation::Atomic(atomic));
+        let posted = self.transmit.port.post(rail, to, wr_id, Operation::Atomic(atomic));
         self.launched(wr_id, rail, Stage::AtomicPosted, posted)
     }
 
@@ -136,11 +145,12 @@ impl<P: Port> Core<P> {
         stage: Stage,
         posted: Result<Posted, PortError>,
     ) -> Left {
-        let (segment, state) = (&mut self.segments[wr_id.0], &mut self.rails[rail.index()]);
+        let (segment, state) =
+            (&mut self.transmit.segments[wr_id.0], &mut self.transmit.rails[rail.index()]);
         match posted {
             Ok(Posted::Yes) => {
                 segment.stage = stage;
-                segment.born = self.watchdog.stamp();
+                segment.born = self.failures.stamp();
                 state.taken(segment.transfer.len);
                 Left::Taken
             }
@@ -156,12 +166,12 @@ impl<P: Port> Core<P> {
     #[inline]
     pub(crate) fn set_out_behind(&mut self, wr_id: WrId, what: Behind) {
         let Behind::Operation(op) = what else {
-            self.segments[wr_id.0].follows_puts = what == Behind::Puts;
+            self.transmit.segments[wr_id.0].follows_puts = what == Behind::Puts;
             return self.set_out(wr_id);
         };
-        self.segments[wr_id.0].behind_sent = self.ops.departs(op);
-        self.segments[wr_id.0].stage = Stage::Chained;
-        if self.ops.chain(op, wr_id.0) {
+        self.transmit.segments[wr_id.0].behind_sent = self.transmit.ops.departs(op);
+        self.transmit.segments[wr_id.0].stage = Stage::Chained;
+        if self.transmit.ops.chain(op, wr_id.0) {
             self.unchain(wr_id);
         }
     }
@@ -170,8 +180,8 @@ impl<P: Port> Core<P> {
     /// connection's fence.
     pub(crate) fn set_out(&mut self, wr_id: WrId) {
         if self.passes_fence(wr_id) && !self.waits_for_puts(wr_id) {
-            let rail = self.segments[wr_id.0].rail;
-            self.segments[wr_id.0].stage = Stage::Ready;
+            let rail = self.transmit.segments[wr_id.0].rail;
+            self.transmit.segments[wr_id.0].stage = Stage::Ready;
             self.dispatch(wr_id, rail);
         }
     }
@@ -180,67 +190,58 @@ impl<P: Port> Core<P> {
     /// [`Core::release`] lets it go.
     #[inline]
     fn waits_for_puts(&mut self, wr_id: WrId) -> bool {
-        let segment = &mut self.segments[wr_id.0];
+        let segment = &mut self.transmit.segments[wr_id.0];
         if !std::mem::take(&mut segment.follows_puts) {
             return false;
         }
         let pe = segment.pe;
-        let Some(connection) = self.connections.find_mut(pe) else { return false };
+        let Some(connection) = self.peers.find_mut(pe) else { return false };
         segment.behind_sent = connection.orders();
         if connection.puts_under_way() == 0 {
             return false;
         }
         segment.stage = Stage::BehindPuts;
-        connection.hold_back(&mut self.segments, wr_id.0);
+        connection.hold_back(&mut self.transmit.segments, wr_id.0);
         // Some puts may be messages.
-        self.want_ack(pe);
+        self.peers.want_ack(pe);
         true
     }
 
     /// Whether a segment that has all it needs is under way from now on. Else it waits behind its connection's
     /// fence; once that is passed it sets out, or [`Event::Begins`] says so.
     pub(crate) fn passes_fence(&mut self, wr_id: WrId) -> bool {
-        let segment = &mut self.segments[wr_id.0];
+        let segment = &mut self.transmit.segments[wr_id.0];
         let (pe, direction) = (segment.pe, segment.direction);
-        let Some(connection) = self.connections.find_mut(pe) else { return false };
+        let Some(connection) = self.peers.find_mut(pe) else { return false };
         let waits = connection.is_closed() && direction == Direction::Write;
         if waits && !(segment.is_request() && connection.passes_requests()) {
             segment.hold(connection.epoch());
-            connection.held.push(&mut self.segments, wr_id.0);
+            connection.held.push(&mut self.transmit.segments, wr_id.0);
             // What it waits for may be messages, whose delivery only the peer can tell.
-            self.want_ack(pe);
+            self.peers.want_ack(pe);
             return false;
         }
         connection.begin_segment(segment);
         true
     }
 
-    /// Puts a segment that is under way at the end of its rail's queue.
-    pub(crate) fn queue(&mut self, wr_id: WrId, rail: RailId) {
-        self.segments[wr_id.0].stage = Stage::Ready;
-        let state = &mut self.rails[rail.index()];
-        state.counters.queued += 1;
-        state.push(&mut self.segments, wr_id.0);
-        self.ready += 1;
-    }
-
     /// Posts from the rails' queues what they take. Whether any left.
     pub(crate) fn post_ready(&mut self) -> bool {
         let mut moved = false;
-        self.withheld = 0;
-        for rail in self.rail_ids() {
-            let has_blocked = self.rails[rail.index()].has_blocked();
-            if has_blocked && self.phase.blocked_first() {
+        self.transmit.burst.end();
+        for rail in self.transmit.rail_ids() {
+            let has_blocked = self.transmit.rails[rail.index()].has_blocked();
+            if has_blocked && self.transmit.phase.blocked_first() {
                 moved |= self.retry_blocked(rail);
             }
             let (mut burst, mut refusals) = (0, 0);
-            while let Some(index) = self.rails[rail.index()].front() {
+            while let Some(index) = self.transmit.rails[rail.index()].front() {
                 let wr_id = WrId(index);
-                let doorbell = self.doorbell(rail, index, burst);
-                let pe = self.segments[index].pe;
+                let doorbell = self.transmit.doorbell(rail, index, burst);
+                let pe = self.transmit.segments[index].pe;
                 // Nothing is sent to a peer after a failure: what follows might be a flag for data
                 // that never left.
-                let failed = self.check_connection(pe).is_err();
+                let failed = self.peers.check(pe).is_err();
                 let blocked = self.is_blocked(pe, rail);
                 let left = match (failed, blocked) {
                     (true, _) => None,
@@ -250,7 +251,7 @@ impl<P: Port> Core<P> {
                 };
                 match left {
                     Some(Left::NoRoom) => break,
-                    Some(Left::Taken) => burst = self.rang(rail, index, doorbell),
+                    Some(Left::Taken) => burst = self.transmit.rang(rail, index, doorbell),
                     Some(Left::Again) => {
                         refusals += usize::from(!blocked);
                         burst = 0;
@@ -258,14 +259,14 @@ impl<P: Port> Core<P> {
                     _ => {}
                 }
                 moved |= !matches!(left, Some(Left::Again));
-                self.rails[rail.index()].pop(&self.segments);
-                self.ready -= 1;
+                self.transmit.rails[rail.index()].pop(&self.transmit.segments);
+                self.transmit.ready -= 1;
                 self.left_queue(wr_id, rail, left);
                 if refusals == REFUSALS {
                     break;
                 }
             }
-            if has_blocked && !self.phase.blocked_first() {
+            if has_blocked && !self.transmit.phase.blocked_first() {
                 moved |= self.retry_blocked(rail);
             }
         }
@@ -273,7 +274,7 @@ impl<P: Port> Core<P> {
     }
 
     /// What becomes of a segment that was taken out of a queue; none if its connection has failed.
-    pub(super) fn left_queue(&mut self, wr_id: WrId, rail: RailId, left: Option<Left>) {
+    pub(in crate::posting) fn left_queue(&mut self, wr_id: WrId, rail: RailId, left: Option<Left>) {
         match left {
             None => self.drop_segment(wr_id),
             Some(Left::Failed(error)) => self.fail_segment(wr_id, error),
@@ -286,54 +287,54 @@ impl<P: Port> Core<P> {
     /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.
     #[cold]
     pub(crate) fn release(&mut self, pe: Pe) {
-        while let Some(connection) = self.connections.find_mut(pe) {
-            let Some(index) = connection.let_go(&self.segments) else { break };
-            let segment = &mut self.segments[index];
-            segment.born = self.watchdog.stamp();
+        while let Some(connection) = self.peers.find_mut(pe) {
+            let Some(index) = connection.let_go(&self.transmit.segments) else { break };
+            let segment = &mut self.transmit.segments[index];
+            segment.born = self.failures.stamp();
             let rail = segment.rail;
-            if self.recovers && self.paths.is_out(pe, rail) {
+            if self.failures.recovers() && self.transmit.paths.is_out(pe, rail) {
                 self.send_elsewhere(WrId(index));
             } else {
-                self.queue(WrId(index), rail);
+                self.transmit.queue(WrId(index), rail);
             }
         }
-        let Some(connection) = self.connections.find_mut(pe) else { return };
-        let Some((epoch, all)) = connection.passed(&self.segments) else { return };
-        while let Some(connection) = self.connections.find_mut(pe) {
+        let Some(connection) = self.peers.find_mut(pe) else { return };
+        let Some((epoch, all)) = connection.passed(&self.transmit.segments) else { return };
+        while let Some(connection) = self.peers.find_mut(pe) {
             let Some(index) = connection.held.front() else { return };
-            let segment = &mut self.segments[index];
+            let segment = &mut self.transmit.segments[index];
             if segment.fence() != epoch || !all && !segment.is_request() {
                 break;
             }
             segment.stage = Stage::Ready;
-            segment.born = self.watchdog.stamp();
+            segment.born = self.failures.stamp();
             let (rail, kind) = (segment.rail, segment.kind);
             connection.begin_segment(segment);
-            connection.held.pop(&self.segments);
+            connection.held.pop(&self.transmit.segments);
             if self.waits_for_puts(WrId(index)) {
                 continue;
             }
             if kind.has_mover() {
-                self.raise(Event::Begins(WrId(index)));
+                self.failures.raise(Event::Begins(WrId(index)));
                 continue;
             }
-            if self.recovers && self.paths.is_out(pe, rail) {
+            if self.failures.recovers() && self.transmit.paths.is_out(pe, rail) {
                 self.send_elsewhere(WrId(index));
                 continue;
             }
-            self.rails[rail.index()].push(&mut self.segments, index);
-            self.ready += 1;
+            self.transmit.rails[rail.index()].push(&mut self.transmit.segments, index);
+            self.transmit.ready += 1;
         }
     }
 
     /// A segment that was held sets out, and its path has failed in the meantime.
     #[cold]
     fn send_elsewhere(&mut self, wr_id: WrId) {
-        let Segment { pe, kind, rail, .. } = self.segments[wr_id.0];
+        let Segment { pe, kind, rail, .. } = self.transmit.segments[wr_id.0];
         if !kind.is_rma() {
-            let rail = self.connections.find(pe).map_or(rail, |connection| connection.next.rail);
-            self.segments[wr_id.0].rail = rail;
-            self.queue(wr_id, rail);
+            let rail = self.peers.find(pe).map_or(rail, |connection| connection.next.rail);
+            self.transmit.segments[wr_id.0].rail = rail;
+            self.transmit.queue(wr_id, rail);
         } else {
             self.lose(wr_id, false);
         }

@@ -5,8 +5,9 @@ use log::debug;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Failure, Packet, PeerAddr, Port, PortError, Posted, Tail};
 use crate::posting::Core;
-use crate::posting::dispatch::Left;
-use crate::posting::failure::CONTROL;
+use crate::posting::failures::CONTROL;
+use crate::posting::peers::Peers;
+use crate::posting::transmit::dispatch::Left;
 use crate::state::connection::Connection;
 use crate::state::messages::table::MessageTable;
 use crate::state::operation::OpId;
@@ -15,156 +16,7 @@ use crate::wire::message::{Body, Message};
 use crate::wire::seal::Seal;
 use crate::wire::window::Seq;
 
-impl<P: Port> Core<P> {
-    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
-    /// must not hold up the window.
-    pub(crate) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
-        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
-        message.encode(self.messages.packet_mut(slot));
-    }
-
-    /// Gives a message its number and hands it to the fabric.
-    pub(super) fn send_message(&mut self, wr_id: WrId, rail: RailId) -> Left {
-        let mut rail = rail;
-        if self.recovers {
-            match self.path_for_message(wr_id, rail) {
-                Ok(path) => rail = path,
-                Err(left) => return left,
-            }
-        }
-        let segment = &mut self.segments[wr_id.0];
-        let pe = segment.pe;
-        let (Some(slot), Some(connection)) = (segment.message(), self.connections.find_mut(pe))
-        else {
-            return Left::NoRoom;
-        };
-        let (holds, mark) = (!connection.held.is_empty(), connection.mark());
-        let channel = connection.channel();
-        if !channel.has_room() {
-            return Left::NoWindow;
-        }
-        let (seq, ack) = (channel.next, channel.ack());
-        let mark = if segment.behind_sent && channel.has_sent_puts() { Some(seq) } else { mark };
-        let (packet, tail) = self.messages.parts_mut(slot);
-        packet.number(seq, ack);
-        packet.set_behind(behind(segment, seq, mark));
-        let to = self.paths.get(pe, rail).to;
-        let wr_id_of_message = MessageTable::wr_id(slot, seq);
-        let to = (pe, to);
-        match send_packet(&mut self.port, &self.seal, rail, to, wr_id_of_message, packet, tail) {
-            Ok(Posted::Yes) => {
-                segment.stage = Stage::Sent;
-                segment.born = self.watchdog.stamp();
-                channel.carried(ack);
-                segment.rail = rail;
-                segment.request = seq;
-                self.messages.sent(channel, slot, seq, rail);
-                channel.unsent -= 1;
-                channel.take_number();
-                if holds {
-                    // Writes may be held until this message is acknowledged.
-                    channel.want_ack();
-                }
-                self.queue_control(pe);
-                self.placed(wr_id, seq);
-                Left::Taken
-            }
-            Ok(Posted::Again) => {
-                self.rails[rail.index()].counters.again += 1;
-                Left::Again
-            }
-            Err(error) => Left::Failed(error),
-        }
-    }
-
-    /// A request has left: its target sees to its order from here on.
-    fn placed(&mut self, wr_id: WrId, seq: Seq) {
-        let segment = &mut self.segments[wr_id.0];
-        let Segment { pe, kind, direction, class, .. } = *segment;
-        let Some(connection) = self.connections.find_mut(pe) else { return };
-        let is_pull = kind == Kind::Staged && direction == Direction::Write;
-        let orders = connection.orders();
-        if orders && direction == Direction::Write && class != WriteClass::Word {
-            segment.class = WriteClass::Word;
-            connection.place_put(class);
-            let channel = connection.channel();
-            channel.last_put = seq;
-            channel.pulls += u32::from(is_pull);
-        }
-        if direction == Direction::Read {
-            let channel = connection.channel();
-            channel.apart = channel.apart.wrapping_sub(1);
-        }
-        let op = OpId(segment.op());
-        if orders && self.ops.departs(op) {
-            segment.uncount();
-            self.op_done(op.0);
-        }
-        if self.connections.find(pe).is_some_and(Connection::is_waited_for) {
-            self.release(pe);
-        }
-    }
-
-    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
-    fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
-        let pe = self.segments[wr_id.0].pe;
-        let Some(connection) = self.connections.find(pe) else { return Ok(rail) };
-        // Some of it may be the data that the message tells of.
-        if connection.lost_writes != 0 {
-            return Err(Left::NoWindow);
-        }
-        // Nor before the keys that the peer is to read with.
-        let segment = &self.segments[wr_id.0];
-        let is_pull = segment.kind == Kind::Staged && segment.direction == Direction::Write;
-        if is_pull && connection.channel.as_deref().is_some_and(|channel| channel.keys_due != 0) {
-            return Err(Left::NoWindow);
-        }
-        if !self.paths.is_out(pe, rail) {
-            return if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) };
-        }
-        let mut hop = connection.next;
-        for _ in 0..self.rails.len() {
-            if !self.rails[hop.rail.index()].is_paused() {
-                self.segments[wr_id.0].rail = hop.rail;
-                return Ok(hop.rail);
-            }
-            self.paths.advance(&mut hop);
-        }
-        // What is for others may leave by the rail whose queue it is in.
-        Err(Left::Again)
-    }
-
-    /// The segment of a message that has left, as the fabric names it when it has failed; none if it was
-    /// acknowledged.
-    pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
-        let (slot, segment) = self.messages.named_by(wr_id)?;
-        let segment = WrId(segment);
-        let sent = self.segments.away(segment).filter(|segment| segment.stage == Stage::Sent)?;
-        (sent.message() == Some(slot)).then_some(segment)
-    }
-
-    /// A message has failed that had left.
-    pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
-        let Failure { wr_id, error, .. } = failure;
-        match wr_id.filter(|wr_id| *wr_id != CONTROL) {
-            // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
-            // peer's, which would wait for ever.
-            None => self.fail_rail(rail, error),
-            Some(wr_id) => match self.sent_as(wr_id) {
-                Some(segment) => self.fail_segment(segment, error),
-                // The peer has it.
-                None => debug!(target: "TRANSPORT", "an acknowledged message over {rail}: {error}"),
-            },
-        }
-    }
-
-    /// Whether a peer may have another message's slot.
-    pub(crate) fn is_within_message_quota(&self, pe: Pe) -> bool {
-        let channel =
-            self.connections.find(pe).and_then(|connection| connection.channel.as_deref());
-        channel.is_none_or(|channel| channel.is_within_quota(&self.messages))
-    }
-
+impl Peers {
     /// A message to a peer has a slot.
     pub(crate) fn count_unsent(&mut self, pe: Pe) {
         if let Some(connection) = self.connections.find_mut(pe) {
@@ -172,95 +24,22 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Lets a message wait until the peer's window has room again.
-    #[cold]
-    pub(super) fn wait_for_window(&mut self, wr_id: WrId) {
-        let pe = self.segments[wr_id.0].pe;
-        self.segments[wr_id.0].stage = Stage::Windowed;
-        if let Some(connection) = self.connections.find_mut(pe) {
-            connection.channel().waiting.push(&mut self.segments, wr_id.0);
-        }
-        self.want_ack(pe);
-    }
-
-    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
-    pub(crate) fn open_window(&mut self, pe: Pe) {
-        let Some(connection) = self.connections.find_mut(pe) else { return };
-        let channel = connection.channel();
-        for _ in 0..channel.room().min(channel.waiting.len()) {
-            let Some(connection) = self.connections.find_mut(pe) else { return };
-            let Some(index) = connection.channel().waiting.pop(&self.segments) else { return };
-            let rail = self.segments[index].rail;
-            self.queue(WrId(index), rail);
-        }
-    }
-
-    /// Ends what an acknowledgement covers.
-    pub(crate) fn acknowledged(&mut self, pe: Pe, ack: Seq) {
-        let Some(connection) = self.connections.find_mut(pe) else { return };
-        if connection.channel().next.is_before(ack) {
-            let why = format!("it acknowledges {}, which was not sent", ack.0);
-            return self.bad_message(pe, why);
-        }
-        let received = &mut connection.channel().ack_received;
-        if received.is_before(ack) {
-            *received = ack;
-            self.watchdog.has_moved();
-        }
-        while let Some(connection) = self.connections.find_mut(pe) {
-            // Most are plain: they end here, and what waits for them is looked at once.
-            let mut other = None;
-            while let Some((slot, segment)) = self.messages.pop_acked(connection.channel(), ack) {
-                if let Some(class) = self.segments.finish_message(segment) {
-                    self.messages.give(slot);
-                    connection.end_message(class);
-                } else if segment != NIL {
-                    other = Some((slot, segment));
-                    break;
-                } else {
-                    // What it was of has ended before, or it is an answer.
-                    let channel = connection.channel();
-                    self.messages.give_over(channel, slot);
-                    channel.apart = channel.apart.wrapping_add(1);
-                }
-            }
-            if connection.is_waited_for() {
-                self.release(pe);
-            }
-            let Some((slot, segment)) = other else { break };
-            self.segments[segment].no_message();
-            match self.segments[segment].kind {
-                // They are under way still.
-                Kind::Fetch => {
-                    self.messages.set_aside(slot);
-                    self.set_apart(pe);
-                }
-                Kind::Staged => {
-                    self.messages.give_beside(slot);
-                    self.set_apart(pe);
-                }
-                _ => {
-                    self.messages.give(slot);
-                    self.drop_segment(WrId(segment));
-                }
-            }
-        }
-        self.open_window(pe);
+    /// Whether a peer may have another message's slot.
+    pub(crate) fn is_within_message_quota(&self, pe: Pe) -> bool {
+        let channel = self.channel(pe);
+        channel.is_none_or(|channel| channel.is_within_quota(&self.messages))
     }
 
     /// A message was acknowledged whose operation is under way still.
     fn set_apart(&mut self, pe: Pe) {
-        if let Some(channel) =
-            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut())
-        {
+        if let Some(channel) = self.connections.link_mut(pe) {
             channel.apart = channel.apart.wrapping_add(1);
         }
     }
 
     /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
     pub(crate) fn want_ack(&mut self, pe: Pe) {
-        let channel =
-            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        let channel = self.connections.link_mut(pe);
         if let Some(channel) = channel {
             channel.want_ack();
             self.queue_control(pe);
@@ -269,19 +48,32 @@ impl<P: Port> Core<P> {
 
     /// The same, of somebody who asks in each iteration: once for each answer.
     pub(crate) fn want_ack_in_turn(&mut self, pe: Pe) {
-        let channel =
-            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        let channel = self.connections.link_mut(pe);
         if let Some(channel) = channel {
             channel.want_ack_in_turn();
             self.queue_control(pe);
         }
     }
 
+    /// Asks all peers once more that have not failed for the acknowledgements that they were asked for; calls a function
+    /// with their connections.
+    pub(in crate::posting) fn ask_all_again(&mut self, mut each: impl FnMut(&mut Connection)) {
+        let Self { connections, control, .. } = self;
+        connections.for_each(|connection| {
+            let asks = connection.channel.as_deref_mut().filter(|_| connection.error.is_none());
+            let Some(channel) = asks else { return };
+            channel.ask_again();
+            if channel.enters_control() {
+                control.push_back(connection.pe);
+            }
+            each(connection);
+        });
+    }
+
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
     pub(crate) fn queue_control(&mut self, pe: Pe) {
-        let channel =
-            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        let channel = self.connections.link_mut(pe);
         if let Some(channel) = channel {
             if channel.enters_control() {
                 self.control.push_back(pe);
@@ -300,8 +92,7 @@ impl<P: Port> Core<P> {
 
     #[cold]
     fn ask_first(&mut self, pe: Pe) {
-        let channel =
-            self.connections.find_mut(pe).and_then(|connection| connection.channel.as_deref_mut());
+        let channel = self.connections.link_mut(pe);
         if let Some(channel) = channel {
             self.messages.pop_unasked(channel);
             channel.want_ack();
@@ -309,6 +100,261 @@ impl<P: Port> Core<P> {
                 self.control.push_back(pe);
             }
         }
+    }
+
+    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
+    /// must not hold up the window.
+    pub(crate) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
+        message.encode(self.messages.packet_mut(slot));
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Gives a message its number and hands it to the fabric.
+    pub(in crate::posting) fn send_message(&mut self, wr_id: WrId, rail: RailId) -> Left {
+        let mut rail = rail;
+        if self.failures.recovers() {
+            match self.path_for_message(wr_id, rail) {
+                Ok(path) => rail = path,
+                Err(left) => return left,
+            }
+        }
+        let segment = self.transmit.segment(wr_id);
+        let pe = segment.pe;
+        let (Some(slot), Some(connection)) =
+            (segment.message(), self.peers.connections.find_mut(pe))
+        else {
+            return Left::NoRoom;
+        };
+        let (holds, mark) = (!connection.held.is_empty(), connection.mark());
+        let channel = connection.channel();
+        if !channel.has_room() {
+            return Left::NoWindow;
+        }
+        let (seq, ack) = (channel.next, channel.ack());
+        let mark = if segment.behind_sent && channel.has_sent_puts() { Some(seq) } else { mark };
+        let (packet, tail) = self.peers.messages.parts_mut(slot);
+        packet.number(seq, ack);
+        packet.set_behind(behind(segment, seq, mark));
+        let to = self.transmit.path(pe, rail).to;
+        let wr_id_of_message = MessageTable::wr_id(slot, seq);
+        let to = (pe, to);
+        let (port, seal) = (self.transmit.port_mut(), &self.peers.seal);
+        match send_packet(port, seal, rail, to, wr_id_of_message, packet, tail) {
+            Ok(Posted::Yes) => {
+                let segment = self.transmit.segment_mut(wr_id);
+                segment.stage = Stage::Sent;
+                segment.born = self.failures.stamp();
+                channel.carried(ack);
+                segment.rail = rail;
+                segment.request = seq;
+                self.peers.messages.sent(channel, slot, seq, rail);
+                channel.unsent -= 1;
+                channel.take_number();
+                if holds {
+                    // Writes may be held until this message is acknowledged.
+                    channel.want_ack();
+                }
+                self.peers.queue_control(pe);
+                self.placed(wr_id, seq);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                self.transmit.count_again(rail);
+                Left::Again
+            }
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// A request has left: its target sees to its order from here on.
+    fn placed(&mut self, wr_id: WrId, seq: Seq) {
+        let segment = self.transmit.segment_mut(wr_id);
+        let Segment { pe, kind, direction, class, .. } = *segment;
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return };
+        let is_pull = kind == Kind::Staged && direction == Direction::Write;
+        let orders = connection.orders();
+        if orders && direction == Direction::Write && class != WriteClass::Word {
+            segment.class = WriteClass::Word;
+            connection.place_put(class);
+            let channel = connection.channel();
+            channel.last_put = seq;
+            channel.pulls += u32::from(is_pull);
+        }
+        if direction == Direction::Read {
+            let channel = connection.channel();
+            channel.apart = channel.apart.wrapping_sub(1);
+        }
+        let op = OpId(segment.op());
+        if orders && self.transmit.ops().departs(op) {
+            self.transmit.segment_mut(wr_id).uncount();
+            self.op_done(op.0);
+        }
+        if self.peers.find(pe).is_some_and(Connection::is_waited_for) {
+            self.release(pe);
+        }
+    }
+
+    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
+    fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
+        let pe = self.transmit.segment(wr_id).pe;
+        let Some(connection) = self.peers.find(pe) else { return Ok(rail) };
+        // Some of it may be the data that the message tells of.
+        if connection.lost_writes != 0 {
+            return Err(Left::NoWindow);
+        }
+        // Nor before the keys that the peer is to read with.
+        let segment = self.transmit.segment(wr_id);
+        let is_pull = segment.kind == Kind::Staged && segment.direction == Direction::Write;
+        if is_pull && connection.channel.as_deref().is_some_and(|channel| channel.keys_due != 0) {
+            return Err(Left::NoWindow);
+        }
+        if !self.transmit.is_out(pe, rail) {
+            return if self.transmit.rail(rail).is_paused() { Err(Left::NoRoom) } else { Ok(rail) };
+        }
+        let mut hop = connection.next;
+        for _ in 0..self.transmit.rails().len() {
+            if !self.transmit.rail(hop.rail).is_paused() {
+                self.transmit.segment_mut(wr_id).rail = hop.rail;
+                return Ok(hop.rail);
+            }
+            hop = self.transmit.path_after(hop);
+        }
+        // What is for others may leave by the rail whose queue it is in.
+        Err(Left::Again)
+    }
+
+    /// Sends the oldest message to a peer again that has to be, as it was. None if there is none; the rail that has failed, if
+    /// one has.
+    pub(crate) fn resend_first(&mut self, pe: Pe) -> Option<Result<Posted, (RailId, PortError)>> {
+        let Peers { connections, messages, seal, .. } = &mut self.peers;
+        let connection = connections.find_mut(pe)?;
+        let channel = connection.channel.as_deref_mut()?;
+        let ack = channel.ack();
+        let (index, seq, rail) = messages.first_lost(channel)?;
+        let mut path = self.transmit.path(pe, rail);
+        if self.transmit.is_out(pe, rail) {
+            path = connection.next;
+            self.transmit.rotate(connection);
+        }
+        let rail = path.rail;
+        if self.transmit.rail(rail).is_paused() {
+            return Some(Ok(Posted::Again));
+        }
+        let (packet, tail) = messages.parts_mut(index);
+        packet.number(seq, ack);
+        let port = self.transmit.port_mut();
+        let sent = send_packet(port, seal, rail, (pe, path.to), CONTROL, packet, tail);
+        if let Ok(Posted::Yes) = sent {
+            self.transmit.count_resent(rail);
+            messages.found(index, rail);
+        }
+        Some(sent.map_err(|error| (rail, error)))
+    }
+
+    /// The segment of a message that has left, as the fabric names it when it has failed; none if it was
+    /// acknowledged.
+    pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
+        let (slot, segment) = self.peers.messages.named_by(wr_id)?;
+        let segment = WrId(segment);
+        let sent = self.transmit.away(segment).filter(|segment| segment.stage == Stage::Sent)?;
+        (sent.message() == Some(slot)).then_some(segment)
+    }
+
+    /// A message has failed that had left.
+    pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
+        let Failure { wr_id, error, .. } = failure;
+        match wr_id.filter(|wr_id| *wr_id != CONTROL) {
+            // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
+            // peer's, which would wait for ever.
+            None => self.fail_rail(rail, error),
+            Some(wr_id) => match self.sent_as(wr_id) {
+                Some(segment) => self.fail_segment(segment, error),
+                // The peer has it.
+                None => debug!(target: "TRANSPORT", "an acknowledged message over {rail}: {error}"),
+            },
+        }
+    }
+
+    /// Lets a message wait until the peer's window has room again.
+    #[cold]
+    pub(in crate::posting) fn wait_for_window(&mut self, wr_id: WrId) {
+        let pe = self.transmit.segment(wr_id).pe;
+        self.transmit.segment_mut(wr_id).stage = Stage::Windowed;
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
+            self.transmit.enqueue(&mut connection.channel().waiting, wr_id);
+        }
+        self.peers.want_ack(pe);
+    }
+
+    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
+    pub(crate) fn open_window(&mut self, pe: Pe) {
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return };
+        let channel = connection.channel();
+        for _ in 0..channel.room().min(channel.waiting.len()) {
+            let Some(connection) = self.peers.connections.find_mut(pe) else { return };
+            let Some(wr_id) = self.transmit.dequeue(&mut connection.channel().waiting) else {
+                return;
+            };
+            let rail = self.transmit.segment(wr_id).rail;
+            self.transmit.queue(wr_id, rail);
+        }
+    }
+
+    /// Ends what an acknowledgement covers.
+    pub(crate) fn acknowledged(&mut self, pe: Pe, ack: Seq) {
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return };
+        if connection.channel().next.is_before(ack) {
+            let why = format!("it acknowledges {}, which was not sent", ack.0);
+            return self.bad_message(pe, why);
+        }
+        let received = &mut connection.channel().ack_received;
+        if received.is_before(ack) {
+            *received = ack;
+            self.failures.has_moved();
+        }
+        while let Some(connection) = self.peers.connections.find_mut(pe) {
+            // Most are plain: they end here, and what waits for them is looked at once.
+            let mut other = None;
+            while let Some((slot, segment)) =
+                self.peers.messages.pop_acked(connection.channel(), ack)
+            {
+                if let Some(class) = self.transmit.finish_message(segment) {
+                    self.peers.messages.give(slot);
+                    connection.end_message(class);
+                } else if segment != NIL {
+                    other = Some((slot, segment));
+                    break;
+                } else {
+                    // What it was of has ended before, or it is an answer.
+                    let channel = connection.channel();
+                    self.peers.messages.give_over(channel, slot);
+                    channel.apart = channel.apart.wrapping_add(1);
+                }
+            }
+            if connection.is_waited_for() {
+                self.release(pe);
+            }
+            let Some((slot, segment)) = other else { break };
+            self.transmit.segment_mut(WrId(segment)).no_message();
+            match self.transmit.segment(WrId(segment)).kind {
+                // They are under way still.
+                Kind::Fetch => {
+                    self.peers.messages.set_aside(slot);
+                    self.peers.set_apart(pe);
+                }
+                Kind::Staged => {
+                    self.peers.messages.give_beside(slot);
+                    self.peers.set_apart(pe);
+                }
+                _ => {
+                    self.peers.messages.give(slot);
+                    self.drop_segment(WrId(segment));
+                }
+            }
+        }
+        self.open_window(pe);
     }
 }
 

@@ -3,10 +3,12 @@
 
 use std::iter;
 
-use crate::ids::WrId;
-use crate::port::{Completions, POLL_BATCH, Port};
-use crate::posting::{Core, Event};
-use crate::state::connection::Connections;
+use crate::ids::{RailId, WrId};
+use crate::port::{Completions, Failure, POLL_BATCH, Polled, Port};
+use crate::posting::Core;
+use crate::posting::failures::Event;
+use crate::posting::peers::Peers;
+use crate::posting::transmit::Transmit;
 use crate::state::operation::OpId;
 use crate::state::segment::table::{Finished, SegmentTable};
 use crate::state::segment::{Kind, Plain, Segment, Stage};
@@ -18,7 +20,7 @@ use crate::state::segment::{Kind, Plain, Segment, Stage};
 #[derive(Debug)]
 pub(crate) struct Drain<'a> {
     segments: &'a mut SegmentTable,
-    connections: &'a mut Connections,
+    peers: &'a mut Peers,
     /// What a segment is that belongs to the run.
     run: Plain,
     /// Segments of the run.
@@ -28,7 +30,7 @@ pub(crate) struct Drain<'a> {
     rare: &'a mut Rare,
 }
 
-/// Completions that take more than counting. Belongs to the lane, so that an idle poll need not make
+/// Completions that take more than counting. Kept, so that an idle poll need not make
 /// room for them.
 #[derive(Debug)]
 pub(crate) struct Rare {
@@ -52,10 +54,10 @@ impl<'a> Drain<'a> {
     #[inline(always)]
     pub(crate) fn new(
         segments: &'a mut SegmentTable,
-        connections: &'a mut Connections,
+        peers: &'a mut Peers,
         rare: &'a mut Rare,
     ) -> Self {
-        Self { segments, connections, run: Plain::NONE, count: 0, known: 0, rare }
+        Self { segments, peers, run: Plain::NONE, count: 0, known: 0, rare }
     }
 
     /// Takes a completion that does not belong to the run.
@@ -64,7 +66,7 @@ impl<'a> Drain<'a> {
         self.end_run();
         match self.segments.plain(wr_id) {
             // The end of this segment may be what something in the connection waits for.
-            Some(run) if self.connections.is_open(run.pe()) => {
+            Some(run) if self.peers.is_open(run.pe()) => {
                 self.run = run;
                 self.count = self.segments.finish_plain(iter::once(wr_id.index()), run) as u32;
             }
@@ -80,7 +82,7 @@ impl<'a> Drain<'a> {
     fn end_run(&mut self) {
         if self.count != 0 {
             self.segments.count_finished(self.run, self.count);
-            self.connections.ended(self.run, self.count);
+            self.peers.ended(self.run, self.count);
             self.known += self.count;
         }
         self.run = Plain::NONE;
@@ -119,12 +121,22 @@ impl Completions for Drain<'_> {
 }
 
 impl<P: Port> Core<P> {
+    /// Takes a rail's completions, and ends those segments of which that is all. How many those were;
+    /// [`Transmit::next_rare`] has the others.
+    #[inline(always)]
+    pub(crate) fn poll(&mut self, rail: RailId) -> (Polled, u32) {
+        let Transmit { port, segments, rare, .. } = &mut self.transmit;
+        let mut drain = Drain::new(segments, &mut self.peers, rare);
+        let polled = port.drain(rail, &mut drain);
+        (polled, drain.finish())
+    }
+
     /// Applies one completion of bytes that no mechanism moves, except for the rail's own count. Whether it
     /// was of such a segment in flight.
     pub(crate) fn completed(&mut self, wr_id: WrId) -> bool {
-        let segment = self.segments.away(wr_id);
+        let segment = self.transmit.segments.away(wr_id);
         let reissued = segment.is_some_and(Segment::is_reissued_write);
-        let Some(finished) = self.segments.finish(wr_id) else { return false };
+        let Some(finished) = self.transmit.segments.finish(wr_id) else { return false };
         self.is_no_orphan(wr_id);
         if reissued {
             self.reissued_ended(finished.pe);
@@ -142,28 +154,28 @@ impl<P: Port> Core<P> {
         if op != OpId::NONE.0 {
             self.op_done(op);
         }
-        self.watchdog.has_moved();
-        let Some(connection) = self.connections.find_mut(pe) else { return };
+        self.failures.has_moved();
+        let Some(connection) = self.peers.find_mut(pe) else { return };
         if connection.end(direction, class) {
             self.release(pe);
         }
     }
 
     pub(crate) fn op_done(&mut self, op: u32) {
-        if let Some(then) = self.ops.done(op) {
+        if let Some(then) = self.transmit.ops.done(op) {
             self.unchain(WrId(then));
         }
     }
 
     /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a connection
     /// that has failed. Not before fences that came later, which is why it does not look at them.
-    pub(crate) fn unchain(&mut self, wr_id: WrId) {
-        let segment = &mut self.segments[wr_id.0];
+    pub(in crate::posting) fn unchain(&mut self, wr_id: WrId) {
+        let segment = &mut self.transmit.segments[wr_id.0];
         let Segment { pe, rail, .. } = *segment;
-        match self.connections.find_mut(pe) {
+        match self.peers.find_mut(pe) {
             Some(connection) if connection.error.is_none() => {
                 connection.begin_segment(segment);
-                self.queue(wr_id, rail);
+                self.transmit.queue(wr_id, rail);
             }
             _ => self.drop_segment(wr_id),
         }
@@ -173,9 +185,9 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn drop_segment(&mut self, wr_id: WrId) {
         self.end_load(wr_id, false);
-        let segment = &self.segments[wr_id.0];
+        let segment = &self.transmit.segments[wr_id.0];
         if segment.kind.has_mover() {
-            return self.raise(Event::Dropped(wr_id));
+            return self.failures.raise(Event::Dropped(wr_id));
         }
         if !segment.kind.is_rma() {
             self.leave_message(wr_id);
@@ -185,13 +197,13 @@ impl<P: Port> Core<P> {
 
     /// Ends a segment that is not posted and will not be, and that has nothing any more.
     pub(crate) fn end_dropped(&mut self, wr_id: WrId) {
-        let segment = self.segments[wr_id.0];
+        let segment = self.transmit.segments[wr_id.0];
         let Segment { pe, stage, .. } = segment;
         let op = segment.op();
         if segment.is_reissued_write() {
             self.reissued_ended(pe);
         }
-        self.segments.give(wr_id);
+        self.transmit.segments.give(wr_id);
         self.is_no_orphan(wr_id);
         if matches!(stage, Stage::Held | Stage::Chained) {
             if op != OpId::NONE.0 {
@@ -204,14 +216,14 @@ impl<P: Port> Core<P> {
 
     /// The message of a segment that ends, or its place among the atomics of the fabric.
     fn leave_message(&mut self, wr_id: WrId) {
-        let segment = self.segments[wr_id.0];
+        let segment = self.transmit.segments[wr_id.0];
         if segment.kind == Kind::FabricAtomic {
-            if let Some(atomics) = self.atomics.as_deref_mut() {
+            if let Some(atomics) = self.transmit.atomics.as_deref_mut() {
                 atomics.give(segment.atomic_slot());
             }
             return;
         }
-        if let Some(connection) = self.connections.find_mut(segment.pe) {
+        if let Some(connection) = self.peers.find_mut(segment.pe) {
             match segment.kind {
                 Kind::Fetch => {
                     let channel = connection.channel();
@@ -219,7 +231,7 @@ impl<P: Port> Core<P> {
                     channel.apart =
                         channel.apart.wrapping_sub(u32::from(segment.stage == Stage::Sent));
                     if segment.message().is_none() {
-                        self.messages.restore();
+                        self.peers.restore_message();
                     }
                 }
                 // Acknowledged, or the connection has failed and sends nothing more.
@@ -234,9 +246,38 @@ impl<P: Port> Core<P> {
         match (segment.message(), segment.stage) {
             (None, _) => {}
             // The message itself waits for its acknowledgement.
-            (Some(message), Stage::Sent) => self.messages.forget_segment(message),
+            (Some(message), Stage::Sent) => self.peers.forget_message(message),
             // Nothing more goes to its peer, so that nobody counts what has not left.
-            (Some(message), _) => self.messages.give(message),
+            (Some(message), _) => self.peers.give_message(message),
         }
+    }
+}
+
+impl<P: Port> Transmit<P> {
+    /// A completion that [`Core::poll`] has left, in no order.
+    #[inline(always)]
+    pub(crate) fn next_rare(&mut self) -> Option<WrId> {
+        self.rare.pop()
+    }
+
+    /// Takes a rail's completions, and lets none of them have any effect but that the rail is told.
+    pub(crate) fn forget_ended(&mut self, rail: RailId) {
+        let Self { port, segments, rails, .. } = self;
+        let mut ended = 0;
+        let mut known = |wr_id| {
+            let known = segments.away(wr_id).is_some();
+            ended += u32::from(known);
+            known
+        };
+        let polled = if port.has_completions(rail) {
+            port.drain(rail, &mut |index: usize| known(WrId(index as u32)))
+        } else {
+            Polled::Empty
+        };
+        if let Polled::Failed(Failure { wr_id: Some(wr_id), .. }) = &polled {
+            known(*wr_id);
+        }
+        let rail = &mut rails[rail.index()];
+        rail.completed(ended.min(rail.in_flight()));
     }
 }

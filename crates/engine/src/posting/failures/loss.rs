@@ -14,8 +14,8 @@ impl<P: Port> Core<P> {
     pub(crate) fn lose(&mut self, wr_id: WrId, posted: bool) {
         // Its slot stays a stripe's until it ends; its rail is not waited for.
         self.take_load(wr_id, false);
-        let stamp = self.watchdog.stamp();
-        let segment = &mut self.segments[wr_id.0];
+        let stamp = self.failures.watchdog.stamp();
+        let segment = self.transmit.segment_mut(wr_id);
         let (pe, direction) = (segment.pe, segment.transfer.direction);
         let waits = match (posted, direction) {
             (false, _) => Waits::NONE,
@@ -30,25 +30,25 @@ impl<P: Port> Core<P> {
         }
         segment.born = stamp;
         if let (true, Direction::Write, Some(connection)) =
-            (is_new, direction, self.connections.find_mut(pe))
+            (is_new, direction, self.peers.find_mut(pe))
         {
             connection.lost_writes += 1;
             connection.fence();
         }
-        self.lost.push(wr_id);
-        self.watchdog.hurry();
+        self.failures.lost.push(wr_id);
+        self.failures.watchdog.hurry();
     }
 
     /// The fabric does not have the work-request id of a segment that was in doubt.
     pub(crate) fn wr_id_is_back(&mut self, wr_id: WrId) {
-        let segment = &mut self.segments[wr_id.0];
+        let segment = self.transmit.segment_mut(wr_id);
         segment.set_waits(segment.waits().without(Waits::FABRIC));
     }
 
     /// A segment that was in doubt has completed: whether the fabric had its work-request id. It counts as posted
     /// then.
     pub(crate) fn came_back(&mut self, wr_id: WrId) -> bool {
-        let segment = &mut self.segments[wr_id.0];
+        let segment = self.transmit.segment_mut(wr_id);
         let had = segment.waits().has(Waits::FABRIC);
         if had {
             segment.stage = Stage::Posted;
@@ -57,10 +57,10 @@ impl<P: Port> Core<P> {
     }
 
     /// A write that was in doubt has ended.
-    pub(super) fn reissued_ended(&mut self, pe: Pe) {
-        if let Some(connection) = self.connections.find_mut(pe) {
+    pub(in crate::posting) fn reissued_ended(&mut self, pe: Pe) {
+        if let Some(connection) = self.peers.find_mut(pe) {
             connection.lost_writes = connection.lost_writes.saturating_sub(1);
         }
-        self.watchdog.hurry();
+        self.failures.watchdog.hurry();
     }
 }

@@ -12,7 +12,7 @@ use crate::atomic::Atomic;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::{Direction, Port, Tail};
-use crate::posting::dispatch::Behind;
+use crate::posting::transmit::dispatch::Behind;
 use crate::posting::{Core, Tried};
 use crate::request::AtomicRequest;
 use crate::state::operation::OpId;
@@ -48,7 +48,7 @@ impl<P: Port> Core<P> {
         let at = Spot { slot: remote.slot(), offset };
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
-        let Some(connection) = self.connections.find_mut(request.pe) else {
+        let Some(connection) = self.peers.connections.find_mut(request.pe) else {
             return Ok(Tried::NoRoom);
         };
         let path = connection.next;
@@ -56,22 +56,22 @@ impl<P: Port> Core<P> {
         let Some(place) = channel.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
             return Ok(Tried::NoRoom);
         };
-        if !channel.is_within_quota(&self.messages) {
+        if !channel.is_within_quota(&self.peers.messages) {
             return Ok(Tried::NoRoom);
         }
-        let Some(wr_id) = self.segments.take() else { return Ok(Tried::NoRoom) };
-        let Some(slot) = self.messages.take(wr_id.0) else {
-            self.segments.give_unused(wr_id);
+        let Some(wr_id) = self.transmit.take() else { return Ok(Tried::NoRoom) };
+        let Some(slot) = self.peers.messages.take(wr_id.0) else {
+            self.transmit.give_unused(wr_id);
             return Ok(Tried::NoRoom);
         };
         channel.unsent += 1;
-        let segment = &mut self.segments[wr_id.0];
+        let segment = self.transmit.segment_mut(wr_id);
         segment.set_fetch(fetch, place);
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = width;
         segment.pe = request.pe;
         segment.direction = Direction::Write;
-        segment.born = self.watchdog.stamp();
+        segment.born = self.failures.stamp();
         segment.set_message(slot);
         segment.class = WriteClass::Word;
         segment.rail = path.rail;
@@ -86,16 +86,16 @@ impl<P: Port> Core<P> {
         if let Body::CountedSignal { tag, .. } = body {
             segment.set_counted_signal(tag);
         }
-        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
-        message.encode(self.messages.packet_mut(slot));
-        self.messages.set_tail(slot, tail);
+        let message = Message { from: self.peers.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
+        message.encode(self.peers.messages.packet_mut(slot));
+        self.peers.messages.set_tail(slot, tail);
         if fetch.is_some() {
             channel.turn_fetch(place);
         }
-        connection.rotate(&self.paths);
+        self.transmit.rotate(connection);
 
         self.set_out_behind(wr_id, what);
-        self.check_connection(request.pe)?;
+        self.peers.check(request.pe)?;
         Ok(Tried::Submitted)
     }
 
@@ -112,34 +112,34 @@ impl<P: Port> Core<P> {
         let connection = self.connection_to(pe)?;
         connection.channel();
         let rail = connection.next.rail;
-        if !self.is_within_message_quota(pe) {
+        if !self.peers.is_within_message_quota(pe) {
             return Ok(false);
         }
-        let Some(wr_id) = self.segments.take() else { return Ok(false) };
-        let Some(slot) = self.messages.take(wr_id.0) else {
-            self.segments.give_unused(wr_id);
+        let Some(wr_id) = self.transmit.take() else { return Ok(false) };
+        let Some(slot) = self.peers.messages.take(wr_id.0) else {
+            self.transmit.give_unused(wr_id);
             return Ok(false);
         };
-        self.count_unsent(pe);
-        self.encode_into(slot, body);
-        let segment = &mut self.segments[wr_id.0];
+        self.peers.count_unsent(pe);
+        self.peers.encode_into(slot, body);
+        let segment = self.transmit.segment_mut(wr_id);
         segment.pe = pe;
         segment.count_for(op.0);
         segment.direction = Direction::Write;
-        segment.born = self.watchdog.stamp();
+        segment.born = self.failures.stamp();
         segment.set_message(slot);
         segment.kind = Kind::Message;
         segment.rail = rail;
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = len;
         if op != OpId::NONE {
-            self.ops.add(op.0);
+            self.transmit.ops_mut().add(op.0);
         }
-        if let Some(connection) = self.connections.find_mut(pe) {
-            connection.rotate(&self.paths);
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
+            self.transmit.rotate(connection);
         }
         self.set_out(wr_id);
-        self.check_connection(pe)?;
+        self.peers.check(pe)?;
         Ok(true)
     }
 }

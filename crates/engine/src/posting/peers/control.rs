@@ -4,8 +4,11 @@ use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::packet::LongPacket;
 use crate::port::{Port, Posted};
-use crate::posting::failure::{CONTROL, local_fault};
-use crate::posting::{Core, Event, REFUSALS};
+use crate::posting::Core;
+use crate::posting::failures::Event;
+use crate::posting::failures::{CONTROL, local_fault};
+use crate::posting::peers::Peers;
+use crate::posting::transmit::REFUSALS;
 use crate::state::messages::reliable_channel::{FETCHES, ReliableChannel};
 use crate::state::messages::unnumbered::{NO_TICKET, Unnumbered, What};
 use crate::wire::message::{Body, Message};
@@ -19,37 +22,54 @@ const DUE: u32 = 1024;
 
 const _: () = assert!(FETCHES + WINDOW + 4 * 64 < DUE);
 
-impl<P: Port> Core<P> {
+impl Peers {
     /// Whether anything is due without a number.
     #[inline(always)]
     pub(crate) fn is_control_due(&self) -> bool {
         !self.unnumbered.is_empty() || !self.control.is_empty()
     }
 
+    /// So many more messages without numbers are due to a peer. How many there are.
+    fn note_owed(&mut self, pe: Pe, more: i32) -> Option<u32> {
+        let owed = &mut self.connections.find_mut(pe)?.channel().owed;
+        *owed = owed.wrapping_add_signed(more);
+        Some(*owed)
+    }
+
+    /// What requests of a peer wait for may have been executed, or never will be.
+    pub(crate) fn note_due(&mut self, pe: Pe) {
+        let channel = self.channel(pe);
+        if channel.is_some_and(ReliableChannel::has_order) && !self.due.contains(&pe) {
+            self.due.push(pe);
+        }
+    }
+}
+
+impl<P: Port> Core<P> {
     /// Sends the replies and the control messages that are due, as far as there is room. A few that find none delay
     /// no others, of either kind.
     #[cold]
     pub(crate) fn send_control(&mut self, packet: &mut LongPacket) -> bool {
         let mut moved = false;
         let mut refusals = 0;
-        for _ in 0..self.unnumbered.len() {
-            let Some(due) = self.unnumbered.pop_front() else { break };
+        for _ in 0..self.peers.unnumbered.len() {
+            let Some(due) = self.peers.unnumbered.pop_front() else { break };
             if self.send_due(&due, packet) {
-                self.note_owed(due.pe, -1);
+                self.peers.note_owed(due.pe, -1);
                 moved = true;
                 continue;
             }
             // It may be its peer alone that cannot be reached.
-            self.unnumbered.push_back(due);
+            self.peers.unnumbered.push_back(due);
             refusals += 1;
             if refusals == REFUSALS {
                 break;
             }
         }
         let mut refusals = 0;
-        for _ in 0..self.control.len() {
-            let Some(pe) = self.control.pop_front() else { break };
-            let Some(connection) = self.connections.find_mut(pe) else { continue };
+        for _ in 0..self.peers.control.len() {
+            let Some(pe) = self.peers.control.pop_front() else { break };
+            let Some(connection) = self.peers.connections.find_mut(pe) else { continue };
             let channel = connection.channel();
             let (seq, body) = if channel.request_due {
                 (channel.requested(), Body::AckRequest)
@@ -58,14 +78,14 @@ impl<P: Port> Core<P> {
             };
             let due = channel.request_due || channel.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, packet) {
-                self.control.push_back(pe);
+                self.peers.control.push_back(pe);
                 refusals += 1;
                 if refusals == REFUSALS {
                     break;
                 }
                 continue;
             }
-            if let Some(connection) = self.connections.find_mut(pe) {
+            if let Some(connection) = self.peers.connections.find_mut(pe) {
                 let channel = connection.channel();
                 channel.request_due = false;
                 channel.in_control = false;
@@ -77,8 +97,8 @@ impl<P: Port> Core<P> {
 
     /// Sends one that is due. Whether it has left, or never will.
     fn send_due(&mut self, due: &Unnumbered, packet: &mut LongPacket) -> bool {
-        let is_numbered = self.recovers && !due.what.is_word();
-        if is_numbered && self.waits_for_keys(due) {
+        let is_numbered = self.failures.recovers() && !due.what.is_word();
+        if is_numbered && self.peers.waits_for_keys(due) {
             return false;
         }
         let mut bytes = [0; MAX_PAYLOAD];
@@ -111,31 +131,24 @@ impl<P: Port> Core<P> {
 
     /// A message without a number is due.
     pub(crate) fn queue_unnumbered(&mut self, pe: Pe, what: What) {
-        match self.note_owed(pe, 0) {
+        match self.peers.note_owed(pe, 0) {
             // Nothing was ever sent to it, nor came from it.
             None => {}
             Some(DUE..) => self.is_owed_too_much(pe),
             Some(_) => {
-                if self.recovers && what.tells_keys() {
-                    self.owe_keys(pe);
+                if self.failures.recovers() && what.tells_keys() {
+                    self.peers.owe_keys(pe);
                 }
-                self.note_owed(pe, 1);
-                self.unnumbered.push_back(Unnumbered { pe, what });
+                self.peers.note_owed(pe, 1);
+                self.peers.unnumbered.push_back(Unnumbered { pe, what });
             }
         }
-    }
-
-    /// So many more messages without numbers are due to a peer. How many there are.
-    fn note_owed(&mut self, pe: Pe, more: i32) -> Option<u32> {
-        let owed = &mut self.connections.find_mut(pe)?.channel().owed;
-        *owed = owed.wrapping_add_signed(more);
-        Some(*owed)
     }
 
     /// As much is due to a peer as may be: it has asked for more than it may, and is declared failed.
     #[cold]
     fn is_owed_too_much(&mut self, pe: Pe) {
-        if self.check_connection(pe).is_ok() {
+        if self.peers.check(pe).is_ok() {
             let why = String::from("it asks for more at a time than a PE may");
             self.fail_connection(pe, EngineError::BadMessage { pe, why });
         }
@@ -144,28 +157,19 @@ impl<P: Port> Core<P> {
     /// A request is not executed: it is not acknowledged, and the sender is told.
     #[cold]
     pub(crate) fn cannot_execute(&mut self, pe: Pe, seq: Seq, why: String) {
-        if let Some(connection) = self.connections.find_mut(pe) {
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
             connection.channel().refuse(seq);
         }
-        self.note_due(pe);
+        self.peers.note_due(pe);
         self.queue_unnumbered(pe, What::Refused { request_id: NO_TICKET, why: (*why).into() });
         self.bad_message(pe, why);
-    }
-
-    /// What requests of a peer wait for may have been executed, or never will be.
-    pub(crate) fn note_due(&mut self, pe: Pe) {
-        let channel =
-            self.connections.find(pe).and_then(|connection| connection.channel.as_deref());
-        if channel.is_some_and(ReliableChannel::has_order) && !self.due.contains(&pe) {
-            self.due.push(pe);
-        }
     }
 
     /// What is sent to the peer next takes another path than the last: that one may not work.
     #[cold]
     pub(crate) fn take_turns(&mut self, pe: Pe) {
-        if let Some(connection) = self.connections.find_mut(pe) {
-            connection.rotate(&self.paths);
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
+            self.transmit.rotate(connection);
         }
     }
 
@@ -177,39 +181,33 @@ impl<P: Port> Core<P> {
         body: Body<'_>,
         packet: &mut LongPacket,
     ) -> bool {
-        let Some(connection) = self.connections.find_mut(pe) else { return true };
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return true };
         if connection.error.is_some() {
             return true;
         }
-        if self.rails[connection.next.rail.index()].is_paused() {
-            connection.rotate(&self.paths);
-            if self.rails[connection.next.rail.index()].is_paused() {
-                return false;
-            }
-        }
-        let path = connection.next;
+        let Some(path) = self.transmit.running_path(connection) else { return false };
         let ack = connection.channel().ack();
-        Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
-        self.seal.close(pe, packet);
-        match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
+        Message { from: self.peers.me, seq, ack, behind: 0, body }.encode(packet);
+        self.peers.seal.close(pe, packet);
+        match self.transmit.port_mut().send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 connection.channel().carried(ack);
-                if self.recovers {
+                if self.failures.recovers() {
                     // The next one goes another way: this one may not work.
-                    connection.rotate(&self.paths);
+                    self.transmit.rotate(connection);
                 }
                 true
             }
             Ok(Posted::Again) => {
-                if self.recovers {
-                    connection.rotate(&self.paths);
+                if self.failures.recovers() {
+                    self.transmit.rotate(connection);
                 }
-                self.rails[path.rail.index()].counters.again += 1;
+                self.transmit.count_again(path.rail);
                 false
             }
             // Acknowledgements and replies are asked for again.
-            Err(error) if self.recovers => {
-                self.raise(Event::PathFailed { pe, rail: path.rail, error });
+            Err(error) if self.failures.recovers() => {
+                self.failures.raise(Event::PathFailed { pe, rail: path.rail, error });
                 true
             }
             Err(error) => {
@@ -235,7 +233,7 @@ mod tests {
             [(0, DUE, true), (0, DUE + 1, false), (2, DUE, true), (2, DUE + 1, false)]
         {
             let mut bed = Bed::new(PLAIN);
-            let core = &mut bed.lane.core;
+            let core = bed.lane.core_mut();
             for pe in [1, 2].map(Pe) {
                 core.connection_to(pe).unwrap();
             }
@@ -243,9 +241,9 @@ mod tests {
                 .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { request_id: NO_TICKET }));
             (0..owed)
                 .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { request_id: NO_TICKET }));
-            assert_eq!(core.check_connection(Pe(1)).is_ok(), good, "{others} {owed}");
-            assert!(core.check_connection(Pe(2)).is_ok());
-            let kept = core.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
+            assert_eq!(core.peers.check(Pe(1)).is_ok(), good, "{others} {owed}");
+            assert!(core.peers.check(Pe(2)).is_ok());
+            let kept = core.peers.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
             assert_eq!(kept, DUE as usize);
             bed.lane.audit().unwrap();
         }
@@ -257,16 +255,18 @@ mod tests {
         let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
         bed.fabric.refuse(Pe(2), true);
         for pe in [1, 2, 3].map(Pe) {
-            bed.lane.core.connection_to(pe).unwrap();
+            bed.lane.core_mut().connection_to(pe).unwrap();
         }
         let what = || What::Pulled { request_id: NO_TICKET };
         let owed = |bed: &Bed| {
             [1, 2, 3].map(|pe| {
-                bed.lane.core.connections.find(Pe(pe)).unwrap().channel.as_deref().unwrap().owed
+                bed.lane.core().peers.find(Pe(pe)).unwrap().channel.as_deref().unwrap().owed
             })
         };
         for number in 1..DUE {
-            [1, 2, 3].into_iter().for_each(|pe| bed.lane.core.queue_unnumbered(Pe(pe), what()));
+            [1, 2, 3]
+                .into_iter()
+                .for_each(|pe| bed.lane.core_mut().queue_unnumbered(Pe(pe), what()));
             if number % 100 == 0 {
                 assert_eq!(owed(&bed), [number; 3]);
                 bed.lane.audit().unwrap();
@@ -290,22 +290,22 @@ mod tests {
     #[test]
     fn a_peer_whose_requests_wait_is_noted() {
         let mut bed = Bed::new(PLAIN);
-        let core = &mut bed.lane.core;
+        let core = bed.lane.core_mut();
         for (pe, orders) in [(1, true), (2, false)] {
             let channel = core.connection_to(Pe(pe)).unwrap().channel();
             if orders {
                 let (seq, mark, kept) = (Seq(2), Seq(2), Kept::Short(Packet::EMPTY));
                 channel.wait(Waiting { seq, mark, kept }, false);
             }
-            (0..2).for_each(|_| core.note_due(Pe(pe)));
+            (0..2).for_each(|_| core.peers.note_due(Pe(pe)));
         }
-        assert_eq!(core.due, [Pe(1)]);
+        assert_eq!(core.peers.due, [Pe(1)]);
     }
 
     #[test]
     fn what_is_sent_next_takes_another_path() {
         let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
-        let core = &mut bed.lane.core;
+        let core = bed.lane.core_mut();
         let before = core.connection_to(Pe(1)).unwrap().next.rail;
         core.take_turns(Pe(1));
         assert_ne!(core.connection_to(Pe(1)).unwrap().next.rail, before);

@@ -12,31 +12,31 @@
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::Port;
 use crate::posting::Core;
-use crate::posting::dispatch::Left;
-use crate::posting::doorbell::Doorbell;
+use crate::posting::transmit::dispatch::Left;
+use crate::posting::transmit::doorbell::Doorbell;
 use crate::state::connection::Connection;
 use crate::state::segment::Stage;
 
 impl<P: Port> Core<P> {
     /// Whether what is to go to a peer over a rail waits for that peer.
     #[inline]
-    pub(super) fn is_blocked(&self, pe: Pe, rail: RailId) -> bool {
-        let state = &self.rails[rail.index()];
+    pub(in crate::posting) fn is_blocked(&self, pe: Pe, rail: RailId) -> bool {
+        let state = &self.transmit.rails[rail.index()];
         state.has_blocked()
-            && self.connections.find(pe).is_some_and(Connection::has_blocked)
+            && self.peers.find(pe).is_some_and(Connection::has_blocked)
             && state.blocked.has(pe)
     }
 
     /// Lets a segment that is under way wait for its peer.
     #[cold]
-    pub(super) fn block(&mut self, wr_id: WrId, rail: RailId) {
-        let segment = &mut self.segments[wr_id.0];
+    pub(in crate::posting) fn block(&mut self, wr_id: WrId, rail: RailId) {
+        let segment = &mut self.transmit.segments[wr_id.0];
         segment.stage = Stage::Ready;
         let pe = segment.pe;
-        let Some(connection) = self.connections.find_mut(pe) else { return };
+        let Some(connection) = self.peers.find_mut(pe) else { return };
         connection.block();
-        self.ready += 1;
-        let state = &mut self.rails[rail.index()];
+        self.transmit.ready += 1;
+        let state = &mut self.transmit.rails[rail.index()];
         state.counters.queued += 1;
         // It rings for them.
         state.unrung = 0;
@@ -45,12 +45,12 @@ impl<P: Port> Core<P> {
 
     /// Tries again what waits for some of a rail's blocked peers. Whether any left.
     #[cold]
-    pub(super) fn retry_blocked(&mut self, rail: RailId) -> bool {
+    pub(in crate::posting) fn retry_blocked(&mut self, rail: RailId) -> bool {
         let mut any = false;
-        let mut walk = self.rails[rail.index()].blocked.walk();
-        while let Some(pe) = self.rails[rail.index()].blocked.next(&mut walk) {
+        let mut walk = self.transmit.rails[rail.index()].blocked.walk();
+        while let Some(pe) = self.transmit.rails[rail.index()].blocked.next(&mut walk) {
             let served = self.post_blocked(pe, rail);
-            self.rails[rail.index()].blocked.tried(&mut walk, pe, served);
+            self.transmit.rails[rail.index()].blocked.tried(&mut walk, pe, served);
             any |= served;
         }
         any
@@ -59,9 +59,9 @@ impl<P: Port> Core<P> {
     /// Posts what waits for a peer, as far as it goes. Whether some left.
     fn post_blocked(&mut self, pe: Pe, rail: RailId) -> bool {
         let mut moved = false;
-        while let Some(index) = self.rails[rail.index()].blocked.front(pe) {
+        while let Some(index) = self.transmit.rails[rail.index()].blocked.front(pe) {
             let wr_id = WrId(*index);
-            let failed = self.check_connection(pe).is_err();
+            let failed = self.peers.check(pe).is_err();
             let left = if failed { None } else { Some(self.launch(wr_id, rail, Doorbell::Ring)) };
             if matches!(left, Some(Left::NoRoom | Left::Again)) {
                 break;
@@ -74,12 +74,12 @@ impl<P: Port> Core<P> {
     }
 
     /// Takes the first segment that waits for a peer, if any does.
-    pub(crate) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<u32> {
-        let index = self.rails[rail.index()].blocked.pop(pe)?;
-        if let Some(connection) = self.connections.find_mut(pe) {
+    pub(crate) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<WrId> {
+        let index = self.transmit.rails[rail.index()].blocked.pop(pe)?;
+        if let Some(connection) = self.peers.find_mut(pe) {
             connection.unblock();
         }
-        self.ready -= 1;
-        Some(index)
+        self.transmit.ready -= 1;
+        Some(WrId(index))
     }
 }

@@ -1,0 +1,99 @@
+//! The fast path of messages about words: what meets no obstacle, in few instructions.
+//!
+//! At the first obstacle, before anything has happened, it gives up; the general way ([`super::requests`]) takes over.
+
+use crate::atomic::Atomic;
+use crate::ids::Pe;
+use crate::port::Port;
+use crate::posting::Core;
+use crate::state::batch::Batch;
+use crate::state::messages::table::MessageTable;
+use crate::state::segment::WriteClass;
+use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::message::Spot;
+
+/// Bytes that go with a signal.
+#[derive(Clone, Copy)]
+pub(crate) struct Data {
+    pub(crate) from: usize,
+    pub(crate) len: usize,
+    pub(crate) to: Spot,
+}
+
+impl<P: Port> Core<P> {
+    /// Sends an operation on a word, after `data` if there is some, in one message.
+    #[inline(always)]
+    pub(crate) fn try_send(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        data: Option<Data>,
+        batch: Batch,
+    ) -> bool {
+        let width = atomic.width.bytes();
+        let Some(connection) = self.peers.connections.find_mut(pe) else { return false };
+        let path = connection.next;
+        let Some(word) = HandleView::sound(pe, handle) else { return false };
+        let Some(at) = word.spot(addr, width as u64) else { return false };
+        // A connection that has failed is closed as well, and one with pending operations shut.
+        let closed = connection.is_shut();
+        let puts_under_way = connection.puts_under_way();
+        let Some(channel) = connection.channel.as_deref_mut() else { return false };
+        // A signal comes behind the puts before it, which the general way sees to.
+        if data.is_none()
+            && atomic.op.is_signal()
+            && (puts_under_way != 0 || channel.has_sent_puts())
+        {
+            return false;
+        }
+        if closed {
+            return false;
+        }
+        let Some(fast) = self.transmit.clear_rail(path.rail) else { return false };
+        if !channel.has_room_for_new(&self.peers.messages) {
+            return false;
+        }
+        if addr % width as u64 != 0 {
+            return false;
+        }
+        let Some(wr_id) = self.transmit.next_wr_id() else { return false };
+        let Some(mut message) = self.peers.messages.next() else { return false };
+        let numbers = (channel.next, channel.ack());
+        let slot = message.index;
+        let packet = message.packet();
+        match data {
+            None => packet.atomic(self.peers.me, numbers, at, atomic),
+            Some(Data { from, len, to }) => {
+                let room = packet.put_signal(self.peers.me, numbers, at, atomic, to, len);
+                if self.transmit.port_mut().load(from, room).is_err() {
+                    return false;
+                }
+            }
+        }
+        let named = MessageTable::wr_id(slot, numbers.0);
+        let head = self.peers.seal.close(pe, packet);
+        if !self.transmit.port_mut().try_send(fast, path.rail, path.to, named, packet.bytes()) {
+            return false;
+        }
+        head.put_back(packet);
+        if data.is_some() {
+            channel.last_put = numbers.0;
+        }
+        let left = message.leave(wr_id.0, numbers.0, path.rail);
+        self.peers.messages.take_next(channel, left);
+        let born = self.failures.stamp();
+        // The target sees to the order of what has left, data or none.
+        let class = WriteClass::Word;
+        self.transmit.take_sent((pe, path.rail), slot, born, width, class, batch);
+        channel.carried(numbers.1);
+        channel.take_number();
+        if channel.enters_control() {
+            self.peers.control.push_back(pe);
+        }
+        connection.begin_word();
+        self.transmit.rotate(connection);
+        true
+    }
+}

@@ -1,0 +1,220 @@
+//! Peers: the connections to them, the messages on their way, and what is owed to them.
+
+pub(crate) mod answers;
+mod arrivals;
+#[cfg(any(test, feature = "audit"))]
+mod audit;
+pub(crate) mod control;
+pub(crate) mod fast;
+pub(crate) mod messages;
+pub(crate) mod requests;
+mod table;
+
+use std::collections::VecDeque;
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::packet::PacketOf;
+use crate::rails::paths::PathTable;
+use crate::state::connection::{Connection, Connections};
+use crate::state::messages::reliable_channel::ReliableChannel;
+use crate::state::messages::table::MessageTable;
+use crate::state::messages::unnumbered::Unnumbered;
+use crate::state::segment::Plain;
+use crate::wire::cookie::Cookie;
+use crate::wire::marks::Marks;
+use crate::wire::message::Tag;
+use crate::wire::seal::Seal;
+
+/// What is known of peers, and owed to them.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    me: Pe,
+    /// What messages leave under.
+    seal: Box<Seal>,
+    /// What segments of counted puts are known by.
+    marks: Box<Marks>,
+    connections: Connections,
+    messages: MessageTable,
+    /// Peers to whom control messages are due.
+    control: VecDeque<Pe>,
+    /// Peers that answers were sent to since recovery looked last, each once.
+    answered: Vec<Pe>,
+    /// Messages without numbers that are due.
+    unnumbered: VecDeque<Unnumbered>,
+    /// Peers some of whose requests may wait no longer for others of theirs.
+    due: Vec<Pe>,
+}
+
+impl Peers {
+    /// None yet, of so many, for a PE over so many rails.
+    pub(super) fn new(
+        (me, cookie, mark_bytes): (Pe, Cookie, u8),
+        n_pes: u32,
+        rails: u8,
+        fast_limit: usize,
+        messages: u32,
+    ) -> Self {
+        Self {
+            me,
+            seal: Box::new(Seal::new(cookie, me)),
+            marks: Box::new(Marks::new(cookie, me, n_pes, mark_bytes)),
+            connections: Connections::new(me, n_pes, rails, fast_limit),
+            messages: MessageTable::new(messages),
+            control: VecDeque::with_capacity(64),
+            answered: Vec::new(),
+            unnumbered: VecDeque::with_capacity(64),
+            due: Vec::new(),
+        }
+    }
+
+    /// This PE.
+    #[inline(always)]
+    pub(crate) fn me(&self) -> Pe {
+        self.me
+    }
+
+    /// PEs of the job.
+    #[inline]
+    pub(crate) fn n_pes(&self) -> u32 {
+        self.connections.n_pes()
+    }
+
+    /// The connection to a peer, if anything was ever sent to it.
+    #[inline]
+    pub(crate) fn find(&self, pe: Pe) -> Option<&Connection> {
+        self.connections.find(pe)
+    }
+
+    /// As [`Peers::find`], to change it.
+    #[inline(always)]
+    pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Connection> {
+        self.connections.find_mut(pe)
+    }
+
+    /// The messages to and from a peer, if there were any.
+    #[inline]
+    pub(crate) fn channel(&self, pe: Pe) -> Option<&ReliableChannel> {
+        self.connections.channel(pe)
+    }
+
+    /// As [`Peers::channel`], to change them.
+    #[inline]
+    pub(crate) fn link_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
+        self.connections.link_mut(pe)
+    }
+
+    /// All connections that were opened, in that order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.connections.iter()
+    }
+
+    /// Calls a function with all connections that were opened, in that order, to change them.
+    pub(crate) fn for_each(&mut self, each: impl FnMut(&mut Connection)) {
+        self.connections.for_each(each);
+    }
+
+    /// Whether nothing in the connection to a peer waits for the end of a segment.
+    #[inline]
+    pub(super) fn is_open(&self, pe: Pe) -> bool {
+        self.connections.is_open(pe)
+    }
+
+    /// So many plain segments of an open connection have ended.
+    #[inline]
+    pub(super) fn ended(&mut self, plain: Plain, count: u32) {
+        self.connections.ended(plain, count);
+    }
+
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    #[inline]
+    pub(super) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
+        self.connections.open(pe, paths)
+    }
+
+    /// Control messages are due to a peer, whose channel has entered the queue of these just now.
+    #[inline]
+    pub(crate) fn owe_control(&mut self, pe: Pe) {
+        self.control.push_back(pe);
+    }
+
+    /// Whether no message without a number is due.
+    pub(crate) fn has_no_answers(&self) -> bool {
+        self.unnumbered.is_empty()
+    }
+
+    /// Whether no request of a peer may wait no longer for others.
+    #[inline]
+    pub(crate) fn has_no_due(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// A peer some of whose requests may wait no longer for others of theirs.
+    pub(crate) fn next_due(&mut self) -> Option<Pe> {
+        self.due.pop()
+    }
+
+    /// The peers that answers were sent to since this was asked last, each once.
+    pub(crate) fn take_answered(&mut self) -> Vec<Pe> {
+        let answered = std::mem::take(&mut self.answered);
+        for pe in &answered {
+            if let Some(connection) = self.connections.find_mut(*pe) {
+                connection.channel().is_noted = false;
+            }
+        }
+        answered
+    }
+
+    /// Rails are monitored: there are so many messages, and so many answers, which have numbers.
+    pub(super) fn keep_answers(&mut self, messages: u32, answers: u32) {
+        self.messages = MessageTable::with_answers(messages, answers);
+    }
+
+    /// Nothing that targets do is ordered by them.
+    pub(super) fn order_nothing(&mut self) {
+        self.connections.orders = false;
+    }
+
+    /// Closes a message to a peer: nobody else of its job can have written it.
+    #[inline]
+    pub(crate) fn seal<const N: usize>(&self, pe: Pe, packet: &mut PacketOf<N>) {
+        self.seal.close(pe, packet);
+    }
+
+    /// Opens a message that has come in.
+    #[inline]
+    pub(crate) fn unseal<const N: usize>(&self, packet: &mut PacketOf<N>) {
+        self.seal.open(packet);
+    }
+
+    /// What a segment of a counted put carries.
+    pub(super) fn mark_of_mine(&self, pe: Pe, tag: Tag) -> u64 {
+        self.marks.of_mine(pe, tag)
+    }
+
+    /// The peer that has marked a write so, and the slot of its put, if that is true: see [`Peers::is_mark_of`].
+    pub(crate) fn marked_by(&self, mark: u64) -> (Pe, usize) {
+        self.marks.named(mark)
+    }
+
+    /// Whether a peer has marked a write of the put with this tag so.
+    pub(crate) fn is_mark_of(&self, mark: u64, pe: Pe, tag: Tag) -> bool {
+        self.marks.is_of(mark, pe, tag)
+    }
+
+    /// The failure of the connection to a peer, if there was one.
+    #[inline]
+    pub(crate) fn check(&self, pe: Pe) -> Result<(), EngineError> {
+        self.find(pe).map_or(Ok(()), Connection::check)
+    }
+
+    /// That a PE is one of the job.
+    #[cold]
+    pub(crate) fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
+        let n_pes = self.n_pes();
+        if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Tests of what leaves for peers.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::atomic::AtomicOp;
+use crate::port::copies::Reach;
+use crate::posting::tests::{Bed, PLAIN, Setup, atomic};
+
+/// What tests of other rooms do.
+impl Peers {
+    /// Takes a slot of a message; whether there was one.
+    pub(crate) fn take_message(&mut self) -> bool {
+        self.messages.take(0).is_some()
+    }
+}
+
+/// What a request says that it comes behind, when it leaves: a signal behind the puts that have left as messages, if any
+/// have; an atomic behind nothing.
+#[test]
+fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
+    let mut bed = Bed::new(Setup { reach: Reach::Staged, ..PLAIN });
+    let heaps = Arc::clone(&bed.heaps);
+    let mut behind = |puts, op| {
+        if puts {
+            bed.put(1);
+        }
+        bed.lane.atomic(&atomic(&heaps, 1, op)).unwrap();
+        let core = bed.lane.core_mut();
+        let channel = core.peers.connections.link_mut(Pe(1)).unwrap();
+        assert_eq!((channel.has_sent_puts(), channel.pulls), (puts, 0));
+        let packet = core.peers.messages.packet_mut(channel.newest);
+        u16::from_le_bytes([packet.bytes()[22], packet.bytes()[23]])
+    };
+    assert_eq!(behind(false, AtomicOp::SignalSet), 0);
+    assert_eq!(behind(true, AtomicOp::Inc), 0);
+    assert_eq!(behind(true, AtomicOp::SignalSet), 1);
+}

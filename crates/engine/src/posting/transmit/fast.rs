@@ -1,0 +1,129 @@
+//! The fast path of puts and gets: what meets no obstacle, in few instructions.
+//!
+//! At the first obstacle, before anything has happened, it gives up; the general way says what is wrong, or finds room.
+
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId, WrId};
+use crate::port::{Local, Port, Transfer};
+use crate::posting::Core;
+use crate::posting::transmit::Transmit;
+use crate::request::FastTransfer;
+use crate::state::batch::Batch;
+use crate::state::connection::Connection;
+use crate::state::segment::{Segment, Stage, WriteClass};
+use crate::wire::handle::HandleView;
+
+impl<P: Port> Transmit<P> {
+    /// Posts a put or a get, to the peer that this connection is of, as one segment on the connection's next path.
+    ///
+    /// # Errors
+    /// None: nothing has happened. Some: the segment is in its place, and the fabric has not taken it; it is for
+    /// [`Core::dispatch_declined`].
+    #[inline(always)]
+    pub(crate) fn try_post(
+        &mut self,
+        connection: &mut Connection,
+        common: &FastTransfer<'_>,
+        batch: Batch,
+    ) -> Result<(), Option<WrId>> {
+        let FastTransfer { direction, pe, handle, addr, local, len } = *common;
+        let path = connection.next;
+        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return Err(None) };
+        let Some(remote) = HandleView::sound(pe, handle) else { return Err(None) };
+        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
+            return Err(None);
+        };
+        if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
+            return Err(None);
+        }
+        let local = match local {
+            Local::Inline(_) => local,
+            Local::Memory { addr: at, .. } => {
+                let known = self.regions.recent_desc(at, len, path.rail);
+                let Some(desc) = known else { return Err(None) };
+                Local::Memory { addr: at, desc }
+            }
+        };
+        let Some((wr_id, segment)) = self.segments.take_slot() else { return Err(None) };
+        // All is in its place before the fabric is asked. So if it declines, the segment is one that
+        // waits, and what it takes to say so need not be kept through the call.
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.make_plain(pe, direction, connection.put_class(), batch);
+        segment.rail = path.rail;
+        segment.transfer = transfer;
+        connection.begin(direction);
+        connection.rotate(&self.paths);
+        rail.taken(len);
+        let context = segment.context;
+        self.segments.batches.begin(batch);
+        if self.port.try_post(rail.fast, path.rail, path.to, wr_id, context, &transfer) {
+            Ok(())
+        } else {
+            Err(Some(wr_id))
+        }
+    }
+
+    /// What it takes to send a message over a rail right away, if nothing waits before it there. A burst, which the
+    /// general way ends, does.
+    #[inline(always)]
+    pub(in crate::posting) fn clear_rail(&self, rail: RailId) -> Option<P::Fast> {
+        let state = self.rails.get(rail.index())?;
+        (self.has_fast_path && !self.burst.has_withheld() && state.is_clear()).then_some(state.fast)
+    }
+
+    /// The segment that [`Transmit::take_sent`] takes next.
+    #[inline(always)]
+    pub(in crate::posting) fn next_wr_id(&self) -> Option<WrId> {
+        self.segments.next_wr_id()
+    }
+
+    /// See [`SegmentTable::take_sent`](crate::state::segment::table::SegmentTable::take_sent).
+    #[inline(always)]
+    pub(in crate::posting) fn take_sent(
+        &mut self,
+        path: (Pe, RailId),
+        message: u32,
+        born: u32,
+        width: usize,
+        class: WriteClass,
+        batch: Batch,
+    ) {
+        self.segments.take_sent(path, message, born, width, class, batch);
+    }
+
+    /// Whether memory is registered, which is not where memory was found last. From here on that is where this was.
+    pub(crate) fn finds_registered(&mut self, addr: usize, len: usize) -> bool {
+        self.regions.recent_desc(addr, len, RailId(0)).is_none()
+            && self.regions.find(addr, len, self.needs_desc).0
+    }
+
+    /// Whether the processor reaches memory, by what was found last.
+    #[inline(always)]
+    pub(crate) fn is_loadable(&self, addr: usize, len: usize) -> bool {
+        self.regions.is_loadable(addr, len)
+    }
+
+    /// As [`Transmit::finds_registered`], of memory that the processor reaches.
+    pub(crate) fn finds_loadable(&mut self, addr: usize, len: usize) -> bool {
+        !self.is_loadable(addr, len) && self.regions.find(addr, len, self.needs_desc).1
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Tries a segment again that [`Transmit::try_post`] found declined, with reasons. It waits in its
+    /// rail's queue if there is no room.
+    ///
+    /// # Errors
+    /// The failure of its connection.
+    pub(crate) fn dispatch_declined(&mut self, wr_id: WrId) -> Result<(), EngineError> {
+        // It was counted as taken.
+        let segment = &mut self.transmit.segments[wr_id.0];
+        let Segment { pe, rail, transfer, .. } = *segment;
+        segment.stage = Stage::Ready;
+        segment.born = self.failures.stamp();
+        segment.no_message();
+        self.transmit.rails[rail.index()].not_taken(transfer.len);
+        self.dispatch(wr_id, rail);
+        self.peers.check(pe)
+    }
+}

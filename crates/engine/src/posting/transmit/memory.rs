@@ -1,0 +1,96 @@
+//! The local side of transfers: which memory is registered, and what the fabric needs to know of it.
+
+use crate::error::EngineError;
+use crate::ids::RailId;
+use crate::port::{Desc, Local, Port, Transfer};
+use crate::posting::Core;
+use crate::posting::transmit::Transmit;
+use crate::rails::paths::Hop;
+use crate::request::{LocalSide, Request, refused};
+use crate::state::regions::RegionCache;
+use crate::state::segment::{Kind, Segment};
+use crate::wire::handle::HandleView;
+
+impl<P: Port> Transmit<P> {
+    /// The registered memory of this process.
+    #[inline(always)]
+    pub(crate) fn regions(&self) -> &RegionCache {
+        &self.regions
+    }
+
+    /// As [`Transmit::regions`], to take in what has changed.
+    #[inline(always)]
+    pub(crate) fn regions_mut(&mut self) -> &mut RegionCache {
+        &mut self.regions
+    }
+
+    /// Whether some rail needs a descriptor of local memory.
+    pub(crate) fn needs_desc(&self) -> bool {
+        self.needs_desc
+    }
+
+    /// Whether local memory may be staged. It may be once some is registered, also in a process that has loaded CUDA only
+    /// after the PEs were connected.
+    #[inline]
+    pub(crate) fn has_devices(&mut self) -> bool {
+        self.regions.sync();
+        self.devices |= self.regions.has_beyond();
+        self.devices
+    }
+
+    /// The local side of a request from byte `sent` on, as a rail is to know it. A value is the caller's to cut.
+    pub(crate) fn local_side(
+        &mut self,
+        request: &Request<'_>,
+        sent: usize,
+        rail: RailId,
+    ) -> Result<Local, EngineError> {
+        Ok(match request.local {
+            LocalSide::Value(value) => Local::Inline(value),
+            LocalSide::Memory { addr, handle } => {
+                let optional = handle.is_none() && self.port.takes_unregistered();
+                let desc = if self.needs_desc && !optional {
+                    self.regions.desc_for(request, addr, handle, rail)?
+                } else {
+                    Desc(0)
+                };
+                Local::Memory { addr: addr + sent, desc }
+            }
+        })
+    }
+
+    /// What is posted for a part of a request on a path.
+    pub(crate) fn transfer(
+        &mut self,
+        request: &Request<'_>,
+        sent: usize,
+        len: usize,
+        hop: &Hop,
+    ) -> Result<Transfer, EngineError> {
+        let refuse = |fault| refused(request, "remote", fault);
+        let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
+        let offset = remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
+        let key = remote.key(hop.remote.rail()).map_err(refuse)?;
+        Ok(Transfer {
+            direction: request.direction,
+            local: self.local_side(request, sent, hop.rail)?,
+            len,
+            remote: remote.remote_address(offset) + sent as u64,
+            key,
+        })
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// The local memory that a segment touches which no mechanism moves: an address and a length.
+    pub(crate) fn memory_of(&self, segment: &Segment) -> Option<(usize, usize)> {
+        match segment.kind {
+            Kind::Message => segment.message().and_then(|slot| self.peers.memory_of(slot)),
+            Kind::FabricAtomic => {
+                let atomics = self.transmit.fabric_atomics()?;
+                atomics.memory_of(segment.atomic_slot())
+            }
+            _ => segment.memory(),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Transmission: the port, the rails and their queues, the segments on them, and the room that there is for more.
+
+#[cfg(any(test, feature = "audit"))]
+mod audit;
+mod blocked;
+mod completions;
+pub(crate) mod dispatch;
+mod doorbell;
+mod fast;
+pub(crate) mod load;
+mod memory;
+mod rails;
+mod segments;
+
+use crate::ids::{Pe, RailId};
+use crate::port::{Port, RailLimits};
+use crate::posting::Core;
+use crate::posting::transmit::completions::Rare;
+use crate::posting::transmit::doorbell::Burst;
+use crate::rails::balance::{Balance, Spread};
+use crate::rails::paths::PathTable;
+use crate::state::connection::Connection;
+use crate::state::fabric_atomics::FabricAtomics;
+use crate::state::operation::OpTable;
+use crate::state::rail::Rail;
+use crate::state::regions::RegionCache;
+use crate::state::segment::table::SegmentTable;
+
+/// What posts and completes segments.
+#[derive(Debug)]
+pub(crate) struct Transmit<P: Port> {
+    port: P,
+    segments: SegmentTable,
+    rails: Box<[Rail<P::Fast>]>,
+    paths: PathTable,
+    regions: RegionCache,
+    needs_desc: bool,
+    /// Local memory may be staged.
+    devices: bool,
+    /// Whether the port has a fast path on every rail, and messages change words.
+    has_fast_path: bool,
+    ops: OpTable,
+    /// Atomics that the fabric executes. Without, the peers do, asked by messages.
+    atomics: Option<Box<FabricAtomics>>,
+    /// How busy and how fast the rails are.
+    balance: Box<Balance>,
+    /// Segments whose rail was chosen by load, of those that may be under way at a time.
+    stripes: Room,
+    /// Something has ended since the pool of operations that wait for rails was last gone through.
+    load_changed: bool,
+    /// Segments in use that mechanisms have set aside for themselves.
+    reserved: u32,
+    /// Most transfers under way.
+    transfer_room: u32,
+    /// Most transfers that the fabric has.
+    in_flight_room: u32,
+    /// Segments in the rails' queues, and operations that wait for rails.
+    ready: u32,
+    /// Completions that are being applied.
+    rare: Rare,
+    /// Who comes first.
+    phase: Phase,
+    burst: Burst,
+}
+
+/// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
+/// turns, whoever else does in these, so that nobody gets every place. It is as if drawn: with iterations that alternate, a caller
+/// whose own steps come at the same pace had each place that became free.
+#[derive(Clone, Copy, Debug)]
+struct Phase(u32);
+
+impl Phase {
+    /// Another iteration.
+    fn advance(&mut self) {
+        // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section 7.1); its upper bits are
+        // the random ones.
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+    }
+
+    /// What is due without a number comes before segments.
+    fn control_first(self) -> bool {
+        self.0 >> 31 != 0
+    }
+
+    /// What waits for its peer comes before the rails' queues.
+    fn blocked_first(self) -> bool {
+        self.0 >> 30 & 1 != 0
+    }
+}
+
+/// How many of something are under way, and how many may be.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    used: u32,
+    most: u32,
+}
+
+impl Room {
+    /// For at most so many.
+    fn of(most: u32) -> Self {
+        Self { used: 0, most }
+    }
+
+    /// Whether there may be another.
+    fn is_left(self) -> bool {
+        self.used < self.most
+    }
+}
+
+/// Most peers of a rail that are tried in vain in one iteration.
+pub(super) const REFUSALS: usize = 8;
+
+/// How much more a peer may have under way than is left.
+const SHARE: u32 = 8;
+
+/// Whether a peer with so many of what is in use has less than its share of the room.
+fn fits_quota(mine: u32, used: u32, room: u32) -> bool {
+    mine <= 1 || mine < SHARE * room.saturating_sub(used)
+}
+
+/// Room of a lane's tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Segments of every kind.
+    pub(crate) segments: u32,
+    /// Transfers.
+    pub(crate) transfers: u32,
+    /// Messages.
+    pub(crate) messages: u32,
+    /// Segments whose rail was chosen by load.
+    pub(crate) stripes: u32,
+}
+
+impl<P: Port> Transmit<P> {
+    /// Over an open port. Bytes for rails are spread as `spread` says.
+    pub(super) fn new(
+        port: P,
+        me: Pe,
+        paths: PathTable,
+        regions: RegionCache,
+        spread: Spread,
+        sizes: Sizes,
+        devices: bool,
+    ) -> Self {
+        let limits = port.limits();
+        let rail =
+            |(at, limits): (usize, &RailLimits)| Rail::new(limits, port.fast(RailId(at as u8)));
+        let rails: Box<[Rail<P::Fast>]> = limits.iter().enumerate().map(rail).collect();
+        let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
+        Self {
+            segments: SegmentTable::new(sizes.segments, |wr_id| port.context(wr_id)),
+            atomics: None,
+            balance: Box::new(Balance::new(spread, rails.len(), least, me.index())),
+            stripes: Room::of(sizes.stripes),
+            load_changed: false,
+            reserved: 0,
+            transfer_room: sizes.transfers,
+            in_flight_room: rails.iter().map(|rail| rail.depth).sum(),
+            has_fast_path: port.has_fast_path(),
+            devices,
+            needs_desc: limits.iter().any(|rail| rail.needs_desc),
+            rails,
+            paths,
+            regions,
+            ops: OpTable::with_capacity(64),
+            ready: 0,
+            rare: Rare::EMPTY,
+            phase: Phase(0),
+            burst: Burst::new(port.batches()),
+            port,
+        }
+    }
+
+    /// Bytes of the longest segment that may go out in the fast path; 0 where there is none.
+    pub(super) fn fast_limit(&self) -> usize {
+        let least = self.rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
+        let limit = if self.has_fast_path { least } else { 0 };
+        limit.min(self.balance.balanced_from - 1)
+    }
+
+    /// What is asked of the fabric, and of this process' memory.
+    #[inline(always)]
+    pub(crate) fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// As [`Transmit::port`], to have something done.
+    #[inline(always)]
+    pub(crate) fn port_mut(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// The time on the port's clock.
+    #[inline(always)]
+    pub(crate) fn now(&mut self) -> u64 {
+        self.port.now()
+    }
+
+    /// The fabric executes atomics from here on, and no message changes words.
+    pub(super) fn let_fabric_do_atomics(&mut self, atomics: FabricAtomics) {
+        self.atomics = Some(Box::new(atomics));
+        self.has_fast_path = false;
+    }
+
+    /// Transfers submitted that have not ended, where so many segments are messages.
+    fn transfers(&self, messages: u32) -> u32 {
+        let atomics = self.fabric_atomics().map_or(0, FabricAtomics::used);
+        let others = messages + atomics + self.stripes.used + self.reserved;
+        self.segments.used().saturating_sub(others)
+    }
+
+    /// Whether the fabric executes atomics.
+    #[inline(always)]
+    pub(crate) fn has_fabric_atomics(&self) -> bool {
+        self.atomics.is_some()
+    }
+
+    /// The atomics that the fabric executes.
+    pub(crate) fn fabric_atomics(&self) -> Option<&FabricAtomics> {
+        self.atomics.as_deref()
+    }
+
+    /// As [`Transmit::fabric_atomics`], to change them.
+    pub(crate) fn fabric_atomics_mut(&mut self) -> Option<&mut FabricAtomics> {
+        self.atomics.as_deref_mut()
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
+    /// full of transfers can still send them, and the other way round.
+    pub(crate) fn has_transfer_room(&self) -> bool {
+        self.transmit.transfers(self.peers.message_segments()) < self.transmit.transfer_room
+    }
+
+    /// Whether another transfer to a peer may be submitted. A peer has a share of the room: two, or several times as
+    /// many under way as the rails have room for besides. So one that takes nothing does not fill the rails, and
+    /// leaves some of their room to the next such peer as well.
+    pub(crate) fn is_within_quota(&self, pe: Pe) -> bool {
+        let mine = |connection: &Connection| {
+            let channel = connection.channel.as_deref();
+            let messages = channel.map_or(0, |channel| channel.unacknowledged() + channel.unsent);
+            connection
+                .all_under_way()
+                .saturating_sub(messages + u32::from(connection.has_pending()))
+        };
+        self.fits_quota(self.peers.find(pe).map_or(0, mine))
+    }
+
+    /// Whether a peer with so many transfers under way has less than its share.
+    pub(crate) fn fits_quota(&self, mine: u32) -> bool {
+        let used = self.transmit.transfers(self.peers.message_segments());
+        used < self.transmit.transfer_room && fits_quota(mine, used, self.transmit.in_flight_room)
+    }
+
+    /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as
+    /// for transfers.
+    pub(crate) fn is_within_atomic_quota(&self, pe: Pe, rail: RailId) -> bool {
+        let used = self.transmit.fabric_atomics().map_or(0, FabricAtomics::used);
+        let under_way = |connection: &Connection| {
+            connection.all_under_way() - u32::from(connection.has_pending())
+        };
+        let mine = self.peers.find(pe).map_or(0, under_way);
+        fits_quota(mine, used, self.transmit.rails[rail.index()].depth)
+    }
+
+    /// Whether another message, or another atomic of the fabric, may be submitted.
+    pub(crate) fn has_message_room(&self) -> bool {
+        self.transmit
+            .fabric_atomics()
+            .map_or_else(|| self.peers.has_message_room(), FabricAtomics::has_room)
+    }
+}
+
+#[cfg(test)]
+mod tests;
