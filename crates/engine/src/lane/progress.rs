@@ -334,6 +334,7 @@ impl<P: Port> Lane<P> {
 mod tests {
     use super::*;
     use crate::atomic::AtomicOp;
+    use crate::fake::PortCall;
     use crate::ids::Pe;
     use crate::posting::tests::{Bed, PLAIN, Setup, lost};
     use crate::state::messages::unnumbered::{NO_TICKET, What};
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_sight_of_completes_if_the_fabric_had_it() {
+    fn what_was_in_doubt_completes_if_the_fabric_had_it() {
         for posted in [true, false] {
             let (mut bed, wr_id) = in_doubt(posted);
             assert_eq!(bed.lane.completed(wr_id), posted);
@@ -359,7 +360,7 @@ mod tests {
 
     /// It is still to be posted again: nobody knows whether it has arrived.
     #[test]
-    fn what_was_lost_sight_of_fails_if_the_fabric_had_it() {
+    fn what_was_in_doubt_fails_if_the_fabric_had_it() {
         for posted in [true, false] {
             let (mut bed, wr_id) = in_doubt(posted);
             let rail = bed.lane.core.transmit.segment(wr_id).rail;
@@ -373,6 +374,38 @@ mod tests {
                 assert!(!segment.waits().has(Waits::FABRIC) && core.failures.raised().is_empty());
             }
         }
+    }
+
+    /// What has come back, and was lost again before anybody looked, is posted again once.
+    #[test]
+    fn what_was_lost_twice_is_listed_once() {
+        let (mut bed, wr_id) = in_doubt(true);
+        let Lane { core, recovery, .. } = &mut bed.lane;
+        let recovery = recovery.as_deref_mut().unwrap();
+        recovery.adopt(core);
+        assert!(core.came_back(wr_id));
+        core.lose(wr_id, false);
+        recovery.adopt(core);
+        assert_eq!(recovery.lost, [wr_id]);
+    }
+
+    /// The fabric has it then, or is to have it: it does not end.
+    #[test]
+    fn what_was_refused_and_is_posted_again_before_that_is_seen_to_goes_on() {
+        let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
+        bed.fabric.fail_calls(PortCall::Post, 0, 1);
+        bed.put(1);
+        let wr_id = bed.to(1);
+        assert_eq!(bed.lane.core.failures.raised().len(), 1);
+        let Lane { core, staging, recovery, .. } = &mut bed.lane;
+        let recovery = recovery.as_deref_mut().unwrap();
+        recovery.adopt(core);
+        recovery.go_on(core, staging);
+        assert!(core.post_ready());
+        bed.lane.see_to_events();
+        assert_eq!(bed.lane.core.transmit.segment(wr_id).stage, Stage::Posted);
+        bed.lane.audit().unwrap();
+        bed.lane.core.peers.check(Pe(1)).unwrap();
     }
 
     /// What has left as a message is named otherwise than by its segment.
@@ -408,7 +441,7 @@ mod tests {
             let core = &mut bed.lane.core;
             let path = core.connection_to(Pe(1)).unwrap().next;
             core.queue_unnumbered(Pe(1), What::Word { request_id: NO_TICKET, value: 0 });
-            bed.fabric.fail_calls(crate::fake::PortCall::Send, 0, 1);
+            bed.fabric.fail_calls(PortCall::Send, 0, 1);
             assert!(bed.lane.send_due());
             let core = &mut bed.lane.core;
             let events = std::iter::from_fn(|| core.failures.next_event());

@@ -43,7 +43,15 @@ impl Recovery {
 
     /// Takes over the segments that the core has in doubt.
     pub(crate) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
-        for wr_id in core.failures.take_lost() {
+        let lost = core.failures.take_lost();
+        if lost.is_empty() {
+            return;
+        }
+        // One that had come back, and is lost again, is here already. It would be posted twice.
+        let mut again = lost.clone();
+        again.sort_unstable();
+        self.lost.retain(|wr_id| again.binary_search(wr_id).is_err());
+        for wr_id in lost {
             let segment = core.transmit.segment(wr_id);
             if segment.stage != Stage::Lost {
                 continue;

@@ -173,8 +173,8 @@ impl Failures {
         std::mem::take(&mut self.lost)
     }
 
-    /// Whether nothing is a orphan.
-    pub(crate) fn has_no_strays(&self) -> bool {
+    /// Whether nothing is an orphan.
+    pub(crate) fn has_no_orphans(&self) -> bool {
         self.orphans == 0
     }
 

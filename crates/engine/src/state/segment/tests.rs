@@ -33,7 +33,7 @@ fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() 
 }
 
 #[test]
-fn a_read_that_was_lost_sight_of_holds_up_no_message() {
+fn a_read_that_was_in_doubt_holds_up_no_message() {
     for (kind, direction, holds) in [
         (Kind::Reissued, Direction::Write, true),
         (Kind::Reissued, Direction::Read, false),
