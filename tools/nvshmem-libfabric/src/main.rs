@@ -5,6 +5,10 @@
 //! it could not be done. `run` ends as the program that it becomes, or with 125.
 #![forbid(unsafe_code)]
 
+// In place of the standard library's, which panic where the reader of the output has gone.
+#[macro_use(print, println, eprint, eprintln)]
+extern crate nvshmem_bench;
+
 mod bench;
 mod child;
 mod doctor;

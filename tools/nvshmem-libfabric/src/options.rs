@@ -298,8 +298,8 @@ pub(crate) struct RunOptions {
     /// Print what would be done, as lines of shell with the reasons
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The program with its arguments, behind `--`
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    /// The program with its arguments; `--` may stand in front of it
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -9,6 +9,10 @@
 //! compiler and so without what drives the device channel.
 #![cfg_attr(not(feature = "channel"), allow(dead_code))]
 
+// First: its macros are for the modules behind it.
+#[macro_use]
+pub mod output;
+
 mod beside;
 mod by_size;
 mod callgrind;

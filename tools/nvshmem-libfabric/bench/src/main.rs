@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nvshmem_bench::{SCENARIOS, part, run};
+use nvshmem_bench::{SCENARIOS, eprintln, part, run};
 
 /// What the plugin costs: beside raw libfabric, and in instructions
 #[derive(Debug, Parser)]

@@ -72,7 +72,7 @@ impl Plan {
         let first = words.first().cloned().unwrap_or_default();
         let program = linker::program(&first).ok_or_else(|| {
             let message = format!("there is no program {}", first.to_string_lossy());
-            let hint = "give a path, or a name that is on PATH, behind `--`";
+            let hint = "give a path, or a name that is on PATH";
             (ToolError::new(message, hint), NOT_FOUND)
         })?;
         let failed = |error| (error, FAILED);

@@ -61,6 +61,15 @@ pub(crate) struct Run {
     pub(crate) log: String,
 }
 
+/// What became of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Went {
+    Passed,
+    Failed,
+    /// Before the transport had opened anything.
+    NotOpened,
+}
+
 /// What is told while it runs.
 pub(crate) enum Told<'a> {
     /// The hosts, all of which can take part.
@@ -139,17 +148,21 @@ pub(crate) fn runs(
     }
     let mut runs = Vec::new();
     let mut run =
-        |place: &Place<'_>, layout, provider: &Tried, scenario| -> Result<bool, ToolError> {
+        |place: &Place<'_>, layout, provider: &Tried, scenario| -> Result<Went, ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
             told(Told::Run(&run));
-            let passed = run.passed;
+            let went = match (run.passed, &run.opened) {
+                (true, _) => Went::Passed,
+                (false, Some(_)) => Went::Failed,
+                (false, None) => Went::NotOpened,
+            };
             runs.push(run);
-            Ok(passed)
+            Ok(went)
         };
     let mut reached = true;
     for provider in &providers {
         for place in pairs(&hosts) {
-            reached &= run(&place, newest, provider, SCENARIOS[0])?;
+            reached &= run(&place, newest, provider, SCENARIOS[0])? == Went::Passed;
         }
     }
     // Where two do not reach each other, all together would only take until a deadline.
@@ -165,7 +178,10 @@ pub(crate) fn runs(
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
-                    run(&all, layout, provider, scenario)?;
+                    // The others would say the same.
+                    if run(&all, layout, provider, scenario)? == Went::NotOpened {
+                        break;
+                    }
                 }
             }
         }

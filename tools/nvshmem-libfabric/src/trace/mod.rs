@@ -31,9 +31,14 @@ fn show(options: &TraceShowOptions) -> Result<(), ToolError> {
     }
     let Some(path) = &options.out else {
         let mut out = BufWriter::new(io::stdout().lock());
-        // Who reads it may have seen enough.
-        let _ = timeline::write(&job, &mut out).and_then(|()| out.flush());
-        return Ok(());
+        return match timeline::write(&job, &mut out).and_then(|()| out.flush()) {
+            // Who reads it may have seen enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ToolError::new(
+                format!("standard output cannot be written: {error}"),
+                "name a file with --out",
+            )),
+            _ => Ok(()),
+        };
     };
     let file = File::create_new(path).map_err(|error| {
         let hint = "name another file with --out; none is overwritten";

@@ -8,6 +8,7 @@ mod info;
 mod install;
 mod jobs;
 mod killed;
+mod output;
 mod packages;
 mod report;
 mod run;
@@ -30,5 +31,6 @@ fn main() -> ExitCode {
     trials.extend(report::trials());
     trials.extend(docs::trials());
     trials.extend(packages::trials());
+    trials.extend(output::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

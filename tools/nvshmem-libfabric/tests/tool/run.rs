@@ -13,6 +13,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = of_wheels("run::wheel", wheel);
     trials.extend([
         trial("run::our_file_is_loaded_for_every_release", every_release),
+        trial("run::the_program_needs_no_dashes_in_front", no_dashes),
         trial("run::lines_of_launchers", launchers),
         trial("run::lines_of_python", python),
         trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
@@ -41,6 +42,17 @@ fn wheel(made: &MadeUp) -> Result<(), Failed> {
     let said = good(&mut run(&["--nvshmem", &path, "--dry-run"], &["true"]))?;
     let preload = format!("export LD_PRELOAD={}", plugins().join(file_name(made.number)).display());
     expect(said.contains(&preload), || said.clone())
+}
+
+/// What follows the program is its own, whatever it looks like.
+fn no_dashes() -> Result<(), Failed> {
+    let mut command = tool(&["run", "--any-nvshmem", "--provider", "tcp", "--plugin-dir"]);
+    command.arg(plugins()).args(["echo", "-e", "--provider", "shm", "--", "--help"]);
+    let said = good(&mut command)?;
+    expect(said == "--provider shm -- --help\n", || said.clone())?;
+    let mut misspelt = tool(&["run", "--any-nvshmem", "--providr", "tcp", "echo"]);
+    let said = bad(&mut misspelt, 2)?;
+    expect(said.contains("--providr"), || said.clone())
 }
 
 fn every_release() -> Result<(), Failed> {

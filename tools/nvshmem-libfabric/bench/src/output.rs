@@ -1,0 +1,55 @@
+//! Standard output of a program whose reader may have seen enough, and close it.
+//!
+//! The macros here stand in for the standard library's of the same names, which panic where nothing
+//! can be written.
+
+use std::fmt::Arguments;
+use std::io::{self, ErrorKind, Write};
+use std::process::exit;
+
+/// Exit status of a program that could not say all that it was to say.
+const UNSAID: i32 = 2;
+
+/// Prints. Without anybody to read it, this program ends, quietly if the reader has gone.
+pub fn print(text: Arguments<'_>) {
+    let mut out = io::stdout().lock();
+    let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) else { return };
+    if error.kind() != ErrorKind::BrokenPipe {
+        complain(format_args!("standard output cannot be written: {error}\n"));
+    }
+    exit(UNSAID);
+}
+
+/// Says something on the standard error stream, if anybody listens there.
+pub fn complain(text: Arguments<'_>) {
+    let _ = io::stderr().lock().write_fmt(text);
+}
+
+/// As the standard library's, but for an output that is closed.
+#[macro_export]
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::print(format_args!($($text)*)) };
+}
+
+/// As the standard library's, but for an output that is closed.
+#[macro_export]
+macro_rules! println {
+    () => { $crate::output::print(format_args!("\n")) };
+    ($format:literal $($rest:tt)*) => {
+        $crate::output::print(format_args!("{}\n", format_args!($format $($rest)*)))
+    };
+}
+
+/// As the standard library's, but for an error stream that is closed.
+#[macro_export]
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::output::complain(format_args!($($text)*)) };
+}
+
+/// As the standard library's, but for an error stream that is closed.
+#[macro_export]
+macro_rules! eprintln {
+    ($format:literal $($rest:tt)*) => {
+        $crate::output::complain(format_args!("{}\n", format_args!($format $($rest)*)))
+    };
+}
