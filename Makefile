@@ -215,7 +215,7 @@ bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with fe
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- rail-lab \
+	$(CARGO) run --locked --release -p rail-lab -- \
 		--plugin-dir $(PLUGINS) --libfabric $$libfabric2
 
 .PHONY: efa-lab

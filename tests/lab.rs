@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use nvshmem_sim::lab::{self, Experiment, Subject};
 use nvshmem_sim::pe_entry;
+use rail_lab::{Experiment, Subject};
 use test_support::built::plugin_dir;
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
 
 fn main() -> ExitCode {
     // A process that the launcher started as a PE ends in here.
-    pe_entry(&[(lab::SCENARIO, lab::pe)]);
+    pe_entry(&[(rail_lab::SCENARIO, rail_lab::pe)]);
     let mut arguments = Arguments::from_args();
     // Each run is several busy processes already.
     arguments.test_threads.get_or_insert(1);
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 /// The libfabric to run with, where there can be a lab.
 fn needs() -> Need<PathBuf> {
     let library = libfabric2()?;
-    match lab::missing() {
+    match rail_lab::missing() {
         Some(reason) => Err(format!("there can be no lab here: {reason}")),
         None => Ok(library),
     }
@@ -49,7 +49,7 @@ fn experiments() -> Vec<PathBuf> {
 /// A trial for each run that is a test, and one that says whether the file makes sense.
 fn of_experiment(path: &Path, need: &Need<PathBuf>) -> Vec<Trial> {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let (experiment, text) = match lab::load(path) {
+    let (experiment, text) = match rail_lab::load(path) {
         Ok(loaded) => (Arc::new(loaded.0), Arc::<str>::from(loaded.1)),
         Err(error) => {
             let failed = move || Err(Failed::from(error.to_string()));

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::lab::{self, Change, End, Link, Network};
 use nvshmem_sim::{
     Amo, BoxError, Host, Job, JobReport, JobSettings, Layout, Outcome, PeReport, SymAddr, Told,
 };
+use rail_lab::{Change, End, Link, Network};
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
 use test_support::seeds::draw;
@@ -326,7 +326,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn needs() -> Need<std::path::PathBuf> {
     let library = libfabric2()?;
-    match lab::missing() {
+    match rail_lab::missing() {
         Some(reason) => Err(format!("there can be no lab here: {reason}")),
         None => Ok(library),
     }

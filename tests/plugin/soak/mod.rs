@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::lab::{self, Change, End, Link, Network, Rate};
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, MemoryKind, Outcome, Told};
+use rail_lab::{Change, End, Link, Network, Rate};
 use test_support::built::fake_cuda_dir;
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
@@ -346,7 +346,7 @@ fn is_over(ended: &Receiver<()>, time: Duration) -> bool {
 
 fn needs() -> Need<std::path::PathBuf> {
     let library = libfabric2()?;
-    match lab::missing() {
+    match rail_lab::missing() {
         Some(reason) => Err(format!("there can be no lab here: {reason}")),
         None => Ok(library),
     }

@@ -44,7 +44,6 @@
 
 mod error;
 mod host;
-pub mod lab;
 mod launch;
 mod memory;
 mod pe;
@@ -76,4 +75,4 @@ pub use nvshmem_abi::Layout;
 pub use pe::bootstrap::Bootstrap;
 pub use pe::entry::{Scenario, pe_entry};
 pub use pe::job::Job;
-pub use settings::{JobSettings, Nodes, is_setting};
+pub use settings::{JobSettings, Nodes, Surroundings, is_setting};

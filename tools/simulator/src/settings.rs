@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt::Debug;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_abi::Layout;
 use serde::{Deserialize, Serialize};
 
-use crate::lab::namespace::Namespace;
 use crate::launch::remote::Remote;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
@@ -83,7 +84,7 @@ pub struct JobSettings {
     pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a socket
     /// that has a path, not an address, so any network does.
-    pub network_of_pe: BTreeMap<u32, Arc<Namespace>>,
+    pub network_of_pe: BTreeMap<u32, Arc<dyn Surroundings>>,
     /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
     /// kept in the report.
     pub forward_output: bool,
@@ -229,7 +230,7 @@ impl JobSettings {
     }
 
     /// Puts one PE into a network of its own.
-    pub fn network_of_pe(mut self, pe: u32, network: Arc<Namespace>) -> Self {
+    pub fn network_of_pe(mut self, pe: u32, network: Arc<impl Surroundings + 'static>) -> Self {
         self.network_of_pe.insert(pe, network);
         self
     }
@@ -327,6 +328,12 @@ impl JobSettings {
         }
         env
     }
+}
+
+/// What PEs are started in, such as a network of their own.
+pub trait Surroundings: Debug + Send + Sync {
+    /// Has the program that a command starts be inside. This stays until it is there.
+    fn take_in(&self, command: &mut Command);
 }
 
 /// How the PEs of a job lie on its hosts, in order: so many on each, and on all behind those that are told as many as on the last.

@@ -1,9 +1,7 @@
 //! The simulator against plugins that are wrong: each trial is named after what is wrong with one, and
-//! requires that the job fails with words that tell of it. A plugin that is right goes first. And what the rail
-//! laboratory is made of.
+//! requires that the job fails with words that tell of it. A plugin that is right goes first.
 
 mod device;
-mod laboratory;
 mod traffic;
 
 use std::net::Ipv4Addr;
@@ -74,7 +72,6 @@ fn main() {
         }));
     }
     device::add_trials(&mut trials);
-    laboratory::add_trials(&mut trials);
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::lab::{self, Namespace, Network, Rate};
+use rail_lab::{Namespace, Network, Rate};
 use test_support::needs::{self, Need};
 
 use crate::bed::{Scratch, TOOL, bad, expect, plugins, tool};
@@ -229,7 +229,7 @@ fn all_gone(bed: &Bed) -> Result<(), Failed> {
 
 /// Whether hosts can be made.
 fn can_be() -> Need<()> {
-    lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
+    rail_lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
 }
 
 /// The server of OpenSSH, and its client.

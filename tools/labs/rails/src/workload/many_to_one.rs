@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use crate::error::{BoxError, Error};
-use crate::memory::pattern::Pattern;
-use crate::pe::job::Job;
+use nvshmem_sim::{BoxError, Error, Job, Pattern};
 
 use super::tally::{BYTES, SECONDS, Tally};
 

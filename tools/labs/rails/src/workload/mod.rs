@@ -5,16 +5,15 @@ pub(super) mod storm;
 mod stream;
 pub(super) mod tally;
 
-use crate::error::BoxError;
-use crate::pe::job::Job;
+use nvshmem_sim::{BoxError, Job};
 
-use super::experiment::{Experiment, Workload};
+use crate::experiment::{Experiment, Workload};
 
 /// Parameters of the job.
-pub(in crate::lab) const TEXT: &str = "experiment";
-pub(in crate::lab) const RUN: &str = "run";
+pub(crate) const TEXT: &str = "experiment";
+pub(crate) const RUN: &str = "run";
 
-/// The scenario of the lab's PEs, under the name [`super::SCENARIO`], for [`crate::pe_entry`].
+/// The scenario of the lab's PEs, under the name [`crate::SCENARIO`], for [`nvshmem_sim::pe_entry`].
 ///
 /// # Errors
 /// What failed, on this PE or on another.

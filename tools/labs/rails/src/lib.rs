@@ -10,7 +10,7 @@
 mod error;
 mod experiment;
 mod figure;
-pub(crate) mod namespace;
+mod namespace;
 mod network;
 mod rate;
 mod raw;
@@ -26,7 +26,7 @@ pub use raw::tcp;
 pub use run::{Ran, Subject, load};
 pub use workload::pe;
 
-/// The name of [`pe()`] among the scenarios of [`crate::pe_entry`].
+/// The name of [`pe()`] among the scenarios of [`nvshmem_sim::pe_entry`].
 pub const SCENARIO: &str = "lab";
 
 /// Why no lab can be made here, if so; found by making one.

@@ -1,7 +1,6 @@
 //! The tally of what a PE has found wrong.
 
-use crate::error::{Error, Result};
-use crate::pe::job::Job;
+use nvshmem_sim::{Error, Job, Result};
 
 /// Bytes that are not as they should be, counted instead of ending the PE at the first.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::error::LabError;
-use super::network::{Link, Network};
+use crate::error::LabError;
+use crate::network::{Link, Network};
 
 /// Bytes of one write.
 const BLOCK: usize = 1 << 20;

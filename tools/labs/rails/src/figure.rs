@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::experiment::{Experiment, Figure, Measure};
-use super::run::Ran;
+use crate::experiment::{Experiment, Figure, Measure};
+use crate::run::Ran;
 
 impl Experiment {
     /// A measure's value and its unit. None when a run that it needs has not been made, or has ended
@@ -51,7 +51,7 @@ impl Ran {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::Carried;
+    use crate::Carried;
 
     fn ran(goodput: Option<f64>, wrong_bytes: u64, received: [u64; 2]) -> Ran {
         let carried = received.map(|received| Carried { sent: 7, received }).to_vec();

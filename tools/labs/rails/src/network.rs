@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use super::error::LabError;
-use super::namespace::Namespace;
-use super::rate::Rate;
+use crate::error::LabError;
+use crate::namespace::Namespace;
+use crate::rate::Rate;
 
 /// The largest packet. What TCP carries in such packets is 99.2 % of what is on the wire.
 const MTU: u32 = 9000;
@@ -110,7 +110,7 @@ impl Network {
     /// Makes `n_hosts` hosts with a rail of each of the rates.
     ///
     /// # Errors
-    /// The kernel or `ip` and `tc` refuse something; see [`super::missing`].
+    /// The kernel or `ip` and `tc` refuse something; see [`crate::missing`].
     pub fn new(n_hosts: usize, rates: &[Rate]) -> Result<Network, LabError> {
         if !(2..=MOST_HOSTS).contains(&n_hosts) || !(1..=MOST_RAILS).contains(&rates.len()) {
             let text = format!("{n_hosts} hosts with {} rails", rates.len());

@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use super::error::LabError;
+use nvshmem_sim::Surroundings;
+
+use crate::error::LabError;
 
 /// A network of its own, empty but for `lo` when new.
 #[derive(Debug)]
@@ -55,15 +57,6 @@ impl Namespace {
     /// A path that leads to it as long as this process holds it.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
-    }
-
-    /// The program that a command starts will be inside. This must not be dropped before.
-    pub(crate) fn take_in(&self, command: &mut Command) {
-        let fd = self.file.as_raw_fd();
-        // SAFETY: between fork and exec only setns is called, which is async-signal-safe; the
-        // descriptor is open in the child, as exec has not closed it yet, and the caller keeps it open
-        // in this process until the child is there.
-        unsafe { command.pre_exec(move || enter(fd)) };
     }
 
     /// Has `ip` execute commands inside, one a line; the first that fails ends it.
@@ -113,6 +106,16 @@ impl Namespace {
         let tried =
             format!("{program} {} {}", arguments.join(" "), input.trim().replace('\n', "; "));
         Err(LabError::new(tried, io::Error::other(said)))
+    }
+}
+
+impl Surroundings for Namespace {
+    fn take_in(&self, command: &mut Command) {
+        let fd = self.file.as_raw_fd();
+        // SAFETY: between fork and exec only setns is called, which is async-signal-safe; the
+        // descriptor is open in the child, as exec has not closed it yet, and the caller keeps it open
+        // in this process until the child is there.
+        unsafe { command.pre_exec(move || enter(fd)) };
     }
 }
 

@@ -1,21 +1,19 @@
 //! What the rail laboratory is made of: namespaces that are apart, links that carry, fail and change.
 
-use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::lab::{self, Change, End, Link, Namespace, Network, tcp};
+use libtest_mimic::{Arguments, Failed};
+use rail_lab::{Change, End, Link, Namespace, Network, tcp};
 use test_support::needs::{Need, trial};
 
-pub(crate) fn add_trials(trials: &mut Vec<Trial>) {
-    let lab = || {
-        lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
-    };
-    let need: Need<()> = lab();
-    trials.push(trial("laboratory::a_namespace_has_interfaces_of_its_own", need.clone(), |()| {
-        interfaces()
-    }));
+fn main() {
+    let reason = |reason| format!("there can be no lab here: {reason}");
+    let need: Need<()> = rail_lab::missing().map_or(Ok(()), |why| Err(reason(why)));
+    let mut trials =
+        vec![trial("a_namespace_has_interfaces_of_its_own", need.clone(), |()| interfaces())];
     for n_hosts in [2, 3] {
-        let name = format!("laboratory::links_of_{n_hosts}_hosts_carry_fail_and_change_their_rate");
+        let name = format!("links_of_{n_hosts}_hosts_carry_fail_and_change_their_rate");
         trials.push(trial(name, need.clone(), move |()| links(n_hosts)));
     }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 /// Fails with the text unless the condition holds.

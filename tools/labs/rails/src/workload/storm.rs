@@ -11,12 +11,7 @@ use std::time::{Duration, Instant};
 
 use nvshmem_abi::c;
 
-use crate::error::{BoxError, Error};
-use crate::host::Host;
-use crate::host::ops::Amo;
-use crate::memory::address::SymAddr;
-use crate::memory::pattern::Pattern;
-use crate::pe::job::Job;
+use nvshmem_sim::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 
 use super::tally::{BYTES, ROUND, SECONDS, Tally};
 
@@ -312,22 +307,21 @@ impl Storm<'_> {
 
     /// Waits until a word is at least that, and gives what it is.
     fn wait_for(&self, place: SymAddr, least: u64) -> Result<u64, Error> {
-        let (start, deadline) = (Instant::now(), self.job.settings.step_deadline);
-        let fatal = self.job.bootstrap().fatal();
-        loop {
-            let found = self.host.local(place, 8)?.load_acquire()?;
-            if found >= least {
-                return Ok(found);
+        let mut found = 0;
+        let waited = self.host.wait_until(|| {
+            found = self.host.local(place, 8)?.load_acquire()?;
+            if found < least {
+                // The cores are for those who bring it.
+                std::thread::sleep(LOOK);
             }
-            // Nobody else would notice: what a thread waits for may be what failed.
-            if let Some(text) = fatal.get() {
-                return Err(Error::Proxy(text.to_string()));
+            Ok(found >= least)
+        });
+        match waited {
+            Ok(()) => Ok(found),
+            Err(Error::Timeout(text)) => {
+                Err(Error::Timeout(format!("{text}: a word is {found} and not {least}")))
             }
-            if start.elapsed() > deadline {
-                let text = format!("a word was {found} and not {least} for {deadline:?}");
-                return Err(Error::Timeout(text));
-            }
-            std::thread::sleep(LOOK);
+            Err(error) => Err(error),
         }
     }
 }

@@ -1,18 +1,20 @@
 //! The rail laboratory from the command line: runs experiments and prints what came of them.
+//!
+//! Hosts with several rails, all on this machine: bandwidth, slow rails, rails that fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Args;
-use nvshmem_sim::BoxError;
-use nvshmem_sim::lab::{self, Experiment, Figure, Ran, Subject};
+use clap::Parser;
+use nvshmem_sim::{BoxError, pe_entry};
+use rail_lab::{Experiment, Figure, Ran, Subject};
 
-use crate::default_plugin_dir;
-
-/// What the user may change.
-#[derive(Args, Debug)]
-pub(crate) struct Options {
+/// Several hosts with several rails: bandwidth, slow rails, rails that fail
+#[derive(Parser, Debug)]
+#[command(name = "nvshmem-rail-lab", version)]
+struct Options {
     /// Directory with the installed plugin files
     #[arg(long, default_value_os_t = default_plugin_dir())]
     plugin_dir: PathBuf,
@@ -36,6 +38,25 @@ pub(crate) struct Options {
     experiments: Vec<PathBuf>,
 }
 
+/// Where the plugin is when nobody says otherwise: installed beside this program.
+fn default_plugin_dir() -> PathBuf {
+    let here = std::env::current_exe().ok();
+    here.and_then(|program| Some(program.parent()?.parent()?.join("install/lib")))
+        .unwrap_or_default()
+}
+
+fn main() -> ExitCode {
+    // A process that the launcher started as a PE ends in here.
+    pe_entry(&[(rail_lab::SCENARIO, rail_lab::pe)]);
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvshmem-rail-lab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a variable is NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
@@ -49,8 +70,8 @@ const BYTES_PER_MBIT: f64 = 1e6 / 8.0;
 /// # Errors
 /// Something was wrong: a job failed, a byte was wrong, or there can be no lab here. That something was
 /// slow is no error.
-pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
-    if let Some(reason) = lab::missing() {
+fn run(options: &Options) -> Result<(), BoxError> {
+    if let Some(reason) = rail_lab::missing() {
         return Err(format!("there can be no lab here: {reason}").into());
     }
     let subject = Subject {
@@ -61,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
     let started = Instant::now();
     let (mut figures, mut wrong) = (Vec::new(), Vec::new());
     for path in files(&options.experiments)? {
-        let (experiment, text) = lab::load(&path)?;
+        let (experiment, text) = rail_lab::load(&path)?;
         show_head(&path, &experiment);
         if let Some(needs) = experiment.lacks().filter(|_| !options.all) {
             println!("not run: it needs {needs}, which the plugin does not offer yet");

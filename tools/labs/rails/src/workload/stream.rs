@@ -4,13 +4,10 @@ use std::time::Instant;
 
 use nvshmem_abi::c;
 
-use crate::error::{BoxError, Error};
-use crate::host::ops::{Amo, Ops};
-use crate::memory::pattern::Pattern;
-use crate::pe::job::Job;
+use nvshmem_sim::{Amo, BoxError, Error, Job, Ops, Pattern};
 
 use super::tally::{BYTES, SECONDS, Tally};
-use crate::lab::experiment::{Experiment, StreamOp};
+use crate::experiment::{Experiment, StreamOp};
 
 /// Operations before the timed ones, at least: each rail has made its connection then, and TCP has
 /// found its window.

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use nvshmem_abi::Layout;
 
-use super::error::LabError;
-use super::experiment::{Event, Experiment, Run, Workload};
-use super::network::{Carried, Network, nic};
-use super::workload::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
-use super::{SCENARIO, raw, workload};
-use crate::launch::launcher::Told;
-use crate::launch::report::JobReport;
-use crate::settings::JobSettings;
+use crate::error::LabError;
+use crate::experiment::{Event, Experiment, Run, Workload};
+use crate::network::{Carried, Network, nic};
+use crate::workload::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
+use crate::{SCENARIO, raw, workload};
+use nvshmem_sim::{JobReport, JobSettings, Told};
 
 /// How long PEs may take to end when one has failed. What they wait for has failed as well.
 const GRACE: Duration = Duration::from_secs(2);
@@ -209,7 +207,7 @@ impl<'a> Script<'a> {
         while let Some(event) = self.events.last().copied().filter(|event| event.after <= part) {
             self.events.pop();
             let Event { end, set, .. } = event;
-            let far = if end == super::End::Far { " from outside" } else { "" };
+            let far = if end == crate::End::Far { " from outside" } else { "" };
             self.happened.push(format!("{} {set}{far} at {:.0} %", event.link(), part * 100.0));
             if let Err(error) = self.network.change(event.link(), end, set) {
                 self.failure.get_or_insert(error);

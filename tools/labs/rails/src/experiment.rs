@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::network::{Change, End, Link};
-use super::rate::Rate;
+use crate::network::{Change, End, Link};
+use crate::rate::Rate;
 
 /// A file of `tests/lab`.
 #[derive(Clone, Debug, Deserialize)]
