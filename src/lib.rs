@@ -8,7 +8,7 @@
 //! job                 rails opened, PEs connected, memory registered
 //! settings            what users set
 //! logging             the log
-//! crates/ofi          libfabric's objects, which implement the engine's port; how near NICs are to GPUs
+//! crates/ofi          libfabric's objects, which implement the engine's port; NICs near GPUs
 //! crates/cuda         the CUDA driver, found at run time: copies and words in device memory
 //! crates/engine       the protocol, on an abstract network
 //! ```

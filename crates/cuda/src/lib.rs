@@ -1,11 +1,11 @@
 //! CUDA's driver, found at run time: what an address is, and how bytes get to and from a device.
 //!
 //! ```text
-//! driver   the library, its functions, contexts, devices, streams and kernels; absent is the normal case
+//! driver   the library, its functions, contexts, devices, streams and kernels; mostly absent
 //! memory   what an address is, where allocations end, memory of ours, memory as a file descriptor
 //! copy     copies that run beside the CPU
 //! words    single words in device memory, for signals and atomics
-//! staging  memory that the fabric does not reach, moved by copies and words: the engine's port for both
+//! staging  memory that the fabric does not reach, by copies and words: the engine's port for both
 //! ```
 //!
 //! # What a process without CUDA pays

@@ -3,8 +3,9 @@
 //! ```text
 //! environment what providers read when libfabric starts
 //! options     what is asked for
-//! open        both lanes on the devices found; report, progress_probe, atomic_support: what they are worth
-//! memory      registration with all rails            data_path   posting and polling: the engine's port
+//! open        both lanes on the devices found; report, progress_probe, atomic_support: their worth
+//! memory      registration with all rails
+//! data_path   posting and polling: the engine's port
 //! discovery   what providers offer, and what is taken
 //! objects     one owner for each object of libfabric
 //! provider    what is known of each provider

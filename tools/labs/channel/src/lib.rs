@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! machines    where kernels run and their memory is: gpu, host
-//! bed         a context with its rings and heaps; peers: what takes operations and carries them out
-//! checks      every kernel, against what must be in memory after it, as models say of an image of it
+//! bed         a context with its rings and heaps; peers: what takes operations and executes them
+//! checks      every kernel, against what must be in memory after it, as models say
 //! measures    pushes a second, and how soon the CPU sees one
 //! job         PEs with channels, and a fabric between
 //! ```

@@ -4,11 +4,12 @@
 //! nvshmem-channel-check                  all checks, then all measures, on the first GPU
 //! nvshmem-channel-check --host           the same with CPU threads in the GPU's place
 //! nvshmem-channel-check --checks         checks alone, for a sanitizer for one
-//! nvshmem-channel-check --memory device  with the kernels' heap in memory of the GPU alone; both there and on the host
-//!                                        unless it is said
-//! nvshmem-channel-check --job            several PEs, a process each, over the fabric that the environment says: every
-//!                                        kernel, then measures between two; the n-th PE on the n-th GPU, or the last
-//! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, checked and timed
+//! nvshmem-channel-check --memory device  with the kernels' heap in memory of the GPU alone; else
+//!                                        both there and on the host
+//! nvshmem-channel-check --job            several PEs, a process each, over the fabric that the
+//!                                        environment says: every kernel, then measures between two;
+//!                                        the n-th PE on the n-th GPU, or the last
+//! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, checked, timed
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
