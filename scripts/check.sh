@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, lints, documentation, checked-in bindings, the places of injected bugs, shell scripts. What cannot be checked here is skipped, and said.
+# Formatting, width of comments, lints, documentation, checked-in bindings, the places of injected bugs, shell scripts. What cannot be checked here is skipped, and said.
 # With the profile of the tests, whose procedural macros and build scripts are then built once for both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,11 @@ if scripts/cargo fmt --version >/dev/null 2>&1; then
     scripts/cargo fmt --all --check
 else
     skipped "formatting" "this Rust has no rustfmt"
+fi
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    scripts/comment-width.sh
+else
+    skipped "the width of comments" "this is no checkout of git, which lists the files"
 fi
 # Each release of Clippy has other lints, so a program without a fault would have some with the next: those of one release count.
 readonly LINTS=95

@@ -7,9 +7,9 @@
 //! nvshmem-channel-check --memory device  with the kernels' heap in memory of the GPU alone; else
 //!                                        both there and on the host
 //! nvshmem-channel-check --job            several PEs, a process each, over the fabric that the
-//!                                        environment says: every kernel, then measures between two;
-//!                                        the n-th PE on the n-th GPU, or the last
-//! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, checked, timed
+//!                                        environment says: every kernel, then measures between
+//!                                        two; the n-th PE on the n-th GPU, or the last
+//! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, and how fast
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
