@@ -57,6 +57,8 @@ pub(crate) struct Shape {
     pub(crate) words: u32,
     /// Bytes of a bounce buffer of bounce memory, and bounce buffers for each direction.
     pub(crate) bounce: (usize, u16, u16),
+    /// PEs, a bit for each, that share their bounce memory: they are of one host.
+    pub(crate) shared: u32,
     /// Whether, and when, a rail that fails is done without.
     pub(crate) health: Option<RailHealth>,
     /// When waits are given up, if not as is usual here.
@@ -132,6 +134,7 @@ impl Default for Shape {
             by_fabric: 0,
             words: 0,
             bounce: (1024, 2, 2),
+            shared: 0,
             health: None,
             deadline: None,
             lonely: 0,
@@ -313,6 +316,9 @@ impl Job {
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
         let fabric = FakeFabric::new(seed, shape.n_pes, script);
         let present = if shape.present == 0 { shape.n_pes } else { shape.present };
+        (0..present)
+            .filter(|pe| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
+            .for_each(|pe| fabric.share_bounce(Pe(pe)));
         let members = (0..present)
             .map(|pe| {
                 let me = Pe(pe);

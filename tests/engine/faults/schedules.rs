@@ -71,12 +71,15 @@ struct Plan {
 impl Plan {
     fn new(seed: u64) -> (Self, Script) {
         let mut random = Random(seed * 0x9e37_79b9 + 7);
+        let drawn = random_shape(&mut random);
+        let is_kept = KEPT.contains(&(seed as u32));
         let shape = Shape {
             heap: HEAP,
             deadline: Some(DEADLINE),
-            // What the seeds that are kept have found was found with words in the heaps.
-            words: if KEPT.contains(&(seed as u32)) { 0 } else { random_words(seed) },
-            ..random_shape(&mut random)
+            // What the seeds that are kept have found was found with words in the heaps, and bounce memory of each PE's own.
+            words: if is_kept { 0 } else { random_words(seed) },
+            shared: if is_kept { 0 } else { drawn.shared },
+            ..drawn
         };
         let script = random_script(&mut random);
         let (mut faults, mut ends) = (Vec::new(), Vec::new());

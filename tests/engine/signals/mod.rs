@@ -202,6 +202,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         words: 0,
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
+        // Not drawn, so that what is drawn after it stays as it was.
+        shared: [0, u32::MAX, (random.0 >> 40) as u32 & 0xf][(random.0 >> 32) as usize % 3],
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],

@@ -2,6 +2,7 @@
 
 mod brought;
 mod refusals;
+mod same_host;
 mod steps;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -31,7 +31,7 @@ use crate::posting::failures::watchdog::Watchdog;
 use crate::posting::peers::answers::ANSWERS;
 use crate::posting::transmit::Sizes;
 use crate::rails::balance::Spread;
-use crate::rails::counters::{PeerCounters, RailCounters};
+use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
 use crate::recovery::Recovery;
 use crate::recovery::fallback_routes::FallbackRoutes;
@@ -292,6 +292,11 @@ impl<P: Port> Lane<P> {
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
         self.core.transmit.counters()
+    }
+
+    /// How bytes of staged operations have got from one process to the other.
+    pub fn staged_counters(&self) -> StagedCounters {
+        self.staging.counters()
     }
 
     /// Counters per peer that this lane has had to do with, in no order.

@@ -223,6 +223,9 @@ impl<P: Port> Lane<P> {
                 self.failed(rail, Failure { wr_id: None, is_message: false, error });
             }
         }
+        // Peers may be told what stages before anything does.
+        self.staging.sync_regions(&mut self.core);
+        self.staging.take_back_bounce_buffers(&mut self.core);
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
         self.core.peers.want_acks();
         let staged = self.staging.moved();

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use crate::atomic::Atomic;
+use crate::ids::Pe;
 use crate::port::outcome::{PortError, Posted};
 
 /// Most bounce buffers of bounce memory for one direction.
@@ -40,7 +41,7 @@ pub struct Copy {
     pub direction: CopyDirection,
     /// Address of the first byte in the memory.
     pub memory: usize,
-    /// Address of the first byte in the bounce memory.
+    /// Address of the first byte in the bounce memory; for a copy in, perhaps in a peer's [`Window`].
     pub bounce: usize,
     /// Bytes; at least one, and inside one bounce buffer.
     pub len: usize,
@@ -75,6 +76,23 @@ impl Bounce {
     /// Bytes of all bounce buffers.
     pub fn bytes(&self) -> usize {
         self.bounce_len * (usize::from(self.out) + usize::from(self.inward))
+    }
+}
+
+/// Bounce memory of a peer of the same host, where this process sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Address of its first byte.
+    pub addr: usize,
+    /// Bytes of all its bounce buffers.
+    pub len: usize,
+}
+
+impl Window {
+    /// The address of `len` bytes at an offset, which a peer has named. None if they are not inside.
+    pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
+        let offset = usize::try_from(offset).ok()?;
+        (offset <= self.len && len <= self.len - offset).then(|| self.addr + offset)
     }
 }
 
@@ -161,6 +179,29 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Any of it may be missing. This is told of all since the last call, also where an operation that had it stored
     /// first has told of it before: that was another one's.
     fn settle(&mut self) -> Result<(), PortError>;
+
+    /// The bounce memory of a peer, from which copies in may be started. None unless the two processes share theirs.
+    fn window(&self, _pe: Pe) -> Option<Window> {
+        None
+    }
+
+    /// Whether a peer's lane copies from the bounce memory of this process.
+    fn is_seen_by(&self, _pe: Pe) -> bool {
+        false
+    }
+
+    /// The lane copies from windows from here on: peers that share their bounce memory are told.
+    fn announce(&mut self) {}
+
+    /// Whether the process of a peer that shares its bounce memory has ended. It reads nothing any more.
+    fn has_ended(&self, _pe: Pe) -> bool {
+        false
+    }
+
+    /// Bytes that copies were started for which the CPU has made.
+    fn bytes_by_cpu(&self) -> u64 {
+        0
+    }
 }
 
 /// What a lane needs to stage: the copies, and the bounce memory, which stays as long as the port.

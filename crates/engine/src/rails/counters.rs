@@ -31,6 +31,19 @@ pub struct RailCounters {
     pub foreign: u64,
 }
 
+/// Bytes of staged operations by how they got from one process to the other, since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StagedCounters {
+    /// Read or written by this lane through the fabric.
+    pub by_fabric: u64,
+    /// Sent by this lane in messages.
+    pub in_messages: u64,
+    /// Copied in by this lane from bounce memory that the peer shares: no processor has touched them.
+    pub shared: u64,
+    /// Copied by the processor between memory of this process and bounce memory.
+    pub by_cpu: u64,
+}
+
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
 /// the lane knows what is outstanding, so keeping them costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -34,7 +34,7 @@ struct Has {
 impl State {
     fn audit(&self, segments: &SegmentTable, raised: &[WrId]) -> Result<u32, Discrepancy> {
         let mut found: HashMap<Pe, Has> = HashMap::new();
-        let (mut peer_segments, mut staged) = (0, 0);
+        let (mut peer_segments, mut staged, mut shared) = (0, 0, 0);
         for (wr_id, segment) in segments.all_in_use().filter(|(_, s)| s.kind.is_staged()) {
             let Segment { pe, kind, stage, .. } = *segment;
             let fragment = self.peek(wr_id);
@@ -44,13 +44,22 @@ impl State {
             let way = usize::from(fragment.role.direction() == CopyDirection::In);
             of_peer.bounces[way] += usize::from(fragment.bounce.is_some());
             peer_segments += u32::from(kind == Kind::PeerRequest);
+            shared += u32::from(fragment.copies_from_peer());
             staged += usize::from(stage == Stage::Staged && !raised.contains(&wr_id));
         }
         same("segments in use for peers", self.peer_segments, peer_segments)?;
+        self.same_host.audit(shared)?;
         let mut waiting = self.lent.len() + self.landed.len();
         for (pe, peer) in &self.peers {
             let has = found.get(pe).copied().unwrap_or_default();
             waiting += peer.audit(segments, has).map_err(|differs| differs.of(pe))?;
+            let copies = self.same_host.queued_of(*pe) + peer.behind.len();
+            same(
+                "puts in bounce buffers of its own that wait",
+                peer.shared_waiting as usize,
+                copies,
+            )
+            .map_err(|differs| differs.of(pe))?;
         }
         let ways = [(&self.waiting_out, 0), (&self.waiting_in, 1)];
         for (queue, way) in ways {

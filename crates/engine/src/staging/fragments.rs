@@ -84,11 +84,11 @@ impl Staging {
         let fragment = *self.state().fragment(wr_id);
         let RemoteEnd::Peer(spot) = fragment.remote_end else { return };
         let pe = core.transmit.segment(wr_id).pe;
-        let from = match (fragment.local_end, fragment.bounce, self.bouncing()) {
-            (LocalEnd::Fabric { exposed, .. }, ..) => exposed,
-            (LocalEnd::BounceBuffer, Some(bounce), Some(bouncing)) => bouncing.exposure(bounce),
+        let from = match (fragment.local_end, fragment.bounce) {
+            (LocalEnd::Fabric { exposed, .. }, _) => exposed,
+            (LocalEnd::BounceBuffer, Some(bounce)) => self.exposure_to(pe, bounce),
             // A get, which exposes nothing.
-            _ => NOWHERE,
+            (LocalEnd::BounceBuffer, None) => NOWHERE,
         };
         if fragment.role == Role::Put {
             self.tell_keys(core, pe, from);
@@ -102,7 +102,10 @@ impl Staging {
         let rail = segment.rail;
         let Some(slot) = segment.message() else { return };
         core.peers.encode_into(slot, Body::Staged(staged));
-        let brought = self.brought(core, &fragment);
+        // What both processes see is copied from there.
+        let shared = from.is_in_bounce();
+        let brought = if shared { Tail::NONE } else { self.brought(core, &fragment) };
+        self.counters.in_messages += brought.len as u64;
         core.peers.set_tail(slot, brought);
         core.transmit.segment_mut(wr_id).stage = Stage::Ready;
         core.dispatch(wr_id, rail);
@@ -185,6 +188,7 @@ impl Staging {
         let fragment = self.state().fragment(wr_id);
         fragment.moved += len;
         let fragment = *fragment;
+        self.counters.by_fabric += len as u64;
         core.transmit.segment_mut(wr_id).step();
         if self.ends_with_its_connection(core, wr_id) {
             return true;
@@ -260,9 +264,10 @@ impl Staging {
         if self.ends_with_its_connection(core, wr_id) {
             return true;
         }
-        let Fragment { role, len, memory, bounce, .. } = *self.state().fragment(wr_id);
-        let (Some(bounce), Some(bouncing)) = (bounce, self.bouncing()) else { return true };
-        let copy = Copy { direction, memory, bounce: bouncing.addr(role, bounce), len };
+        let Fragment { len, memory, .. } = *self.state().fragment(wr_id);
+        let Some(bounce) = self.chunk_addr(core, wr_id) else { return true };
+        let Some(bouncing) = self.bouncing() else { return true };
+        let copy = Copy { direction, memory, bounce, len };
         match bouncing.copies.start(&copy, wr_id.0) {
             Ok(Posted::Yes) => {
                 // What it touches until it has ended.
@@ -298,7 +303,8 @@ impl Staging {
         let landed = self.start_landed(core);
         let out = self.give_bounces(core, CopyDirection::Out);
         let inward = self.give_bounces(core, CopyDirection::In);
-        landed || out || inward
+        let shared = self.start_shared(core);
+        landed || out || inward || shared
     }
 
     fn next_copied(&mut self) -> Option<Copied> {
@@ -363,6 +369,7 @@ impl Staging {
         if let Err(error) = result {
             return self.fail_fragment(core, wr_id, error);
         }
+        self.was_copied_from_peer(core, wr_id);
         match self.state().fragment(wr_id).role {
             Role::Put => self.offer(core, wr_id),
             Role::Get => self.drop_fragment(core, wr_id),
@@ -421,6 +428,7 @@ impl Staging {
         }
         self.state().fragment(wr_id).remote_end = RemoteEnd::Exposed(from);
         match self.describe_anew(core, wr_id) {
+            _ if from.is_in_bounce() => self.copy_in(core, wr_id),
             Ok(()) => self.fetch(core, wr_id),
             Err(error) => self.fail_fragment(core, wr_id, error),
         }
@@ -526,6 +534,7 @@ impl Staging {
                 Some(_) => self.keep_for_reader(core, wr_id),
             }
         }
+        self.give_up_same_host(core, pe);
         self.start_waiting(core);
     }
 

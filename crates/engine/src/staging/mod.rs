@@ -14,6 +14,8 @@
 //! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce buffer, with an
 //!   ordinary write or read.
 //! - A few bytes go in one message each way, with no bounce buffer.
+//! - PEs of one host that share their bounce memory read from the other's bounce buffer by copy, not through the fabric: see
+//!   [`same_host`].
 //!
 //! Long operations are cut into *fragments* of a bounce buffer's length, which overlap.
 //!
@@ -33,6 +35,7 @@ pub(crate) mod fragments;
 pub(crate) mod memory;
 pub(crate) mod peer_requests;
 pub(crate) mod role;
+pub(crate) mod same_host;
 pub(crate) mod state;
 pub(crate) mod submit;
 pub(crate) mod waiting;
@@ -41,6 +44,7 @@ use crate::ids::WrId;
 use crate::port::Port;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::posting::Core;
+use crate::rails::counters::StagedCounters;
 use crate::request::Touched;
 use crate::staging::state::{Bouncing, Fragment, State};
 use crate::wire::staged::most_brought;
@@ -52,6 +56,8 @@ pub(crate) struct Staging {
     segments: u32,
     /// Most bytes of a put that go with the message that tells of them.
     most_brought: usize,
+    /// How bytes have got from one process to the other.
+    counters: StagedCounters,
     state: Option<Box<State>>,
 }
 
@@ -63,7 +69,7 @@ impl Staging {
             ..=MAX_MESSAGE => 0,
             longest => most_brought(longest),
         };
-        Self { segments, most_brought, state: None }
+        Self { segments, most_brought, counters: StagedCounters::default(), state: None }
     }
 
     /// Whether progress iterations move anything here.
@@ -82,6 +88,13 @@ impl Staging {
         self.state.as_deref().map_or(0, |state| state.moved)
     }
 
+    /// How bytes have got from one process to the other.
+    pub(crate) fn counters(&self) -> StagedCounters {
+        let bouncing = self.state.as_deref().and_then(|state| state.bouncing.as_ref());
+        let by_cpu = bouncing.map_or(0, |bouncing| bouncing.copies.bytes_by_cpu());
+        StagedCounters { by_cpu, ..self.counters }
+    }
+
     /// What is staged, made if need be.
     pub(crate) fn state(&mut self) -> &mut State {
         let segments = self.segments;
@@ -97,7 +110,13 @@ impl Staging {
     /// Local memory that requests of peers are about which wait for a bounce buffer.
     pub(crate) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
         let state = self.state.as_deref().into_iter();
-        state.flat_map(|state| state.waiting_out.memory().chain(state.waiting_in.memory()))
+        state.flat_map(|state| {
+            state
+                .waiting_out
+                .memory()
+                .chain(state.waiting_in.memory())
+                .chain(state.waiting_memory())
+        })
     }
 
     pub(crate) fn bouncing(&mut self) -> Option<&mut Bouncing> {

@@ -113,8 +113,12 @@ impl Staging {
             Ok(place) => place,
             Err(fault) => return self.refuse(core, pe, role, request_id, &fault.to_string()),
         };
+        if from.is_in_bounce() {
+            return self.want_shared(core, Wanted { pe, role, place, len, from, mark });
+        }
         if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
+            self.counters.in_messages += len as u64;
             return match self.load_at(core, place, &mut bytes[..len]) {
                 Ok(()) => core.queue_unnumbered(pe, What::Loaded { request_id, bytes, len }),
                 Err(error) => self.refuse(core, pe, role, request_id, &error.to_string()),
@@ -200,6 +204,7 @@ impl Staging {
     /// Gives the segment back.
     pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         self.leave_bounce(core, wr_id);
+        self.leave_shared(wr_id);
         core.transmit.give_reserved(wr_id);
         core.is_no_orphan(wr_id);
         self.state().peer_segments -= 1;
@@ -241,6 +246,7 @@ impl Staging {
             let Some(wr_id) = self.state().peer(pe).in_order.pop_front() else { return };
             self.copy_in(core, wr_id);
         }
+        self.go_on_behind(core, pe);
     }
 
     /// What a peer asked for is in a bounce buffer, where it may be read until it says that it has been.
@@ -252,8 +258,8 @@ impl Staging {
     ) {
         let pe = core.transmit.segment(wr_id).pe;
         let bounce = self.state().fragment(wr_id).bounce;
-        let (Some(bounce), Some(bouncing)) = (bounce, self.bouncing()) else { return };
-        let from = bouncing.exposure(bounce);
+        let Some(bounce) = bounce else { return };
+        let from = self.exposure_to(pe, bounce);
         self.tell_keys(core, pe, from);
         core.queue_unnumbered(pe, What::Exposed { request_id, from });
         self.state().lent.push(wr_id);
@@ -274,7 +280,7 @@ impl Staging {
 
     /// Tells a peer the keys of a region of ours, unless it knows them.
     pub(crate) fn tell_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, of: Exposure) {
-        if !self.state().peer(pe).exposures.tell(of.slot, of.stamp) {
+        if of.is_in_bounce() || !self.state().peer(pe).exposures.tell(of.slot, of.stamp) {
             return;
         }
         let Some(view) = core.transmit.regions().named(of.slot, of.stamp) else { return };

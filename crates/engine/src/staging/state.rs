@@ -9,7 +9,8 @@ use crate::port::{Desc, POLL_BATCH};
 use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::exposures::Exposures;
 use crate::staging::role::Role;
-use crate::staging::waiting::Waiting;
+use crate::staging::same_host::{SHARED_COPIES, SameHost};
+use crate::staging::waiting::{Waiting, Wanted};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::regions::{Installed, View};
@@ -21,8 +22,8 @@ use crate::wire::window::Seq;
 /// Most pulls and asks of one PE to another that are under way.
 pub(crate) const PEER_REQUESTS: u32 = 64;
 
-/// Segments set aside for what peers ask for: one for each bounce buffer.
-pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32;
+/// Segments set aside for what peers ask for: one for each bounce buffer, and for copies from bounce buffers of theirs.
+pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32 + SHARED_COPIES;
 
 /// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no length.
 pub(crate) const FRAGMENT: usize = 512 << 10;
@@ -78,6 +79,14 @@ impl Fragment {
         counts: false,
         mark: None,
     };
+}
+
+impl Fragment {
+    /// Whether it is a put of a peer that is copied from the peer's own bounce buffer.
+    pub(crate) fn copies_from_peer(&self) -> bool {
+        let Self { role, remote_end, .. } = self;
+        matches!((role, remote_end), (Role::Pull(_), RemoteEnd::Exposed(from)) if from.is_in_bounce())
+    }
 }
 
 /// Copies and bounce buffers.
@@ -159,6 +168,8 @@ pub(crate) struct State {
     pub(crate) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
     pub(super) peers: HashMap<Pe, Peer>,
+    /// What is copied from bounce buffers of peers.
+    pub(crate) same_host: SameHost,
     /// When a bounce buffer was last given back, on the watchdog's clock.
     pub(crate) moved: u32,
 }
@@ -182,6 +193,7 @@ impl State {
             unsettled: Vec::with_capacity(POLL_BATCH),
             peer_segments: 0,
             peers: HashMap::new(),
+            same_host: SameHost::default(),
             moved: 0,
         }
     }
@@ -193,6 +205,7 @@ impl State {
             let (_, bounces) = bouncing.bounces(direction).free();
             self.waiting(direction).share(bounces);
         }
+        bouncing.copies.announce();
         self.bouncing = Some(bouncing);
     }
 
@@ -224,6 +237,7 @@ impl State {
             || !self.waiting_out.is_empty()
             || !self.waiting_in.is_empty()
             || !self.landed.is_empty()
+            || self.same_host.has_work()
     }
 }
 
@@ -241,6 +255,10 @@ pub(crate) struct Peer {
     pub(crate) keyless: VecDeque<WrId>,
     /// Pulls of the peer that are in their bounce buffers and come behind others.
     pub(crate) in_order: VecDeque<WrId>,
+    /// Pulls from the peer's own bounce buffers that come behind others.
+    pub(crate) behind: VecDeque<Wanted>,
+    /// Pulls from the peer's own bounce buffers that wait, for others or for a place.
+    pub(crate) shared_waiting: u32,
 }
 
 impl Peer {
@@ -252,6 +270,8 @@ impl Peer {
             exposures: Exposures::default(),
             keyless: VecDeque::new(),
             in_order: VecDeque::new(),
+            behind: VecDeque::new(),
+            shared_waiting: 0,
         }
     }
 }

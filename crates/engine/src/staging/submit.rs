@@ -282,6 +282,7 @@ impl Staging {
         }
         let body = Body::Staged(Staged::Put { to, payload });
         if core.try_plain_message(pe, op, len, body)? {
+            self.counters.in_messages += len as u64;
             *sent = len;
         }
         Ok(())

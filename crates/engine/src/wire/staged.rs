@@ -15,6 +15,8 @@
 //! The request id of an answer is that of the request, and has its number; where rails are monitored the answer has a number of its
 //! own besides, and so do keys. The request id of a request has the request's.
 //!
+//! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp 0, and their offset in it.
+//!
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
 use crate::port::Addressing;
@@ -52,7 +54,21 @@ pub struct Exposure {
     pub offset: u64,
 }
 
+/// The slot of what lies in bounce memory that both processes see. No region has it.
+const IN_BOUNCE: u32 = u32::MAX - 1;
+
 impl Exposure {
+    /// Bytes at an offset of the sender's bounce memory, which the receiver sees: it needs no keys.
+    pub const fn in_bounce(offset: u64) -> Self {
+        Self { slot: IN_BOUNCE, stamp: 0, offset }
+    }
+
+    /// Whether the bytes lie in bounce memory that both processes see.
+    #[inline]
+    pub const fn is_in_bounce(&self) -> bool {
+        self.slot == IN_BOUNCE
+    }
+
     /// Writes it into 24 bytes of a message.
     fn encode<const N: usize>(&self, packet: &mut PacketOf<N>, at: usize) {
         packet.put(at, self.slot.into());

@@ -6,7 +6,9 @@ use super::world::error::fault;
 use super::world::memory::change;
 use engine::atomic::Atomic;
 use engine::ids::Pe;
-use engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder};
+use engine::port::copies::{
+    Bounce, Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Window,
+};
 use engine::port::{PortError, Posted};
 
 /// The copies of one PE.
@@ -74,12 +76,15 @@ impl CopyPort for FakeCopies {
         let Bounce { addr, bounce_len, .. } = self.bounce;
         let at = copy.bounce.wrapping_sub(addr);
         let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
+        let mut world = self.fabric.lock();
+        let peers =
+            copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
+        let inside = inside || peers;
         assert!(
             inside && copy.len > 0,
             "{copy:?} is not inside a bounce buffer of {:?}",
             self.bounce
         );
-        let mut world = self.fabric.lock();
         if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
             return Err(fault("starting a copy", 14, "no such memory"));
         }
@@ -149,6 +154,23 @@ impl CopyPort for FakeCopies {
     fn settle(&mut self) -> Result<(), PortError> {
         let _ = self.flush();
         self.lost.take().map_or(Ok(()), Err)
+    }
+
+    fn window(&self, pe: Pe) -> Option<Window> {
+        self.fabric.lock().window(self.pe, pe)
+    }
+
+    fn is_seen_by(&self, pe: Pe) -> bool {
+        let world = self.fabric.lock();
+        world.share(self.pe, pe) && world.announced.contains(&pe)
+    }
+
+    fn announce(&mut self) {
+        self.fabric.lock().announced.insert(self.pe);
+    }
+
+    fn has_ended(&self, pe: Pe) -> bool {
+        self.fabric.lock().ended.contains(&pe)
     }
 }
 

@@ -55,6 +55,16 @@ impl FakeFabric {
         self.lock().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
+    /// A PE shares its bounce memory with all others that do.
+    pub fn share_bounce(&self, pe: Pe) {
+        self.lock().sharing.insert(pe);
+    }
+
+    /// A PE's process has ended, as others that share memory with it can tell.
+    pub fn end_process(&self, pe: Pe) {
+        self.lock().ended.insert(pe);
+    }
+
     /// The next copies between staged memory and bounce buffers fail, after so many that do not.
     pub fn fail_copies(&self, after: u32, count: u32) {
         self.lock().fail_copies = (after, count);

@@ -2,12 +2,31 @@
 
 use super::error::fault;
 use super::flights::Moving;
+use super::memory::Memory;
 use super::state::World;
 use crate::fake::script::Event;
 use engine::ids::{Pe, RailId};
-use engine::port::copies::{Copied, Copy, CopyDirection};
+use engine::port::copies::{Copied, Copy, CopyDirection, Window};
 
 impl World {
+    /// Whether two PEs share their bounce memory.
+    pub(in crate::fake) fn share(&self, one: Pe, other: Pe) -> bool {
+        one != other && [one, other].iter().all(|pe| self.sharing.contains(pe))
+    }
+
+    /// Where a PE sees the bounce memory of another.
+    pub(in crate::fake) fn window(&self, me: Pe, pe: Pe) -> Option<Window> {
+        let mut bounces = self.memory.bounces.iter().filter(|_| self.share(me, pe));
+        let &(_, addr, len) = bounces.find(|(of, ..)| *of == pe)?;
+        Some(Window { addr, len })
+    }
+
+    /// Whether a PE sees these bytes in the bounce memory of another.
+    pub(in crate::fake) fn sees(&self, me: Pe, addr: usize, len: usize) -> bool {
+        let window = self.window(me, Memory::owner(addr));
+        window.is_some_and(|window| addr >= window.addr && addr - window.addr + len <= window.len)
+    }
+
     /// A copy begins. It ends after those in the same direction before it.
     pub(in crate::fake) fn start_copy(&mut self, pe: Pe, copy: Copy, tag: u32) {
         let before = self
@@ -43,8 +62,10 @@ impl World {
                 CopyDirection::Out => (memory, bounce),
                 CopyDirection::In => (bounce, memory),
             };
-            let bytes = self.memory.any_bytes_mut(pe, from, len).to_vec();
-            self.memory.any_bytes_mut(pe, to, len).copy_from_slice(&bytes);
+            // Bounce memory may be a peer's.
+            let owner = |addr| if addr == bounce { Memory::owner(addr) } else { pe };
+            let bytes = self.memory.any_bytes_mut(owner(from), from, len).to_vec();
+            self.memory.any_bytes_mut(owner(to), to, len).copy_from_slice(&bytes);
             if direction == CopyDirection::In {
                 self.events.push(Event::Copied { pe, addr: memory, len });
             }

@@ -53,6 +53,11 @@ impl Memory {
         base
     }
 
+    /// Whose memory an address is of.
+    pub(in crate::fake) fn owner(addr: usize) -> Pe {
+        Pe(((addr >> 36) as u32).wrapping_sub(1))
+    }
+
     /// Whether an address is one of bounce memory.
     pub(in crate::fake) fn is_bounce(&self, pe: Pe, addr: usize) -> bool {
         let mut bounces = self.bounces.iter();

@@ -54,6 +54,11 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) fail_settling: bool,
     pub(in crate::fake) copies: Vec<Moving>,
     pub(in crate::fake) copied: HashMap<Pe, VecDeque<Copied>>,
+    /// PEs that share their bounce memory, those whose lanes have said that they copy from that of others, and those whose
+    /// processes have ended.
+    pub(in crate::fake) sharing: HashSet<Pe>,
+    pub(in crate::fake) announced: HashSet<Pe>,
+    pub(in crate::fake) ended: HashSet<Pe>,
     pub(in crate::fake) script: Script,
     pub(in crate::fake) random: u64,
     pub(in crate::fake) flights: Vec<Flight>,

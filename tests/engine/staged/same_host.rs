@@ -1,0 +1,402 @@
+//! PEs of one host that share their bounce memory: each copies from the other's bounce buffers, and the fabric moves messages alone.
+
+use std::time::Duration;
+
+use engine::ids::{Pe, RailId};
+use engine::port::copies::Reach;
+use engine::rails::counters::StagedCounters;
+use engine::recovery::health::RailHealth;
+use engine::request::{LocalSide, Request};
+use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
+use engine::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
+use engine::wire::window::Seq;
+use sim_fabric::{Event, Script};
+
+use super::{ALL, fill, pattern};
+use crate::as_entry::AsEntry as _;
+use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::signals::Targets;
+
+/// Every PE shares.
+const SHARED: u32 = u32::MAX;
+
+fn shape(n_pes: u32) -> Shape {
+    let longest_message = engine::port::packet::MAX_LONG_MESSAGE;
+    Shape { n_pes, staged: ALL, shared: SHARED, rails: 1, longest_message, ..Shape::default() }
+}
+
+/// A job whose lanes have all said that they copy from bounce buffers of others.
+fn job(shape: &Shape) -> Job {
+    let mut job = Job::new(5, shape, Script::default());
+    fill(&job, shape.n_pes);
+    for me in 0..shape.n_pes {
+        for pe in (0..shape.n_pes).filter(|pe| *pe != me) {
+            job.put(me, pe, job.heap - 8 * (1 + me as usize), 8).unwrap();
+        }
+    }
+    (0..shape.n_pes).for_each(|me| end(&mut job, me));
+    job
+}
+
+fn iterate(job: &mut Job) {
+    job.members.iter_mut().for_each(|member| {
+        member.lane.progress().unwrap();
+    });
+    job.fabric.pass_time(1000);
+}
+
+/// Until a PE has all that it has begun.
+fn end(job: &mut Job, me: u32) {
+    let others: Vec<Pe> = (0..job.members.len() as u32).filter(|pe| *pe != me).map(Pe).collect();
+    while !others.iter().all(|pe| job.members[me as usize].lane.is_quiet(*pe).unwrap()) {
+        iterate(job);
+    }
+}
+
+fn counters(job: &Job) -> Vec<StagedCounters> {
+    job.members.iter().map(|member| member.lane.staged_counters()).collect()
+}
+
+/// What all PEs have moved since they had moved `before`.
+fn moved(job: &Job, before: &[StagedCounters]) -> StagedCounters {
+    let now = counters(job);
+    let all = |of: fn(&StagedCounters) -> u64| {
+        now.iter().map(of).sum::<u64>() - before.iter().map(of).sum::<u64>()
+    };
+    StagedCounters {
+        by_fabric: all(|of| of.by_fabric),
+        in_messages: all(|of| of.in_messages),
+        shared: all(|of| of.shared),
+        by_cpu: all(|of| of.by_cpu),
+    }
+}
+
+/// Many bounce buffers of a long put, one of a short one, and either way: not a byte in a message or by the fabric.
+#[test]
+fn neither_the_fabric_nor_messages_carry_a_byte() {
+    for len in [MAX_PAYLOAD + 1, 1000, 1024, 20_000] {
+        for is_put in [true, false] {
+            let mut job = job(&shape(2));
+            let before = counters(&job);
+            let delivered = job.fabric.deliveries().len();
+            let begin = if is_put { Job::put } else { Job::get };
+            begin(&mut job, 0, 1, 0, len).unwrap();
+            end(&mut job, 0);
+            let shared = StagedCounters { shared: len as u64, ..StagedCounters::default() };
+            assert_eq!(moved(&job, &before), shared, "{len}");
+            assert_eq!(job.fabric.deliveries().len(), delivered, "{len}");
+            if is_put {
+                let expected: Vec<u8> = (0..len).map(|at| pattern(0, at)).collect();
+                assert!(job.heap(1, 0, len) == expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_got_is_what_the_peer_has() {
+    let mut job = job(&shape(2));
+    let bytes: Vec<u8> = (0..20_000).map(|at| pattern(7, at)).collect();
+    job.fabric.store(Pe(1), job.members[1].base, &bytes);
+    job.get(0, 1, 0, bytes.len()).unwrap();
+    end(&mut job, 0);
+    assert!(job.fabric.load(Pe(0), job.members[0].scratch, bytes.len()) == bytes);
+    assert!(job.fabric.load(Pe(1), job.members[1].base, bytes.len()) == bytes);
+}
+
+/// Host memory of the PE that gets, which the fabric would reach, and of one that puts, which goes through a bounce buffer.
+#[test]
+fn host_memory_at_this_end_is_served_too() {
+    let mut job = job(&shape(2));
+    let targets = Targets::of(&job);
+    let local = job.fabric.alloc_reached(Pe(0), 5000, Reach::Direct);
+    let bytes: Vec<u8> = (0..5000).map(|at| pattern(6, at)).collect();
+    job.fabric.store(Pe(0), local, &bytes);
+    let place = LocalSide::Memory { addr: local, handle: None };
+    let part = targets.part((0, &targets.0[0].1), 1, 0, 5000);
+    let before = counters(&job);
+    job.members[0].lane.begin(&Request { local: place, ..part }).unwrap();
+    end(&mut job, 0);
+    assert!(job.heap(1, 0, 5000) == bytes);
+    job.fabric.store(Pe(0), local, &[0; 5000]);
+    let direction = engine::port::Direction::Read;
+    job.members[0].lane.begin(&Request { local: place, direction, ..part }).unwrap();
+    end(&mut job, 0);
+    assert!(job.fabric.load(Pe(0), local, 5000) == bytes);
+    let StagedCounters { by_fabric, shared, .. } = moved(&job, &before);
+    assert_eq!((by_fabric, shared), (0, 10_000));
+}
+
+/// In one job: PE 2 shares nothing, and has what it always had.
+#[test]
+fn a_peer_that_does_not_share_is_served_by_the_fabric() {
+    let mut job = job(&Shape { shared: 0b011, ..shape(3) });
+    for (me, pe) in [(0, 1), (0, 2), (2, 1), (1, 0)] {
+        let before = counters(&job);
+        job.put(me, pe, 0, 5000).unwrap();
+        end(&mut job, me);
+        let StagedCounters { by_fabric, in_messages, shared, .. } = moved(&job, &before);
+        let both = me != 2 && pe != 2;
+        assert_eq!(shared, if both { 5000 } else { 0 }, "{me} to {pe}");
+        assert_eq!(by_fabric + in_messages, if both { 0 } else { 5000 }, "{me} to {pe}");
+        let expected: Vec<u8> = (0..5000).map(|at| pattern(me, at)).collect();
+        assert!(job.heap(pe, 0, 5000) == expected, "{me} to {pe}");
+    }
+}
+
+#[test]
+fn a_target_without_a_free_chunk_takes_puts() {
+    let mut job = job(&Shape { bounce: (8192, 2, 1), shared: 0b011, ..shape(3) });
+    // PE 1's only bounce buffer for bytes on their way in waits for those of a PE whose memory nobody reads.
+    job.fabric.stall(Pe(2));
+    job.put(2, 1, 40_000, 8192).unwrap();
+    (0..1000).for_each(|_| iterate(&mut job));
+    assert!(job.heap(1, 40_000, 8192) == [0; 8192]);
+    job.put(0, 1, 0, 30_000).unwrap();
+    end(&mut job, 0);
+    let expected: Vec<u8> = (0..30_000).map(|at| pattern(0, at)).collect();
+    assert!(job.heap(1, 0, 30_000) == expected);
+}
+
+/// The signal of a put tells of bytes that were copied before.
+#[test]
+fn a_word_behind_a_put_is_set_when_the_copy_has_ended() {
+    for seed in 1..=60 {
+        let shape = Shape { words: 0, rails: 1 + seed as u8 % 3, ..shape(2) };
+        let script = Script { delay: (1, 20_000), ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        fill(&job, 2);
+        let word = job.heap - 8;
+        job.put(0, 1, 0, 4000).unwrap();
+        job.fence(0, 1);
+        job.put_value(0, 1, word, 1, 8).unwrap();
+        for _ in 0..100_000 {
+            iterate(&mut job);
+            if job.heap(1, word, 8) != [0; 8] {
+                break;
+            }
+        }
+        assert_eq!(job.heap(1, word, 1), [1], "seed {seed}");
+        let expected: Vec<u8> = (0..4000).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, 4000) == expected, "seed {seed}");
+        end(&mut job, 0);
+    }
+}
+
+/// Two puts to one place with a fence between them, each of several bounce buffers.
+#[test]
+fn a_put_behind_a_fence_is_copied_behind_those_before() {
+    for seed in 1..=60 {
+        let shape = Shape { bounce: (1024, 8, 8), rails: 3, ..shape(2) };
+        let script = Script { delay: (1, 50_000), ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        fill(&job, 2);
+        let targets = Targets::of(&job);
+        let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+        for from in [0, 5000] {
+            let put = targets.part((scratch + from, &handle), 1, 0, 4000);
+            job.members[0].lane.begin(&put).unwrap();
+            job.fence(0, 1);
+        }
+        end(&mut job, 0);
+        let expected: Vec<u8> = (5000..9000).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, 4000) == expected, "seed {seed}");
+    }
+}
+
+/// The message that tells of a bounce buffer goes over another rail when its own dies.
+#[test]
+fn a_rail_that_dies_costs_no_byte() {
+    let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
+    for rail in [0, 1] {
+        let mut job = job(&Shape { rails: 2, health: Some(health), ..shape(2) });
+        for to in [RailId(0), RailId(1)] {
+            job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), to));
+            job.fabric.link_down((Pe(1), RailId(rail)), (Pe(0), to));
+        }
+        let before = counters(&job);
+        job.put(0, 1, 0, 8000).unwrap();
+        job.get(0, 1, 30_000, 8000).unwrap();
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            iterate(&mut job);
+            job.fabric.pass_time(1_000_000);
+        }
+        let expected: Vec<u8> = (0..8000).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, 8000) == expected);
+        let StagedCounters { by_fabric, shared, .. } = moved(&job, &before);
+        assert_eq!((by_fabric, shared), (0, 16_000), "rail {rail}");
+        let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
+        assert!(resent > 0, "rail {rail}");
+    }
+}
+
+/// From PE 0 to PE 1, whose sender numbers from here on.
+fn forge(job: &Job, seq: u32, body: Staged<'_>) {
+    let mut packet = Packet::EMPTY;
+    let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
+    let message = Message { from, seq: Seq(seq), ack, behind: 0, body: Body::Staged(body) };
+    seal(&message, 1, &mut packet);
+    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
+}
+
+/// What PE 1 has copied into its heap.
+fn copied(job: &Job) -> usize {
+    let events = job.fabric.events();
+    events.iter().filter(|event| matches!(event, Event::Copied { pe: Pe(1), .. })).count()
+}
+
+/// A peer that names what is not in its bounce memory moves nothing.
+#[test]
+fn nothing_outside_of_the_bounce_memory_can_be_named() {
+    // Bounce buffers of 1 KiB, two each way.
+    let all = 4 * 1024;
+    let places = [
+        (0, 1000, 1),
+        (all - 1000, 1000, 1),
+        (all, 1, 0),
+        (all - 999, 1000, 0),
+        (all + 1, 1, 0),
+        (usize::MAX, 1000, 0),
+        (1 << 62, 8, 0),
+        (0, u32::MAX as usize, 0),
+    ];
+    for (offset, len, copies) in places {
+        let mut job = Job::new(5, &shape(2), Script::default());
+        let (from, request_id) =
+            (Exposure::in_bounce(offset as u64), RequestId { slot: 3, seq: Seq(0) });
+        let (to, len) = (Spot { slot: FIRST_REGION, offset: 0 }, len as u32);
+        forge(&job, u32::MAX - 99, Staged::Pull { to, from, len, request_id, brought: None });
+        (0..100).for_each(|_| {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1000);
+        });
+        assert_eq!(copied(&job), copies, "{len} bytes at {offset}");
+    }
+}
+
+/// Nor can one that shares nothing.
+#[test]
+fn a_peer_that_does_not_share_cannot_name_a_place() {
+    let mut job = Job::new(5, &Shape { shared: 0b10, ..shape(2) }, Script::default());
+    let (from, request_id) = (Exposure::in_bounce(0), RequestId { slot: 3, seq: Seq(0) });
+    let to = Spot { slot: FIRST_REGION, offset: 0 };
+    forge(&job, u32::MAX - 99, Staged::Pull { to, from, len: 1000, request_id, brought: None });
+    (0..100).for_each(|_| {
+        let _ = job.members[1].lane.progress();
+        job.fabric.pass_time(1000);
+    });
+    assert_eq!(copied(&job), 0);
+}
+
+/// Of a PE that was given up, which holds all bounce buffers of PE 0, while PE 0 puts to another.
+fn dead_peer(has_ended: bool) -> (Job, bool) {
+    let deadline = Some(Duration::from_secs(2));
+    let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
+    job.put(0, 1, 0, 2048).unwrap();
+    let alive = |job: &mut Job| {
+        for at in [0, 2] {
+            let _ = job.members[at].lane.progress();
+        }
+        job.fabric.pass_time(1_000_000);
+    };
+    for _ in 0..1000 {
+        alive(&mut job);
+    }
+    if has_ended {
+        job.fabric.end_process(Pe(1));
+    }
+    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
+        alive(&mut job);
+    }
+    job.put(0, 2, 0, 5000).unwrap();
+    let done = (0..1000).any(|_| {
+        alive(&mut job);
+        job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
+    });
+    (job, done)
+}
+
+/// Until its process has ended it may read them.
+#[test]
+fn chunks_of_a_peer_that_has_died_come_back() {
+    let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
+    let (job, done) = dead_peer(true);
+    assert!(done);
+    assert!(job.heap(2, 0, 5000) == expected);
+    let (mut job, done) = dead_peer(false);
+    assert!(!done, "a peer that is silent may still read");
+    job.fabric.end_process(Pe(1));
+    let done = (0..10_000).any(|_| {
+        for at in [0, 2] {
+            let _ = job.members[at].lane.progress();
+        }
+        job.fabric.pass_time(1_000_000);
+        job.members[0].lane.is_quiet(Pe(2)) == Ok(true)
+    });
+    assert!(done, "it has died later");
+    assert!(job.heap(2, 0, 5000) == expected);
+}
+
+/// One that has asked for bytes and never takes them: PE 0 has a bounce buffer for each.
+#[test]
+fn what_was_exposed_to_a_peer_that_has_died_comes_back() {
+    let deadline = Some(Duration::from_secs(2));
+    let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });
+    job.get(1, 0, 0, 2048).unwrap();
+    job.members[1].lane.progress().unwrap();
+    let alive = |job: &mut Job| {
+        for at in [0, 2] {
+            let _ = job.members[at].lane.progress();
+        }
+        job.fabric.pass_time(1_000_000);
+    };
+    (0..100).for_each(|_| alive(&mut job));
+    // PE 0 finds out that PE 1 is gone by an operation of its own.
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    while job.members[0].lane.is_quiet(Pe(1)).is_ok() {
+        alive(&mut job);
+    }
+    job.put(0, 2, 0, 5000).unwrap();
+    (0..1000).for_each(|_| alive(&mut job));
+    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(false), "PE 1 has both bounce buffers");
+    job.fabric.end_process(Pe(1));
+    while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
+        alive(&mut job);
+    }
+    let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
+    assert!(job.heap(2, 0, 5000) == expected);
+}
+
+/// A put of a peer that dies while it is copied ends here as any other.
+#[test]
+fn a_sender_that_dies_at_any_step_leaves_nothing_behind() {
+    for steps in 0..40 {
+        let deadline = Some(Duration::from_secs(2));
+        let mut job = job(&Shape { deadline, ..shape(3) });
+        job.put(0, 1, 0, 6000).unwrap();
+        job.get(0, 1, 30_000, 6000).unwrap();
+        for _ in 0..steps {
+            job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+            job.fabric.pass_time(300);
+        }
+        job.fabric.end_process(Pe(0));
+        job.put_value(1, 0, 0, 1, 8).unwrap();
+        let alive = |job: &mut Job| {
+            for at in [1, 2] {
+                let _ = job.members[at].lane.progress();
+            }
+            job.fabric.pass_time(1_000_000);
+        };
+        for _ in 0..4000 {
+            alive(&mut job);
+        }
+        for (me, pe) in [(1, 2), (2, 1)] {
+            job.put(me, pe, 8192, 6000).unwrap();
+            while !job.members[me as usize].lane.is_quiet(Pe(pe)).unwrap() {
+                alive(&mut job);
+            }
+            let expected: Vec<u8> = (8192..14_192).map(|at| pattern(me, at)).collect();
+            assert!(job.heap(pe, 8192, 6000) == expected, "{me} to {pe} after {steps} steps");
+        }
+    }
+}
