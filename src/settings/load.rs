@@ -262,10 +262,10 @@ mod tests {
             (
                 DEBUG,
                 "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,signals=Chained,\
-                 batch_rma=always,words=GDRCopy,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 batch_rma=always,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=64K,channel_sleep=0,channel_pin=no",
                 "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,signals=chained,\
-                 batch_rma=always,words=gdrcopy,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                 batch_rma=always,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=65536,channel_sleep=0,channel_pin=false",
             ),
         ];

@@ -254,6 +254,10 @@ settings! {
     /// `stream`: by the driver's streams, which always works. `auto`: the first that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
+    /// Whether PEs of one host share their bounce buffers, so that staged bytes between them are copied by devices
+    /// alone. PEs that cannot, and those with 0, go through the fabric; the log says why.
+    Debug "share_bounce" share_bounce: bool = true, Truth;
+
     /// How NICs' writes to device memory are made visible to the device before a flag that follows. `none`: they are
     /// in order. `flush`: CUDA's call. `read`, `write-read`: through each rail, whatever the memory is. `auto`: what
     /// the device's attributes ask for.

@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         staging::cases(),
         staging::words::cases(),
         staging::failures::cases(),
+        staging::neighbours::cases(),
         faults::cases(),
     ]
     .into_iter()

@@ -48,6 +48,8 @@ pub use memory::pinned::{BounceBuffer, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};
 pub use memory::scratch::Scratch;
+pub use memory::shared_memory::{SharedMemory, SharingError};
+pub use staging::neighbours::{PeerShare, SECRET_BYTES, SharedLayout, Shares};
 pub use staging::serving_context::StagingContext;
 pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use words::access::{WordAccess, Words};

@@ -16,6 +16,7 @@ use self::spread::spread;
 use crate::job::connected::Connected;
 use crate::job::error::JobError;
 use crate::job::memory::consistency::Consistency;
+use crate::job::memory::shared_bounce;
 use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::logging;
 use crate::settings::{Settings, SignalChoice, YieldWhen};
@@ -113,12 +114,16 @@ pub(crate) fn connect(
             }
             _ => Ok(paths),
         });
+    let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
+    let shares = offer.open(&collectives.allgather(&offer.record())?);
     let ready = Hello {
         step: Step::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
         ..hello
     };
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
+    // All have opened what they can.
+    drop(offer);
     info!(target: logging::TRANSPORT, "{agreed}");
     let signalling = Signalling {
         carried: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
@@ -126,7 +131,11 @@ pub(crate) fn connect(
         longest_message: hellos.iter().map(|hello| hello.longest_message).min().unwrap_or(0).into(),
     };
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
-    assemble(settings, opened, paths?, (me, cookie), here, signalling)
+    let connected = assemble(settings, opened, paths?, (me, cookie), here, signalling)?;
+    if let Some(shares) = shares {
+        connected.regions.memory().share(shares);
+    }
+    Ok(connected)
 }
 
 /// Opens the lanes of this PE.

@@ -1,6 +1,6 @@
 //! The counters by name, each with what it counts: for files, pages and whoever reads them.
 
-use engine::rails::counters::{PeerCounters, RailCounters};
+use engine::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 
 /// A counter of something.
 pub struct Field<T: 'static> {
@@ -60,6 +60,14 @@ pub const PEER: &[Field<PeerCounters>] = fields! { PeerCounters:
     received sum "numbered messages from it"
 };
 
+/// Those of staged operations.
+pub const STAGED: &[Field<StagedCounters>] = fields! { StagedCounters:
+    by_fabric sum "bytes of staged operations that this PE has read or written through the fabric"
+    in_messages sum "bytes of staged operations that went in messages of this PE"
+    shared sum "bytes copied in from bounce buffers that a peer shares, which no processor has touched"
+    by_cpu sum "bytes that the processor has copied between memory of this PE and bounce buffers"
+};
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -90,5 +98,7 @@ mod tests {
         assert_eq!(values(RAIL, &rail), (1..=12).collect());
         let peer = PeerCounters { pe: Pe(9), writes: 1, reads: 2, sent: 3, received: 4 };
         assert_eq!(values(PEER, &peer), (1..=4).collect());
+        let staged = StagedCounters { by_fabric: 1, in_messages: 2, shared: 3, by_cpu: 4 };
+        assert_eq!(values(STAGED, &staged), (1..=4).collect());
     }
 }

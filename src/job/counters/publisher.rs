@@ -269,7 +269,7 @@ fn busiest(lane: &LaneCounters) -> (LaneCounters, usize) {
 mod tests {
     use super::*;
     use engine::ids::Pe;
-    use engine::rails::counters::RailCounters;
+    use engine::rails::counters::{RailCounters, StagedCounters};
 
     #[test]
     fn the_largest_page_has_room_and_the_busiest_peers() {
@@ -297,6 +297,12 @@ mod tests {
             me: Pe(u32::MAX),
             rails: vec![("x".repeat(64), rail); 32],
             peers: (0..10_000).map(peer).collect(),
+            staged: StagedCounters {
+                by_fabric: u64::MAX,
+                in_messages: u64::MAX,
+                shared: u64::MAX,
+                by_cpu: u64::MAX,
+            },
         };
         let (cut, left_out) = busiest(&lane);
         assert_eq!((cut.peers.len(), left_out), (MOST_PEERS, 10_000 - MOST_PEERS));

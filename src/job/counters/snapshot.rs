@@ -12,7 +12,7 @@ use crate::logging;
 use engine::ids::{Pe, RailId};
 use engine::lane::Lane;
 use engine::port::Port;
-use engine::rails::counters::{PeerCounters, RailCounters};
+use engine::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 
 /// Version of the format of files and pages: raised when a name in it changes its meaning or goes.
 pub const FORMAT: u32 = 1;
@@ -26,6 +26,7 @@ pub(super) struct LaneCounters {
     /// Each rail by its name, in rail order.
     pub(super) rails: Vec<(String, RailCounters)>,
     pub(super) peers: Vec<PeerCounters>,
+    pub(super) staged: StagedCounters,
 }
 
 impl LaneCounters {
@@ -38,11 +39,12 @@ impl LaneCounters {
             me: of.me(),
             rails: of.counters().enumerate().map(|(at, rail)| (name(at), rail)).collect(),
             peers,
+            staged: of.staged_counters(),
         }
     }
 
     fn log(&self) {
-        let Self { lane, me, rails, peers } = self;
+        let Self { lane, me, rails, peers, staged } = self;
         for (at, (name, rail)) in rails.iter().enumerate() {
             let RailCounters {
                 posted,
@@ -69,6 +71,14 @@ impl LaneCounters {
                 rate / 1_000_000,
             );
         }
+        if *staged != StagedCounters::default() {
+            let StagedCounters { by_fabric, in_messages, shared, by_cpu } = staged;
+            info!(
+                target: logging::TRANSPORT,
+                "{me}, {lane} lane, staged: {shared} bytes from bounce buffers that peers share, {by_fabric} through the \
+                 fabric, {in_messages} in messages, {by_cpu} copied by the processor"
+            );
+        }
         for PeerCounters { pe, writes, reads, sent, received } in peers {
             info!(
                 target: logging::TRANSPORT,
@@ -84,8 +94,12 @@ impl LaneCounters {
         };
         let peer =
             |peer: &PeerCounters| with_counters([("pe", peer.pe.0.into())], fields::PEER, peer);
+        let staged = fields::STAGED
+            .iter()
+            .map(|field| (String::from(field.name), Value::from((field.of)(&self.staged))));
         json!({
             "lane": self.lane,
+            "staged": Value::Object(staged.collect()),
             "rails": self.rails.iter().map(rail).collect::<Vec<_>>(),
             "peers": self.peers.iter().map(peer).collect::<Vec<_>>(),
         })

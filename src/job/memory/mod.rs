@@ -6,6 +6,7 @@
 
 pub(super) mod consistency;
 pub mod direct;
+pub(super) mod shared_bounce;
 
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
@@ -15,8 +16,8 @@ use self::direct::register_direct;
 use crate::logging;
 use crate::settings::{Settings, StagingChoice};
 use cuda::{
-    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
-    StagingContext, StagingOptions, WordsOptions,
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, Shares, StagedRegion,
+    Staging, StagingContext, StagingOptions, WordsOptions,
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
@@ -105,6 +106,11 @@ impl ProcessMemory {
             said_held_up: Once::new(),
             said_unusable: Once::new(),
         }
+    }
+
+    /// Bounce memory is shared with other PEs of this host, if there will be any.
+    pub(crate) fn share(&self, shares: Shares) {
+        self.staging.share(shares);
     }
 
     /// Whether this process uses CUDA by now.

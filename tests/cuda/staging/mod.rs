@@ -1,6 +1,7 @@
 //! Copies through bounce buffers, as the engine asks for them.
 
 pub(crate) mod failures;
+pub(crate) mod neighbours;
 pub(crate) mod words;
 
 use std::sync::Arc;

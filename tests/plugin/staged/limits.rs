@@ -74,7 +74,12 @@ fn pinned_memory() -> Vec<Trial> {
             staged(name, fabric, Needs::StandIn, move || {
                 let job = job(fabric, MemoryKind::Device, "limits", 2, 2, Layout::V7);
                 let job = job.env("NVSHMEM_LIBFABRIC_STAGING_CHUNK", CHUNK);
-                done(job.env("NVSHMEM_LIBFABRIC_STAGING_DEPTH", DEPTH))
+                let job = job.env("NVSHMEM_LIBFABRIC_STAGING_DEPTH", DEPTH);
+                // With that of others that share theirs.
+                [(0, 1), (1, 2)].into_iter().try_for_each(|(shares, pieces)| {
+                    let job = job.clone().debug("share_bounce", shares);
+                    done(job.param("pieces", pieces))
+                })
             })
         })
         .collect()
@@ -103,8 +108,9 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     }
     host.local(target, LEN)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
     let pinned = faults.pinned_in_use()? - OWN_PINNED;
-    let most = 2 * CHUNK * DEPTH + WORDS;
-    if pinned < CHUNK || pinned > most {
+    let bounce = job.param::<u64>("pieces")? * 2 * CHUNK * DEPTH;
+    let most = bounce + WORDS;
+    if pinned < bounce || pinned > most {
         return Err(format!("{pinned} bytes of page-locked memory; the settings say {most}").into());
     }
     host.barrier()?;

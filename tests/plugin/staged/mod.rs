@@ -11,12 +11,13 @@ mod limits;
 pub(crate) mod matrix;
 mod mixed;
 mod own;
+mod same_host;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 9] = [
     ("probe", device::probe),
     ("own_memory", own::scenario),
     ("borders", borders::scenario),
@@ -24,6 +25,8 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
     ("failing", failures::scenario),
     ("connect_with_a_device", failures::connect),
     ("limits", limits::scenario),
+    ("same_host", same_host::scenario),
+    ("same_host_death", same_host::death),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -33,5 +36,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(mixed::trials());
     trials.extend(failures::trials());
     trials.extend(limits::trials());
+    trials.extend(same_host::trials());
     trials
 }

@@ -122,6 +122,8 @@ functions! {
         cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
         cuCtxDestroy_v2(CUcontext);
         cuCtxSetLimit(sys::CUlimit, usize);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
         cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, CUstream);
         cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuMemGetHandleForAddressRange(

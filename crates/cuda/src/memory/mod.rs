@@ -10,3 +10,4 @@ pub(crate) mod pinned;
 pub(crate) mod pointer;
 pub(crate) mod range;
 pub(crate) mod scratch;
+pub(crate) mod shared_memory;

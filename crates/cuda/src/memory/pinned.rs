@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::driver::context::Context;
 use crate::driver::error::CudaError;
+use crate::memory::shared_memory::SharedMemory;
 use engine::port::registration::is_unclosed;
 
 /// One piece of page-locked memory, known to all contexts.
@@ -16,6 +17,8 @@ pub struct PinnedMemory {
     context: Arc<Context>,
     addr: usize,
     len: usize,
+    /// Whose the pages are, if not the driver's.
+    shared: Option<Arc<SharedMemory>>,
 }
 
 impl PinnedMemory {
@@ -33,7 +36,35 @@ impl PinnedMemory {
             unsafe { (driver.api.cuMemHostAlloc)(&raw mut addr, len, CU_MEMHOSTALLOC_PORTABLE) };
         let subject = || format!("{len} bytes of page-locked memory, {context}");
         driver.check("cuMemHostAlloc", status, subject)?;
-        Ok(Arc::new(Self { context: Arc::clone(context), addr: addr as usize, len }))
+        let (context, addr) = (Arc::clone(context), addr as usize);
+        Ok(Arc::new(Self { context, addr, len, shared: None }))
+    }
+
+    /// Page-locks the first `len` bytes of memory that other processes may have as well.
+    ///
+    /// # Errors
+    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
+    pub fn register(
+        context: &Arc<Context>,
+        memory: &Arc<SharedMemory>,
+        len: usize,
+    ) -> Result<Arc<Self>, CudaError> {
+        use cudarc::driver::sys::CU_MEMHOSTREGISTER_PORTABLE;
+        const CALL: &str = "cuMemHostRegister_v2";
+        let driver = context.driver();
+        let (addr, len) = (memory.addr(), len.min(memory.len()));
+        let subject = || format!("{len} bytes of shared memory, {context}");
+        let (register, _) = driver
+            .api
+            .cuMemHostRegister_v2
+            .zip(driver.api.cuMemHostUnregister)
+            .ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let _bound = context.bind()?;
+        // SAFETY: pages that are mapped as long as the value that is made here holds the memory.
+        let status = unsafe { register(addr as *mut _, len, CU_MEMHOSTREGISTER_PORTABLE) };
+        driver.check(CALL, status, subject)?;
+        let (context, shared) = (Arc::clone(context), Some(Arc::clone(memory)));
+        Ok(Arc::new(Self { context, addr, len, shared }))
     }
 
     /// The context it was allocated in. It is known to all.
@@ -62,6 +93,14 @@ impl Drop for PinnedMemory {
         if is_unclosed() {
             // The fabric may still write to it. It would end with a context of our own, which stays therefore.
             std::mem::forget(Arc::clone(&self.context));
+            return;
+        }
+        if self.shared.is_some() {
+            let unregister = self.context.driver().api.cuMemHostUnregister;
+            if let (Ok(_bound), Some(unregister)) = (self.context.bind(), unregister) {
+                // SAFETY: registered by `register`, and taken back once, here, while it is mapped. As below otherwise.
+                let _ = unsafe { unregister(self.addr as *mut _) };
+            }
             return;
         }
         if let Ok(_bound) = self.context.bind() {

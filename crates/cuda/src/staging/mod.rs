@@ -4,6 +4,7 @@
 //! instructions.
 
 mod flight;
+pub(crate) mod neighbours;
 mod range_cache;
 pub(crate) mod serving_context;
 pub(crate) mod staged;

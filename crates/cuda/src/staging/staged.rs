@@ -21,6 +21,7 @@ use crate::driver::error::{CudaError, refused};
 use crate::driver::hazards;
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::range::DeviceRange;
+use crate::staging::neighbours::{Neighbours, Shares};
 use crate::staging::serving_context::{self, Serving, StagingContext};
 use crate::words::access::Words;
 use crate::words::way::WordsOptions;
@@ -118,7 +119,9 @@ struct Making {
     /// Devices with engines; their index is their place here.
     devices: Vec<OfDevice>,
     /// Until the stager has it.
-    bounce: Option<Arc<PinnedMemory>>,
+    bounce: Option<(Arc<PinnedMemory>, Neighbours)>,
+    /// What is to be shared, until there is bounce memory.
+    shares: Option<Shares>,
     /// Whether the stager was given out.
     given: bool,
 }
@@ -151,6 +154,11 @@ impl Staging {
         })
     }
 
+    /// Bounce memory is to be shared with other processes of this host, if there will be any.
+    pub fn share(&self, shares: Shares) {
+        lock(&self.making).shares = Some(shares);
+    }
+
     /// Stages a range, which the engine knows from `addr` on. The driver's copies may go to other
     /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may be
     /// opened if it cannot be on the range itself.
@@ -177,14 +185,14 @@ impl Staging {
     }
 
     /// The memory that bytes pass through, once, after memory was registered: it is the stager's from then on.
-    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Bounce)> {
+    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Neighbours, Bounce)> {
         let mut making = lock(&self.making);
-        let memory = making.bounce.take()?;
+        let (memory, neighbours) = making.bounce.take()?;
         making.given = true;
         drop(making);
         let StagingOptions { bounce_len, bounces, .. } = self.options;
         let bounce = Bounce { addr: memory.addr(), bounce_len, out: bounces, inward: bounces };
-        Some((memory, bounce))
+        Some((memory, neighbours, bounce))
     }
 
     /// How many ranges are staged.
@@ -220,7 +228,11 @@ impl Staging {
         let bounce = match (making.given, &making.bounce) {
             (false, None) => {
                 let len = bounce_len.saturating_mul(2 * usize::from(bounces));
-                Some(PinnedMemory::new(context, len)?)
+                let shares = making.shares.take().filter(|shares| shares.layout.chunks() == len);
+                Some(match shares.and_then(|shares| Neighbours::pin(shares, context)) {
+                    Some(shared) => shared,
+                    None => (PinnedMemory::new(context, len)?, Neighbours::default()),
+                })
             }
             _ => None,
         };
@@ -234,6 +246,16 @@ impl Staging {
             "memory of {context} is staged: {bounces} bounce buffers of {bounce_len} bytes each way{}",
             if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
+        if let Some((_, neighbours)) = &bounce {
+            let pes: Vec<String> = neighbours.pes().map(|pe| pe.to_string()).collect();
+            if !pes.is_empty() {
+                log::info!(
+                    target: MEM,
+                    "bounce memory is shared with {} of this host: no processor copies what goes between them",
+                    pes.join(", "),
+                );
+            }
+        }
         if !context.is_own() {
             hazards::warn(context.driver());
         }

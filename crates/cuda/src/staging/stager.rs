@@ -10,12 +10,16 @@ use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, refused};
 use crate::memory::pinned::PinnedMemory;
 use crate::staging::flight::{By, Flight, Started};
+use crate::staging::neighbours::Neighbours;
 use crate::staging::range_cache::{Known, RangeCache};
 use crate::staging::staged::{ContextCopies, Staging};
 use crate::words::together::{self, Soon, Tie};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager};
+use engine::ids::Pe;
+use engine::port::copies::{
+    Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager, Window,
+};
 use engine::port::{PortError, Posted};
 
 /// Most bytes that are stored with others: the longest message of the engine.
@@ -45,6 +49,10 @@ pub(crate) struct DeviceStager {
     /// Which direction is polled first next time.
     first: CopyDirection,
     bounce: Arc<PinnedMemory>,
+    /// Whose bounce memory is copied from as well.
+    neighbours: Neighbours,
+    /// Bytes that the CPU has copied.
+    by_cpu: u64,
     /// Words of one context that are to be stored together, in this order.
     soon: Vec<Soon>,
     /// Why some of them are missing, until somebody is told.
@@ -88,15 +96,20 @@ enum Any {
 impl Staging {
     /// What moves the bytes, once, after memory was registered.
     pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
-        let (memory, bounce) = self.take_bounce()?;
-        let stager = DeviceStager::new(Arc::clone(self), memory, self.depth());
+        let (memory, neighbours, bounce) = self.take_bounce()?;
+        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours, self.depth());
         Some(Stager { copies: Box::new(stager), bounce })
     }
 }
 
 impl DeviceStager {
     /// `depth`: copies that each engine, and so each direction, takes at once.
-    pub(crate) fn new(staging: Arc<Staging>, bounce: Arc<PinnedMemory>, depth: usize) -> Self {
+    pub(crate) fn new(
+        staging: Arc<Staging>,
+        bounce: Arc<PinnedMemory>,
+        neighbours: Neighbours,
+        depth: usize,
+    ) -> Self {
         Self {
             staging,
             epoch: 0,
@@ -107,6 +120,8 @@ impl DeviceStager {
             inward: Flight::new(depth),
             first: CopyDirection::Out,
             bounce,
+            neighbours,
+            by_cpu: 0,
             soon: Vec::with_capacity(MOST_WRITES),
             lost: None,
         }
@@ -206,17 +221,6 @@ impl DeviceStager {
         words.stores_together(&place.range, place.addr)
     }
 
-    /// Where a bounce buffer's bytes are in the bounce memory.
-    #[inline]
-    fn bounce(&self, copy: &Copy) -> Result<usize, PortError> {
-        let offset = copy.bounce.checked_sub(self.bounce.addr());
-        let fits = |at: &usize| *at <= self.bounce.len() && copy.len <= self.bounce.len() - *at;
-        offset.filter(fits).ok_or_else(|| {
-            let text = format!("{} bytes at {:#x} are in no bounce buffer", copy.len, copy.bounce);
-            refused("copying", text)
-        })
-    }
-
     #[inline]
     fn flight(&mut self, direction: CopyDirection) -> &mut Flight {
         match direction {
@@ -295,6 +299,25 @@ impl DeviceStager {
     }
 }
 
+/// The bounce memory that a copy's bounce buffer is in, and where there. A neighbour's is never written to.
+#[inline]
+fn chunk_of<'m>(
+    bounce: &'m Arc<PinnedMemory>,
+    neighbours: &'m Neighbours,
+    copy: &Copy,
+) -> Result<(&'m Arc<PinnedMemory>, usize), PortError> {
+    let Copy { direction, bounce, len, .. } = *copy;
+    let offset = bounce.checked_sub(bounce.addr());
+    let fits = |at: &usize| *at <= bounce.len() && len <= bounce.len() - *at;
+    if let Some(offset) = offset.filter(fits) {
+        return Ok((bounce, offset));
+    }
+    let theirs = if direction == CopyDirection::In { neighbours.memory(bounce, len) } else { None };
+    theirs.ok_or_else(|| {
+        refused("copying", format!("{len} bytes at {bounce:#x} are in no bounce buffer"))
+    })
+}
+
 impl OfContext {
     #[inline]
     fn engine(&mut self, direction: CopyDirection) -> &mut CopyEngine {
@@ -316,15 +339,16 @@ impl CopyPort for DeviceStager {
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         self.flush()?;
         let Copy { direction, memory, bounce, len } = *copy;
-        let offset = self.bounce(copy)?;
+        chunk_of(&self.bounce, &self.neighbours, copy)?;
         if self.flight(direction).is_full() {
             return Ok(Posted::Again);
         }
         let by = match self.any(memory, len)? {
             Any::Host => {
+                self.by_cpu += len as u64;
                 // SAFETY: the bounce buffer's bytes are in the bounce memory, as just checked, which is ours; no
-                // copy that is under way uses them, as the engine promises of both sides. The
-                // memory is host memory that the caller of an operation vouches for until its end,
+                // copy that is under way uses them, as the engine promises of both sides. Or they are in a
+                // neighbour's, which stays mapped, is only read, and has any bytes. The memory is host memory that the caller of an operation vouches for until its end,
                 // and no part of the bounce memory.
                 unsafe {
                     match direction {
@@ -339,6 +363,7 @@ impl CopyPort for DeviceStager {
                 By::Cpu
             }
             Any::Device(Place { context, range, addr }) => {
+                let (bounce, offset) = chunk_of(&self.bounce, &self.neighbours, copy)?;
                 let of = &mut self.contexts[context];
                 if let Some(error) = &of.failed {
                     return Err(error.clone().into());
@@ -350,7 +375,7 @@ impl CopyPort for DeviceStager {
                     },
                     range: range.range(),
                     addr,
-                    memory: &self.bounce,
+                    memory: bounce,
                     offset,
                     len,
                 };
@@ -428,6 +453,26 @@ impl CopyPort for DeviceStager {
         // It keeps its error.
         let _ = self.flush();
         self.lost.take().map_or(Ok(()), Err)
+    }
+
+    fn window(&self, pe: Pe) -> Option<Window> {
+        self.neighbours.window(pe)
+    }
+
+    fn is_seen_by(&self, pe: Pe) -> bool {
+        self.neighbours.is_seen_by(pe)
+    }
+
+    fn announce(&mut self) {
+        self.neighbours.announce(true);
+    }
+
+    fn has_ended(&self, pe: Pe) -> bool {
+        self.neighbours.has_ended(pe)
+    }
+
+    fn bytes_by_cpu(&self) -> u64 {
+        self.by_cpu
     }
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {

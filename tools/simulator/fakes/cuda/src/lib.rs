@@ -52,6 +52,7 @@
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
 //! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
+//! | `FAKE_CUDA_REGISTERS` | 1 | 0: `cuMemHostRegister` is not supported |
 //! | `FAKE_CUDA_CONTEXTS` | 1 | 0: `cuCtxCreate` finds no memory |
 //! | `FAKE_CUDA_LIMITS` | 1 | 0: `cuCtxSetLimit` is refused |
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |

@@ -1,14 +1,16 @@
 //! Host memory that the driver locks: allocated here, or brought by the program.
 
 use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use crate::state::context::current;
 use crate::state::device::take;
 use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};
 use crate::state::pages::{Kind, Pages, round_up};
+use crate::state::settings::variable;
 use crate::state::status::{
-    ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, Outcome, Status, answer, put,
+    ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, NOT_SUPPORTED, Outcome, Status, answer, put,
 };
 
 #[unsafe(no_mangle)]
@@ -52,12 +54,16 @@ extern "C" fn cuMemFreeHost(base: *mut c_void) -> Status {
 
 fn register(base: usize, len: usize) -> Outcome {
     let context = current()?;
+    if variable("FAKE_CUDA_REGISTERS", 1) == 0 {
+        return Err(NOT_SUPPORTED);
+    }
     if len == 0 || base == 0 {
         return Err(INVALID_VALUE);
     }
     if find(base).is_some() || find(base + len - 1).is_some() {
         return Err(ALREADY_REGISTERED);
     }
+    take(&context.device.pinned, &context.device.behaviour.pinned_limit, len)?;
     insert(Mapping {
         base,
         len,
@@ -83,7 +89,9 @@ extern "C" fn cuMemHostRegister_v2(base: *mut c_void, len: usize, _flags: u32) -
 extern "C" fn cuMemHostUnregister(base: *mut c_void) -> Status {
     answer(current().and_then(|context| {
         context.alone(|| {
-            remove(base as usize, &[Kind::Registered]).map(drop).map_err(|_| NOT_REGISTERED)
+            let found = remove(base as usize, &[Kind::Registered]).map_err(|_| NOT_REGISTERED)?;
+            found.device.pinned.fetch_sub(found.len as u64, Relaxed);
+            Ok(())
         })
     }))
 }

@@ -96,7 +96,9 @@ pub(crate) fn forget_all(context: &Context) {
     for base in bases {
         let Some(mapping) = lock(&MAPPINGS).remove(&base) else { continue };
         // What the program has brought stays its own.
-        if mapping.kind != Kind::Registered {
+        if mapping.kind == Kind::Registered {
+            mapping.device.pinned.fetch_sub(mapping.len as u64, Relaxed);
+        } else {
             let _ = forget(mapping);
         }
     }

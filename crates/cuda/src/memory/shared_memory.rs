@@ -1,0 +1,214 @@
+//! Memory of the host that processes of one user share: made by one, opened by others, gone with the last of them.
+//!
+//! It is a memfd, so there is no name by which anybody finds it, and nothing to remove. Others open it by the number of the
+//! process and of its descriptor, in `/proc`: the kernel lets those do so who may read the process' memory, which is its
+//! user. Its maker closes the descriptor when all have opened it, and nobody can from there on. It is sealed: nobody makes it
+//! shorter under those who use it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::ptr;
+use std::sync::atomic::AtomicU8;
+
+use engine::port::registration::is_unclosed;
+use thiserror::Error;
+
+/// The name that `/proc` shows.
+const NAME: &str = "nvshmem-libfabric-bounce";
+
+/// What seals it.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Why memory of another process is not shared.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SharingError {
+    /// A system call was refused.
+    #[error("{call}: {error}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What it has answered.
+        error: io::Error,
+    },
+    /// What was found is something else.
+    #[error("{what} is not the shared memory that was told of")]
+    Other {
+        /// What was looked at.
+        what: String,
+    },
+}
+
+/// Memory that others may have mapped as well.
+#[derive(Debug)]
+pub struct SharedMemory {
+    addr: usize,
+    len: usize,
+}
+
+fn refused(call: &'static str) -> SharingError {
+    SharingError::System { call, error: io::Error::last_os_error() }
+}
+
+impl SharedMemory {
+    /// Makes so many bytes, a multiple of a page, all zero. None of them takes room before it is used. Others may open it as
+    /// long as the descriptor is open.
+    ///
+    /// # Errors
+    /// As the system answers.
+    pub fn create(len: usize) -> Result<(Self, OwnedFd), SharingError> {
+        let name = CString::new(NAME).unwrap_or_default();
+        // SAFETY: a string that ends with a zero.
+        let raw = unsafe {
+            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
+        if raw < 0 {
+            return Err(refused("memfd_create"));
+        }
+        // SAFETY: just opened, and nobody else's.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        file.set_len(len as u64)
+            .map_err(|error| SharingError::System { call: "ftruncate", error })?;
+        // SAFETY: calls with numbers alone, on a descriptor that is open.
+        let sealed = unsafe {
+            libc::fchmod(raw, 0o600) == 0 && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0
+        };
+        if !sealed {
+            return Err(refused("fcntl F_ADD_SEALS"));
+        }
+        let memory = Self::map(&file, len)?;
+        Ok((memory, file.into()))
+    }
+
+    /// Opens what a process of the same user has made: with so many bytes, and this descriptor.
+    ///
+    /// # Errors
+    /// As the system answers; `EACCES` and `ENOENT` where the process is another user's, or in another namespace.
+    pub fn open(pid: u32, fd: RawFd, len: usize) -> Result<Self, SharingError> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        // Before anything is opened, which may wait, or do something.
+        let target = std::fs::read_link(&path)
+            .map_err(|error| SharingError::System { call: "readlink of a descriptor", error })?;
+        let other = || SharingError::Other { what: format!("{path} ({})", target.display()) };
+        if !target.to_string_lossy().starts_with(&format!("/memfd:{NAME}")) {
+            return Err(other());
+        }
+        let path = CString::new(path.as_str()).unwrap_or_default();
+        // SAFETY: a string that ends with a zero.
+        let raw =
+            unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        if raw < 0 {
+            return Err(refused("opening a descriptor"));
+        }
+        // SAFETY: just opened, and nobody else's.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        let found =
+            file.metadata().map_err(|error| SharingError::System { call: "fstat", error })?;
+        // SAFETY: calls with numbers alone, on a descriptor that is open.
+        let (seals, user) = unsafe { (libc::fcntl(raw, libc::F_GET_SEALS), libc::geteuid()) };
+        let is_it = found.is_file()
+            && found.len() == len as u64
+            && found.uid() == user
+            && seals >= 0
+            && seals & SEALS == SEALS;
+        if !is_it {
+            return Err(other());
+        }
+        Self::map(&file, len)
+    }
+
+    fn map(file: &File, len: usize) -> Result<Self, SharingError> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, where the system finds room for it.
+        let at = unsafe {
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(refused("mmap"));
+        }
+        // SAFETY: just mapped. A child of fork has no use for it; where the system cannot leave it out, it has it.
+        let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
+        Ok(Self { addr: at as usize, len })
+    }
+
+    /// Its address here.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One byte, which other processes may change at any time.
+    ///
+    /// # Panics
+    /// It is not inside.
+    pub fn byte(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.len, "byte {at} of {}", self.len);
+        // SAFETY: mapped as long as this; whoever uses bytes singly does so by this.
+        unsafe { AtomicU8::from_ptr((self.addr + at) as *mut u8) }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to it.
+            return;
+        }
+        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`, so there are none.
+        let _ = unsafe { libc::munmap(self.addr as *mut _, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn what_one_makes_another_sees_until_the_descriptor_is_closed() {
+        let (memory, fd) = SharedMemory::create(8192).unwrap();
+        let (me, raw) = (std::process::id(), fd.as_raw_fd());
+        let seen = SharedMemory::open(me, raw, 8192).unwrap();
+        memory.byte(8191).store(7, Ordering::Relaxed);
+        assert_eq!(seen.byte(8191).load(Ordering::Relaxed), 7);
+        assert_ne!(seen.addr(), memory.addr());
+        // It cannot be made shorter.
+        // SAFETY: a call with numbers alone.
+        assert_eq!(unsafe { libc::ftruncate(raw, 4096) }, -1);
+        drop(fd);
+        SharedMemory::open(me, raw, 8192).unwrap_err();
+        drop(memory);
+        assert_eq!(seen.byte(8191).load(Ordering::Relaxed), 7, "gone with the last one");
+    }
+
+    #[test]
+    fn only_what_was_told_of_is_opened() {
+        let (_memory, fd) = SharedMemory::create(8192).unwrap();
+        let me = std::process::id();
+        SharedMemory::open(me, fd.as_raw_fd(), 4096).unwrap_err();
+        let file = File::open("/dev/zero").unwrap();
+        let error = SharedMemory::open(me, file.as_raw_fd(), 8192).unwrap_err();
+        assert!(error.to_string().contains("/dev/zero"), "{error}");
+        // A memfd of that name which is not sealed.
+        let name = CString::new(NAME).unwrap();
+        // SAFETY: a string that ends with a zero, and a descriptor that was just opened.
+        let open = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(name.as_ptr(), 0)) };
+        let open = File::from(open);
+        open.set_len(8192).unwrap();
+        let error = SharedMemory::open(me, open.as_raw_fd(), 8192).unwrap_err();
+        assert!(error.to_string().contains("not the shared memory"), "{error}");
+    }
+}

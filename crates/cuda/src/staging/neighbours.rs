@@ -1,0 +1,195 @@
+//! Neighbours: peers of this host that share their bounce memory with this process.
+//!
+//! Behind the bounce buffers of each shared piece are a secret, by which whoever opens it knows that it is the right one, and a byte for
+//! each PE of the job, which is set by that PE once its lane copies from the bounce buffers.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::MEM;
+use crate::driver::context::Context;
+use crate::memory::pinned::PinnedMemory;
+use crate::memory::shared_memory::SharedMemory;
+use engine::ids::Pe;
+use engine::port::copies::Window;
+
+const PAGE: usize = 4096;
+
+/// Bytes of the secret.
+pub const SECRET_BYTES: usize = 16;
+
+/// Where what is in a shared piece lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SharedLayout {
+    /// Bytes of all bounce buffers, which come first: a multiple of a page.
+    bounces: usize,
+    n_pes: u32,
+}
+
+impl SharedLayout {
+    /// For so many bytes of bounce buffers, in a job of so many PEs.
+    pub fn new(bounces: usize, n_pes: u32) -> Self {
+        Self { bounces: bounces.next_multiple_of(PAGE), n_pes }
+    }
+
+    /// Bytes of all bounce buffers.
+    pub fn bounces(&self) -> usize {
+        self.bounces
+    }
+
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> usize {
+        (self.bounces + SECRET_BYTES + self.n_pes as usize).next_multiple_of(PAGE)
+    }
+
+    /// Writes the secret.
+    pub fn write_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) {
+        for (at, byte) in secret.iter().enumerate() {
+            memory.byte(self.bounces + at).store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has this secret.
+    pub fn has_secret(&self, memory: &SharedMemory, secret: &[u8; SECRET_BYTES]) -> bool {
+        let is_there = |(at, byte): (usize, &u8)| {
+            memory.byte(self.bounces + at).load(Ordering::Relaxed) == *byte
+        };
+        memory.len() == self.bytes() && secret.iter().enumerate().all(is_there)
+    }
+
+    fn mark_of(&self, pe: Pe) -> usize {
+        self.bounces + SECRET_BYTES + pe.index()
+    }
+}
+
+/// What this process shares with its neighbours, not known to CUDA yet.
+pub struct Shares {
+    /// This PE.
+    pub me: Pe,
+    /// Bounce memory of this process.
+    pub own: Arc<SharedMemory>,
+    /// What lies where in it.
+    pub layout: SharedLayout,
+    /// That of the neighbours.
+    pub peers: Vec<PeerShare>,
+}
+
+impl fmt::Debug for Shares {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shares").field("me", &self.me).field("peers", &self.peers).finish()
+    }
+}
+
+/// Bounce memory of a neighbour.
+#[derive(Debug)]
+pub struct PeerShare {
+    /// The neighbour.
+    pub pe: Pe,
+    /// Its memory, mapped here.
+    pub memory: Arc<SharedMemory>,
+    /// What lies where in it.
+    pub layout: SharedLayout,
+    /// Its process, where the system tells when that ends (`pidfd_open`).
+    pub process: Option<OwnedFd>,
+}
+
+/// A neighbour's bounce memory, page-locked here.
+#[derive(Debug)]
+struct Neighbour {
+    share: PeerShare,
+    pinned: Arc<PinnedMemory>,
+}
+
+/// The neighbours that copies can be made from, and which of them copy from here.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    own: Option<(Pe, Arc<SharedMemory>, SharedLayout)>,
+    /// Ascending by PE.
+    all: Vec<Neighbour>,
+}
+
+impl Neighbours {
+    /// Page-locks the bounce memory of this process and of the neighbours. Without the first there are none; without one of the
+    /// others, there is not that one.
+    pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
+        let Shares { me, own, layout, peers } = shares;
+        let pinned = match PinnedMemory::register(context, &own, layout.chunks()) {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                log::info!(target: MEM, "bounce memory is not shared with other PEs of this host: {error}");
+                return None;
+            }
+        };
+        let mut all = Vec::with_capacity(peers.len());
+        for share in peers {
+            match PinnedMemory::register(context, &share.memory, share.layout.chunks()) {
+                Ok(pinned) => all.push(Neighbour { share, pinned }),
+                Err(error) => log::info!(
+                    target: MEM,
+                    "bounce memory of {} is not copied from: {error}", share.pe,
+                ),
+            }
+        }
+        all.sort_unstable_by_key(|neighbour| neighbour.share.pe);
+        Some((pinned, Self { own: Some((me, own, layout)), all }))
+    }
+
+    fn find(&self, pe: Pe) -> Option<&Neighbour> {
+        let at = self.all.binary_search_by_key(&pe, |neighbour| neighbour.share.pe).ok()?;
+        self.all.get(at)
+    }
+
+    /// The memory that `len` bytes of a neighbour's bounce buffers are in, and their offset there.
+    pub(crate) fn memory(&self, addr: usize, len: usize) -> Option<(&Arc<PinnedMemory>, usize)> {
+        self.all.iter().find_map(|Neighbour { pinned, .. }| {
+            let offset = addr.checked_sub(pinned.addr())?;
+            let fits = offset <= pinned.len() && len <= pinned.len() - offset;
+            fits.then_some((pinned, offset))
+        })
+    }
+
+    pub(crate) fn window(&self, pe: Pe) -> Option<Window> {
+        let Neighbour { pinned, .. } = self.find(pe)?;
+        Some(Window { addr: pinned.addr(), len: pinned.len() })
+    }
+
+    /// Whether a PE's lane copies from here.
+    pub(crate) fn is_seen_by(&self, pe: Pe) -> bool {
+        let Some((_, own, layout)) = &self.own else { return false };
+        // What the PE does to its own data by this, it could do otherwise.
+        pe.0 < layout.n_pes && own.byte(layout.mark_of(pe)).load(Ordering::Acquire) == 1
+    }
+
+    /// Tells the neighbours whether this PE's lane copies from their bounce buffers.
+    pub(crate) fn announce(&self, copies: bool) {
+        let Some((me, ..)) = self.own else { return };
+        for Neighbour { share, .. } in &self.all {
+            let mark = share.memory.byte(share.layout.mark_of(me));
+            mark.store(u8::from(copies), Ordering::Release);
+        }
+    }
+
+    /// Whether a neighbour's process has ended.
+    pub(crate) fn has_ended(&self, pe: Pe) -> bool {
+        let process = self.find(pe).and_then(|neighbour| neighbour.share.process.as_ref());
+        process.is_some_and(|process| {
+            let (fd, events) = (process.as_raw_fd(), libc::POLLIN);
+            let mut poll = libc::pollfd { fd, events, revents: 0 };
+            // SAFETY: one descriptor, which is open, and no waiting.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & events != 0 }
+        })
+    }
+
+    /// The PEs.
+    pub(crate) fn pes(&self) -> impl Iterator<Item = Pe> + '_ {
+        self.all.iter().map(|neighbour| neighbour.share.pe)
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        self.announce(false);
+    }
+}

@@ -1,0 +1,306 @@
+//! Bounce memory that PEs of one host share: how each makes its own, tells the others of it, and opens theirs.
+//!
+//! In one exchange every PE says where its memory is: process, descriptor, and a secret that is in the memory as well. Each
+//! opens that of all PEs of its host; by the end of the connection all have, and the descriptors are closed. Where the kernel
+//! refuses that (another user, another PID namespace, `/proc` hidden) bytes go through the fabric, and the log says why, once
+//! for each peer.
+
+use std::ffi::CStr;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use log::info;
+
+use crate::logging;
+use crate::settings::Settings;
+use cuda::{Driver, PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares};
+use engine::ids::Pe;
+use engine::wire::handshake::fabric_hash;
+
+/// Size of a PE's record.
+///
+/// | bytes | |
+/// |---|---|
+/// | 0..8 | a number for the host |
+/// | 8..16 | a number for the PID namespace |
+/// | 16..20 | process |
+/// | 20..24 | user |
+/// | 24..28 | descriptor, plus one; 0 where nothing is shared |
+/// | 28..32 | zero |
+/// | 32..40 | bytes of all bounce buffers |
+/// | 40..56 | the secret |
+const RECORD_BYTES: usize = 56;
+
+/// Most bytes of all bounce buffers: twice what settings allow.
+const MOST_CHUNKS: usize = 1 << 40;
+
+/// Most bytes that are given pages at once.
+const MOST_TOUCHED: usize = 256 << 20;
+
+const PAGE: usize = 4096;
+
+/// What a PE tells of its bounce memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Record {
+    host: u64,
+    namespace: u64,
+    pid: u32,
+    user: u32,
+    /// None where nothing is shared.
+    fd: Option<i32>,
+    bounces: u64,
+    secret: [u8; SECRET_BYTES],
+}
+
+impl Record {
+    fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[0..8].copy_from_slice(&self.host.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.namespace.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.user.to_le_bytes());
+        let fd = self.fd.map_or(0, |fd| fd as u32 + 1);
+        bytes[24..28].copy_from_slice(&fd.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.bounces.to_le_bytes());
+        bytes[40..56].copy_from_slice(&self.secret);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            let word = bytes[at..at + 8].try_into();
+            word.map_or(0, u64::from_le_bytes)
+        };
+        let half = |at: usize| word(at) as u32;
+        let fd = half(24);
+        Some(Self {
+            host: word(0),
+            namespace: word(8),
+            pid: half(16),
+            user: half(20),
+            fd: fd.checked_sub(1).map(|fd| fd as i32),
+            bounces: word(32),
+            secret: bytes[40..56].try_into().unwrap_or_default(),
+        })
+    }
+}
+
+/// What this PE offers to others of its host, until all have opened it.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    me: Pe,
+    n_pes: u32,
+    record: Record,
+    /// The memory, and the descriptor by which others open it.
+    own: Option<(Arc<SharedMemory>, OwnedFd)>,
+}
+
+impl Offer {
+    /// Of a process that may have memory on devices. `here`: PEs on this host.
+    pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, here: u32) -> Self {
+        // SAFETY: calls without arguments.
+        let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
+        let (host, namespace) = (host(), namespace());
+        let (fd, bounces, secret) = (None, 0, [0; SECRET_BYTES]);
+        let record = Record { host, namespace, pid, user, fd, bounces, secret };
+        let nothing = Self { me, n_pes, record, own: None };
+        if here < 2 || Driver::of_process().is_err() {
+            return nothing;
+        }
+        if !settings.share_bounce {
+            info!(
+                target: logging::MEM,
+                "bounce memory is not shared with other PEs of this host: \
+                 NVSHMEM_LIBFABRIC_DEBUG=share_bounce=0 says so"
+            );
+            return nothing;
+        }
+        match Self::make(settings, n_pes) {
+            Ok((memory, fd, secret, bounces)) => Self {
+                record: Record { fd: Some(fd.as_raw_fd()), bounces, secret, ..record },
+                own: Some((memory, fd)),
+                ..nothing
+            },
+            Err(error) => {
+                info!(
+                    target: logging::MEM,
+                    "bounce memory is not shared with other PEs of this host: {error}"
+                );
+                nothing
+            }
+        }
+    }
+
+    fn make(
+        settings: &Settings,
+        n_pes: u32,
+    ) -> Result<(Arc<SharedMemory>, OwnedFd, [u8; SECRET_BYTES], u64), String> {
+        let bounces =
+            settings.staging_chunk.saturating_mul(2 * usize::from(settings.staging_depth));
+        let layout = SharedLayout::new(bounces, n_pes);
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
+        let (memory, fd) =
+            SharedMemory::create(layout.bytes()).map_err(|error| error.to_string())?;
+        layout.write_secret(&memory, &secret);
+        // Pages lie near who has touched them first, and that is not to be another PE.
+        for page in (0..layout.chunks().min(MOST_TOUCHED)).step_by(PAGE) {
+            memory.byte(page).store(0, Ordering::Relaxed);
+        }
+        Ok((Arc::new(memory), fd, secret, layout.chunks() as u64))
+    }
+
+    /// What the others are told, of the same size for all PEs.
+    pub(crate) fn record(&self) -> [u8; RECORD_BYTES] {
+        self.record.encode()
+    }
+
+    /// Opens what the other PEs of this host have offered, by the records of all.
+    pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
+        let (own, _) = self.own.as_ref()?;
+        let layout = SharedLayout::new(self.record.bounces as usize, self.n_pes);
+        let mut peers = Vec::new();
+        for (pe, record) in records.chunks(RECORD_BYTES).enumerate() {
+            let pe = Pe(pe as u32);
+            let record = Record::decode(record).filter(|record| record.host == self.record.host);
+            let Some(record) = record.filter(|_| pe != self.me) else { continue };
+            match self.open_one(pe, &record) {
+                Ok(share) => peers.push(share),
+                Err(why) => info!(
+                    target: logging::MEM,
+                    "bounce memory of {pe} is not shared with this PE, so what goes between them goes through the fabric: {why}",
+                ),
+            }
+        }
+        Some(Shares { me: self.me, own: Arc::clone(own), layout, peers })
+    }
+
+    fn open_one(&self, pe: Pe, record: &Record) -> Result<PeerShare, String> {
+        let Record { namespace, pid, user, fd, bounces, secret, .. } = *record;
+        let fd = fd.ok_or("it offers none")?;
+        if user != self.record.user {
+            return Err(format!("it is of user {user}, this PE of user {}", self.record.user));
+        }
+        if namespace != self.record.namespace {
+            return Err(String::from("it is in another PID namespace"));
+        }
+        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MOST_CHUNKS);
+        let layout = SharedLayout::new(bounces.ok_or("it offers too much")?, self.n_pes);
+        // Before it is opened: if it has ended by then, nothing is.
+        let process = process(pid);
+        let memory =
+            SharedMemory::open(pid, fd, layout.bytes()).map_err(|error| error.to_string())?;
+        if !layout.has_secret(&memory, &secret) {
+            return Err(format!("what process {pid} has there is another's"));
+        }
+        Ok(PeerShare { pe, memory: Arc::new(memory), layout, process })
+    }
+}
+
+/// A number for the host, since it was started.
+fn host() -> u64 {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    fabric_hash(boot.as_deref().map(str::trim).unwrap_or(&name()))
+}
+
+/// The host's name.
+fn name() -> String {
+    let mut bytes = [0; 256];
+    // SAFETY: a buffer of that length; its last byte stays zero.
+    let _ = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len() - 1) };
+    let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// A number for the namespace that process numbers are of; 0 if the system does not say.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
+}
+
+/// A descriptor that tells when a process ends, where the system has such.
+fn process(pid: u32) -> Option<OwnedFd> {
+    // SAFETY: numbers alone. It is closed when another program is run.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: just opened, and nobody else's.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(me: u32) -> Offer {
+        let settings = Settings::default();
+        let (memory, fd, secret, bounces) = Offer::make(&settings, 3).unwrap();
+        // SAFETY: calls without arguments.
+        let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
+        let (host, namespace) = (host(), namespace());
+        let raw = Some(fd.as_raw_fd());
+        let record = Record { host, namespace, pid, user, fd: raw, bounces, secret };
+        Offer { me: Pe(me), n_pes: 3, record, own: Some((memory, fd)) }
+    }
+
+    fn opened(offer: &Offer, others: &[Record]) -> Vec<u32> {
+        let records: Vec<u8> = others.iter().flat_map(Record::encode).collect();
+        let shares = offer.open(&records).unwrap();
+        shares.peers.iter().map(|share| share.pe.0).collect()
+    }
+
+    #[test]
+    fn records_survive_the_trip() {
+        let record = offer(0).record;
+        let none = Record { fd: None, bounces: 0, ..record };
+        for record in [record, none] {
+            assert_eq!(Record::decode(&record.encode()), Some(record));
+        }
+        assert_eq!(Record::decode(&[0; RECORD_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn peers_of_the_host_that_offer_memory_are_opened_and_no_others() {
+        let [me, one, two] = [0, 1, 2].map(offer);
+        assert_eq!(opened(&me, &[me.record, one.record, two.record]), [1, 2]);
+        let wrong = [
+            Record { host: 7, ..two.record },
+            Record { namespace: 7, ..two.record },
+            Record { user: two.record.user + 1, ..two.record },
+            Record { fd: None, ..two.record },
+            Record { bounces: two.record.bounces - 4096, ..two.record },
+            Record { bounces: u64::MAX, ..two.record },
+            Record { secret: one.record.secret, ..two.record },
+            Record { fd: one.record.fd, ..two.record },
+            Record { pid: u32::MAX, ..two.record },
+        ];
+        for wrong in wrong {
+            assert_eq!(opened(&me, &[me.record, one.record, wrong]), [1], "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_can_open_it_when_the_offer_has_ended() {
+        let [me, one] = [0, 1].map(offer);
+        let record = one.record;
+        drop(one);
+        assert!(opened(&me, &[me.record, record]).is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let fd = process(child.id()).expect("this system has descriptors of processes");
+        let ended = || {
+            let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, which is open, and no waiting.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+        };
+        assert!(!ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(ended());
+    }
+}

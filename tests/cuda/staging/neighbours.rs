@@ -1,0 +1,188 @@
+//! Two stagers that share their bounce memory, as those of two processes do: each copies from the other's bounce buffers.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
+use engine::ids::Pe;
+use engine::port::Posted;
+use engine::port::copies::{Copy, CopyDirection, Stager};
+
+use crate::bed::case::Case;
+use crate::bed::stage::{CHUNK, Stage, options};
+use crate::bed::{Bed, GRANULARITY, allocations, pattern};
+use crate::words::stream_only;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("neighbours_copy_from_each_other_s_chunks", both_ways),
+        Case::any("a_neighbour_s_memory_is_only_read_and_only_inside", inside),
+        Case::any("copies_from_a_neighbour_allocate_nothing", no_allocation),
+        Case::any("memory_of_a_neighbour_stays_until_it_is_let_go", outlives),
+        Case::fake("memory_that_cannot_be_locked_is_not_shared", not_locked)
+            .with(&[("FAKE_CUDA_REGISTERS", "0")]),
+        Case::fake("shared_memory_counts_as_page_locked", counted),
+    ]
+}
+
+const OUT: CopyDirection = CopyDirection::Out;
+const IN: CopyDirection = CopyDirection::In;
+const CHUNKS: u16 = 4;
+
+/// One side, with device memory of its own.
+struct Side {
+    stage: Stage,
+    heap: usize,
+    _region: StagedRegion,
+}
+
+fn make() -> (Arc<SharedMemory>, OwnedFd, SharedLayout) {
+    let layout = SharedLayout::new(2 * usize::from(CHUNKS) * CHUNK, 2);
+    let (memory, fd) = SharedMemory::create(layout.bytes()).expect("the system has such");
+    layout.write_secret(&memory, &[7; SECRET_BYTES]);
+    (Arc::new(memory), fd, layout)
+}
+
+/// What PE `me` shares, and what it has opened of the other's.
+fn shares(me: u32, own: &Arc<SharedMemory>, other: &OwnedFd, layout: SharedLayout) -> Shares {
+    let opened = SharedMemory::open(std::process::id(), other.as_raw_fd(), layout.bytes());
+    let memory = Arc::new(opened.expect("it is of this user"));
+    assert!(layout.has_secret(&memory, &[7; SECRET_BYTES]));
+    assert!(!layout.has_secret(&memory, &[8; SECRET_BYTES]));
+    let peer = PeerShare { pe: Pe(1 - me), memory, layout, process: None };
+    Shares { me: Pe(me), own: Arc::clone(own), layout, peers: vec![peer] }
+}
+
+fn side(bed: &Bed, shares: Shares) -> Side {
+    let heap = bed.heap(1);
+    let staging = Staging::new(options(CHUNKS, stream_only()));
+    staging.share(shares);
+    let region = staging.register(heap, bed.range(heap, GRANULARITY), None);
+    let region = region.expect("it can be staged");
+    let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
+    let stage = Stage { port: copies, bounce, staging };
+    Side { stage, heap, _region: region }
+}
+
+fn both(bed: &Bed) -> [Side; 2] {
+    let (first, first_fd, layout) = make();
+    let (second, second_fd, _) = make();
+    let sides = [
+        side(bed, shares(0, &first, &second_fd, layout)),
+        side(bed, shares(1, &second, &first_fd, layout)),
+    ];
+    // Nobody opens it any more.
+    drop((first_fd, second_fd));
+    sides
+}
+
+/// From one side's memory to a bounce buffer of its own, and from there to the other's memory.
+fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, seed: usize) {
+    let bytes = pattern(len, seed);
+    bed.write(from.heap, &bytes);
+    bed.write(to.heap, &pattern(len, seed + 1));
+    from.stage.start(OUT, from.heap, 1, len, 5);
+    from.stage.ends(5);
+    let window = to.stage.port.window(from_pe).expect("they share");
+    assert_eq!(window.len, from.stage.bounce.bytes());
+    let offset = from.stage.bounce(OUT, 1) - from.stage.bounce.addr;
+    let bounce = window.at(offset as u64, len).expect("it is inside");
+    let copy = Copy { direction: IN, memory: to.heap, bounce, len };
+    assert_eq!(to.stage.port.start(&copy, 6), Ok(Posted::Yes));
+    to.stage.ends(6);
+    assert!(bed.read(to.heap, len) == bytes, "{len} bytes");
+}
+
+fn both_ways() {
+    let bed = Bed::new();
+    let [mut one, mut other] = both(&bed);
+    assert!(!one.stage.port.is_seen_by(Pe(1)) && !other.stage.port.is_seen_by(Pe(0)));
+    one.stage.port.announce();
+    assert!(!one.stage.port.is_seen_by(Pe(1)) && other.stage.port.is_seen_by(Pe(0)));
+    other.stage.port.announce();
+    assert!(one.stage.port.is_seen_by(Pe(1)));
+    assert!(!one.stage.port.is_seen_by(Pe(0)) && !one.stage.port.is_seen_by(Pe(2)));
+    assert!(one.stage.port.window(Pe(0)).is_none() && one.stage.port.window(Pe(7)).is_none());
+    for (seed, len) in [1, 100, 4096, 16 << 10, CHUNK].into_iter().enumerate() {
+        pass(&bed, &mut one, (&mut other, Pe(0)), len, 2 * seed);
+        pass(&bed, &mut other, (&mut one, Pe(1)), len, 2 * seed + 50);
+    }
+    assert_eq!(one.stage.port.bytes_by_cpu() + other.stage.port.bytes_by_cpu(), 0);
+    drop(other);
+    assert!(!one.stage.port.is_seen_by(Pe(1)), "it copies no more");
+}
+
+fn inside() {
+    let bed = Bed::new();
+    let [mut one, _other] = both(&bed);
+    let window = one.stage.port.window(Pe(1)).expect("they share");
+    let end = window.addr + window.len;
+    for (direction, bounce, len) in
+        [(OUT, window.addr, 64), (IN, window.addr - 1, 64), (IN, end - 63, 64), (IN, end, 1)]
+    {
+        let copy = Copy { direction, memory: one.heap, bounce, len };
+        let error = one.stage.port.start(&copy, 0).expect_err("that is in no bounce buffer");
+        assert!(error.to_string().contains("in no bounce buffer"), "{error}");
+    }
+    let copy = Copy { direction: IN, memory: one.heap, bounce: end - 64, len: 64 };
+    assert_eq!(one.stage.port.start(&copy, 3), Ok(Posted::Yes));
+    one.stage.ends(3);
+    assert_eq!(window.at(window.len as u64, 1), None);
+    assert_eq!(window.at(u64::MAX, 64), None);
+    assert_eq!(window.at(1, window.len), None);
+    assert_eq!(window.at(0, window.len), Some(window.addr));
+}
+
+fn no_allocation() {
+    let bed = Bed::new();
+    let [mut one, _other] = both(&bed);
+    let window = one.stage.port.window(Pe(1)).expect("they share");
+    let copy = Copy { direction: IN, memory: one.heap, bounce: window.addr, len: CHUNK };
+    let mut round = || {
+        assert_eq!(one.stage.port.start(&copy, 1), Ok(Posted::Yes));
+        one.stage.wait().result.expect("it goes well");
+        let _ = one.stage.port.is_seen_by(Pe(1));
+        assert!(!one.stage.port.has_ended(Pe(1)));
+    };
+    round();
+    let before = allocations();
+    (0..20).for_each(|_| round());
+    assert_eq!(allocations(), before);
+}
+
+/// Copies that are under way end when the peer that the bytes are of has ended.
+fn outlives() {
+    let bed = Bed::new();
+    let [mut one, mut other] = both(&bed);
+    let bytes = pattern(CHUNK, 9);
+    bed.write(other.heap, &bytes);
+    other.stage.start(OUT, other.heap, 0, CHUNK, 5);
+    other.stage.ends(5);
+    let window = one.stage.port.window(Pe(1)).expect("they share");
+    drop(other);
+    let copy = Copy { direction: IN, memory: one.heap, bounce: window.addr, len: CHUNK };
+    assert_eq!(one.stage.port.start(&copy, 1), Ok(Posted::Yes));
+    one.stage.ends(1);
+    assert!(bed.read(one.heap, CHUNK) == bytes);
+}
+
+fn not_locked() {
+    let bed = Bed::new();
+    let [mut one, other] = both(&bed);
+    assert!(one.stage.port.window(Pe(1)).is_none() && other.stage.port.window(Pe(0)).is_none());
+    one.stage.port.announce();
+    assert!(!other.stage.port.is_seen_by(Pe(0)));
+    let bytes = pattern(CHUNK, 3);
+    one.stage.copy_in(one.heap, &bytes);
+    assert!(one.stage.copy_out(one.heap, CHUNK) == bytes);
+}
+
+fn counted() {
+    let bed = Bed::new();
+    let before = bed.count(3);
+    let [one, other] = both(&bed);
+    let all = 4 * (one.stage.bounce.bytes() as u64);
+    assert!(bed.count(3) - before >= all, "each has its own and the other's");
+    drop((one, other));
+    assert_eq!(bed.count(3), before);
+}

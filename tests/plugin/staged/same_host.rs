@@ -1,0 +1,207 @@
+//! PEs of one host that share their bounce memory: no processor touches what goes between them, whatever the fabric.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, MemoryKind, Outcome, Pattern};
+use serde_json::Value;
+
+use super::device::{Needs, job, staged};
+use crate::fabric::Fabric;
+
+const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm];
+
+/// Bytes of puts and gets: through one chunk, and through many.
+const SIZES: [u64; 4] = [300, 4096, 512 << 10, (5 << 20) + 777];
+const LARGEST: u64 = 6 << 20;
+const ROUNDS: u64 = 4;
+/// Bytes of the message that each PE is sent before.
+const WARM: u64 = 8;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in FABRICS {
+        let on = fabric.name();
+        let new = |name: &str, run: fn(Fabric) -> Result<(), Failed>| {
+            staged(format!("same_host::{name}_{on}"), fabric, Needs::StandIn, move || run(fabric))
+        };
+        trials.push(new("no_processor_touches_the_bytes", no_processor));
+        trials.push(new("a_pe_that_does_not_share_has_the_fabric", one_without));
+        trials.push(new("shared_memory_that_cannot_be_locked", not_locked));
+        trials.push(new("a_pe_is_killed", killed));
+    }
+    trials
+}
+
+fn shared(fabric: Fabric, scenario: &str, n_pes: u32) -> JobSettings {
+    let job = job(fabric, MemoryKind::DeviceVmm, scenario, n_pes, 2, Layout::V7);
+    job.debug("share_bounce", 1)
+}
+
+/// Runs a job, and gives what each PE's proxy lane has counted of staged bytes.
+fn counted(job: JobSettings) -> Result<(JobReport, Vec<Value>), Failed> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("nvshmem-same-host-{}-{number}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory)?;
+    let run = |directory: &Path| {
+        let n_pes = job.n_pes;
+        let pattern = directory.join("%p.json");
+        let report = job.env("NVSHMEM_LIBFABRIC_COUNTERS", pattern.display()).run()?;
+        let report = report.check().map_err(|failed| failed.to_string())?;
+        let staged = |pe: u32| {
+            let text = std::fs::read_to_string(directory.join(format!("{pe}.json")))?;
+            Ok(serde_json::from_str::<Value>(&text)?["lanes"][0]["staged"].clone())
+        };
+        let all = (0..n_pes).map(staged).collect::<Result<Vec<Value>, Failed>>()?;
+        Ok((report, all))
+    };
+    let counted = run(&directory);
+    std::fs::remove_dir_all(&directory)?;
+    counted
+}
+
+/// The sum of a counter over all PEs.
+fn sum(all: &[Value], name: &str) -> u64 {
+    all.iter().filter_map(|staged| staged[name].as_u64()).sum()
+}
+
+/// Bytes that all PEs have put and got.
+fn moved(n_pes: u32) -> u64 {
+    u64::from(n_pes) * ROUNDS * 2 * SIZES.iter().sum::<u64>()
+}
+
+fn no_processor(fabric: Fabric) -> Result<(), Failed> {
+    let mut most: f64 = 0.0;
+    for n_pes in [2, 4] {
+        let (report, all) = counted(shared(fabric, "same_host", n_pes))?;
+        let moved = moved(n_pes);
+        let messages = sum(&all, "in_messages") - u64::from(n_pes) * WARM;
+        let touched = sum(&all, "by_fabric") + messages + sum(&all, "by_cpu");
+        most = most.max(touched as f64 / moved as f64);
+        if touched != 0 || sum(&all, "shared") != moved {
+            return Err(format!("of {moved} bytes: {all:?}\n{report}").into());
+        }
+    }
+    println!("MEASURE staged_cpu_bytes_per_byte_same_host_{} {most:.4} ratio", fabric.name());
+    Ok(())
+}
+
+/// PE 1 shares nothing, and the others say so, once.
+fn one_without(fabric: Fabric) -> Result<(), Failed> {
+    let job = shared(fabric, "same_host", 3);
+    let without = "NVSHMEM_LIBFABRIC_DEBUG";
+    let (report, all) = counted(job.env_of_pe(1, without, "share_bounce=0"))?;
+    for pe in [0, 2] {
+        let text = report.pes[pe].text();
+        let said = "bounce memory of PE 1 is not shared with this PE";
+        let times = text.lines().filter(|line| line.contains(said)).count();
+        if times != 1 || !text.contains("bounce memory is shared with PE") {
+            return Err(format!("PE {pe} has said {times} times {said:?}:\n{report}").into());
+        }
+    }
+    // Each PE's next one: two pairs of three have PE 1.
+    let (by_fabric, shared) =
+        (sum(&all, "by_fabric") + sum(&all, "in_messages"), sum(&all, "shared"));
+    if shared != moved(1) || by_fabric != moved(2) + 3 * WARM {
+        return Err(format!("{shared} bytes shared, {by_fabric} not: {all:?}\n{report}").into());
+    }
+    Ok(())
+}
+
+/// Where the driver locks no memory that is shared, it locks its own, and all is as between hosts.
+fn not_locked(fabric: Fabric) -> Result<(), Failed> {
+    let job = shared(fabric, "same_host", 2).env_of_pe(1, "FAKE_CUDA_REGISTERS", 0);
+    let (report, all) = counted(job)?;
+    if sum(&all, "shared") != 0 {
+        return Err(format!("{all:?}\n{report}").into());
+    }
+    let text = report.pes[1].text();
+    if !text.contains("bounce memory is not shared with other PEs of this host: cuMemHostRegister")
+    {
+        return Err(format!("PE 1 does not say so:\n{report}").into());
+    }
+    Ok(())
+}
+
+/// Puts to the next PE and gets back, one size after another.
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let next = (me + 1) % n;
+    let host = job.init()?;
+    let (source, target) = (host.alloc(LARGEST, 4096)?, host.alloc(LARGEST, 4096)?);
+    let back = host.alloc(LARGEST, 4096)?;
+    // Whose lane has had a message copies from others' memory, and has told them.
+    host.local(source, WARM)?.set(0)?;
+    host.proxy().put(next, target, source, WARM)?;
+    host.proxy().quiet()?;
+    host.barrier()?;
+    for round in 0..ROUNDS {
+        for len in SIZES {
+            let pattern = |pe: u32| Pattern::of(&[pe.into(), round, len]);
+            host.local(source, len)?.fill(pattern(me), 0)?;
+            host.local(target, len)?.set(0)?;
+            host.barrier()?;
+            host.proxy().put(next, target, source, len)?;
+            host.proxy().quiet()?;
+            host.barrier()?;
+            host.local(target, len)?.verify(pattern((me + n - 1) % n), 0)?;
+            host.local(back, len)?.set(0)?;
+            host.proxy().get(next, target, back, len)?;
+            host.proxy().quiet()?;
+            host.local(back, len)?.verify(pattern(me), 0)?;
+            host.barrier()?;
+        }
+    }
+    host.finalize()?;
+    Ok(())
+}
+
+/// A PE that is killed while it puts and gets: the others end by themselves, and nothing of it is left.
+fn killed(fabric: Fabric) -> Result<(), Failed> {
+    let left = || -> Result<usize, Failed> {
+        let names = std::fs::read_dir("/dev/shm")?.filter_map(Result::ok);
+        let ours = names.filter(|entry| entry.file_name().to_string_lossy().contains("bounce"));
+        Ok(ours.count())
+    };
+    let report = shared(fabric, "same_host_death", 3)
+        .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
+        .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 3)
+        .grace(Duration::from_secs(30))
+        .run()?;
+    for pe in [0, 2] {
+        match report.outcome(pe) {
+            Outcome::Finished | Outcome::Failed(_) => {}
+            other => return Err(format!("PE {pe} {other}:\n{report}").into()),
+        }
+    }
+    if left()? != 0 {
+        return Err("something is left in /dev/shm".into());
+    }
+    Ok(())
+}
+
+/// PE 1 ends in the middle of its traffic, as by SIGKILL.
+pub(crate) fn death(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let (source, target) = (host.alloc(LARGEST, 4096)?, host.alloc(LARGEST, 4096)?);
+    host.local(source, LARGEST)?.fill(Pattern::new(me.into()), 0)?;
+    host.barrier()?;
+    for round in 0..200 {
+        if me == 1 && round == 5 {
+            let next = (me + 1) % n;
+            host.proxy().put(next, target, source, LARGEST)?;
+            // SAFETY: this process alone.
+            let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        host.proxy().put((me + 1) % n, target, source, LARGEST)?;
+        host.proxy().get((me + 2) % n, target, source, 1000)?;
+        host.proxy().quiet()?;
+    }
+    host.finalize()?;
+    Ok(())
+}
