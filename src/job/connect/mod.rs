@@ -374,7 +374,7 @@ fn assemble(
     if devices {
         info!(
             target: logging::MEM,
-            "this process uses CUDA: memory of devices goes through {} chunks of {} bytes each way, \
+            "this process uses CUDA: memory of devices goes through {} bounce buffers of {} bytes each way, \
              unless the fabric takes it",
             settings.staging_depth,
             settings.staging_chunk,

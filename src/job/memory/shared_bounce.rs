@@ -148,10 +148,10 @@ impl Offer {
             SharedMemory::create(layout.bytes()).map_err(|error| error.to_string())?;
         layout.write_secret(&memory, &secret);
         // Pages lie near who has touched them first, and that is not to be another PE.
-        for page in (0..layout.chunks().min(MOST_TOUCHED)).step_by(PAGE) {
+        for page in (0..layout.bounce_bytes().min(MOST_TOUCHED)).step_by(PAGE) {
             memory.byte(page).store(0, Ordering::Relaxed);
         }
-        Ok((Arc::new(memory), fd, secret, layout.chunks() as u64))
+        Ok((Arc::new(memory), fd, secret, layout.bounce_bytes() as u64))
     }
 
     /// What the others are told, of the same size for all PEs.

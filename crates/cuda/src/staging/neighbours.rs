@@ -35,7 +35,7 @@ impl SharedLayout {
     }
 
     /// Bytes of all bounce buffers.
-    pub fn bounces(&self) -> usize {
+    pub fn bounce_bytes(&self) -> usize {
         self.bounces
     }
 
@@ -115,7 +115,7 @@ impl Neighbours {
     /// others, there is not that one.
     pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
         let Shares { me, own, layout, peers } = shares;
-        let pinned = match PinnedMemory::register(context, &own, layout.chunks()) {
+        let pinned = match PinnedMemory::register(context, &own, layout.bounce_bytes()) {
             Ok(pinned) => pinned,
             Err(error) => {
                 log::info!(target: MEM, "bounce memory is not shared with other PEs of this host: {error}");
@@ -124,7 +124,7 @@ impl Neighbours {
         };
         let mut all = Vec::with_capacity(peers.len());
         for share in peers {
-            match PinnedMemory::register(context, &share.memory, share.layout.chunks()) {
+            match PinnedMemory::register(context, &share.memory, share.layout.bounce_bytes()) {
                 Ok(pinned) => all.push(Neighbour { share, pinned }),
                 Err(error) => log::info!(
                     target: MEM,

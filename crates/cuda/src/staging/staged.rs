@@ -228,7 +228,8 @@ impl Staging {
         let bounce = match (making.given, &making.bounce) {
             (false, None) => {
                 let len = bounce_len.saturating_mul(2 * usize::from(bounces));
-                let shares = making.shares.take().filter(|shares| shares.layout.chunks() == len);
+                let shares =
+                    making.shares.take().filter(|shares| shares.layout.bounce_bytes() == len);
                 Some(match shares.and_then(|shares| Neighbours::pin(shares, context)) {
                     Some(shared) => shared,
                     None => (PinnedMemory::new(context, len)?, Neighbours::default()),

@@ -301,16 +301,16 @@ impl DeviceStager {
 
 /// The bounce memory that a copy's bounce buffer is in, and where there. A neighbour's is never written to.
 #[inline]
-fn chunk_of<'m>(
-    bounce: &'m Arc<PinnedMemory>,
+fn memory_of<'m>(
+    own: &'m Arc<PinnedMemory>,
     neighbours: &'m Neighbours,
     copy: &Copy,
 ) -> Result<(&'m Arc<PinnedMemory>, usize), PortError> {
     let Copy { direction, bounce, len, .. } = *copy;
-    let offset = bounce.checked_sub(bounce.addr());
-    let fits = |at: &usize| *at <= bounce.len() && len <= bounce.len() - *at;
+    let offset = bounce.checked_sub(own.addr());
+    let fits = |at: &usize| *at <= own.len() && len <= own.len() - *at;
     if let Some(offset) = offset.filter(fits) {
-        return Ok((bounce, offset));
+        return Ok((own, offset));
     }
     let theirs = if direction == CopyDirection::In { neighbours.memory(bounce, len) } else { None };
     theirs.ok_or_else(|| {
@@ -339,7 +339,7 @@ impl CopyPort for DeviceStager {
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         self.flush()?;
         let Copy { direction, memory, bounce, len } = *copy;
-        chunk_of(&self.bounce, &self.neighbours, copy)?;
+        memory_of(&self.bounce, &self.neighbours, copy)?;
         if self.flight(direction).is_full() {
             return Ok(Posted::Again);
         }
@@ -363,7 +363,7 @@ impl CopyPort for DeviceStager {
                 By::Cpu
             }
             Any::Device(Place { context, range, addr }) => {
-                let (bounce, offset) = chunk_of(&self.bounce, &self.neighbours, copy)?;
+                let (bounce, offset) = memory_of(&self.bounce, &self.neighbours, copy)?;
                 let of = &mut self.contexts[context];
                 if let Some(error) = &of.failed {
                     return Err(error.clone().into());

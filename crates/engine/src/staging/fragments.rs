@@ -265,7 +265,7 @@ impl Staging {
             return true;
         }
         let Fragment { len, memory, .. } = *self.state().fragment(wr_id);
-        let Some(bounce) = self.chunk_addr(core, wr_id) else { return true };
+        let Some(bounce) = self.bounce_addr(core, wr_id) else { return true };
         let Some(bouncing) = self.bouncing() else { return true };
         let copy = Copy { direction, memory, bounce, len };
         match bouncing.copies.start(&copy, wr_id.0) {

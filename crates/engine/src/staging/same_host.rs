@@ -84,7 +84,11 @@ impl Staging {
 
     /// The address of a fragment's bytes in bounce memory, its own bounce buffer or a peer's. None if it has none, or has failed for
     /// that.
-    pub(crate) fn chunk_addr<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> Option<usize> {
+    pub(crate) fn bounce_addr<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+    ) -> Option<usize> {
         let Fragment { role, len, bounce, remote_end, .. } = *self.state().fragment(wr_id);
         if let Some(bounce) = bounce {
             return self.bouncing().map(|bouncing| bouncing.addr(role, bounce));
