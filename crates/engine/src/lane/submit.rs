@@ -147,7 +147,7 @@ impl<P: Port> Lane<P> {
             let Self { core, staging, .. } = self;
             return staging.submit_staged(core, request, &remote, offset, sent, op);
         }
-        if request.len >= self.core.transmit.cut().balanced_from {
+        if request.len >= self.core.transmit.balance().balanced_from {
             let Self { core, pool, .. } = self;
             return pool.submit_balanced(core, request, sent, op, counting);
         }

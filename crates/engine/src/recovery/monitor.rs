@@ -98,9 +98,9 @@ impl Recovery {
         let judges = self.judges(now);
         self.looks = self.looks.wrapping_add(1);
         // Answers are no operations of this PE's, and may be lost all the same.
-        for pe in known.take_answered() {
+        known.drain_answered(|pe| {
             self.peer(pe);
-        }
+        });
         for pe in self.watched() {
             self.begin_look(pe, before);
         }

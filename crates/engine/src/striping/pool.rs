@@ -154,7 +154,7 @@ impl Pool {
             while *sent < request.len {
                 let left = request.len - *sent;
                 let at = request.remote_addr + *sent as u64;
-                let len = core.transmit.cut().next_len(request.len, left, at);
+                let len = core.transmit.balance().next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transmit.transfer(request, *sent, len, &hop)?;
                 let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
@@ -177,7 +177,7 @@ impl Pool {
         let Some(wr_id) = core.transmit.take() else { return Ok(()) };
         if let Some(counting) = counting {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
-            counting.segments += core.transmit.cut().segments(request.len, left, at);
+            counting.segments += core.transmit.balance().segments(request.len, left, at);
         }
         self.enter_pool(core, wr_id, request, *sent, op, tag);
         *sent = request.len;
@@ -284,7 +284,8 @@ impl Pool {
                 }
                 return true;
             }
-            let bytes = core.transmit.cut().next_len(len, len - sent, remote_addr + sent as u64);
+            let bytes =
+                core.transmit.balance().next_len(len, len - sent, remote_addr + sent as u64);
             let Some(hop) = core.pick(pe, bytes, self.pooled, now) else { return false };
             let request = self.places[index].request(pe, direction);
             match core.transmit.transfer(&request, sent, bytes, &hop) {

@@ -48,10 +48,9 @@ impl<P: Port> Core<P> {
         {
             return false;
         }
-        if closed {
+        if closed || !self.transmit.is_clear(path.rail) {
             return false;
         }
-        let Some(fast) = self.transmit.clear_rail(path.rail) else { return false };
         if !channel.has_room_for_new(&self.peers.messages) {
             return false;
         }
@@ -74,7 +73,7 @@ impl<P: Port> Core<P> {
         }
         let named = MessageTable::wr_id(slot, numbers.0);
         let head = self.peers.seal.close(pe, packet);
-        if !self.transmit.port_mut().try_send(fast, path.rail, path.to, named, packet.bytes()) {
+        if !self.transmit.try_send(&path, named, packet.bytes()) {
             return false;
         }
         head.put_back(packet);

@@ -154,15 +154,14 @@ impl Peers {
         self.due.pop()
     }
 
-    /// The peers that answers were sent to since this was asked last, each once.
-    pub(crate) fn take_answered(&mut self) -> Vec<Pe> {
-        let answered = std::mem::take(&mut self.answered);
-        for pe in &answered {
-            if let Some(connection) = self.connections.find_mut(*pe) {
+    /// Calls a function with the peers that answers were sent to since this was asked last, each once.
+    pub(crate) fn drain_answered(&mut self, mut each: impl FnMut(Pe)) {
+        for pe in self.answered.drain(..) {
+            if let Some(connection) = self.connections.find_mut(pe) {
                 connection.channel().is_noted = false;
+                each(pe);
             }
         }
-        answered
     }
 
     /// Rails are monitored: there are so many messages, and so many answers, which have numbers.

@@ -7,9 +7,11 @@ use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Local, Port, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
+use crate::rails::paths::Hop;
 use crate::request::FastTransfer;
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
+use crate::state::rail::Rail;
 use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 
@@ -63,12 +65,20 @@ impl<P: Port> Transmit<P> {
         }
     }
 
-    /// What it takes to send a message over a rail right away, if nothing waits before it there. A burst, which the
-    /// general way ends, does.
+    /// Whether a message may be sent over a rail right away: nothing waits before it there, nor in a burst, which the
+    /// general way ends.
     #[inline(always)]
-    pub(in crate::posting) fn clear_rail(&self, rail: RailId) -> Option<P::Fast> {
-        let state = self.rails.get(rail.index())?;
-        (self.has_fast_path && !self.burst.has_withheld() && state.is_clear()).then_some(state.fast)
+    pub(in crate::posting) fn is_clear(&self, rail: RailId) -> bool {
+        self.has_fast_path
+            && !self.burst.has_withheld()
+            && self.rails.get(rail.index()).is_some_and(Rail::is_clear)
+    }
+
+    /// Hands a message to the fabric, over a rail that is clear. Whether it has taken it.
+    #[inline(always)]
+    pub(in crate::posting) fn try_send(&mut self, path: &Hop, wr_id: WrId, bytes: &[u8]) -> bool {
+        let Some(rail) = self.rails.get(path.rail.index()) else { return false };
+        self.port.try_send(rail.fast, path.rail, path.to, wr_id, bytes)
     }
 
     /// The segment that [`Transmit::take_sent`] takes next.

@@ -178,7 +178,7 @@ impl<P: Port> Transmit<P> {
 
     /// How operations are cut, and from which length on rails are chosen by load.
     #[inline(always)]
-    pub(crate) fn cut(&self) -> &Balance {
+    pub(crate) fn balance(&self) -> &Balance {
         &self.balance
     }
 
