@@ -19,6 +19,11 @@ if ! command -v clang++ >/dev/null; then
     echo "There is no clang++, whose runtime of ThreadSanitizer is needed: install clang" >&2
     exit 2
 fi
+version=$(clang++ -dumpversion)
+if [[ ${version%%.*} -lt 15 ]]; then
+    echo "clang++ is version $version, whose ThreadSanitizer lacks functions that rustc's code calls: install 15 or newer" >&2
+    exit 2
+fi
 export RUSTC_BOOTSTRAP=1 NVCC=''
 
 # Debian's sources come without the library's own lock file, and take what the compiler's has.
