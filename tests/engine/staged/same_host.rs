@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::ids::{Pe, RailId};
+use engine::port::Access;
 use engine::port::copies::Reach;
 use engine::rails::counters::StagedCounters;
 use engine::recovery::health::RailHealth;
@@ -183,18 +184,24 @@ fn a_word_behind_a_put_is_set_when_the_copy_has_ended() {
     }
 }
 
-/// Two puts to one place with a fence between them, each of several bounce buffers.
+/// Two puts to one place with a fence between them, each of several bounce buffers; the first from there, or from memory that
+/// the peer reads through the fabric.
 #[test]
 fn a_put_behind_a_fence_is_copied_behind_those_before() {
     for seed in 1..=60 {
-        let shape = Shape { bounce: (1024, 8, 8), rails: 3, ..shape(2) };
+        // Messages bring nothing.
+        let longest_message = engine::port::packet::MAX_MESSAGE;
+        let shape = Shape { bounce: (1024, 8, 8), rails: 3, longest_message, ..shape(2) };
         let script = Script { delay: (1, 50_000), ..Script::default() };
         let mut job = Job::new(seed, &shape, script);
         fill(&job, 2);
         let targets = Targets::of(&job);
         let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
-        for from in [0, 5000] {
-            let put = targets.part((scratch + from, &handle), 1, 0, 4000);
+        let host = job.fabric.alloc(Pe(0), 4000);
+        let registered = job.members[0].regions.register(host, 4000, Access::Local).unwrap();
+        let first = if seed % 3 == 0 { (scratch, &handle) } else { (host, &registered) };
+        for from in [first, (scratch + 5000, &handle)] {
+            let put = targets.part(from, 1, 0, 4000);
             job.members[0].lane.begin(&put).unwrap();
             job.fence(0, 1);
         }
