@@ -18,8 +18,9 @@ fn main() {
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
-    // NVSHMEM loads it with RTLD_NOW. A symbol that nothing provides fails the link here, not the load there. What is
-    // instrumented has symbols that the fuzzer or the program with the sanitizer provides.
+    // NVSHMEM loads it with RTLD_NOW. A symbol that nothing provides fails the link here, not the
+    // load there. What is instrumented has symbols that the fuzzer or the program with the
+    // sanitizer provides.
     let has = |cfg| std::env::var_os(cfg).is_some();
     if !has("CARGO_CFG_FUZZING") && !has("CARGO_CFG_SANITIZE") {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,defs");

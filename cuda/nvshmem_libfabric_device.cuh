@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One-sided communication from kernels, without NVSHMEM: put, put with signal, atomics, get, fence, quiet, wait.
+ * One-sided communication from kernels, without NVSHMEM: put, put with signal, atomics, get, fence,
+ * quiet, wait.
  *
- * A context comes from the host library (nvshmem_libfabric.h). C++14; nvcc for sm_70 and newer. A host C++
- * compiler takes the same functions, for CPU threads that produce into the same rings; there, say which block a thread
- * is with nlf_host_set_block.
+ * A context comes from the host library (nvshmem_libfabric.h). C++14; nvcc for sm_70 and newer. A
+ * host C++ compiler takes the same functions, for CPU threads that produce into the same rings;
+ * there, say which block a thread is with nlf_host_set_block.
  *
- * Addresses. `dst` of a put and the words of signals and atomics are given as addresses of this PE's own
- * symmetric memory, and mean the same place at the peer; so is `src` of a get. The other end, and results, may be
- * in any memory that the context has registered.
+ * Addresses. `dst` of a put and the words of signals and atomics are given as addresses of this
+ * PE's own symmetric memory, and mean the same place at the peer; so is `src` of a get. The other
+ * end, and results, may be in any memory that the context has registered.
  *
- * Forms. A function without suffix is for a thread: each thread that calls it has an operation of its own.
- * Threads of a warp that call it together share the cost. `_warp` and `_block` are one operation of all threads
- * of the warp or block, all of which must call it, with the same arguments; what they have written before is
- * covered, and all get the status.
+ * Forms. A function without suffix is for a thread: each thread that calls it has an operation of
+ * its own. Threads of a warp that call it together share the cost. `_warp` and `_block` are one
+ * operation of all threads of the warp or block, all of which must call it, with the same
+ * arguments; what they have written before is covered, and all get the status.
  *
- * Order. An operation goes through the ring of the calling block. Operations of a ring are begun in their order,
- * but delivered in any; see nlf_fence. Threads of one block are ordered among themselves if a barrier
- * orders the calls. There is no order among blocks.
+ * Order. An operation goes through the ring of the calling block. Operations of a ring are begun in
+ * their order, but delivered in any; see nlf_fence. Threads of one block are ordered among
+ * themselves if a barrier orders the calls. There is no order among blocks.
  *
- * Memory. What the calling thread has written before (for _warp and _block: any of them) is what is sent. That
- * costs a fence of system scope in each call, or one for all threads that call together; NLF_NO_FENCE leaves it
- * out, for who has just had one.
+ * Memory. What the calling thread has written before (for _warp and _block: any of them) is what is
+ * sent. That costs a fence of system scope in each call, or one for all threads that call together;
+ * NLF_NO_FENCE leaves it out, for who has just had one.
  *
- * Return. NLF_OK, or an NLF_ERROR_* of which the first in a context also stays in its error word with PE, address
- * and length. After NLF_ERROR_STUCK, _STOPPED or _FAILED a context takes nothing any more. An operation that returns an
- * error was not begun. One of zero bytes is no operation.
+ * Return. NLF_OK, or an NLF_ERROR_* of which the first in a context also stays in its error word
+ * with PE, address and length. After NLF_ERROR_STUCK, _STOPPED or _FAILED a context takes nothing
+ * any more. An operation that returns an error was not begun. One of zero bytes is no operation.
  *
- * Waits. A call waits only where the ring is full, and in nlf_quiet, nlf_wait_until and blocking forms. Every
- * wait ends when the proxy has ended, and, but for nlf_wait_until, after nlf_context.spins looks between which the proxy
- * has moved nothing: NLF_ERROR_STUCK. Who gives up while the ring is full leaves the context unusable for all.
+ * Waits. A call waits only where the ring is full, and in nlf_quiet, nlf_wait_until and blocking
+ * forms. Every wait ends when the proxy has ended, and, but for nlf_wait_until, after
+ * nlf_context.spins looks between which the proxy has moved nothing: NLF_ERROR_STUCK. Who gives up
+ * while the ring is full leaves the context unusable for all.
  */
 #ifndef NVSHMEM_LIBFABRIC_DEVICE_CUH
 #define NVSHMEM_LIBFABRIC_DEVICE_CUH
@@ -38,7 +40,8 @@
 
 #include "nvshmem_libfabric_push.cuh"
 
-/* What the thread has written before was made visible to the system already, by a fence of its own. */
+/* What the thread has written before was made visible to the system already, by a fence of its
+ * own. */
 #define NLF_NO_FENCE 1u
 
 /* How nlf_wait_until and nlf_test compare: word, then value. */
@@ -65,8 +68,9 @@
  */
 
 /*
- * Copies `bytes` from `src` here to `dst` at `pe`. When it returns, nothing of it need have happened: `src` may not
- * change, and `dst` is not known to have it, before a quiet. At most NLF_MAX_BYTES.
+ * Copies `bytes` from `src` here to `dst` at `pe`. When it returns, nothing of it need have
+ * happened: `src` may not change, and `dst` is not known to have it, before a quiet. At most
+ * NLF_MAX_BYTES.
  */
 NLF_FN int nlf_put_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0) {
     return nlfi_transfer(ctx, NLF_OP_PUT, dst, src, bytes, pe, (flags & NLF_NO_FENCE) == 0);
@@ -76,8 +80,9 @@ NLFI_COOPERATIVE(nlf_put_nbi,
                  (ctx, dst, src, bytes, pe, flags))
 
 /*
- * The same, and then changes the word `signal` at `pe`: sets it (NLF_KIND_SET) or adds to it (NLF_KIND_ADD). Who sees
- * the signal there sees the data of this put; of other operations it says nothing. Zero bytes still signal.
+ * The same, and then changes the word `signal` at `pe`: sets it (NLF_KIND_SET) or adds to it
+ * (NLF_KIND_ADD). Who sees the signal there sees the data of this put; of other operations it says
+ * nothing. Zero bytes still signal.
  */
 NLF_FN int nlf_put_signal_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal,
                               uint64_t value, unsigned kind, int pe, unsigned flags = 0) {
@@ -101,9 +106,9 @@ NLFI_COOPERATIVE(nlf_get_nbi,
 /* ------------------------------------------------------------------------------------------------
  * Signals and atomics
  *
- * All atomics on a word, of all PEs and all rings, are atomic among themselves. They are not with what the GPU or CPU
- * that has the word does to it by itself. Delivered in any order; an atomic is not ordered after earlier puts
- * without a fence.
+ * All atomics on a word, of all PEs and all rings, are atomic among themselves. They are not with
+ * what the GPU or CPU that has the word does to it by itself. Delivered in any order; an atomic is
+ * not ordered after earlier puts without a fence.
  */
 
 /* Sets the word `signal` at `pe` (NLF_KIND_SET), or adds to it (NLF_KIND_ADD). */
@@ -144,7 +149,8 @@ NLF_TEMPLATE_FN int nlfi_atomic_wait(const nlf_context *ctx, unsigned kind, T *r
     return status != NLF_OK ? status : nlfi_wait_done(ctx, &ctx->rings[nlfi_ring_index(ctx)], ticket);
 }
 
-/* `*word` at `pe` = value; += value; &= value; |= value; ^= value. Sums wrap. T is an integer of 4 or 8 bytes. */
+/* `*word` at `pe` = value; += value; &= value; |= value; ^= value. Sums wrap. T is an integer of 4
+ * or 8 bytes. */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_atomic_set(const nlf_context *ctx, T *word, T value, int pe, unsigned flags = 0) {
     return nlfi_atomic_nbi(ctx, NLF_KIND_SET, (T *)NULL, word, value, (T)0, pe, flags);
@@ -167,9 +173,10 @@ NLF_TEMPLATE_FN int nlf_atomic_xor(const nlf_context *ctx, T *word, T value, int
 }
 
 /*
- * Fetching forms: what was there before comes to `*result`, a word of registered memory here that nothing else uses
- * meanwhile. With _nbi it is there after a quiet. Without, the call waits until it is, for this operation and for those
- * before it in the ring; what the operation has brought is then seen by the thread.
+ * Fetching forms: what was there before comes to `*result`, a word of registered memory here that
+ * nothing else uses meanwhile. With _nbi it is there after a quiet. Without, the call waits until
+ * it is, for this operation and for those before it in the ring; what the operation has brought is
+ * then seen by the thread.
  */
 #define NLFI_FETCHING(name, kind)                                                                                      \
     template <typename T>                                                                                              \
@@ -216,8 +223,9 @@ NLF_TEMPLATE_FN int nlf_atomic_compare_swap(const nlf_context *ctx, T *result, T
  */
 
 /*
- * Puts, signals and atomics to `pe` that went into the calling block's ring before it are visible there before those
- * that go in after it. It waits for nothing. Gets and results are not ordered by it.
+ * Puts, signals and atomics to `pe` that went into the calling block's ring before it are visible
+ * there before those that go in after it. It waits for nothing. Gets and results are not ordered by
+ * it.
  */
 NLF_FN int nlf_fence(const nlf_context *ctx, int pe) { return nlfi_fence(ctx, pe, 0); }
 
@@ -229,9 +237,10 @@ NLFI_COOPERATIVE(nlf_fence, (const nlf_context *ctx, int pe), (ctx, pe))
 NLFI_COOPERATIVE(nlf_fence_all, (const nlf_context *ctx), (ctx))
 
 /*
- * Waits until everything that is in the calling block's ring is delivered: whatever this thread, and threads that
- * it is ordered after, have put in, and what others of the same ring have. Puts and atomics are then visible at
- * their peers; gets and results are here, and seen by the thread (_warp, _block: by all of them).
+ * Waits until everything that is in the calling block's ring is delivered: whatever this thread,
+ * and threads that it is ordered after, have put in, and what others of the same ring have. Puts
+ * and atomics are then visible at their peers; gets and results are here, and seen by the thread
+ * (_warp, _block: by all of them).
  */
 NLF_FN int nlf_quiet(const nlf_context *ctx) {
     return ctx->version != NLF_RING_VERSION ? NLF_ERROR_VERSION : nlfi_quiet(ctx, nlfi_ring_index(ctx));
@@ -258,9 +267,9 @@ NLFI_COOPERATIVE(nlf_quiet_all, (const nlf_context *ctx), (ctx))
  */
 
 /*
- * Whether the word here, of symmetric memory, compares to `value` as asked (NLF_CMP_*). If so, what was delivered
- * before the word was changed is seen after. An unknown comparison is never true. T is an integer or a floating-point
- * number of 4 or 8 bytes, and compared as that.
+ * Whether the word here, of symmetric memory, compares to `value` as asked (NLF_CMP_*). If so, what
+ * was delivered before the word was changed is seen after. An unknown comparison is never true. T
+ * is an integer or a floating-point number of 4 or 8 bytes, and compared as that.
  */
 template <typename T>
 NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, T value) {
@@ -277,8 +286,9 @@ NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, T value) {
 }
 
 /*
- * Waits until nlf_test is true. For as long as the proxy runs: how long a peer takes is not known here. When the proxy
- * has ended, or the context is over, the word is looked at once more before that is reported.
+ * Waits until nlf_test is true. For as long as the proxy runs: how long a peer takes is not known
+ * here. When the proxy has ended, or the context is over, the word is looked at once more before
+ * that is reported.
  */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_wait_until(const nlf_context *ctx, const T *word, unsigned comparison, T value) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What device code and host code do differently, twice: for nvcc, and for a host C++ compiler, with which CPU
- * threads produce into the same rings. The rest of the device API is the same source for both.
+ * What device code and host code do differently, twice: for nvcc, and for a host C++ compiler, with
+ * which CPU threads produce into the same rings. The rest of the device API is the same source for
+ * both.
  *
- * On the host a thread is a warp and a block of its own, and says itself which block it is (nlf_host_set_block).
+ * On the host a thread is a warp and a block of its own, and says itself which block it is
+ * (nlf_host_set_block).
  */
 #ifndef NVSHMEM_LIBFABRIC_PRIMITIVES_CUH
 #define NVSHMEM_LIBFABRIC_PRIMITIVES_CUH
@@ -52,7 +54,8 @@ NLF_FN void nlfp_block_sync() { __syncthreads(); }
 /* The first lane's status, for all. */
 NLF_FN int nlfp_warp_status(int status) { return __shfl_sync(0xffffffffu, status, 0); }
 
-/* The first thread's status, for all; also a barrier. The next call that writes is behind a barrier as well. */
+/* The first thread's status, for all; also a barrier. The next call that writes is behind a barrier
+ * as well. */
 NLF_FN int nlfp_block_status(int status) {
     __shared__ int shared;
     if (nlfp_thread_of_block() == 0) {
@@ -63,8 +66,9 @@ NLF_FN int nlfp_block_status(int status) {
 }
 
 /*
- * Reserves `slots` slots, 1 or 2, for each of the threads of the warp that are here together, of the same ring,
- * with one addition by one of them. Needs no more order than that of the counter itself.
+ * Reserves `slots` slots, 1 or 2, for each of the threads of the warp that are here together, of
+ * the same ring, with one addition by one of them. Needs no more order than that of the counter
+ * itself.
  */
 NLF_FN nlfp_reserved nlfp_reserve(uint64_t *head, unsigned slots) {
     nlfp_reserved reserved;
@@ -117,13 +121,13 @@ NLF_FN uint32_t nlfp_load_acquire32(const uint32_t *word) {
     return value;
 }
 
-/* What this thread has written, and what others have written before a barrier that it has passed, is seen by CPU
- * and NIC before what it writes next. */
+/* What this thread has written, and what others have written before a barrier that it has passed,
+ * is seen by CPU and NIC before what it writes next. */
 NLF_FN void nlfp_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 /*
- * Half a slot, by one store. PTX has the 16 bytes as one access only as b128; as a vector they are two, in no
- * order, and it is the hardware that sends them together.
+ * Half a slot, by one store. PTX has the 16 bytes as one access only as b128; as a vector they are
+ * two, in no order, and it is the hardware that sends them together.
  */
 NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
 #if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4)
@@ -139,9 +143,9 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
 }
 
 /*
- * An entry of the table of regions, by one load that no cache of the multiprocessor answers. As a vector it is two
- * accesses to PTX, and one to the hardware, which reads a sector of 32 bytes; whoever changes an entry takes microseconds from
- * one word to the other.
+ * An entry of the table of regions, by one load that no cache of the multiprocessor answers. As a
+ * vector it is two accesses to PTX, and one to the hardware, which reads a sector of 32 bytes;
+ * whoever changes an entry takes microseconds from one word to the other.
  */
 NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
     nlf_region region;
@@ -158,7 +162,8 @@ NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
     return region;
 }
 
-/* Whether the caller is the first to claim. Nothing is counted: in a kernel whose every call fails a count is round in seconds. */
+/* Whether the caller is the first to claim. Nothing is counted: in a kernel whose every call fails
+ * a count is round in seconds. */
 NLF_FN bool nlfp_claim(uint32_t *claims) {
     return *(volatile uint32_t *)claims == 0u && atomicCAS((unsigned *)claims, 0u, 1u) == 0u;
 }
@@ -174,7 +179,8 @@ NLF_FN void nlfp_store_release64(uint64_t *word, uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
-/* Between two looks at something that has not changed. A look across the bus takes about a microsecond already. */
+/* Between two looks at something that has not changed. A look across the bus takes about a
+ * microsecond already. */
 NLF_FN void nlfp_pause(unsigned looks) {
     if (looks > 16) {
         __nanosleep(looks < 256 ? 64 : 512);
@@ -239,8 +245,9 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
 }
 
 /*
- * An entry of the table of regions: its length before and after its base are the same, of one generation, so the base
- * is of that length. Ends: each failure finds an entry that was changed since. One that is being changed has no length.
+ * An entry of the table of regions: its length before and after its base are the same, of one
+ * generation, so the base is of that length. Ends: each failure finds an entry that was changed
+ * since. One that is being changed has no length.
  */
 NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
     nlf_region region;
@@ -273,7 +280,8 @@ inline nlf_host_pause *nlfp_host_pause() {
     return &pause;
 }
 
-/* What the calling thread does between two looks from now on, instead of yielding. NULL: yields again. */
+/* What the calling thread does between two looks from now on, instead of yielding. NULL: yields
+ * again. */
 NLF_FN void nlf_host_set_pause(nlf_host_pause pause) { *nlfp_host_pause() = pause; }
 
 /* Who is waited for may need this core. */
@@ -288,7 +296,8 @@ NLF_FN void nlfp_pause(unsigned looks) {
 
 #endif
 
-/* As reads of a word of 4 or 8 bytes, of whatever type: its bits are that type's, not a number to be converted. */
+/* As reads of a word of 4 or 8 bytes, of whatever type: its bits are that type's, not a number to
+ * be converted. */
 template <typename T>
 NLF_TEMPLATE_FN T nlfp_load_acquire(const T *word) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word has 4 or 8 bytes");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How an operation gets into a ring, and how a kernel waits for what comes of it. Not for users: names begin with
- * nlfi_. What must hold between both sides is in nvshmem_libfabric_ring.h.
+ * How an operation gets into a ring, and how a kernel waits for what comes of it. Not for users:
+ * names begin with nlfi_. What must hold between both sides is in nvshmem_libfabric_ring.h.
  *
- * No slot stays reserved and unwritten while the proxy runs. After a thread has reserved it can only write, or
- * find while it waits for room that nothing will be taken any more: then it marks the context as over
- * (nlf_error.abandoned), and every other wait ends with an error as well.
+ * No slot stays reserved and unwritten while the proxy runs. After a thread has reserved it can
+ * only write, or find while it waits for room that nothing will be taken any more: then it marks
+ * the context as over (nlf_error.abandoned), and every other wait ends with an error as well.
  */
 #ifndef NVSHMEM_LIBFABRIC_PUSH_CUH
 #define NVSHMEM_LIBFABRIC_PUSH_CUH
@@ -13,7 +13,8 @@
 #include "nvshmem_libfabric_primitives.cuh"
 #include "nvshmem_libfabric_ring.h"
 
-/* A descriptor on its way: q0 to q3 of its first slot, without the lap, and the second slot's three. */
+/* A descriptor on its way: q0 to q3 of its first slot, without the lap, and the second slot's
+ * three. */
 typedef struct {
     uint64_t q0, q1, q2, q3;
     uint64_t value, compare, fetch;
@@ -63,8 +64,8 @@ NLF_FN bool nlfi_is_over(const nlf_context *ctx, const nlf_published *published)
 }
 
 /*
- * Waits until slots up to `end` may be written. Ends: with room; when nothing is taken any more; or after
- * ctx->spins looks between which nothing was taken.
+ * Waits until slots up to `end` may be written. Ends: with room; when nothing is taken any more; or
+ * after ctx->spins looks between which nothing was taken.
  */
 NLF_COLD_FN int nlfi_wait_for_room(const nlf_context *ctx, const nlf_ring *ring, uint64_t end) {
     const uint64_t capacity = (uint64_t)1 << ctx->slots_log2;
@@ -119,8 +120,9 @@ NLF_FN int nlfi_wait_done(const nlf_context *ctx, const nlf_ring *ring, uint64_t
 }
 
 /*
- * Puts a descriptor into the calling block's ring. `ticket`, if there is one, is what `done` has to reach for it.
- * With `fence`, what the thread has written before is there for CPU and NIC when the descriptor is.
+ * Puts a descriptor into the calling block's ring. `ticket`, if there is one, is what `done` has to
+ * reach for it. With `fence`, what the thread has written before is there for CPU and NIC when the
+ * descriptor is.
  */
 NLF_FN int nlfi_push(const nlf_context *ctx, const nlfi_descriptor *d, bool fence, uint64_t *ticket) {
     const nlf_ring *ring = &ctx->rings[nlfi_ring_index(ctx)];
@@ -131,8 +133,8 @@ NLF_FN int nlfi_push(const nlf_context *ctx, const nlfi_descriptor *d, bool fenc
     if (fence) {
         nlfp_fence_system();
     }
-    /* Loaded before the addition, so that the two are on their way together. That it can be older than what the
-     * addition finds does no harm: there is at least as much room. */
+    /* Loaded before the addition, so that the two are on their way together. That it can be older
+     * than what the addition finds does no harm: there is at least as much room. */
     const uint64_t tail_seen = nlfp_load_device(&producers->tail_seen);
     const nlfp_reserved reserved = nlfp_reserve(&producers->head, d->extended ? 2 : 1);
     int status = NLF_OK;
@@ -163,8 +165,8 @@ NLF_FN int nlfi_push(const nlf_context *ctx, const nlfi_descriptor *d, bool fenc
 }
 
 /*
- * Where an address is, as region and offset in their place in a word. Returns false when not all of the bytes are
- * in one region, or the region is not symmetric and has to be.
+ * Where an address is, as region and offset in their place in a word. Returns false when not all of
+ * the bytes are in one region, or the region is not symmetric and has to be.
  */
 NLF_FN bool nlfi_place(const nlf_context *ctx, const void *addr, uint64_t bytes, bool symmetric, uint64_t *place) {
     const uint64_t at = (uint64_t)(uintptr_t)addr;
@@ -188,7 +190,8 @@ NLF_FN uint64_t nlfi_head(unsigned op, unsigned flags, int pe, uint64_t bytes) {
            bytes;
 }
 
-/* Puts the value where it has room: into the first slot, or, if it has to be or something is fetched, the second. */
+/* Puts the value where it has room: into the first slot, or, if it has to be or something is
+ * fetched, the second. */
 NLF_FN void nlfi_set_value(nlfi_descriptor *d, uint64_t value, uint64_t compare, bool fetches, uint64_t fetch) {
     d->extended = fetches || value > NLF_MAX_INLINE;
     d->value = value;

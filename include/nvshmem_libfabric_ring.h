@@ -2,21 +2,22 @@
 /*
  * The rings between kernels and the proxy thread: what both sides agree on.
  *
- * Read by nvcc and by host C++ compilers as part of the device header, and by bindgen for the proxy. C99 and
- * C++11. All numbers are little endian, as every GPU is.
+ * Read by nvcc and by host C++ compilers as part of the device header, and by bindgen for the
+ * proxy. C99 and C++11. All numbers are little endian, as every GPU is.
  *
- * Kernels produce, one proxy thread consumes. A ring has a power of two of slots of 32 bytes. The n-th
- * slot ever reserved in it, from 0, is slot n mod capacity; a producer reserves slots by adding to the ring's
- * head, and may write slot n when n - tail < capacity. A descriptor is one slot, or two that follow one
- * another (the second may be at the ring's start). Each slot is written in two halves of 16 bytes, in any order;
- * each half carries the lap of its slot, so no order among the halves, or among the slots, is needed. A slot
- * is there when both halves have the lap that is due: of slot n, bit slots_log2 of n, inverted. So the first
- * lap is 1, and memory starts as zeroes.
+ * Kernels produce, one proxy thread consumes. A ring has a power of two of slots of 32 bytes. The
+ * n-th slot ever reserved in it, from 0, is slot n mod capacity; a producer reserves slots by
+ * adding to the ring's head, and may write slot n when n - tail < capacity. A descriptor is one
+ * slot, or two that follow one another (the second may be at the ring's start). Each slot is
+ * written in two halves of 16 bytes, in any order; each half carries the lap of its slot, so no
+ * order among the halves, or among the slots, is needed. A slot is there when both halves have the
+ * lap that is due: of slot n, bit slots_log2 of n, inverted. So the first lap is 1, and memory
+ * starts as zeroes.
  *
- * A half is written by one store of 16 bytes, or by two of 8 of which that with the lap is last and a release.
- * The lap is the last bit of the half in memory: a PCIe write without relaxed ordering is seen in the order
- * of rising addresses, in whatever pieces, so the rest is there when the lap is. Who reads loads the word
- * with the lap first, as an acquire.
+ * A half is written by one store of 16 bytes, or by two of 8 of which that with the lap is last and
+ * a release. The lap is the last bit of the half in memory: a PCIe write without relaxed ordering
+ * is seen in the order of rising addresses, in whatever pieces, so the rest is there when the lap
+ * is. Who reads loads the word with the lap first, as an acquire.
  *
  * The order of a ring is the order of reservation. Between rings there is none.
  */
@@ -45,7 +46,8 @@
 /* ------------------------------------------------------------------------------------------------
  * Descriptors
  *
- * The first slot, as four words of 64 bits. `dst` is at the peer, `src` here; a get reads `dst` into `src`.
+ * The first slot, as four words of 64 bits. `dst` is at the peer, `src` here; a get reads `dst`
+ * into `src`.
  *
  *        63   62..58   57..48   47..40           39..32  31..0
  *   q0   value bits 0..15       dst region       dst offset (39..0)
@@ -60,10 +62,11 @@
  *   q6   compare, all 64 bits
  *   q7   lap  zero (62..48)     fetch region     fetch offset (39..0)
  *
- * Atomics act on the word at `dst`; `bytes` is its width, 4 or 8, and the kind is in the flags; values are of
- * that width. What was there before comes to `fetch`, a word of that width in memory of this PE, if `fetch`
- * is not NLF_NO_REGION with offset 0. Only puts with signal and atomics are extended, and only those that
- * have to be or that fetch. A fence has a PE and nothing else. Fields that an operation does not use are zero.
+ * Atomics act on the word at `dst`; `bytes` is its width, 4 or 8, and the kind is in the flags;
+ * values are of that width. What was there before comes to `fetch`, a word of that width in memory
+ * of this PE, if `fetch` is not NLF_NO_REGION with offset 0. Only puts with signal and atomics are
+ * extended, and only those that have to be or that fetch. A fence has a PE and nothing else. Fields
+ * that an operation does not use are zero.
  */
 
 #define NLF_LAP 0x8000000000000000ull
@@ -111,8 +114,8 @@ typedef struct {
 /* ------------------------------------------------------------------------------------------------
  * What the proxy publishes of a ring
  *
- * One line, written by the proxy alone, in memory that it writes and kernels read. All only ever rise, but for
- * `state`.
+ * One line, written by the proxy alone, in memory that it writes and kernels read. All only ever
+ * rise, but for `state`.
  */
 typedef struct {
     uint64_t tail;  /* slots that were taken: their room is free */
@@ -128,9 +131,10 @@ typedef struct {
 /* ------------------------------------------------------------------------------------------------
  * Errors
  *
- * The first error of producers stays. Who sets nlf_context.error_claims to 1 first writes it, `code` last. The bus
- * between a GPU and the CPU may have no atomics, so the claims are in memory of the producers, and the proxy
- * has a record of its own, which a producer that meets NLF_STATE_FAILED makes that of producers.
+ * The first error of producers stays. Who sets nlf_context.error_claims to 1 first writes it,
+ * `code` last. The bus between a GPU and the CPU may have no atomics, so the claims are in memory
+ * of the producers, and the proxy has a record of its own, which a producer that meets
+ * NLF_STATE_FAILED makes that of producers.
  */
 typedef struct {
     uint32_t code; /* NLF_OK, or NLF_ERROR_* */
@@ -139,8 +143,9 @@ typedef struct {
     uint32_t ring;
     uint64_t addr;  /* what was wrong of: address */
     uint64_t bytes; /* length */
-    /* Not 0 when a producer has given up slots that it had reserved: nothing behind them will ever be there, so
-     * the context is over. Set whatever `code` is; the proxy looks at it when it finds nothing to take. */
+    /* Not 0 when a producer has given up slots that it had reserved: nothing behind them will ever
+     * be there, so the context is over. Set whatever `code` is; the proxy looks at it when it finds
+     * nothing to take. */
     uint32_t abandoned;
     uint32_t reserved[7];
 } nlf_error;
@@ -160,16 +165,18 @@ typedef struct {
 /* ------------------------------------------------------------------------------------------------
  * What kernels have
  *
- * Pointers are in the address space of whoever produces. A context and all it points to stay until it is destroyed.
+ * Pointers are in the address space of whoever produces. A context and all it points to stay until
+ * it is destroyed.
  */
 
 /*
- * A region of registered memory. Region r is the same on every PE when it is symmetric; offsets are from its base.
+ * A region of registered memory. Region r is the same on every PE when it is symmetric; offsets are
+ * from its base.
  *
- * An index is used again when its region is released, perhaps while kernels run, and a base that is taken together with
- * another region's length would lead into memory that was never meant. So a device loads both words at once, past its
- * caches, and a CPU thread loads `size` before and after `base`: whoever changes an entry makes its length 0 first, of the next
- * generation.
+ * An index is used again when its region is released, perhaps while kernels run, and a base that is
+ * taken together with another region's length would lead into memory that was never meant. So a
+ * device loads both words at once, past its caches, and a CPU thread loads `size` before and after
+ * `base`: whoever changes an entry makes its length 0 first, of the next generation.
  */
 typedef struct {
     uint64_t base; /* where it is here */

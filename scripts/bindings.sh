@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes the checked-in bindings anew from the C headers, or compares all of them with a fresh generation:
+# Makes the checked-in bindings anew from the C headers, or compares all of them with a fresh
+# generation:
 #   scripts/bindings.sh [--check]
-# This needs libclang, and the headers of libfabric and verbs, which it fetches. A comparison goes as far as there is both.
+# This needs libclang, and the headers of libfabric and verbs, which it fetches. A comparison goes
+# as far as there is both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +20,8 @@ for name in libfabric verbs; do
     fi
 done
 status=0
-# With the other tool that reads sources, as check.sh tests both: alone it would have crates with fewer features, built anew.
+# With the other tool that reads sources, as check.sh tests both: alone it would have crates with
+# fewer features, built anew.
 scripts/cargo build --locked --quiet --profile checked -p bindings -p nvshmem-mutants
 "$(realpath -m "${CARGO_TARGET_DIR:-target}")/checked/bindings" "${arguments[@]}" || status=$?
 if [[ $status -eq $NO_LIBCLANG && ${1:-} == --check ]]; then

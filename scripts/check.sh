@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Formatting, width of comments, lints, documentation, checked-in bindings, the places of injected bugs, shell scripts. What cannot be checked here is skipped, and said.
-# With the profile of the tests, whose procedural macros and build scripts are then built once for both.
+# Formatting, width of comments, lints, documentation, checked-in bindings, the places of injected
+# bugs, shell scripts. What cannot be checked here is skipped, and said. With the profile of the
+# tests, whose procedural macros and build scripts are then built once for both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,8 @@ if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
 else
     skipped "the width of comments" "this is no checkout of git, which lists the files"
 fi
-# Each release of Clippy has other lints, so a program without a fault would have some with the next: those of one release count.
+# Each release of Clippy has other lints, so a program without a fault would have some with the
+# next: those of one release count.
 readonly LINTS=95
 if ! clippy=$(scripts/cargo clippy --version 2>/dev/null); then
     skipped "lints" "this Rust has no clippy"

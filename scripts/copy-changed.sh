@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a directory's files equal to those named on standard input, each ended by a zero byte, and touches
-# none that is: cargo then builds what has changed, and nothing else.
+# Makes a directory's files equal to those named on standard input, each ended by a zero byte, and
+# touches none that is: cargo then builds what has changed, and nothing else.
 #   git ls-files -z | scripts/copy-changed.sh DIRECTORY
 set -euo pipefail
 cd "$(dirname "$0")/.."

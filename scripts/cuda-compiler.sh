@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sees to it that there is an nvcc for the kernels of the device channel, and prints which. The order is that of
-# cuda/kernels/build.rs; where there is none, one is fetched (nvshmem-wheels.sh).
-# NVSHMEM_TEST_VERSIONS, set and empty, is for who wants nothing fetched: then kernels may be left out.
+# Sees to it that there is an nvcc for the kernels of the device channel, and prints which. The
+# order is that of cuda/kernels/build.rs; where there is none, one is fetched (nvshmem-wheels.sh).
+# NVSHMEM_TEST_VERSIONS, set and empty, is for who wants nothing fetched: then kernels may be left
+# out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

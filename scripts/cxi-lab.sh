@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The cxi laboratory: the plugin on a persona of cxi (tools/labs/cxi), which keeps cxi's rules over libfabric's tcp. Prints what
-# passed by version of the persona, carrier and level of threading, and ends with "MEASURE cxi_lab_failures N count"; N above zero is
-# a failure.
-# NVSHMEM_TEST_LIBFABRIC2 names a libfabric 2.x to carry the data; the system's is used beside it.
+# The cxi laboratory: the plugin on a persona of cxi (tools/labs/cxi), which keeps cxi's rules over
+# libfabric's tcp. Prints what passed by version of the persona, carrier and level of threading, and
+# ends with "MEASURE cxi_lab_failures N count"; N above zero is a failure. NVSHMEM_TEST_LIBFABRIC2
+# names a libfabric 2.x to carry the data; the system's is used beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks licences, origins and choice of the crates that are built against deny.toml:
 #   scripts/deny.sh [--install]
-# With --install, cargo-deny is built into .deps where there is none, which takes some minutes. Without, the check is
-# skipped there, and that is said. Advisories are not checked, since their database comes from elsewhere than the crates:
-# 'cargo deny check advisories' does that.
+# With --install, cargo-deny is built into .deps where there is none, which takes some minutes.
+# Without, the check is skipped there, and that is said. Advisories are not checked, since their
+# database comes from elsewhere than the crates: 'cargo deny check advisories' does that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

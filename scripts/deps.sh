@@ -4,8 +4,8 @@
 #   scripts/deps.sh package  for building, and for making packages of it
 #   scripts/deps.sh [test]   for the tests as well
 #   scripts/deps.sh rdma-lab for the tests and the guests of 'make rdma-lab'
-# Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for in the way in which
-# it is used, so what is installed elsewhere than by packages counts.
+# Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for
+# in the way in which it is used, so what is installed elsewhere than by packages counts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -71,7 +71,8 @@ have_libfabric() {
     version=$(libfabric_version 2>/dev/null) && at_least "$OLDEST_LIBFABRIC" "$version"
 }
 
-# Whether a libclang loads, of those that bindgen would try. Only the comparison of the bindings needs one.
+# Whether a libclang loads, of those that bindgen would try. Only the comparison of the bindings
+# needs one.
 have_libclang() {
     python3 - <<'END'
 import ctypes, glob, os, subprocess, sys

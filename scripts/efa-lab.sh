@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The efa laboratory: libfabric's own efa provider, and the plugin over it, on EFA NICs that are not there
-# (tools/labs/efa). Prints what passed by machine, fabric and libfabric, and ends with
-# "MEASURE efa_lab_failures N count"; N above zero is a failure.
-# NVSHMEM_TEST_LIBFABRIC2 names a libfabric 2.x with efa; the system's is used beside it.
+# The efa laboratory: libfabric's own efa provider, and the plugin over it, on EFA NICs that are not
+# there (tools/labs/efa). Prints what passed by machine, fabric and libfabric, and ends with
+# "MEASURE efa_lab_failures N count"; N above zero is a failure. NVSHMEM_TEST_LIBFABRIC2 names a
+# libfabric 2.x with efa; the system's is used beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,8 @@ END
 NVCC='' scripts/cargo test --locked --profile checked -p nvshmem-transport-libfabric --test plugin -- efa:: 2>&1 |
     tee "$log" || true
 
-# libfabric's own program, which checks what it gets, to tell a fault of the laboratory from one of the plugin.
+# libfabric's own program, which checks what it gets, to tell a fault of the laboratory from one of
+# the plugin.
 pingpong() {
     local name=$1 library=$2 port=$((20000 + RANDOM % 10000)) job=$work/$1 server
     shift 2

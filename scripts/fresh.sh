@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs README's first command on machines that have next to nothing: trees of Debian, made for it and removed again.
+# Runs README's first command on machines that have next to nothing: trees of Debian, made for it
+# and removed again.
 #   scripts/fresh.sh [--commit COMMIT] [TREE]...
 # Without a TREE, all but 'short':
 #   bookworm      Debian 12
@@ -13,7 +14,8 @@
 #   tests         Debian 13, and README's second command, 'make test'
 #   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
 #   short         as trixie, and only what is missing is installed and the plugin built
-# Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets its own.
+# Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets
+# its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -43,7 +45,8 @@ main=$(mirror Debian)
 security=$(mirror Debian-Security)
 command -v mmdebstrap >/dev/null || apt-get install -q -y --no-install-recommends mmdebstrap
 
-# Nothing of it is mounted outside of the namespaces that in_tree makes, which end with their first process.
+# Nothing of it is mounted outside of the namespaces that in_tree makes, which end with their first
+# process.
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/fresh.XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of tests/fuzz by libFuzzer, each so many times, and prints what each took:
 #   scripts/fuzz.sh COUNT [TARGET...]
-# It takes a C++ compiler, and no nightly Rust: the coverage that libFuzzer goes by is a pass of LLVM's. An input that
-# a target fails with is kept in target/fuzz/findings, and printed as a line for the target's corpus. With KEEP=1
-# what a run has found is put into the corpus, as far as it leads to code that nothing else leads to.
+# It takes a C++ compiler, and no nightly Rust: the coverage that libFuzzer goes by is a pass of
+# LLVM's. An input that a target fails with is kept in target/fuzz/findings, and printed as a line
+# for the target's corpus. With KEEP=1 what a run has found is put into the corpus, as far as it
+# leads to code that nothing else leads to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 count=$1

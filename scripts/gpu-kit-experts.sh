@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Times the all-to-alls of a mixture of experts on NVSHMEM's device API and on our device channel, by turns, and prints what each
-# takes in µs, medians, and the ratio:
+# Times the all-to-alls of a mixture of experts on NVSHMEM's device API and on our device channel,
+# by turns, and prints what each takes in µs, medians, and the ratio:
 #   [PROVIDERS="shm tcp"] [RUNS=3] experts.sh NVSHMEM PROGRAMS [LIBFABRIC]
-# Two PEs, 128 tokens each, of 7 168 bfloat16, 8 of 16 experts for each token, all data compared. What 'make gpu-kit' has put
-# beside this script is needed, and PROGRAMS that run.sh has built. PEs of one GPU run under CUDA's multi-process service.
+# Two PEs, 128 tokens each, of 7 168 bfloat16, 8 of 16 experts for each token, all data compared.
+# What 'make gpu-kit' has put beside this script is needed, and PROGRAMS that run.sh has built. PEs
+# of one GPU run under CUDA's multi-process service.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 nvshmem=$1 programs=$2 libfabric=${3:-}

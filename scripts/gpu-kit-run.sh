@@ -3,11 +3,12 @@
 # transport in lib:
 #   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [EXAMPLES=tree/examples] [LIBFABRIC=file] \
 #       ./run.sh [clients | experts] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
-# With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is needed.
-# With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls of a mixture of experts.
-# NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3, or
-# /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's source
-# tree: their programs run as well. LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
+# With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
+# needed. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
+# of a mixture of experts. NVSHMEM is a prefix with include and lib; without it, the one that pip
+# has installed for python3, or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of
+# these names in NVSHMEM's source tree: their programs run as well. LIBFABRIC is the libfabric to
+# use, "system" the system's; without it, the 2.x in here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

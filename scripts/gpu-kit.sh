@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Collects in DIRECTORY what NVSHMEM programs need to run through this transport on a machine that has
-# a GPU, nvcc, make, a C++ compiler and an NVSHMEM, and no Rust:
+# Collects in DIRECTORY what NVSHMEM programs need to run through this transport on a machine that
+# has a GPU, nvcc, make, a C++ compiler and an NVSHMEM, and no Rust:
 #   scripts/gpu-kit.sh PLUGIN_DIRECTORY DIRECTORY
 # DIRECTORY/run.sh builds the programs there and runs them.
 set -euo pipefail

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Collects what the suites on device memory need on a machine that has a GPU and no toolchain.
 #   scripts/gpu-tests.sh PLUGIN_DIRECTORY DIRECTORY
-# The machine needs CUDA's driver and a libfabric of 1.17 or newer. DIRECTORY/run.sh runs them there.
+# The machine needs CUDA's driver and a libfabric of 1.17 or newer. DIRECTORY/run.sh runs them
+# there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 plugins=$1

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Fetches headers that bindings are made of into .deps/NAME-headers/VERSION, unless they are there, and prints the
-# directory with all versions:
+# Fetches headers that bindings are made of into .deps/NAME-headers/VERSION, unless they are there,
+# and prints the directory with all versions:
 #   scripts/headers.sh libfabric|verbs
-# NAME-headers.txt lists them. They come as packages of Debian, from where this machine gets its own; no root is needed, and nothing is installed.
+# NAME-headers.txt lists them. They come as packages of Debian, from where this machine gets its
+# own; no root is needed, and nothing is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Breaks the code on purpose, one bug at a time, and fails if the tests that are there for it do not notice.
+# Breaks the code on purpose, one bug at a time, and fails if the tests that are there for it do not
+# notice.
 #   scripts/injected.sh [WORD]
 #   scripts/injected.sh --places   only whether the code to break is there, which takes seconds
-# The bugs are those of tests/injected; with WORD, those whose description has it. tests/injected/README.md
-# says how they are written. Nothing of the tree is changed: copies of it are, in target/injected.
+# The bugs are those of tests/injected; with WORD, those whose description has it.
+# tests/injected/README.md says how they are written. Nothing of the tree is changed: copies of it
+# are, in target/injected.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 places=no word=${1:-}
@@ -17,8 +19,8 @@ work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
 export CARGO_TERM_COLOR=never
 mkdir -p "$work"
 
-# Prints every bug as four lines: description, arguments of cargo test, what is there, what is put there.
-# Lines of code that follow one another are joined by \001.
+# Prints every bug as four lines: description, arguments of cargo test, what is there, what is put
+# there. Lines of code that follow one another are joined by \001.
 bugs() {
     awk '
         function out() {
@@ -39,8 +41,8 @@ bugs() {
         END { out() }' tests/injected/*.bugs
 }
 
-# Puts the second text in the place of the first, without regard to indentation, in the one file of the
-# directory that has it, once. Prints the file.
+# Puts the second text in the place of the first, without regard to indentation, in the one file of
+# the directory that has it, once. Prints the file.
 replace() {
     local dir=$1 old=$2 new=$3 first found file changed='' count=0
     first=${old%%$'\001'*}

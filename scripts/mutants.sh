@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is what does it.
+# Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is
+# what does it.
 #   [MODULE=NAME] [LIST=FILE] scripts/mutants.sh engine|abi|channel|ofi [COUNT [SEED]]
-# Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1). With MODULE those alone whose file or
-# function has the name in it, as recovery; with LIST those of an earlier missed.txt.
-# What came of each is in target/mutants/PART afterwards; docs/testing.md says what stays and why.
+# Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1). With MODULE
+# those alone whose file or function has the name in it, as recovery; with LIST those of an earlier
+# missed.txt. What came of each is in target/mutants/PART afterwards; docs/testing.md says what
+# stays and why.
 #   scripts/mutants.sh PART --kit
-# Only builds: target/mutants/PART/kit has a run.sh then, which tries them on a machine without Rust.
+# Only builds: target/mutants/PART/kit has a run.sh then, which tries them on a machine without
+# Rust.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=$1 count=${2:-} seed=${3:-1}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Compiles and links the NVSHMEM programs against releases of NVSHMEM, and runs what needs no GPU.
 #   scripts/nvshmem-programs.sh DIRECTORY [PROGRAM]...
-# DIRECTORY/VERSION gets the programs for each version; those that are named, where some are, and all of them as one
-# object then, which takes a quarter of the time. What has not changed is not built again.
-# NVSHMEM_TEST_VERSIONS names the versions; set and empty, all of this is skipped, and that is said.
-# NVSHMEM_TEST_ARCHS names the GPUs, as compute capabilities; one is enough to see that it compiles.
+# DIRECTORY/VERSION gets the programs for each version; those that are named, where some are, and
+# all of them as one object then, which takes a quarter of the time. What has not changed is not
+# built again. NVSHMEM_TEST_VERSIONS names the versions; set and empty, all of this is skipped, and
+# that is said. NVSHMEM_TEST_ARCHS names the GPUs, as compute capabilities; one is enough to see
+# that it compiles.
 set -euo pipefail
 out=$(realpath -m "$1")
 shift

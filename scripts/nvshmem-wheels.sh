@@ -2,8 +2,9 @@
 # Fetches a CUDA compiler and releases of NVSHMEM into .deps/nvshmem, unless they are there, and
 # prints where each is:
 #   scripts/nvshmem-wheels.sh [NAME]...
-# A NAME is 'cuda' or a version of NVSHMEM; without one, everything that nvshmem-wheels.txt, or on Arm
-# nvshmem-wheels-aarch64.txt, lists. No GPU and no driver are needed. Each directory is what nvcc, or NVSHMEM's users, know as the prefix.
+# A NAME is 'cuda' or a version of NVSHMEM; without one, everything that nvshmem-wheels.txt, or on
+# Arm nvshmem-wheels-aarch64.txt, lists. No GPU and no driver are needed. Each directory is what
+# nvcc, or NVSHMEM's users, know as the prefix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,7 +42,8 @@ END
     done
     # The device library as bitcode is most of NVSHMEM's wheel, and for other compilers.
     rm -f "$work"/wheel/nvidia/nvshmem/lib/*.bc
-    # The wheels hold one tree each: nvidia/cu13 for CUDA, nvidia/nvshmem. Old ones have a file for Python beside it.
+    # The wheels hold one tree each: nvidia/cu13 for CUDA, nvidia/nvshmem. Old ones have a file for
+    # Python beside it.
     printf '%s\n' "$lines" >"$work/fetched.txt"
     mv "$work/fetched.txt" "$work"/wheel/nvidia/*/
     rm -rf "${HOME_DIR:?}/$name"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes packages of what was installed in a prefix of its own:
 #   scripts/package.sh PREFIX DIRECTORY [PACKAGE]...
-# A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both. DIRECTORY has them then, with the
-# release notes and SHA256SUMS, in place of those that were there. The version is Cargo.toml's.
-# SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to Debian's tools.
+# A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both.
+# DIRECTORY has them then, with the release notes and SHA256SUMS, in place of those that were there.
+# The version is Cargo.toml's. SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to
+# Debian's tools.
 set -euo pipefail
 prefix=$(realpath "$1")
 out=$(realpath -m "$2")
@@ -50,7 +51,8 @@ mkdir "$work/out"
 scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
     packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nvshmem-recorder nvshmem-libfabric >"$work/NOTICES"
 
-# The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's runtime.
+# The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's
+# runtime.
 libraries=("$prefix"/lib/*.so.*)
 glibc=$(readelf --version-info --wide "$tool" "${libraries[@]}" | grep -oE '\bGLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
 glibc=${glibc#GLIBC_}
@@ -115,7 +117,8 @@ make_deb() {
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     chmod -R u=rwX,go=rX "$tree"
     chmod 644 "$tree"/usr/lib/*.so.*
-    # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are alike, are found to be.
+    # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are
+    # alike, are found to be.
     dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" "$work/out/nvshmem-libfabric_${version}_$architecture.deb" >/dev/null
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Prints the names that the plugin, or another transport of this project, is installed under, one a line: a file for each
-# major version of NVSHMEM's plugin interface that crates/nvshmem-abi/layouts.json describes.
+# Prints the names that the plugin, or another transport of this project, is installed under, one a
+# line: a file for each major version of NVSHMEM's plugin interface that
+# crates/nvshmem-abi/layouts.json describes.
 #   scripts/plugin-names.sh [TRANSPORT]
 set -euo pipefail
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The RDMA laboratory: the plugin over kernel verbs, on soft RoCE NICs (rdma_rxe) of guests that QEMU emulates. First one guest alone,
-# then two on a network of their own, with each job's PEs on both kernels. Prints what passed by place, libfabric, PEs and NICs, and
-# ends with "MEASURE rdma_lab_failures N count"; N above zero is a failure.
+# The RDMA laboratory: the plugin over kernel verbs, on soft RoCE NICs (rdma_rxe) of guests that
+# QEMU emulates. First one guest alone, then two on a network of their own, with each job's PEs on
+# both kernels. Prints what passed by place, libfabric, PEs and NICs, and ends with "MEASURE
+# rdma_lab_failures N count"; N above zero is a failure.
 #   scripts/rdma-lab.sh install  all; installs QEMU, and downloads a kernel, where they are missing
 #   scripts/rdma-lab.sh all      all, where what it needs is there; else it is skipped, which is said
 #   scripts/rdma-lab.sh short    likewise, one guest and one job
@@ -88,21 +89,23 @@ done < <(for module in virtio_pci 9p 9pnet_virtio overlay; do
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 (cd "$ram" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/ram.gz"
 
-# The suite, built here and run there.
-# The same choice of packages as in scripts/test.sh: with another one all would be built another time.
+# The suite, built here and run there. The same choice of packages as in scripts/test.sh: with
+# another one all would be built another time.
 suite() {
     scripts/cargo test --locked --profile checked --workspace --exclude bindings --exclude nvshmem-mutants --test plugin \
         --no-run "$@"
 }
 suite
 program=$(suite --message-format json 2>/dev/null | sed -nE '/"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' | tail -n 1)
-# Copies, which a later build does not change under the guests. The suite looks for its libraries beside it.
+# Copies, which a later build does not change under the guests. The suite looks for its libraries
+# beside it.
 mkdir "$work/tests"
 cp "$program" "$work/tests/plugin"
 find "$(dirname "$program")" -maxdepth 1 -name 'lib*.so' ! -name '*-*' -exec cp {} "$work/tests/" \;
 scripts/install.sh "$work/tests/libnvshmem_transport_libfabric.so" "$work/lib" >/dev/null
 
-# boot NUMBER OF SECONDS: starts one of so many guests, and shows what it says but for the start and the end.
+# boot NUMBER OF SECONDS: starts one of so many guests, and shows what it says but for the start and
+# the end.
 boot() {
     local me=$1 count=$2 seconds=$3 nics=() nic
     for nic in 0 1; do

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The fault campaign: every fault of processes and networks in every phase of a job, and random schedules of faults
-# on the fake network:
+# The fault campaign: every fault of processes and networks in every phase of a job, and random
+# schedules of faults on the fake network:
 #   scripts/reliability.sh SCHEDULES [TIMES]
-# TIMES is how often each fault of a process happens in each phase, 2 unless it is given. Prints what was promised and
-# what was seen, and ends with figures; docs/reliability.md explains both. Seeds that fail are added to
-# target/reliability/failed.txt, as lines that say how to bring them back.
+# TIMES is how often each fault of a process happens in each phase, 2 unless it is given. Prints
+# what was promised and what was seen, and ends with figures; docs/reliability.md explains both.
+# Seeds that fail are added to target/reliability/failed.txt, as lines that say how to bring them
+# back.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 schedules=$1 times=${2:-2}

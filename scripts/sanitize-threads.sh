@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs the tests under ThreadSanitizer, which sees every access to memory of ours and reports two that nothing has ordered:
+# Runs the tests under ThreadSanitizer, which sees every access to memory of ours and reports two
+# that nothing has ordered:
 #   scripts/sanitize-threads.sh [FILTER]
-# What threads wait by is the standard library's, so that is built for it too: rustc's sources are needed, as Debian's package
-# rust-src has them, or 'rustup component add rust-src'; and clang, whose runtime it is. libfabric is not built for it: what it
-# does to memory is not looked at. 'scripts/fresh.sh threads' makes a tree of Debian 13 that has all of it.
-# With FILTER, only tests of the plugin whose names have it.
+# What threads wait by is the standard library's, so that is built for it too: rustc's sources are
+# needed, as Debian's package rust-src has them, or 'rustup component add rust-src'; and clang,
+# whose runtime it is. libfabric is not built for it: what it does to memory is not looked at.
+# 'scripts/fresh.sh threads' makes a tree of Debian 13 that has all of it. With FILTER, only tests
+# of the plugin whose names have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 filter=${1:-}
@@ -48,7 +50,8 @@ export NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
 export CXX=clang++ CXXFLAGS='-fsanitize=thread -Wno-unknown-warning-option'
 flags='-Zsanitizer=thread -Zexternal-clangrt -Cforce-frame-pointers=yes -Clinker=clang -Clink-arg=-fsanitize=thread'
 export RUSTFLAGS="$flags -Clink-arg=-rdynamic" CARGO_PROFILE_CHECKED_DEBUG=line-tables-only
-# Mutexes that libfabric has taken out of sight are no bugs, nor is what it copies by the C library's functions.
+# Mutexes that libfabric has taken out of sight are no bugs, nor is what it copies by the C
+# library's functions.
 export TSAN_OPTIONS=history_size=4:allocator_may_return_null=1:report_mutex_bugs=0:ignore_noninstrumented_modules=1
 
 checked() {
@@ -56,6 +59,7 @@ checked() {
         -p nvshmem-transport-libfabric -p engine -p ofi -p cuda --no-fail-fast "$@"
 }
 [[ -n $filter ]] || checked --lib --test engine --test channel
-# The programs of `life` are C's and have no runtime to lend. NICs that are not there are not found under it.
+# The programs of `life` are C's and have no runtime to lend. NICs that are not there are not found
+# under it.
 echo "SKIPPED life, efa: they do not run under ThreadSanitizer"
 checked --test plugin -- --skip life --skip efa:: ${filter:+"$filter"}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Jobs that go on for so many minutes while rails die and processes are stopped, with what processes hold looked at every
-# minute; beside them, random and faulty traffic again and again with fresh seeds, until the time is over or something fails:
+# Jobs that go on for so many minutes while rails die and processes are stopped, with what processes
+# hold looked at every minute; beside them, random and faulty traffic again and again with fresh
+# seeds, until the time is over or something fails:
 #   scripts/soak.sh MINUTES
 # Ends with figures, which docs/reliability.md explains.
 set -euo pipefail

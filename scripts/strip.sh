@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Parts a built library from its debug information:
 #   scripts/strip.sh BUILT STRIPPED DEBUG
-# Debuggers and backtraces look for DEBUG by its name, in the directory of the library and in .debug below that. Copies of
-# STRIPPED share it: their names inside are no part of what it describes.
+# Debuggers and backtraces look for DEBUG by its name, in the directory of the library and in .debug
+# below that. Copies of STRIPPED share it: their names inside are no part of what it describes.
 set -euo pipefail
 built=$1 stripped=$2 debug=$3
 

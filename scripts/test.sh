@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs one tier of the tests. Says what each part took, lists what was skipped and why, and ends with
-# "N passed, N failed, N skipped".
+# Runs one tier of the tests. Says what each part took, lists what was skipped and why, and ends
+# with "N passed, N failed, N skipped".
 #   scripts/test.sh quick|test|full
 # CONTRIBUTING.md says what the tiers hold and which variables the tests read.
 # shellcheck disable=SC2317 # functions are called by part
@@ -8,9 +8,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tier=$1
 
-# Who may make a mount namespace has tests that find two things empty. The names of the kernel's symbols: libfabric 1.17
-# reads all of them when it starts, twice, a tenth of a second of a core in every process of every job. And shared
-# memory: what shm leaves of processes that were killed is in the way of those that get their numbers.
+# Who may make a mount namespace has tests that find two things empty. The names of the kernel's
+# symbols: libfabric 1.17 reads all of them when it starts, twice, a tenth of a second of a core in
+# every process of every job. And shared memory: what shm leaves of processes that were killed is in
+# the way of those that get their numbers.
 readonly EMPTIED='mount --bind /dev/null /proc/kallsyms && mount -t tmpfs tmpfs /dev/shm'
 if [[ -f /proc/kallsyms ]] && unshare --mount bash -c "$EMPTIED" 2>/dev/null; then
     exec unshare --mount bash -c "$EMPTIED && exec scripts/test.sh $tier"
@@ -35,7 +36,8 @@ for variable in $(compgen -e); do
     esac
 done
 
-# Sets 'now' to "WALL CPU": seconds since some time, and of processor time of what has ended in this shell.
+# Sets 'now' to "WALL CPU": seconds since some time, and of processor time of what has ended in this
+# shell.
 clock() {
     local own=$work/times.$BASHPID
     times >"$own" # not in a subshell, which has times of its own
@@ -69,7 +71,8 @@ heard() {
         flock "$log" tee -a "$log" <"$work/$lane"
     fi
 }
-# Runs functions that have parts beside each other: where one part keeps a single core busy, another has the rest.
+# Runs functions that have parts beside each other: where one part keeps a single core busy, another
+# has the rest.
 beside() {
     local pids=()
     for lane in "$@"; do
@@ -83,8 +86,9 @@ skip() {
     echo "SKIPPED $1: $2" | tee -a "$log"
 }
 
-# Without the tools that read sources, which check.sh tests: a program that uses crates of the macros makes cargo build
-# these, and all that have macros, another time for every choice of test programs.
+# Without the tools that read sources, which check.sh tests: a program that uses crates of the
+# macros makes cargo build these, and all that have macros, another time for every choice of test
+# programs.
 checked() {
     scripts/cargo test --locked --profile checked --workspace --exclude bindings --exclude nvshmem-mutants \
         --no-fail-fast "$@"
@@ -138,7 +142,8 @@ guests() {
 }
 smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
 
-# Each campaign for a minute or a few, so that one which no longer builds or finds its tests is noticed here.
+# Each campaign for a minute or a few, so that one which no longer builds or finds its tests is
+# noticed here.
 campaigns() {
     part "faults, short" campaign scripts/reliability.sh 500 1
     part "fuzzing, short" campaign scripts/fuzz.sh 2000
@@ -150,7 +155,8 @@ campaigns() {
         part "mutants of $some, three" campaign scripts/mutants.sh "$some" 3
     done
 }
-# Runs a campaign with few seeds. Its tests are none of this tier's: they are not counted, nor what they skip.
+# Runs a campaign with few seeds. Its tests are none of this tier's: they are not counted, nor what
+# they skip.
 campaign() {
     env -u NVSHMEM_TEST_FULL NVSHMEM_TEST_SEEDS=2 "$@" 2>&1 |
         sed -E '/^ +(Running|Doc-tests) /d; /^test .* \.\.\. (ok|ignored)/d; /^test result: /d; s/^SKIPPED /left out: /'

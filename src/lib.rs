@@ -1,7 +1,8 @@
 //! NVSHMEM's remote transport over libfabric.
 //!
 //! Built as a shared library, it is what NVSHMEM loads for `NVSHMEM_REMOTE_TRANSPORT=libfabric`;
-//! its one exported symbol is `nvshmemt_init`. The layers, each using only those on lines below its own:
+//! its one exported symbol is `nvshmemt_init`. The layers, each using only those on lines below its
+//! own:
 //!
 //! ```text
 //! abi, channel        who calls us: NVSHMEM's C interface; rings that kernels put operations into

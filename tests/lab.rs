@@ -1,9 +1,9 @@
-//! The plugin on several hosts with several rails, in the lab: the runs of `tests/lab` that
-//! are marked as tests. What is asserted is that jobs end in order, that every byte and every total is
+//! The plugin on several hosts with several rails, in the lab: the runs of `tests/lab` that are
+//! marked as tests. What is asserted is that jobs end in order, that every byte and every total is
 //! right, and that rails which fail are named; never how fast it was. `make rail-lab` measures.
 //!
-//! They need a libfabric 2.x, which `NVSHMEM_TEST_LIBFABRIC2` names, iproute2 and root's rights; without, they
-//! are skipped and say why.
+//! They need a libfabric 2.x, which `NVSHMEM_TEST_LIBFABRIC2` names, iproute2 and root's rights;
+//! without, they are skipped and say why.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

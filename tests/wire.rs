@@ -337,7 +337,8 @@ proptest! {
         prop_assert_eq!(packet.bytes(), direct.bytes());
     }
 
-    /// What a request comes behind is in its bytes 22 and 23, and nowhere else. The short way leaves it to the long one.
+    /// What a request comes behind is in its bytes 22 and 23, and nowhere else. The short way
+    /// leaves it to the long one.
     #[test]
     fn a_request_says_what_it_comes_behind((head, owned) in message(), behind: u16) {
         use Body::{Atomic, CountedSignal, Fetch, PutSignal};
@@ -357,7 +358,8 @@ proptest! {
         prop_assert_eq!(plain, as_plain(&message));
     }
 
-    /// The PE that it is for reads a message that was sealed, and no other process does, nor does it itself once a bit has changed.
+    /// The PE that it is for reads a message that was sealed, and no other process does, nor does
+    /// it itself once a bit has changed.
     #[test]
     fn a_sealed_message_is_noise_to_others(
         (head, owned) in message(),
@@ -391,7 +393,8 @@ proptest! {
         }
     }
 
-    /// What was learnt of one message gives no other: neither what lies between its head and the sealed one, nor the sealed head itself.
+    /// What was learnt of one message gives no other: neither what lies between its head and the
+    /// sealed one, nor the sealed head itself.
     #[test]
     fn a_message_that_was_seen_gives_no_other((head, owned) in message(), (next, other) in message(), share in any::<[u8; 16]>()) {
         let seal = Seal::new(Cookie::of([share]), Pe(head.0.into()));
@@ -427,7 +430,8 @@ proptest! {
         prop_assert_eq!(receiver.named(mark), (from, usize::from(tag % 16)));
         prop_assert!(receiver.is_of(mark, from, Tag(tag)));
         prop_assert!(bytes == 8 || mark <= u64::from(u32::MAX));
-        // Where the fabric carries four bytes, few are left to tell one put from another in a job as large as may be.
+        // Where the fabric carries four bytes, few are left to tell one put from another in a job
+        // as large as may be.
         if bytes == 8 {
             prop_assert!(!receiver.is_of(mark ^ 1 << 63, from, Tag(tag)));
             prop_assert!(!receiver.is_of(mark, from, Tag(tag ^ 16)), "another use of its slot");

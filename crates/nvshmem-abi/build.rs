@@ -1,4 +1,5 @@
-//! Generates, from `layouts.json`, the layouts by name and the compile-time checks that the bindings agree with them.
+//! Generates, from `layouts.json`, the layouts by name and the compile-time checks that the
+//! bindings agree with them.
 
 use std::env;
 use std::error::Error;
@@ -78,8 +79,8 @@ fn layouts(recorded: &Value) -> Result<String, Box<dyn Error>> {
             pub const ALL: [Layout; {n}] = [{all}];
         }}
         const FACTS: [Facts; {n}] = [{facts}];
-        /// Major part of an api_version. It names a layout except for 3, which may be either of two: tell
-        /// them apart by where `get_mem_handle` finds the transport among its arguments.
+        /// Major part of an api_version. It names a layout except for 3, which may be either of
+        /// two: tell them apart by where `get_mem_handle` finds the transport among its arguments.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Major {{ {major_variants} }}
         impl Major {{

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels that check and measure the device API do, as functions of a thread, so that a host C++ compiler can
- * build the same for CPU threads. What must be in memory after each is computed by the runner, in channel-check.
+ * What the kernels that check and measure the device API do, as functions of a thread, so that a
+ * host C++ compiler can build the same for CPU threads. What must be in memory after each is
+ * computed by the runner, in channel-check.
  *
- * A kernel works with 'units': threads, warps or blocks, as args.form says. Each unit calls the form of the
- * function that is for it.
+ * A kernel works with 'units': threads, warps or blocks, as args.form says. Each unit calls the
+ * form of the function that is for it.
  */
 #ifndef NLFK_BODIES_CUH
 #define NLFK_BODIES_CUH
@@ -73,7 +74,8 @@ NLF_FN void nlfk_note(const nlfk_args *a, const nlfk_self *self, int status) {
 
 NLF_FN int nlfk_pe(const nlfk_args *a, uint64_t number) { return (int)(number % a->ctx->n_pes); }
 
-/* Puts. Each member writes a word, and the unit puts them all: rounds times, each time other words. */
+/* Puts. Each member writes a word, and the unit puts them all: rounds times, each time other
+ * words. */
 NLF_FN void nlfk_put(const nlfk_args *a, const nlfk_self *self) {
     for (uint64_t round = 0; round < a->rounds; round++) {
         const uint64_t n = round * self->units + self->unit;
@@ -84,7 +86,8 @@ NLF_FN void nlfk_put(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* Puts with signal. One in seven has no bytes. Sums in SIGNAL, by a sixteenth of the units; the last value in SET. */
+/* Puts with signal. One in seven has no bytes. Sums in SIGNAL, by a sixteenth of the units; the
+ * last value in SET. */
 NLF_FN void nlfk_put_signal(const nlfk_args *a, const nlfk_self *self) {
     for (uint64_t round = 0; round < a->rounds; round++) {
         const uint64_t n = round * self->units + self->unit;
@@ -114,8 +117,8 @@ NLF_FN void nlfk_signal(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* Atomics that fetch nothing, on words of type T at `words`: a sum, three that all units change by bits of their own,
- * and one word each. */
+/* Atomics that fetch nothing, on words of type T at `words`: a sum, three that all units change by
+ * bits of their own, and one word each. */
 template <typename T>
 NLF_TEMPLATE_FN void nlfk_atomics_of(const nlfk_args *a, const nlfk_self *self, T *words) {
     const uint64_t bits = 8 * sizeof(T);
@@ -138,7 +141,8 @@ NLF_FN void nlfk_atomics(const nlfk_args *a, const nlfk_self *self) {
     nlfk_atomics_of(a, self, (int32_t *)nlfk_area(a, NLFK_EXTRA));
 }
 
-/* Atomics that fetch. Thread t has words 8 t to 8 t + 7 of type T at `results`. `blocking` is for all but the first. */
+/* Atomics that fetch. Thread t has words 8 t to 8 t + 7 of type T at `results`. `blocking` is for
+ * all but the first. */
 template <typename T>
 NLF_TEMPLATE_FN void nlfk_fetches_of(const nlfk_args *a, const nlfk_self *self, T *words, T *results) {
     const uint64_t bits = 8 * sizeof(T);
@@ -173,7 +177,8 @@ NLF_FN void nlfk_fetches(const nlfk_args *a, const nlfk_self *self) {
     nlfk_fetches_of(a, self, (uint32_t *)nlfk_area(a, NLFK_EXTRA), (uint32_t *)nlfk_area(a, NLFK_DST));
 }
 
-/* Gets what the runner has put at the peers. What has come is seen after the quiet; `out` counts the words. */
+/* Gets what the runner has put at the peers. What has come is seen after the quiet; `out` counts
+ * the words. */
 NLF_FN void nlfk_get(const nlfk_args *a, const nlfk_self *self) {
     for (uint64_t round = 0; round < a->rounds; round++) {
         const uint64_t n = round * self->units + self->unit;
@@ -186,7 +191,8 @@ NLF_FN void nlfk_get(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* One word of each unit at a peer, put again and again; a fence keeps the order, so the last one stays. */
+/* One word of each unit at a peer, put again and again; a fence keeps the order, so the last one
+ * stays. */
 NLF_FN void nlfk_fence(const nlfk_args *a, const nlfk_self *self) {
     const int pe = nlfk_pe(a, self->unit);
     uint64_t *dst = nlfk_area(a, NLFK_DST) + self->unit;
@@ -222,8 +228,8 @@ NLF_FN void nlfk_quiet(const nlfk_args *a, const nlfk_self *self) {
 }
 
 /*
- * A signal to a peer, and the wait for its answer, which is two words: one behind, and then the one that is waited
- * for. `out` counts answers that came with the word behind.
+ * A signal to a peer, and the wait for its answer, which is two words: one behind, and then the one
+ * that is waited for. `out` counts answers that came with the word behind.
  */
 NLF_FN void nlfk_wait(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *pong = nlfk_area(a, NLFK_PONG) + 2 * self->unit;
@@ -251,7 +257,8 @@ NLF_FN void nlfk_wait(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* The peer's part of `wait`, in a job: each unit of PE 1 answers the unit of PE 0 that has its number. */
+/* The peer's part of `wait`, in a job: each unit of PE 1 answers the unit of PE 0 that has its
+ * number. */
 NLF_FN void nlfk_answer(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *pong = nlfk_area(a, NLFK_PONG) + 2 * self->unit;
     uint64_t *src = nlfk_area(a, NLFK_SRC) + self->unit;
@@ -301,7 +308,8 @@ NLF_FN void nlfk_mixed(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* What must be refused. Thread t does the wrong thing of number t, and `out` has what was answered. */
+/* What must be refused. Thread t does the wrong thing of number t, and `out` has what was
+ * answered. */
 NLF_FN void nlfk_errors(const nlfk_args *a, const nlfk_self *self) {
     const nlf_context *c = a->ctx;
     uint64_t *words = nlfk_area(a, NLFK_DST);
@@ -339,8 +347,8 @@ NLF_FN void nlfk_errors(const nlfk_args *a, const nlfk_self *self) {
  */
 
 /*
- * Nothing but descriptors, each of which tells who put it there and as which: `dst` and `src` are offsets, which nobody
- * follows. Ends early with the first error. `out` has how many were put.
+ * Nothing but descriptors, each of which tells who put it there and as which: `dst` and `src` are
+ * offsets, which nobody follows. Ends early with the first error. `out` has how many were put.
  */
 NLF_FN void nlfk_push(const nlfk_args *a, const nlfk_self *self) {
     char *base = (char *)a->heap;
@@ -382,8 +390,8 @@ NLF_FN void nlfk_put_bandwidth(const nlfk_args *a, const nlfk_self *self) {
 }
 
 /*
- * A put of `bytes` with signal to PE 1, and the wait for the same from there; the first unit alone. PE 0 begins. The peer
- * runs this kernel as well, or stands in for it.
+ * A put of `bytes` with signal to PE 1, and the wait for the same from there; the first unit alone.
+ * PE 0 begins. The peer runs this kernel as well, or stands in for it.
  */
 NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     if (self->unit != 0) {

@@ -1,14 +1,16 @@
-//! Compiles `cuda/kernels/kernels.cu` with nvcc, if there is one, into a fatbin that the crate has in it.
+//! Compiles `cuda/kernels/kernels.cu` with nvcc, if there is one, into a fatbin that the crate has
+//! in it.
 //!
-//! The compiler is the first of: `NVCC`, which may be set and empty to go without; `nvcc` in the PATH;
-//! `bin/nvcc` in `CUDA_HOME` or `CUDA_PATH`; what `scripts/cuda-compiler.sh` has fetched.
+//! The compiler is the first of: `NVCC`, which may be set and empty to go without; `nvcc` in the
+//! PATH; `bin/nvcc` in `CUDA_HOME` or `CUDA_PATH`; what `scripts/cuda-compiler.sh` has fetched.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `scripts/cuda-compiler.sh` fetches. It touches the build script then, so that this is run again.
+/// What `scripts/cuda-compiler.sh` fetches. It touches the build script then, so that this is run
+/// again.
 const FETCHED: &str = ".deps/nvshmem/cuda/bin/nvcc";
 
 /// Compute capabilities with code of their own. Newer devices compile the PTX of the last.

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two all-to-alls of a mixture of experts, from one kernel: tokens go to the experts that a router has chosen for them
- * (dispatch), are worked on there, come back, and are added up (combine). cuda/nvshmem/experts.cu is the same on NVSHMEM.
+ * The two all-to-alls of a mixture of experts, from one kernel: tokens go to the experts that a
+ * router has chosen for them (dispatch), are worked on there, come back, and are added up
+ * (combine). cuda/nvshmem/experts.cu is the same on NVSHMEM.
  *
- * Every PE has NLFX_EXPERTS experts and some tokens. Nobody asks anybody for room: where a token goes depends on its sender
- * alone. What goes from one PE to one expert is ended by one signal behind a fence, which also says how much it was. What
- * stays on its PE is copied by the threads themselves.
+ * Every PE has NLFX_EXPERTS experts and some tokens. Nobody asks anybody for room: where a token
+ * goes depends on its sender alone. What goes from one PE to one expert is ended by one signal
+ * behind a fence, which also says how much it was. What stays on its PE is copied by the threads
+ * themselves.
  *
- * A block waits for others in its second part, and they need its first part for that: so each block does all of its part
- * of the one before it begins the next, and all blocks must be on the device at a time.
+ * A block waits for others in its second part, and they need its first part for that: so each block
+ * does all of its part of the one before it begins the next, and all blocks must be on the device
+ * at a time.
  *
- * Of nlfk_args, `rounds` is how many tokens each PE has, and `bytes` how many values a token has: a multiple of 4. What is in
- * the areas of the heap, and what the host has put there before, is told below.
+ * Of nlfk_args, `rounds` is how many tokens each PE has, and `bytes` how many values a token has: a
+ * multiple of 4. What is in the areas of the heap, and what the host has put there before, is told
+ * below.
  */
 #ifndef NLFK_EXPERTS_CUH
 #define NLFK_EXPERTS_CUH
@@ -23,7 +27,8 @@
 #define NLFX_EXPERTS 8
 #define NLFX_CHOSEN 8
 
-/* A token on its way to an expert; its values, bfloat16, follow. It says for whom it is, so one copy serves all who get it. */
+/* A token on its way to an expert; its values, bfloat16, follow. It says for whom it is, so one
+ * copy serves all who get it. */
 typedef struct {
     int32_t number;              /* at its PE */
     int16_t chosen[NLFX_CHOSEN]; /* experts, counted through all PEs */
@@ -31,7 +36,8 @@ typedef struct {
 } nlfx_token;
 NLF_ASSERT(sizeof(nlfx_token) == 32);
 
-/* Areas of the heap. [n] is one for each of n; of a job with `n_pes` PEs and `tokens` tokens each. */
+/* Areas of the heap. [n] is one for each of n; of a job with `n_pes` PEs and `tokens` tokens
+ * each. */
 #define NLFX_ROUTER 0   /* int16_t [tokens][NLFX_CHOSEN]: experts; float [tokens][NLFX_CHOSEN]: their weights. By the host. */
 #define NLFX_OUTGOING 1 /* tokens [tokens]. By the host. */
 #define NLFX_RECEIVED 2 /* tokens [expert of this PE][PE it comes from][tokens] */
@@ -120,7 +126,8 @@ NLF_FN void nlfx_tell(const nlfx_block *x, uint64_t *word, uint64_t value, uint6
     nlfk_note(x->a, x->self, nlf_signal(x->a->ctx, word, value, NLF_KIND_SET, (int)pe, x->a->flags));
 }
 
-/* Waits for a word that `nlfx_tell` sets, and says how many it tells of. None when the channel has ended meanwhile. */
+/* Waits for a word that `nlfx_tell` sets, and says how many it tells of. None when the channel has
+ * ended meanwhile. */
 NLF_FN uint64_t nlfx_wait(const nlfx_block *x, const uint64_t *word) {
     const int status = nlf_wait_until_block(x->a->ctx, word, NLF_CMP_GE, (uint64_t)1);
     nlfk_note(x->a, x->self, status);
@@ -146,7 +153,8 @@ NLF_FN void nlfx_dispatch(const nlfx_block *x) {
     }
 }
 
-/* What experts do, and their results back. Each block has some of what PEs have sent to experts of this one for itself. */
+/* What experts do, and their results back. Each block has some of what PEs have sent to experts of
+ * this one for itself. */
 NLF_FN void nlfx_work(const nlfx_block *x) {
     for (uint64_t row = x->block; row < NLFX_EXPERTS * x->n_pes; row += x->blocks) {
         const uint64_t from = row % x->n_pes;

@@ -34,10 +34,11 @@ static __device__ __forceinline__ uint64_t nlfk_nanoseconds() {
 #define NLFK_ECHOES 4000
 
 /*
- * How long from a push to its echo: the CPU sees the descriptor and sets the word `heap[0]`, in its own memory, to the
- * round. One thread. out[0]: a look at that word alone, in cycles, the mean of `rounds`. out[1]: cycles in a nanosecond,
- * as the mean of all, times 1000. out[2 + r]: cycles of round r, from the call of the push. out[2 + rounds]: cycles of the
- * push itself, the mean: until its stores are issued, which nobody waits for.
+ * How long from a push to its echo: the CPU sees the descriptor and sets the word `heap[0]`, in its
+ * own memory, to the round. One thread. out[0]: a look at that word alone, in cycles, the mean of
+ * `rounds`. out[1]: cycles in a nanosecond, as the mean of all, times 1000. out[2 + r]: cycles of
+ * round r, from the call of the push. out[2 + rounds]: cycles of the push itself, the mean: until
+ * its stores are issued, which nobody waits for.
  */
 extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
     /* Told at the end: a store across the bus is one that the next fence would wait for. */
@@ -60,7 +61,8 @@ extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
             return;
         }
         pushing += (uint64_t)(clock64() - before);
-        /* Bounded: the echo is asked for once, so a CPU that is gone would leave this here for ever. */
+        /* Bounded: the echo is asked for once, so a CPU that is gone would leave this here for
+         * ever. */
         for (uint64_t looks = 0; nlfp_load_acquire64(echo) < round; looks++) {
             if (looks > 100000000) {
                 args.status[0] = NLF_ERROR_STUCK;

@@ -1,11 +1,13 @@
-// experts: tokens go to the experts that a router has chosen for them, and come back: the two all-to-alls of a
-// mixture of experts, from kernels.
+// experts: tokens go to the experts that a router has chosen for them, and come back: the two
+// all-to-alls of a mixture of experts, from kernels.
 //
-// Every PE has eight experts and some tokens. The router picks several experts for each token, anywhere in the job.
-// 'dispatch' sends a token to each of them; 'experts' does their work and sends the results back; 'combine' adds these up
-// with the router's weights. Nobody asks anybody for room: where a token goes depends on its sender alone. What goes from one
-// PE to one expert is ended by one signal, behind a fence, which also says how much it was. A signal with each token would
-// cost the proxy thread of the other side a word for each, which is dearer than the token where words are out of its reach.
+// Every PE has eight experts and some tokens. The router picks several experts for each token,
+// anywhere in the job. 'dispatch' sends a token to each of them; 'experts' does their work and
+// sends the results back; 'combine' adds these up with the router's weights. Nobody asks anybody
+// for room: where a token goes depends on its sender alone. What goes from one PE to one expert is
+// ended by one signal, behind a fence, which also says how much it was. A signal with each token
+// would cost the proxy thread of the other side a word for each, which is dearer than the token
+// where words are out of its reach.
 #include <cuda_bf16.h>
 
 #include <cmath>
@@ -300,7 +302,8 @@ void run(Job &job, int tokens, int per_token, uint64_t rounds) {
         const std::string what = "round " + std::to_string(round) + ", what was waited for";
         check_finding(job, what, "row", *finding);
         check(job, combined.read(), router, seed, round, tokens, per_token);
-        // All that was to come in this round is here, and nobody begins the next before the barrier.
+        // All that was to come in this round is here, and nobody begins the next before the
+        // barrier.
         arrived.fill(0);
         back.fill(0);
         job.barrier();

@@ -1,5 +1,5 @@
-//! Entries: the functions that the host calls, but for those that move data ([`crate::abi::calls`]). Each reads its
-//! arguments and hands them to the engine.
+//! Entries: the functions that the host calls, but for those that move data
+//! ([`crate::abi::calls`]). Each reads its arguments and hands them to the engine.
 //!
 //! The safety of all of them rests on what the host promises; the rules are numbered in
 //! [`super`]'s documentation.
@@ -112,10 +112,10 @@ pub(crate) type GetMemHandle3 =
 pub(crate) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
-/// What layouts 3a and 3b pass behind `out`: memory, its length, the transport, and whether it is for local use only.
-/// The place of the transport pointer tells them apart. No other argument can have its value by chance: the transport
-/// is a heap block of ours, which is neither a size nor inside memory that the host registers. None where it is at
-/// neither.
+/// What layouts 3a and 3b pass behind `out`: memory, its length, the transport, and whether it is
+/// for local use only. The place of the transport pointer tells them apart. No other argument can
+/// have its value by chance: the transport is a heap block of ours, which is neither a size nor
+/// inside memory that the host registers. None where it is at neither.
 pub(crate) fn registration_of_3(words: [usize; 5]) -> Option<(usize, usize, usize, bool)> {
     // A `bool` argument is in the low byte; the rest of the register may hold anything.
     let flag = |word: usize| word as u8 != 0;
@@ -189,7 +189,8 @@ unsafe fn register(
     let access = if local_only { Access::Local } else { Access::LocalAndRemote };
     let memory = connected.regions.memory();
     let origin = if memory.uses_devices() {
-        // SAFETY: rule 1. The host changes its maps on the thread that registers, and not meanwhile.
+        // SAFETY: rule 1. The host changes its maps on the thread that registers, and not
+        // meanwhile.
         unsafe { state::host_maps(transport).origin(addr) }.unwrap_or_else(|fault| {
             static SAID: Once = Once::new();
             SAID.call_once(|| {

@@ -1,18 +1,19 @@
-//! The host's maps: what it says of addresses in its heap, in two C++ maps of the transport structure.
+//! The host's maps: what it says of addresses in its heap, in two C++ maps of the transport
+//! structure.
 //!
-//! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map` leads
-//! from the one in the heap to the user's own; `egm_map` has the heap's address of each such buffer that
-//! is memory of a host's NUMA node, and its length. Both are libstdc++'s `std::unordered_map` with pointer
-//! keys: a list of all nodes hangs on the object. There are few, so the list is walked; nothing is
-//! written.
+//! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map`
+//! leads from the one in the heap to the user's own; `egm_map` has the heap's address of each such
+//! buffer that is memory of a host's NUMA node, and its length. Both are libstdc++'s
+//! `std::unordered_map` with pointer keys: a list of all nodes hangs on the object. There are few,
+//! so the list is walked; nothing is written.
 
 use nvshmem_abi::{StdUnorderedMap, c};
 use thiserror::Error;
 
 use crate::job::Origin;
 
-/// Most entries that are believed. A map of chunks has fewer by orders of magnitude; what says otherwise
-/// is no such map.
+/// Most entries that are believed. A map of chunks has fewer by orders of magnitude; what says
+/// otherwise is no such map.
 const MOST: u64 = 1 << 20;
 
 /// The two maps. Null where the host has none.
@@ -39,9 +40,9 @@ impl HostMaps {
     /// What the host says of an address where a chunk starts.
     ///
     /// # Safety
-    /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word values,
-    /// which nobody changes during the call. The host changes them on the thread that registers memory,
-    /// between calls.
+    /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word
+    /// values, which nobody changes during the call. The host changes them on the thread that
+    /// registers memory, between calls.
     pub(crate) unsafe fn origin(&self, addr: usize) -> Result<Origin, MapFault> {
         // SAFETY: the caller's promise.
         unsafe {
@@ -118,8 +119,8 @@ mod tests {
         }
 
         fn find(&self, key: usize) -> Result<Option<u64>, MapFault> {
-            // SAFETY: a map as libstdc++ lays it out, or one whose fault is to be found before a node
-            // that is none is read.
+            // SAFETY: a map as libstdc++ lays it out, or one whose fault is to be found before a
+            // node that is none is read.
             unsafe { look_up(&raw const self.map, key) }
         }
     }

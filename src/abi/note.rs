@@ -1,4 +1,5 @@
-//! The ELF note of the plugin: what a file is, and of which version, for those who look at it and do not load it.
+//! The ELF note of the plugin: what a file is, and of which version, for those who look at it and
+//! do not load it.
 //!
 //! Files of all majors, and NVIDIA's, have one name; the note tells whose a file is.
 
@@ -10,7 +11,8 @@ pub const KIND: u32 = 1;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// An entry of a note section as ELF lays it out: sizes, then owner and text, each padded to 4 bytes.
+/// An entry of a note section as ELF lays it out: sizes, then owner and text, each padded to 4
+/// bytes.
 #[repr(C)]
 struct Note<const OWNER: usize, const TEXT: usize> {
     owner_len: u32,

@@ -1,4 +1,5 @@
-//! The state of a transport: the structure that the host sees, in its layout, and the job behind it.
+//! The state of a transport: the structure that the host sees, in its layout, and the job behind
+//! it.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-//! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between them.
+//! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between
+//! them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -30,8 +31,8 @@ use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use ofi::{fork, signals};
 
-/// What the proxy thread may take to serve a user thread: its iterations are short, but for calls that wait for
-/// room.
+/// What the proxy thread may take to serve a user thread: its iterations are short, but for calls
+/// that wait for room.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Between two looks for an answer, at least and at most.
@@ -49,10 +50,11 @@ struct Serial {
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any thread
-/// at any time. The others are collective: every PE makes the same calls in the same order, from one
-/// thread at a time. Kernels, and CPU threads that use the context as they do, are not bound to any of
-/// that; they must have ended, or see that the channel was stopped, before it is dropped.
+/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any
+/// thread at any time. The others are collective: every PE makes the same calls in the same order,
+/// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
+/// bound to any of that; they must have ended, or see that the channel was stopped, before it is
+/// dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
     serial: Mutex<Serial>,
@@ -67,8 +69,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Opens the rails of this PE, connects all PEs and starts the proxy thread. Collective: every PE gets
-    /// a channel, or an error with the reasons of those that failed.
+    /// Opens the rails of this PE, connects all PEs and starts the proxy thread. Collective: every
+    /// PE gets a channel, or an error with the reasons of those that failed.
     ///
     /// # Errors
     /// Sizes out of bounds, or what the fabric, the system or another PE has said.
@@ -85,8 +87,8 @@ impl Channel {
         }
         let shared =
             Shared::new(sizes, me, n_pes, options.spins, &words_options(&options.settings))?;
-        // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as long as
-        // it has the rings.
+        // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as
+        // long as it has the rings.
         let rings = unsafe { shared.rings()? };
         let state = Arc::new(ChannelState::new(job, shared));
         let (control, wanted) = unbounded();
@@ -125,20 +127,20 @@ impl Channel {
 
     /// What kernels are given. It and all it points to stay until the channel is dropped.
     ///
-    /// Where the thread that has made the channel uses a device, it is in that device's memory and for
-    /// kernels; else it is for CPU threads.
+    /// Where the thread that has made the channel uses a device, it is in that device's memory and
+    /// for kernels; else it is for CPU threads.
     pub fn context(&self) -> *const c::nlf_context {
         self.state.shared.context()
     }
 
-    /// What has failed first, if something has: an operation, or what a kernel has asked for. Kernels see
-    /// it as well, and nothing is taken from the rings any more.
+    /// What has failed first, if something has: an operation, or what a kernel has asked for.
+    /// Kernels see it as well, and nothing is taken from the rings any more.
     pub fn error(&self) -> Option<String> {
         self.state.failure()
     }
 
-    /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this process;
-    /// page-locked where the process uses CUDA. Collective, with the same length on all.
+    /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this
+    /// process; page-locked where the process uses CUDA. Collective, with the same length on all.
     ///
     /// # Errors
     /// The memory is not to be had or registered, here or at another PE.
@@ -146,10 +148,11 @@ impl Channel {
         self.allocate_symmetric_on(MemoryLocation::Host, len)
     }
 
-    /// The same, of memory that is where this PE wants it. On a device it is made by the VMM interface where the driver has
-    /// that, reached by NICs directly where all rails can and the settings let them, and staged else. It may wait for
-    /// everything on the device, as [`Channel::release`] of it does. Collective, with the same length on all; each PE says
-    /// for itself where.
+    /// The same, of memory that is where this PE wants it. On a device it is made by the VMM
+    /// interface where the driver has that, reached by NICs directly where all rails can and the
+    /// settings let them, and staged else. It may wait for everything on the device, as
+    /// [`Channel::release`] of it does. Collective, with the same length on all; each PE says for
+    /// itself where.
     ///
     /// # Errors
     /// As [`Channel::allocate_symmetric`]; no context of a device is current on this thread.
@@ -167,21 +170,21 @@ impl Channel {
         Ok(addr as *mut u8)
     }
 
-    /// Registers memory that all PEs reach from now on: of the host, or of a CUDA device. Collective, with
-    /// the same length on all PEs, at any address.
+    /// Registers memory that all PEs reach from now on: of the host, or of a CUDA device.
+    /// Collective, with the same length on all PEs, at any address.
     ///
     /// # Errors
     /// It cannot be registered here or at another PE; then it is registered at none.
     ///
     /// # Safety
-    /// The memory stays what it is until it is released or the channel is dropped, and nobody minds that
-    /// peers write to it.
+    /// The memory stays what it is until it is released or the channel is dropped, and nobody minds
+    /// that peers write to it.
     pub unsafe fn register_symmetric(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
         self.register_all(addr as usize, len, None, None)
     }
 
-    /// Registers memory of this PE that kernels may put from, and get and fetch into. Peers do not reach
-    /// it. Not collective.
+    /// Registers memory of this PE that kernels may put from, and get and fetch into. Peers do not
+    /// reach it. Not collective.
     ///
     /// # Errors
     /// It cannot be registered.
@@ -203,13 +206,13 @@ impl Channel {
         self.enter(&mut serial, registered, peers)
     }
 
-    /// Ends the registration of memory that begins at an address, and frees it if it was allocated here.
-    /// Collective for symmetric memory. Nobody uses the memory any more, here or there.
+    /// Ends the registration of memory that begins at an address, and frees it if it was allocated
+    /// here. Collective for symmetric memory. Nobody uses the memory any more, here or there.
     ///
     /// # Errors
-    /// There is no such memory; or not all PEs have come. Or an operation touches it still, which has failed perhaps:
-    /// then it stays registered, and is not freed, until this is called again, which is not collective, or until
-    /// the channel is dropped, which closes its endpoints.
+    /// There is no such memory; or not all PEs have come. Or an operation touches it still, which
+    /// has failed perhaps: then it stays registered, and is not freed, until this is called again,
+    /// which is not collective, or until the channel is dropped, which closes its endpoints.
     pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;
         let base = addr as usize;
@@ -260,7 +263,8 @@ impl Channel {
         Ok(self.serial_here()?.bootstrap.barrier()?)
     }
 
-    /// For benches and tests: runs a function in the proxy thread, between two of its iterations, and waits for it.
+    /// For benches and tests: runs a function in the proxy thread, between two of its iterations,
+    /// and waits for it.
     ///
     /// # Errors
     /// The thread has ended.
@@ -292,9 +296,9 @@ impl Channel {
         self.state.shared.done(ring)
     }
 
-    /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told that the
-    /// channel is stopped. Peers are still served. For producers that have to end before the channel is
-    /// dropped; [`Channel::stop`] does it as well. Not collective.
+    /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told
+    /// that the channel is stopped. Peers are still served. For producers that have to end before
+    /// the channel is dropped; [`Channel::stop`] does it as well. Not collective.
     ///
     /// # Errors
     /// Something was not delivered within [`Options::drain`], or had failed before.
@@ -305,13 +309,13 @@ impl Channel {
         }
     }
 
-    /// Ends the channel in good order: delivers what was pushed by now, waits until all PEs have, and ends
-    /// the proxy thread. What is pushed later is not taken, and whoever waits in vain is told so.
-    /// Collective. After it, the channel can only be dropped.
+    /// Ends the channel in good order: delivers what was pushed by now, waits until all PEs have,
+    /// and ends the proxy thread. What is pushed later is not taken, and whoever waits in vain is
+    /// told so. Collective. After it, the channel can only be dropped.
     ///
     /// # Errors
-    /// Something was not delivered within [`Options::drain`], or had failed before; or another PE has not
-    /// come. The proxy thread has ended all the same.
+    /// Something was not delivered within [`Options::drain`], or had failed before; or another PE
+    /// has not come. The proxy thread has ended all the same.
     pub fn stop(mut self) -> Result<(), ChannelError> {
         self.end(true)
     }
@@ -326,7 +330,8 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
-        // Also when something has failed: peers may still need this PE's iterations, and wait for it here.
+        // Also when something has failed: peers may still need this PE's iterations, and wait for
+        // it here.
         let met = match with_others {
             true => self.serial().bootstrap.barrier().map_err(ChannelError::from),
             false => Ok(()),
@@ -371,7 +376,8 @@ impl Channel {
         std::mem::forget(std::mem::take(&mut serial.regions));
     }
 
-    /// In a child of fork nothing is closed or freed: the proxy thread is not here, and what there is is a copy.
+    /// In a child of fork nothing is closed or freed: the proxy thread is not here, and what there
+    /// is is a copy.
     fn leave_to_parent(&mut self) {
         std::mem::forget((self.thread.take(), self.heartbeat.take(), self.control.take()));
         // The proxy thread's part of `state` is never given back here.
@@ -397,8 +403,8 @@ impl Channel {
         }
     }
 
-    /// Registers memory on all PEs under one index. `failed` is what went wrong here before; the others are
-    /// told.
+    /// Registers memory on all PEs under one index. `failed` is what went wrong here before; the
+    /// others are told.
     fn register_all(
         &self,
         base: usize,
@@ -469,7 +475,8 @@ impl Channel {
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 
-    /// Ends a registration that nobody was shown. The memory is freed only once peers cannot write to it any more.
+    /// Ends a registration that nobody was shown. The memory is freed only once peers cannot write
+    /// to it any more.
     fn give_up(&self, region: Registered) {
         let Registered { base, len, handle, .. } = region;
         let connected = self.connected();
@@ -518,7 +525,8 @@ impl Channel {
         Ok(self.state.job.connected()?)
     }
 
-    /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock may be held for ever.
+    /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock
+    /// may be held for ever.
     fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
         if fork::is_child() { Err(ChannelError::Child) } else { Ok(self.serial()) }
     }
@@ -530,7 +538,8 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// As [`Channel::stop`], but without waiting for other PEs, which must not need this one any more.
+    /// As [`Channel::stop`], but without waiting for other PEs, which must not need this one any
+    /// more.
     fn drop(&mut self) {
         if let Err(failed) = self.end(false) {
             warn!(target: logging::PROXY, "the channel's end: {failed}");
@@ -551,8 +560,9 @@ enum NoAnswer {
     Ended,
 }
 
-/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables of the thread, which
-/// exit handlers may not have any more, and what happens while this process is stopped is no delay.
+/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables
+/// of the thread, which exit handlers may not have any more, and what happens while this process is
+/// stopped is no delay.
 fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
     let (mut pause, longest) = PAUSES;
     let mut wait = Wait::new();

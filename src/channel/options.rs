@@ -17,7 +17,8 @@ pub struct Options {
     pub slots: u64,
     /// Polls without any change after which a kernel gives up a wait; 0: never.
     pub spins: u64,
-    /// What [`Channel::stop`](super::Channel::stop), and dropping, give operations under way to end.
+    /// What [`Channel::stop`](super::Channel::stop), and dropping, give operations under way to
+    /// end.
     pub drain: Duration,
     /// The rest, as in the environment.
     pub settings: Settings,

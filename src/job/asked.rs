@@ -1,6 +1,8 @@
-//! Questions to proxy threads: how many are open in this process is one number, which these threads look at once a iteration.
+//! Questions to proxy threads: how many are open in this process is one number, which these threads
+//! look at once a iteration.
 //!
-//! Only the proxy thread may look at its lane. Who wants to know what is in it asks, and is answered in the next iteration.
+//! Only the proxy thread may look at its lane. Who wants to know what is in it asks, and is
+//! answered in the next iteration.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

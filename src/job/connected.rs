@@ -16,8 +16,8 @@ use engine::patience::Wait;
 use engine::state::regions::RegionTable;
 use ofi::{OfiPort, Report};
 
-/// How long the release of memory waits for operations that have failed and may touch it; with this much more where
-/// rails are opened again.
+/// How long the release of memory waits for operations that have failed and may touch it; with this
+/// much more where rails are opened again.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What exists once the PEs are connected.
@@ -40,8 +40,8 @@ pub(crate) struct Connected {
     pub(crate) pulse: Arc<Pulse>,
 }
 
-// SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is touched only in
-// `with_proxy`, whose callers vouch for being the only thread there.
+// SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is
+// touched only in `with_proxy`, whose callers vouch for being the only thread there.
 unsafe impl Sync for Connected {}
 
 /// The proxy thread's lane, and how its loop behaves.
@@ -78,8 +78,8 @@ impl Connected {
         Self { patience, ..self }
     }
 
-    /// Has memory released, and waits a while where operations that have failed may touch it still: peers that live
-    /// end them soon, and rails that can be opened again are.
+    /// Has memory released, and waits a while where operations that have failed may touch it still:
+    /// peers that live end them soon, and rails that can be opened again are.
     pub(crate) fn release_patiently<E>(
         &self,
         mut release: impl FnMut() -> Result<(), E>,
@@ -89,7 +89,8 @@ impl Connected {
         loop {
             match release() {
                 Err(failed) if is_in_use(&failed) && wait.left_of(self.patience).is_some() => {
-                    // The proxy thread may leave this lane alone. What fails on it is told to who waits for that.
+                    // The proxy thread may leave this lane alone. What fails on it is told to who
+                    // waits for that.
                     let _ = self.host.try_progress();
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -1,7 +1,8 @@
 //! The heartbeat of a proxy thread: another thread looks whether it still runs.
 //!
-//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations. A thread that does not come back
-//! from a call of the provider's, or of CUDA's driver, makes none, and would be silent.
+//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the iterations. A thread that
+//! does not come back from a call of the provider's, or of CUDA's driver, makes none, and would be
+//! silent.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +103,8 @@ impl Watch {
     }
 }
 
-/// When the sockets of rails are looked for: they are made as PEs talk for the first time, most of them soon.
+/// When the sockets of rails are looked for: they are made as PEs talk for the first time, most of
+/// them soon.
 #[derive(Debug, Default)]
 struct Sockets {
     next: Duration,
@@ -125,8 +127,8 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Has a pulse looked at: a thread that is still is reported to the log after `warn_after`, and to `failed`, once,
-    /// after `fail_after`.
+    /// Has a pulse looked at: a thread that is still is reported to the log after `warn_after`, and
+    /// to `failed`, once, after `fail_after`.
     pub(crate) fn of(
         pulse: Arc<Pulse>,
         warn_after: Option<Duration>,

@@ -1,8 +1,8 @@
-//! What takes part in a job: the rails are opened, the PEs made known to one another, memory of any kind is
-//! registered, and the counters told at the end or meanwhile.
+//! What takes part in a job: the rails are opened, the PEs made known to one another, memory of any
+//! kind is registered, and the counters told at the end or meanwhile.
 //!
-//! Its two users are NVSHMEM's interface and the device channel. They differ in where operations come from,
-//! and in the [`Collectives`] that bring the PEs together.
+//! Its two users are NVSHMEM's interface and the device channel. They differ in where operations
+//! come from, and in the [`Collectives`] that bring the PEs together.
 
 pub(crate) mod asked;
 pub(crate) mod connect;

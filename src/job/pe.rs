@@ -17,8 +17,8 @@ use ofi::fork::{self, Present};
 use ofi::signals::Blocked;
 use ofi::{Devices, Discovery};
 
-/// How long the end waits for operations that a failure has left under way. A peer that lives ends them
-/// much sooner, and one that does not never.
+/// How long the end waits for operations that a failure has left under way. A peer that lives ends
+/// them much sooner, and one that does not never.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// One PE's part of a job, from the discovery of its devices to its end.
@@ -65,8 +65,8 @@ impl Job {
         paths.collect::<Option<Vec<_>>>().unwrap_or_default()
     }
 
-    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
-    /// registered yet, so whether it does is not known.
+    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing
+    /// is registered yet, so whether it does is not known.
     pub(crate) fn enforces_consistency(&self) -> bool {
         match self.settings.consistency {
             ConsistencyChoice::None => false,
@@ -111,8 +111,9 @@ impl Job {
         }
     }
 
-    /// Connects all PEs. Collective: every PE calls it, once, and either all succeed or all get an error with the
-    /// reason of those that failed. `chosen` are the devices that the host picked out of those it was offered.
+    /// Connects all PEs. Collective: every PE calls it, once, and either all succeed or all get an
+    /// error with the reason of those that failed. `chosen` are the devices that the host picked
+    /// out of those it was offered.
     pub(crate) fn connect(
         &self,
         collectives: &dyn Collectives,

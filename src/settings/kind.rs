@@ -1,6 +1,7 @@
 //! Kinds of settings: from text to a value and back.
 //!
-//! A parser returns what is wrong with the text; the caller adds the setting's name, the text and what is accepted.
+//! A parser returns what is wrong with the text; the caller adds the setting's name, the text and
+//! what is accepted.
 
 use std::fmt;
 use std::path::PathBuf;

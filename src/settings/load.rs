@@ -95,8 +95,8 @@ impl Settings {
         }
     }
 
-    /// Every variable with its value and where that came from, in the order of the documentation. That of the debug keys,
-    /// the last, has those that are set.
+    /// Every variable with its value and where that came from, in the order of the documentation.
+    /// That of the debug keys, the last, has those that are set.
     pub fn describe(&self) -> Vec<Row> {
         let row = |setting: &Setting| Row {
             name: setting.name,

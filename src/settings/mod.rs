@@ -1,7 +1,8 @@
 //! Settings of the user, each read once at start from the environment.
 //!
-//! `table.rs` has every setting once: what it is called, its type, its default, what it accepts, what it does, and
-//! who it is for. Users set variables of their own; experts and tests set keys of `NVSHMEM_LIBFABRIC_DEBUG`.
+//! `table.rs` has every setting once: what it is called, its type, its default, what it accepts,
+//! what it does, and who it is for. Users set variables of their own; experts and tests set keys of
+//! `NVSHMEM_LIBFABRIC_DEBUG`.
 #![forbid(unsafe_code)]
 
 mod choices;

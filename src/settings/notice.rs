@@ -84,7 +84,8 @@ fn became(name: &str) -> Option<String> {
     keys().any(|setting| setting.name == key).then(|| format!("is now {DEBUG}={key}=..."))
 }
 
-/// The names of which at most a third differs from `name`, leaving out our prefix, the nearest first.
+/// The names of which at most a third differs from `name`, leaving out our prefix, the nearest
+/// first.
 pub(super) fn near(name: &str, known: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
     fn own(name: &str) -> &str {
         name.strip_prefix(PREFIX).unwrap_or(name)

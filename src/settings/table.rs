@@ -1,5 +1,5 @@
-//! The settings, each written once. The struct, its defaults, reading, refusals, [`Settings::describe`] and
-//! `docs/settings.md` are made from this.
+//! The settings, each written once. The struct, its defaults, reading, refusals,
+//! [`Settings::describe`] and `docs/settings.md` are made from this.
 
 use std::time::Duration;
 
@@ -117,18 +117,19 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The libfabric provider. `auto` takes the first of efa, cxi, verbs and tcp that works, and the log says why.
-    /// `tcp` is the native provider of libfabric 2.x, else `tcp;ofi_rxm`; `verbs` is `verbs;ofi_rxm`; `shm` connects
-    /// PEs of one host only.
+    /// The libfabric provider. `auto` takes the first of efa, cxi, verbs and tcp that works, and
+    /// the log says why. `tcp` is the native provider of libfabric 2.x, else `tcp;ofi_rxm`; `verbs`
+    /// is `verbs;ofi_rxm`; `shm` connects PEs of one host only.
     Users "NVSHMEM_LIBFABRIC_PROVIDER" provider: Provider = ofi().provider, Names;
 
-    /// The fabric, where a provider has several for the same NICs. `auto` takes the first that answers: with efa,
-    /// `efa-direct` before `efa`.
+    /// The fabric, where a provider has several for the same NICs. `auto` takes the first that
+    /// answers: with efa, `efa-direct` before `efa`.
     Users "NVSHMEM_LIBFABRIC_FABRIC" fabric: Option<String> = ofi().fabric,
         Text { none: "auto", accepts: "the name of a fabric" };
 
-    /// The NICs to use as rails, in this order; one named twice is two rails. With `^` in front of each, all but
-    /// these. A named NIC that is not there or cannot be opened is an error; others are left out with a warning.
+    /// The NICs to use as rails, in this order; one named twice is two rails. With `^` in front of
+    /// each, all but these. A named NIC that is not there or cannot be opened is an error; others
+    /// are left out with a warning.
     Users "NVSHMEM_LIBFABRIC_DEVICES" devices: Devices = ofi().devices, DeviceList;
 
     /// The most NICs that one PE uses.
@@ -138,45 +139,50 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_LIBRARY" library: String = ofi().library,
         Text { none: "", accepts: "a file name, searched for as the dynamic linker does, or a path" };
 
-    /// How puts and gets of 8 KiB or more choose their rail. `rate`: the one expected to finish first, by what is
-    /// queued on it and its recent rate. `round_robin`: the next, and nothing is striped. Shorter ones always take
-    /// the next.
+    /// How puts and gets of 8 KiB or more choose their rail. `rate`: the one expected to finish
+    /// first, by what is queued on it and its recent rate. `round_robin`: the next, and nothing is
+    /// striped. Shorter ones always take the next.
     Users "NVSHMEM_LIBFABRIC_RAIL_BALANCE" rail_balance: RailBalance = RailBalance::Rate, Names;
 
     /// Puts and gets of at least this many bytes are striped over all rails, unless
-    /// NVSHMEM_LIBFABRIC_RAIL_BALANCE is `round_robin`. `auto`: 128 KiB; 512 KiB with efa, cxi and verbs.
+    /// NVSHMEM_LIBFABRIC_RAIL_BALANCE is `round_robin`. `auto`: 128 KiB; 512 KiB with efa, cxi and
+    /// verbs.
     Users "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD" stripe_threshold: StripeThreshold = StripeThreshold::Auto,
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
 
-    /// Who executes atomics and signals; the same on all PEs. `native`: the fabric, and it is an error if a rail
-    /// lacks an operation; signals are then sent once their data is delivered. `target`: the target's proxy thread.
-    /// `auto`: the fabric where its hardware does all of them (cxi), else the target.
+    /// Who executes atomics and signals; the same on all PEs. `native`: the fabric, and it is an
+    /// error if a rail lacks an operation; signals are then sent once their data is delivered.
+    /// `target`: the target's proxy thread. `auto`: the fabric where its hardware does all of them
+    /// (cxi), else the target.
     Users "NVSHMEM_LIBFABRIC_ATOMICS" atomics: AtomicsChoice = ofi().atomics, Names;
 
-    /// Size of a bounce buffer in bytes. Device memory that the NICs cannot reach is copied through these, in
-    /// page-locked host memory.
+    /// Size of a bounce buffer in bytes. Device memory that the NICs cannot reach is copied through
+    /// these, in page-locked host memory.
     Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 512 << 10,
-        // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says so.
+        // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
+        // so.
         bytes(PAGE, 1 << 30).multiple_of(PAGE);
 
-    /// Bounce buffers for each direction. They are page-locked when device memory is first registered, with a few
-    /// KiB per device, and never grow.
+    /// Bounce buffers for each direction. They are page-locked when device memory is first
+    /// registered, with a few KiB per device, and never grow.
     Users "NVSHMEM_LIBFABRIC_STAGING_DEPTH" staging_depth: u16 = 8, number(1, 256);
 
-    /// The CUDA context that staged copies run in. `own`: one of the transport's on each device, which no CUDA call
-    /// of the program can block. `program`: the program's, which needs no device memory but may block behind calls
-    /// such as cudaFree. `auto`: `own`, unless it cannot be made or is measured not to progress beside kernels.
+    /// The CUDA context that staged copies run in. `own`: one of the transport's on each device,
+    /// which no CUDA call of the program can block. `program`: the program's, which needs no device
+    /// memory but may block behind calls such as cudaFree. `auto`: `own`, unless it cannot be made
+    /// or is measured not to progress beside kernels.
     Users "NVSHMEM_LIBFABRIC_STAGING_CONTEXT" staging_context: StagingChoice = StagingChoice::Auto, Names;
 
-    /// Whether NICs access device memory directly (GPUDirect RDMA). `auto`: where every rail can register it and the
-    /// device keeps their writes in order; else it is staged, and the log says why. `always`: whatever the order;
-    /// memory that cannot be registered is an error. `never`: it is staged.
+    /// Whether NICs access device memory directly (GPUDirect RDMA). `auto`: where every rail can
+    /// register it and the device keeps their writes in order; else it is staged, and the log says
+    /// why. `always`: whatever the order; memory that cannot be registered is an error. `never`: it
+    /// is staged.
     Users "NVSHMEM_LIBFABRIC_GPU_DIRECT" gpu_direct: GpuDirect = ofi().gpu_direct, Names;
 
-    /// How far a NIC may be from a GPU to access its memory directly, as NCCL_NET_GDR_LEVEL: the same device, one
-    /// PCIe switch, several, one root complex, one NUMA node, anywhere. With a rail farther away, memory is staged.
-    /// Unknown places, and virtual machines that hide switches, count as near. It is ignored with
-    /// NVSHMEM_LIBFABRIC_GPU_DIRECT=always.
+    /// How far a NIC may be from a GPU to access its memory directly, as NCCL_NET_GDR_LEVEL: the
+    /// same device, one PCIe switch, several, one root complex, one NUMA node, anywhere. With a
+    /// rail farther away, memory is staged. Unknown places, and virtual machines that hide
+    /// switches, count as near. It is ignored with NVSHMEM_LIBFABRIC_GPU_DIRECT=always.
     Users "NVSHMEM_LIBFABRIC_GDR_LEVEL" gdr_level: Distance = ofi().gdr_level, Names;
 
     /// A wait of this many seconds is logged, with the peer, the rail and what is outstanding.
@@ -185,34 +191,37 @@ settings! {
     /// A wait of this many seconds fails.
     Users "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS" fail_after: Option<Duration> = Some(Duration::from_secs(120)), NEVER;
 
-    /// With several rails: one that completes nothing to a PE for this many seconds, while the PE answers on others,
-    /// is taken out of service for that PE, and its operations move to the others. Much less than
-    /// NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS, and the same on all PEs. With shm, cxi and ofi_rxm, and with efa unless this
-    /// is set, a failed rail ends the job anyway. Unless it is 0, no signal is `counted`.
+    /// With several rails: one that completes nothing to a PE for this many seconds, while the PE
+    /// answers on others, is taken out of service for that PE, and its operations move to the
+    /// others. Much less than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS, and the same on all PEs. With shm,
+    /// cxi and ofi_rxm, and with efa unless this is set, a failed rail ends the job anyway. Unless
+    /// it is 0, no signal is `counted`.
     Users "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT" rail_timeout: Option<Duration> = Some(Duration::from_secs(5)),
         Time::seconds(SECONDS.or_zero("a failed rail ends the job"));
 
     /// A rail that was taken out of service is tried again after this many seconds.
     Users "NVSHMEM_LIBFABRIC_RAIL_COOLING" rail_cooling: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
-    /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than two cores per PE.
+    /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than
+    /// two cores per PE.
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
-    /// A JSON file written when the transport is finalized: what each rail and each peer has carried. Without one, the
-    /// log has it at level INFO.
+    /// A JSON file written when the transport is finalized: what each rail and each peer has
+    /// carried. Without one, the log has it at level INFO.
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
 
-    /// A directory in which the counters are published twice a second, for `nvshmem-libfabric top`, readable by their
-    /// user only. `auto`: /dev/shm/nvshmem-libfabric-UID, made if missing. One that others own or may write to is not
-    /// used.
+    /// A directory in which the counters are published twice a second, for `nvshmem-libfabric top`,
+    /// readable by their user only. `auto`: /dev/shm/nvshmem-libfabric-UID, made if missing. One
+    /// that others own or may write to is not used.
     Users "NVSHMEM_LIBFABRIC_COUNTERS_PAGE" counters_page: CountersPage = CountersPage::None, Page;
 
-    /// A signal at which the file of NVSHMEM_LIBFABRIC_COUNTERS is written, within about a second. Not where the
-    /// program handles it; the log says so.
+    /// A signal at which the file of NVSHMEM_LIBFABRIC_COUNTERS is written, within about a second.
+    /// Not where the program handles it; the log says so.
     Users "NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL" counters_signal: CountersSignal = CountersSignal::None, Names;
 
-    /// Device channel: where PE 0 listens and the others connect. The program may give another address.
+    /// Device channel: where PE 0 listens and the others connect. The program may give another
+    /// address.
     Users "NVSHMEM_LIBFABRIC_BOOTSTRAP" bootstrap: Option<String> = None,
         Text { none: "none", accepts: "HOST:PORT" };
 
@@ -225,7 +234,8 @@ settings! {
     /// The progress to ask libfabric for. `auto`: automatic, then manual.
     Debug "progress" progress: Progress = ofi().progress, Names;
 
-    /// The threading level to ask libfabric for first. Those behind it in this list follow if it is refused.
+    /// The threading level to ask libfabric for first. Those behind it in this list follow if it is
+    /// refused.
     Debug "threading" threading: Threading = ofi().threading, Names;
 
     /// The most segments in flight on one rail.
@@ -235,36 +245,39 @@ settings! {
     /// The longest segment in bytes. Longer operations are split.
     Debug "max_segment" max_segment: u64 = ofi().max_segment, bytes(1, u64::MAX).or_zero("the provider's limit");
 
-    /// The longest segment of a striped operation in bytes. The last ones are shorter, down to an eighth, so that all
-    /// rails end together.
+    /// The longest segment of a striped operation in bytes. The last ones are shorter, down to an
+    /// eighth, so that all rails end together.
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
 
-    /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with small data in one
-    /// message. `counted`: at once on all rails, to be applied when the target has counted the data's segments by
-    /// their immediate data; with several rails this needs NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is
-    /// `chained`. `auto`: the fastest for each put.
+    /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with
+    /// small data in one message. `counted`: at once on all rails, to be applied when the target
+    /// has counted the data's segments by their immediate data; with several rails this needs
+    /// NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0. What is not possible is `chained`. `auto`: the fastest for
+    /// each put.
     Debug "signals" signal_engine: SignalChoice = SignalChoice::Auto, Names;
 
-    /// Whether puts that NVSHMEM 3.7 and newer announce together share a doorbell (`FI_MORE`). `auto`: with cxi of
-    /// libfabric 2.x.
+    /// Whether puts that NVSHMEM 3.7 and newer announce together share a doorbell (`FI_MORE`).
+    /// `auto`: with cxi of libfabric 2.x.
     Debug "batch_rma" batch_rma: BatchChoice = ofi().batch_rma, Names;
 
-    /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a window of GDRCopy.
-    /// `stream`: by the driver's streams, which always works. `auto`: the first that works.
+    /// How the CPU accesses signals and atomics' words in device memory. `gdrcopy`: through a
+    /// window of GDRCopy. `stream`: by the driver's streams, which always works. `auto`: the first
+    /// that works.
     Debug "words" words: WordsChoice = WordsChoice::Auto, Names;
 
-    /// Whether PEs of one host share their bounce buffers, so that staged bytes between them are copied by devices
-    /// alone. PEs that cannot, and those with 0, go through the fabric; the log says why.
+    /// Whether PEs of one host share their bounce buffers, so that staged bytes between them are
+    /// copied by devices alone. PEs that cannot, and those with 0, go through the fabric; the log
+    /// says why.
     Debug "share_bounce" share_bounce: bool = true, Truth;
 
-    /// How NICs' writes to device memory are made visible to the device before a flag that follows. `none`: they are
-    /// in order. `flush`: CUDA's call. `read`, `write-read`: through each rail, whatever the memory is. `auto`: what
-    /// the device's attributes ask for.
+    /// How NICs' writes to device memory are made visible to the device before a flag that follows.
+    /// `none`: they are in order. `flush`: CUDA's call. `read`, `write-read`: through each rail,
+    /// whatever the memory is. `auto`: what the device's attributes ask for.
     Debug "consistency" consistency: ConsistencyChoice = ConsistencyChoice::Auto, Names;
 
-    /// Device channel: how many seconds its PEs wait for one another at start, registration and barriers. If not set,
-    /// at least a minute more than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS.
+    /// Device channel: how many seconds its PEs wait for one another at start, registration and
+    /// barriers. If not set, at least a minute more than NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS.
     Debug "bootstrap_seconds" bootstrap_patience: Duration = Duration::from_secs(180), Time::seconds(SECONDS);
 
     /// Device channel: the rings that blocks of kernels share.
@@ -274,11 +287,13 @@ settings! {
     Debug "channel_slots" channel_slots: u32 = 4096,
         bytes(NLF_MIN_SLOTS as u64, NLF_MAX_SLOTS as u64).power_of_two();
 
-    /// Device channel: how many microseconds the idle proxy thread sleeps at a time, after some milliseconds without
-    /// work. With providers that progress only when polled, such as tcp and shm, it yields its core instead.
+    /// Device channel: how many microseconds the idle proxy thread sleeps at a time, after some
+    /// milliseconds without work. With providers that progress only when polled, such as tcp and
+    /// shm, it yields its core instead.
     Debug "channel_sleep" channel_sleep: Option<Duration> = Some(Duration::from_micros(50)),
         Time { number: number(1, 100_000).or_zero("never"), unit: Duration::from_micros(1) };
 
-    /// Device channel: the proxy thread stays on the CPUs near its first NIC, on hosts of several NUMA nodes.
+    /// Device channel: the proxy thread stays on the CPUs near its first NIC, on hosts of several
+    /// NUMA nodes.
     Debug "channel_pin" channel_pin: bool = true, Truth;
 }

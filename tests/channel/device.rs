@@ -1,4 +1,5 @@
-//! Symmetric memory on a device: what is given, and given back; what is said where there is none; its words.
+//! Symmetric memory on a device: what is given, and given back; what is said where there is none;
+//! its words.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -68,7 +69,8 @@ pub(crate) fn refused(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// Many heaps of many lengths, given back in every order, or with the channel: nothing is left, and all are zero.
+/// Many heaps of many lengths, given back in every order, or with the channel: nothing is left, and
+/// all are zero.
 pub(crate) fn lives(place: &Place) {
     const LENS: [usize; 5] = [1, 8, 4096, (2 << 20) + 1, 5 << 20];
     let to = (place.me as i32 + 1) % place.n_pes as i32;
@@ -124,8 +126,8 @@ pub(crate) fn lives(place: &Place) {
     }
 }
 
-/// Signals, few bytes with a signal, and fetched words, which no NIC executes: the same for memory that NICs reach and for
-/// what is staged.
+/// Signals, few bytes with a signal, and fetched words, which no NIC executes: the same for memory
+/// that NICs reach and for what is staged.
 pub(crate) fn words(place: &Place) {
     const ROUNDS: u64 = 60;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
@@ -134,7 +136,8 @@ pub(crate) fn words(place: &Place) {
     let (heap, mine) = (memory.heap, mine.heap);
     let n = place.n_pes as usize;
     let p = producer(&channel);
-    // By the handle that peers have: the NICs of the persona take memory of devices, those of others do not.
+    // By the handle that peers have: the NICs of the persona take memory of devices, those of
+    // others do not.
     let on_nics = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").is_ok_and(|name| name == "cxi");
     let me = place.me;
     let found = channel.on_proxy(move |view| view.remote(0, me).unwrap().1).unwrap();
@@ -188,8 +191,8 @@ pub(crate) fn words(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// Data in memory of one kind and its signal in memory of the other, both ways round: who sees the signal sees the data. By one
-/// message up to 200 bytes, and by two beyond.
+/// Data in memory of one kind and its signal in memory of the other, both ways round: who sees the
+/// signal sees the data. By one message up to 200 bytes, and by two beyond.
 pub(crate) fn beside(place: &Place) {
     const ROUNDS: u64 = 40;
     const WORD: usize = 4096;
@@ -226,8 +229,8 @@ pub(crate) fn beside(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// A channel's context as kernels have it, in memory of their device, seen through windows: for CPU threads in the place of
-/// kernels.
+/// A channel's context as kernels have it, in memory of their device, seen through windows: for CPU
+/// threads in the place of kernels.
 struct Seen {
     context: Box<c::nlf_context>,
     _rings: Vec<c::nlf_ring>,
@@ -272,7 +275,8 @@ impl Seen {
     }
 }
 
-/// Rings whose heads, tables and progress are in memory of the device, as kernels have them; slots are on the host.
+/// Rings whose heads, tables and progress are in memory of the device, as kernels have them; slots
+/// are on the host.
 pub(crate) fn near_kernels(place: &Place) {
     const ROUNDS: u64 = 700;
     let to = (place.me as i32 + 1) % place.n_pes as i32;

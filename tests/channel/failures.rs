@@ -47,8 +47,8 @@ pub(crate) fn late_pushes(place: &Place) {
         let heap = Heap::of(channel.allocate_symmetric(1 << 12).unwrap());
         let pushed = AtomicU64::new(0);
         let (context, shared) = (producer(&channel), &pushed);
-        // The context lives until the producers have ended: so the end is told to the proxy by a thread
-        // that holds the channel, and the channel is dropped after them.
+        // The context lives until the producers have ended: so the end is told to the proxy by a
+        // thread that holds the channel, and the channel is dropped after them.
         thread::scope(|scope| {
             let threads: Vec<_> = (0..3)
                 .map(|block| {
@@ -130,8 +130,8 @@ fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {
     }
 }
 
-/// What the device API would not let through, or may let through as it knows less than the proxy: the
-/// context ends with a word that says what was wrong, and everybody who waits is told.
+/// What the device API would not let through, or may let through as it knows less than the proxy:
+/// the context ends with a word that says what was wrong, and everybody who waits is told.
 pub(crate) fn bad_requests(place: &Place) {
     let len = 4096;
     let at = |region, offset| At::new(RegionIndex::new(region).unwrap(), offset).unwrap();
@@ -256,7 +256,8 @@ pub(crate) fn dead_peer(place: &Place) {
     drop(channel);
 }
 
-/// A PE stops beyond the deadline of a get and goes on later. The memory is not given back before the channel's end.
+/// A PE stops beyond the deadline of a get and goes on later. The memory is not given back before
+/// the channel's end.
 pub(crate) fn memory_in_use(place: &Place) {
     late_bytes(place, false);
 }

@@ -1,5 +1,5 @@
-//! The life of a process with channels: threads that do not come back, stops, panics, and many channels one after the
-//! other.
+//! The life of a process with channels: threads that do not come back, stops, panics, and many
+//! channels one after the other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -50,7 +50,8 @@ pub(crate) fn stuck(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// This process is stopped for longer than the deadline, together with its peer: nothing has failed by that.
+/// This process is stopped for longer than the deadline, together with its peer: nothing has failed
+/// by that.
 pub(crate) fn stopped(place: &Place) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);

@@ -1,5 +1,5 @@
-//! The device channel end to end: the device API on CPU threads, its proxy thread, real rails, and peers in
-//! processes of their own.
+//! The device channel end to end: the device API on CPU threads, its proxy thread, real rails, and
+//! peers in processes of their own.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -122,7 +122,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Whether there was a compiler for kernels when this was built; that it failed is no reason to skip.
+/// Whether there was a compiler for kernels when this was built; that it failed is no reason to
+/// skip.
 fn compiler_for_kernels() -> Need<()> {
     let none = kernels::IMAGE.is_none() && kernels::BUILT.contains("no nvcc");
     if none { Err(kernels::BUILT.to_owned()) } else { Ok(()) }

@@ -1,4 +1,5 @@
-//! Memory of a PE in the tests: of the host, or of the device of a driver whose memory faults when the CPU touches it.
+//! Memory of a PE in the tests: of the host, or of the device of a driver whose memory faults when
+//! the CPU touches it.
 
 use std::ffi::c_int;
 use std::slice;
@@ -39,8 +40,8 @@ impl Kind {
     }
 }
 
-/// Memory that kernels use, as bytes and words that anybody may change. Kernels here are CPU threads, and use what is on
-/// the device through a window that the driver has for tests.
+/// Memory that kernels use, as bytes and words that anybody may change. Kernels here are CPU
+/// threads, and use what is on the device through a window that the driver has for tests.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap {
     /// As operations name it.
@@ -163,7 +164,8 @@ pub(crate) fn on_device() -> bool {
     std::env::var_os(MEMORY).is_some()
 }
 
-/// Loads CUDA and starts it before the channel is made, unless memory is mixed: then it is loaded later.
+/// Loads CUDA and starts it before the channel is made, unless memory is mixed: then it is loaded
+/// later.
 pub(crate) fn load_early() {
     if std::env::var(MEMORY).is_ok_and(|kind| kind != "mixed") {
         device();

@@ -1,5 +1,5 @@
-//! Device memory offered to the fabric. Where libfabric knows CUDA and there is a device, it is taken;
-//! everywhere else it is refused with every reason.
+//! Device memory offered to the fabric. Where libfabric knows CUDA and there is a device, it is
+//! taken; everywhere else it is refused with every reason.
 //!
 //! `NVSHMEM_TEST_LIBFABRIC_CUDA` names a libfabric that was built with CUDA, for the case on a GPU.
 

@@ -148,7 +148,8 @@ fn lost() {
     drop((engine, bounce, pool, range));
 }
 
-/// As the driver is when the process ends before the transport does: it does not name its own errors any more.
+/// As the driver is when the process ends before the transport does: it does not name its own
+/// errors any more.
 fn shut_down() {
     let mut setup = Setup::new(8);
     setup.start().expect("accepted");

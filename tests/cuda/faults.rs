@@ -1,4 +1,5 @@
-//! The fake device memory is what it says: the CPU cannot touch it, nor can the system on its behalf.
+//! The fake device memory is what it says: the CPU cannot touch it, nor can the system on its
+//! behalf.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,11 +1,11 @@
 //! The CUDA layer against the fake driver, and against a real one where there is a GPU.
 //!
-//! Every case runs in a process of its own: it has the driver it names loaded by the dynamic loader,
-//! as a program with CUDA has, or none; it may crash, and it is ended when it hangs.
+//! Every case runs in a process of its own: it has the driver it names loaded by the dynamic
+//! loader, as a program with CUDA has, or none; it may crash, and it is ended when it hangs.
 //!
 //! The fake driver is built beside this program. Cases for a GPU look for `libcuda.so.1` and are
-//! skipped, with the reason, where there is none that has a device. They need nothing but this file:
-//! on a machine with a GPU, `cuda-HASH gpu::` runs them.
+//! skipped, with the reason, where there is none that has a device. They need nothing but this
+//! file: on a machine with a GPU, `cuda-HASH gpu::` runs them.
 
 mod bed;
 mod copies;
@@ -57,7 +57,8 @@ fn main() -> ExitCode {
     // A process that runs one case ends in here.
     case::run_child(&cases);
     let mut arguments = Arguments::from_args();
-    // Each case on a GPU makes a context of its own, for which a driver has run out of memory with 16 at once.
+    // Each case on a GPU makes a context of its own, for which a driver has run out of memory with
+    // 16 at once.
     let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
     arguments.test_threads.get_or_insert(cores.min(4));
     let mut trials: Vec<Trial> = cases.iter().filter_map(Case::trial).collect();

@@ -1,5 +1,5 @@
-//! What the program does on its streams and what we do leave one another alone: a kernel that does not
-//! end, a graph that is captured.
+//! What the program does on its streams and what we do leave one another alone: a kernel that does
+//! not end, a graph that is captured.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -247,7 +247,8 @@ fn captured() {
 /// A call of CUDA, with what it is called.
 type Call<'a> = (&'static str, Box<dyn Fn() + Send + Sync + 'a>);
 
-/// Calls of a program that wait until its context is idle, and let no other call on that return meanwhile.
+/// Calls of a program that wait until its context is idle, and let no other call on that return
+/// meanwhile.
 fn calls(bed: &Bed) -> Vec<Call<'_>> {
     let (memory, host) = (bed.alloc(64), bed.host(64));
     let page = Box::leak(Box::new([0_u8; 8192])).as_mut_ptr() as usize;
@@ -274,8 +275,9 @@ fn calls(bed: &Bed) -> Vec<Call<'_>> {
     ]
 }
 
-/// While a kernel waits for staged data, nothing that the program calls holds that data up: memory of the VMM interface and of a
-/// pool, bytes and words, both ways, from memory that is registered and that is not.
+/// While a kernel waits for staged data, nothing that the program calls holds that data up: memory
+/// of the VMM interface and of a pool, bytes and words, both ways, from memory that is registered
+/// and that is not.
 fn calls_of_the_program() {
     let bed = Bed::new();
     let len = 1 << 20;
@@ -310,10 +312,12 @@ fn calls_of_the_program() {
             if bed.is_fake() {
                 wait_for(&|| bed.count(8) == 1);
             } else {
-                // It has to be inside of the call by then; if it is not, this shows less and fails no more.
+                // It has to be inside of the call by then; if it is not, this shows less and fails
+                // no more.
                 thread::sleep(std::time::Duration::from_millis(50));
             }
-            // With a deadline of its own: what is held up does not come back, and the case is ended.
+            // With a deadline of its own: what is held up does not come back, and the case is
+            // ended.
             for memory in [heap, other, pool] {
                 for len in [1, 2, 8, 13, 56, 4096, 4099, CHUNK] {
                     let bytes = pattern(len, round + len);
@@ -336,7 +340,8 @@ fn calls_of_the_program() {
         });
         assert_eq!(ended.load(Ordering::Acquire), 1);
         if bed.is_fake() {
-            // Of copies in, single words alone waited for a turn of the device: three of each memory, and the pool's flag.
+            // Of copies in, single words alone waited for a turn of the device: three of each
+            // memory, and the pool's flag.
             let turns = bed.count(7) - before;
             assert!(turns <= 10 * (round as u64 + 1), "{turns} copies waited for a turn, {name}");
         }
@@ -363,7 +368,8 @@ fn kept_stacks() {
     assert!(least_stack() > 0);
 }
 
-/// Bytes of a kernel's stack in that context of the device which has the fewest, once memory is staged.
+/// Bytes of a kernel's stack in that context of the device which has the fewest, once memory is
+/// staged.
 fn least_stack() -> u64 {
     let bed = Bed::new();
     let (contexts, before) = (bed.count(1), bed.count(10));
@@ -399,7 +405,8 @@ fn context_of_the_program() {
     let (heap, other) = (bed.heap(1), bed.heap(1));
     let contexts = bed.count(1);
     let (mut stage, region) = Stage::new(&bed, heap, 1 << 20);
-    // Memory that nobody has registered, used by a thread that has bound nothing, as the proxy's may.
+    // Memory that nobody has registered, used by a thread that has bound nothing, as the proxy's
+    // may.
     let bytes = pattern(CHUNK, 2);
     thread::scope(|scope| {
         let (stage, bytes) = (&mut stage, &bytes);

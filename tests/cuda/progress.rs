@@ -115,8 +115,8 @@ impl Memory {
 }
 
 fn out_of_order() {
-    // The fake brings a part of the first or last word at the end; a thing that looked at other bytes alone, or took half
-    // of a word for the whole, would be too early.
+    // The fake brings a part of the first or last word at the end; a thing that looked at other
+    // bytes alone, or took half of a word for the whole, would be too early.
     let memory = Memory::new(1 << 16);
     let mut engine = memory.bed.engine(1);
     let lengths = [8, 8, 8, 4, 12, 24, 232, 4096, 16_384, 1 << 16];
@@ -223,7 +223,8 @@ fn after_billions() {
         Transfer { direction, range, addr: device, bounce, offset: 0, len }
     };
     for (round, tickets) in MANY.into_iter().enumerate() {
-        // An engine that never stores a word, one that has stored some, and one that does little else.
+        // An engine that never stores a word, one that has stored some, and one that does little
+        // else.
         for marks in [0, 5, tickets as u32, (1 << 31) - 2, u32::MAX - 1] {
             let mut engine = bed.engine(4);
             engine.count_from(tickets, marks);

@@ -198,8 +198,8 @@ fn stuck() {
     assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
 }
 
-/// A debugger or a scheduler stops the process while a word is on its way. On the clock its patience is over long before
-/// the word is there, and it goes on before that.
+/// A debugger or a scheduler stops the process while a word is on its way. On the clock its
+/// patience is over long before the word is there, and it goes on before that.
 fn stopped() {
     let bed = Bed::new();
     let options = WordsOptions { patience: Duration::from_secs(3), ..stream_only() };

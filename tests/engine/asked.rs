@@ -1,5 +1,5 @@
-//! What a lane is asked by those who submit for others: whether there is room, which PEs there are, what uses memory;
-//! and what they tell it for all peers at once.
+//! What a lane is asked by those who submit for others: whether there is room, which PEs there are,
+//! what uses memory; and what they tell it for all peers at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,8 @@ fn iterate(job: &mut Job, iterations: u32) {
     }
 }
 
-/// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody else asks so soon.
+/// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody
+/// else asks so soon.
 #[test]
 fn acknowledgements_are_asked_for_by_who_waits() {
     for asks in [false, true] {
@@ -61,8 +62,8 @@ fn the_pes_are_those_of_the_job_and_bursts_gain_where_there_are_doorbells() {
     }
 }
 
-/// Much may be pending for a PE that takes nothing. When it is too much, what comes for this PE had better stay where it
-/// is, and nothing else.
+/// Much may be pending for a PE that takes nothing. When it is too much, what comes for this PE had
+/// better stay where it is, and nothing else.
 #[test]
 fn a_lane_that_has_pending_much_says_for_whom() {
     const HIGH: usize = 4096 - 256;
@@ -125,7 +126,8 @@ fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
     }
 }
 
-/// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes, and none beside.
+/// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes,
+/// and none beside.
 #[test]
 fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     const LEN: usize = 4096;
@@ -207,7 +209,8 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     assert!(!in_use(&mut job, scratch, LEN));
 }
 
-/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a bounce buffer.
+/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a
+/// bounce buffer.
 #[test]
 fn memory_is_in_use_that_peers_wait_to_write() {
     const LEN: usize = 1000;
@@ -272,7 +275,8 @@ fn a_fence_for_all_peers_holds_for_each() {
     }
 }
 
-/// What user threads hand over for one peer does not wait for what another does not take, and is put once.
+/// What user threads hand over for one peer does not wait for what another does not take, and is
+/// put once.
 #[test]
 fn what_is_handed_over_waits_for_its_own_peer_only() {
     const LEN: usize = 1 << 14;
@@ -355,7 +359,8 @@ fn a_quiet_ends_while_another_thread_goes_on() {
     host.quiet(Pe(1)).unwrap();
 }
 
-/// What user threads wait for is asked about once for each answer, though more is sent in each iteration.
+/// What user threads wait for is asked about once for each answer, though more is sent in each
+/// iteration.
 #[test]
 fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
     let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };

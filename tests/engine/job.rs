@@ -50,10 +50,11 @@ pub(crate) struct Shape {
     pub(crate) native: bool,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
     pub(crate) staged: u32,
-    /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken directly.
+    /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken
+    /// directly.
     pub(crate) by_fabric: u32,
-    /// Where signals and other words are: for each PE two bits, 0 for its heap, else a region of their own of the host, staged,
-    /// or of a device that the fabric reaches.
+    /// Where signals and other words are: for each PE two bits, 0 for its heap, else a region of
+    /// their own of the host, staged, or of a device that the fabric reaches.
     pub(crate) words: u32,
     /// Bytes of a bounce buffer of bounce memory, and bounce buffers for each direction.
     pub(crate) bounce: (usize, u16, u16),
@@ -101,8 +102,8 @@ pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
     if random.below(2) == 0 { 0 } else { random.below(1 << rails) as u32 & !one }
 }
 
-/// Draws where words are, for programs whose words have places of their own: half of the time in the heaps, beside the data
-/// that they tell of; else each PE's in a region of any kind.
+/// Draws where words are, for programs whose words have places of their own: half of the time in
+/// the heaps, beside the data that they tell of; else each PE's in a region of any kind.
 pub(crate) fn random_words(seed: u64) -> u32 {
     let mut random = Random(seed * 0x2545_f491 + 0x77);
     for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! Local memory in the fast path: which is used without another look, and that it is looked up anew when it has to be.
+//! Local memory in the fast path: which is used without another look, and that it is looked up anew
+//! when it has to be.
 
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
@@ -94,12 +95,13 @@ fn a_region_that_was_released_is_not_used_again() {
     }
 }
 
-/// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what it reaches, and
-/// nothing else is touched.
+/// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what
+/// it reaches, and nothing else is touched.
 #[test]
 fn memory_of_every_kind_is_told_apart() {
     use Reach::{Direct, Fabric, Staged};
-    // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host memory.
+    // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host
+    // memory.
     for (by_fabric, needs_desc) in [(0b10, true), (0b10, false), (0, true), (0, false)] {
         let mut job = warm(Shape { staged: 0b10, by_fabric, needs_desc, ..Shape::default() });
         let (heap, scratch) = (job.members[0].base, job.members[0].scratch);
@@ -124,8 +126,8 @@ fn memory_of_every_kind_is_told_apart() {
     }
 }
 
-/// In a process with devices that has no memory on them, as in one without: all memory is the CPU's and the fabric's,
-/// until some is registered that is not.
+/// In a process with devices that has no memory on them, as in one without: all memory is the CPU's
+/// and the fabric's, until some is registered that is not.
 #[test]
 fn memory_is_looked_up_once_some_is_of_a_device() {
     // PE 1's memory is staged, so the job has devices, and PE 0 has registered none.
@@ -148,8 +150,8 @@ fn memory_is_looked_up_once_some_is_of_a_device() {
     assert!(!takes(&mut job, Direction::Write, unregistered));
 }
 
-/// A process that comes to devices only after its PEs were connected: its memory there is not taken for the CPU's, in no way
-/// that a put or its signal goes.
+/// A process that comes to devices only after its PEs were connected: its memory there is not taken
+/// for the CPU's, in no way that a put or its signal goes.
 #[test]
 fn memory_of_a_device_may_come_later() {
     let mut job = warm(Shape::default());

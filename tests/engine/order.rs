@@ -1,5 +1,5 @@
-//! Order at the target: what is behind a fence or is a signal leaves at once where messages ask for it, and the target
-//! carries it out in order.
+//! Order at the target: what is behind a fence or is a signal leaves at once where messages ask for
+//! it, and the target carries it out in order.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,8 @@ fn signal(member: &mut Member, targets: &Targets, at: usize, lens: &[usize]) {
     member.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
 }
 
-/// PE 0 need not hear of one before it sends the next: once all has left, PE 1 brings it to its end alone.
+/// PE 0 need not hear of one before it sends the next: once all has left, PE 1 brings it to its end
+/// alone.
 #[test]
 fn what_is_in_order_leaves_without_an_answer() {
     let programs: [(&str, usize, Program); 7] = [
@@ -138,8 +139,8 @@ fn words_of_host_memory_are_ordered_by_their_target() {
     assert_eq!(job.heap(1, 8 * 49, 8), 1u64.to_le_bytes());
 }
 
-/// What the target has no say in, it cannot order: a write by the fabric is delivered before anything behind a fence leaves,
-/// and leaves when everything before its own fence is delivered.
+/// What the target has no say in, it cannot order: a write by the fabric is delivered before
+/// anything behind a fence leaves, and leaves when everything before its own fence is delivered.
 #[test]
 fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     // PE 1's heap is staged, another region of its is not.
@@ -189,7 +190,8 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
 }
 
-/// A request that its target cannot execute: nothing that comes behind it ever is, and what that had is free for others.
+/// A request that its target cannot execute: nothing that comes behind it ever is, and what that
+/// had is free for others.
 #[test]
 fn nothing_comes_behind_what_was_refused() {
     let shape = Shape { n_pes: 3, bounce: (1024, 8, 2), ..staged(Shape::default()) };
@@ -324,8 +326,9 @@ fn check_order(events: &[Event], base: usize, senders: u32, steps: impl Fn(u32) 
     }
 }
 
-/// Fences, signals and puts to staged memory of all kinds, by several senders at once, under every misbehaviour, with one
-/// bounce buffer for each direction: everything takes effect once and in order, and it ends.
+/// Fences, signals and puts to staged memory of all kinds, by several senders at once, under every
+/// misbehaviour, with one bounce buffer for each direction: everything takes effect once and in
+/// order, and it ends.
 #[test]
 fn what_is_ordered_by_its_target_is_in_order() {
     const LENS: [usize; 5] = [1, 60, 210, 240, 700];
@@ -355,8 +358,8 @@ fn what_is_ordered_by_its_target_is_in_order() {
     });
 }
 
-/// The same while a rail dies between a request and what comes behind it, and comes back: messages are sent again, over other
-/// rails, and so are answers.
+/// The same while a rail dies between a request and what comes behind it, and comes back: messages
+/// are sent again, over other rails, and so are answers.
 #[test]
 fn order_is_kept_over_rails_that_die() {
     const LENS: [usize; 5] = [1, 60, 200, 240, 700];

@@ -1,5 +1,5 @@
-//! Operations spread over rails of which the script says how much they carry. Time is the fabric's own, so
-//! that what is compared here is the same in every run.
+//! Operations spread over rails of which the script says how much they carry. Time is the fabric's
+//! own, so that what is compared here is the same in every run.
 
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
@@ -59,8 +59,8 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
     bytes * 1e3 / (job.fabric.now() - begun) as f64
 }
 
-/// From the length on at which rails are chosen by load, they are, though shorter ones have a fast path. So are those of the
-/// fragments of staged memory.
+/// From the length on at which rails are chosen by load, they are, though shorter ones have a fast
+/// path. So are those of the fragments of staged memory.
 #[test]
 fn operations_that_are_not_short_are_given_to_rails_by_load() {
     let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
@@ -241,8 +241,8 @@ fn every_byte_arrives_over_rails_whose_rates_change() {
         let source: Vec<u8> =
             (0..shape.heap).map(|at| (at >> 8 ^ at ^ seed as usize) as u8 | 1).collect();
         job.fill_scratch(0, &source);
-        // Later writes to the same bytes come behind a fence or a quiet; what is read is checked after
-        // a quiet.
+        // Later writes to the same bytes come behind a fence or a quiet; what is read is checked
+        // after a quiet.
         let mut expected = vec![vec![0; shape.heap]; 2];
         for _ in 0..30 {
             let to = random.below(2);

@@ -78,8 +78,8 @@ fn handling_completions_never_posts() {
         }
     }
     lane.quiet(Pe(1)).unwrap();
-    // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled before
-    // rail r + 1 is polled, so a post between two polls would have come from handling one.
+    // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled
+    // before rail r + 1 is polled, so a post between two polls would have come from handling one.
     let calls = fabric.calls();
     let mut turns = 0_u32;
     for pair in calls.windows(2) {
@@ -94,8 +94,8 @@ fn handling_completions_never_posts() {
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who turns a lane may rest once an iteration has found nothing to do. One that has only posted, only sent, or only copied, has
-/// not: what it has begun may end at once.
+/// Who turns a lane may rest once an iteration has found nothing to do. One that has only posted,
+/// only sent, or only copied, has not: what it has begun may end at once.
 #[test]
 fn a_turn_that_only_posts_or_sends_was_busy() {
     let iterate = |job: &mut Job| job.members[0].lane.progress().unwrap();
@@ -128,7 +128,8 @@ fn a_turn_that_only_posts_or_sends_was_busy() {
     assert!(busy, "it was copied");
 }
 
-/// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a few peers, and the others are next.
+/// Who cannot be told what is due is tried again later: an iteration asks the fabric in vain for a
+/// few peers, and the others are next.
 #[test]
 fn few_are_told_in_vain_in_one_turn() {
     const PES: u32 = 13;

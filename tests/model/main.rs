@@ -1,29 +1,31 @@
 //! The protocol, checked exhaustively on small cases.
 //!
 //! Two real lanes run small programs over a fabric whose every choice is tried: which completion
-//! and which message is found next and by which turn, up to two of them by one iteration; when a target is
-//! told of a write that carries immediate data, whose data is there then; which message arrives a second
-//! time and when; which write is delivered at once and which as late as can be; which post or send
-//! finds no room; which segment or message is lost, or which rail with all that is under way on it;
-//! which lane turns and when the next operation is issued.
+//! and which message is found next and by which turn, up to two of them by one iteration; when a
+//! target is told of a write that carries immediate data, whose data is there then; which message
+//! arrives a second time and when; which write is delivered at once and which as late as can be;
+//! which post or send finds no room; which segment or message is lost, or which rail with all that
+//! is under way on it; which lane turns and when the next operation is issued.
 //!
 //! # Rules
-//! In every execution: no signal before its own data, nor a signal sent by itself before the data of what
-//! its PE has sent before it; nothing applied twice or lost; nothing behind
-//! a fence before anything in front of it; when quiet returns everything is delivered and applied,
-//! and fetched values are stored, value before flag; it ends, with every lane idle, and never stops
-//! while something is outstanding. When something is lost, the sender is told, and the rules about
-//! order hold for what is left.
+//! In every execution: no signal before its own data, nor a signal sent by itself before the data
+//! of what its PE has sent before it; nothing applied twice or lost; nothing behind a fence before
+//! anything in front of it; when quiet returns everything is delivered and applied, and fetched
+//! values are stored, value before flag; it ends, with every lane idle, and never stops while
+//! something is outstanding. When something is lost, the sender is told, and the rules about order
+//! hold for what is left.
 //!
 //! # Bounds
 //! Two PEs, one or two rails, words of 8 bytes with a segment each, up to four operations. At most
-//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of either PE) in an
-//! execution, and of these as many together as each test says. Beyond these bounds, random programs of up to seven
-//! operations of each PE go random ways, with several of each together. One counted put under way to a peer, so that all have the same tag, or two. No
-//! state in which a lane waits inside a call while the other one does too.
+//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of either PE) in
+//! an execution, and of these as many together as each test says. Beyond these bounds, random
+//! programs of up to seven operations of each PE go random ways, with several of each together. One
+//! counted put under way to a peer, so that all have the same tag, or two. No state in which a lane
+//! waits inside a call while the other one does too.
 //!
 //! # That it can fail
-//! `tests/injected/model.bugs` breaks the rules in the engine, one at a time, and each is found here.
+//! `tests/injected/model.bugs` breaks the rules in the engine, one at a time, and each is found
+//! here.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 #[path = "../support/as_entry.rs"]
@@ -51,8 +53,8 @@ const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 /// How many runs there are between two that explore a case, outside of the full tier.
 const TURNS: usize = 3;
 
-/// Explores cases and says how much there was, each that is large by itself. Outside of the full tier a run draws which
-/// of them it explores, unless it is told to take every one.
+/// Explores cases and says how much there was, each that is large by itself. Outside of the full
+/// tier a run draws which of them it explores, unless it is told to take every one.
 fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
     let (turn, turns) = turn(TURNS);
     let cases = cases.into_iter().skip(turn).step_by(turns);
@@ -90,8 +92,9 @@ fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
     if signals { &[Chained, Eager] } else { &[Auto] }
 }
 
-/// Puts whose segments the peer counts, where one tag serves for all of them, and where each has its
-/// own. Fewer things go wrong together than for the other engines: every segment is one more event.
+/// Puts whose segments the peer counts, where one tag serves for all of them, and where each has
+/// its own. Fewer things go wrong together than for the other engines: every segment is one more
+/// event.
 #[test]
 fn counted_puts() {
     let plain = |zero: &[What], one: &[What]| Case {
@@ -188,7 +191,8 @@ fn two_operations_in_order() {
                     if between == Fence || full() {
                         cases.push(Case { again: 0, batch: 1, ..case.clone() });
                     }
-                    // Several things found by one iteration; with a fetch they have half of all executions here.
+                    // Several things found by one iteration; with a fetch they have half of all
+                    // executions here.
                     if between == Fence && second != FetchAdd && first != FetchAdd || full() {
                         cases.push(Case { rails: 1, again: 0, duplicates: 0, ..case });
                     }
@@ -274,8 +278,8 @@ fn losses() {
     explore_all("losses", cases);
 }
 
-/// A rail fails with all that is under way on it, and takes nothing more: what follows must not take
-/// effect, and the sender is told.
+/// A rail fails with all that is under way on it, and takes nothing more: what follows must not
+/// take effect, and the sender is told.
 #[test]
 fn rail_losses() {
     let programs: [&[What]; 8] = [
@@ -326,7 +330,8 @@ fn signals_behind_puts() {
     explore_all("signals behind puts", cases);
 }
 
-/// Either PE loses something while both send: who has lost it is told, and the other is not held up for ever.
+/// Either PE loses something while both send: who has lost it is told, and the other is not held up
+/// for ever.
 #[test]
 fn losses_at_either_pe() {
     let mut cases = Vec::new();

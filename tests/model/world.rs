@@ -156,10 +156,10 @@ pub(crate) struct World {
     pub(crate) dead_rails: [Option<RailId>; 2],
     /// Whether something of a PE's was lost.
     pub(crate) has_lost: [bool; 2],
-    /// Writes that may still be delivered at once. All others are delivered at the last moment: when
-    /// their completion is reported. That is enough to find whatever any time of delivery would
-    /// break: a lane does not notice deliveries, and a broken rule is about two things of which the
-    /// one came too early and the other too late.
+    /// Writes that may still be delivered at once. All others are delivered at the last moment:
+    /// when their completion is reported. That is enough to find whatever any time of delivery
+    /// would break: a lane does not notice deliveries, and a broken rule is about two things of
+    /// which the one came too early and the other too late.
     pub(crate) early: u32,
     /// The lane whose next iteration will find something.
     pub(crate) fed: Option<Fed>,
@@ -292,8 +292,9 @@ impl World {
         self.letters.push(Letter { id, from, rail, to, to_rail, wr_id, bytes, again });
     }
 
-    /// Whether a lane's next iteration may find something more: only what it looks at no sooner than at
-    /// what it will find already. An iteration looks at rail after rail, at completions before messages.
+    /// Whether a lane's next iteration may find something more: only what it looks at no sooner
+    /// than at what it will find already. An iteration looks at rail after rail, at completions
+    /// before messages.
     pub(crate) fn may_feed(&self, pe: usize, rail: RailId, message: bool) -> bool {
         let place = u32::from(rail.0) * 2 + u32::from(message);
         self.fed.is_none_or(|fed| fed.pe == pe && fed.place <= place && fed.left > 0)
@@ -438,7 +439,8 @@ impl World {
         assert!(self.flights.is_empty() && self.letters.is_empty() && self.notices.is_empty());
         for (pe, side) in self.sides.iter().enumerate() {
             let over = side.next == self.case.programs[pe].len() && !side.quieting;
-            // Who waits for a PE that has failed is told by its watchdog, which lanes do not have here.
+            // Who waits for a PE that has failed is told by its watchdog, which lanes do not have
+            // here.
             let waits_for_failed = self.sides[1 - pe].failed;
             let ended = over || side.failed || waits_for_failed;
             assert!(ended, "nothing can move, and PE {pe} still waits");
@@ -498,7 +500,8 @@ impl World {
             let hash = mix(who | way | u64::from(letter.again), u64::from(letter.wr_id.0));
             mix_bytes(hash, &letter.bytes)
         };
-        // The data of a notice whose write has completed is there; else it is the flight's that counts.
+        // The data of a notice whose write has completed is there; else it is the flight's that
+        // counts.
         let notice_hash = |notice: &Notice| {
             let flight = self.flights.iter().find(|flight| flight.id == notice.id);
             let way = (notice.to as u64) << 40 | u64::from(notice.to_rail.0) << 32;

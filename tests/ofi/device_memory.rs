@@ -1,5 +1,5 @@
-//! Device memory where libfabric knows no CUDA, which is so for every build these tests run on: each
-//! way is refused with its reason, and host memory goes on as before.
+//! Device memory where libfabric knows no CUDA, which is so for every build these tests run on:
+//! each way is refused with its reason, and host memory goes on as before.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,8 @@
-//! Immediate data between two processes: what tells of a write comes once, and after the write's data.
+//! Immediate data between two processes: what tells of a write comes once, and after the write's
+//! data.
 //!
-//! The second process is this test program again, running [`target`]. In one process alone shm would
-//! copy in another way, and a connection of tcp would have both its ends in one thread.
+//! The second process is this test program again, running [`target`]. In one process alone shm
+//! would copy in another way, and a connection of tcp would have both its ends in one thread.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};

@@ -16,8 +16,8 @@ pub(crate) const TOKENS: u32 = 64;
 pub(crate) const PEERS: usize = 8;
 pub(crate) const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];
 
-/// Whether this process has the variable with this value. If not, the test, by its whole name, has been run in one
-/// that has, for libfabric reads its environment once; and it has passed.
+/// Whether this process has the variable with this value. If not, the test, by its whole name, has
+/// been run in one that has, for libfabric reads its environment once; and it has passed.
 pub(crate) fn in_a_process_with(variable: &str, value: &str, test: &str) -> bool {
     if std::env::var(variable).is_ok_and(|has| has == value) {
         return true;

@@ -247,8 +247,8 @@ fn a_write_outside_the_region_fails_with_its_wr_id() {
     }
 }
 
-/// Whoever reaches a port and knows where memory begins does not know its key: those that come to mind reach nothing,
-/// nor do those beside the key of another region.
+/// Whoever reaches a port and knows where memory begins does not know its key: those that come to
+/// mind reach nothing, nor do those beside the key of another region.
 #[test]
 fn a_guessed_key_reaches_nothing() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
@@ -264,7 +264,8 @@ fn a_guessed_key_reaches_nothing() {
     }
 }
 
-/// What a poll has read and the engine has not been given yet is of operations that the closing has ended.
+/// What a poll has read and the engine has not been given yet is of operations that the closing has
+/// ended.
 #[test]
 fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
     const RAIL: RailId = RailId(0);

@@ -307,7 +307,8 @@ fn refuse_with_signal(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(),
     let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
     // NVSHMEM has user threads put first and signal then.
     let answer = host.proxy().run(move |ops| {
-        // SAFETY: should the plugin take the call after all, nothing at null is read: the test fails with the process.
+        // SAFETY: should the plugin take the call after all, nothing at null is read: the test
+        // fails with the process.
         unsafe {
             ops.raw_put_signal(peer, to, from, 64, signal, &set, |raw| {
                 raw.local.ptr = std::ptr::null_mut();

@@ -1,5 +1,5 @@
-//! Puts that the host announces in batches (layouts 6 and 7) and regions (layout 7): all of them arrive,
-//! also when nothing follows and nobody waits for them.
+//! Puts that the host announces in batches (layouts 6 and 7) and regions (layout 7): all of them
+//! arrive, also when nothing follows and nobody waits for them.
 
 use libtest_mimic::Trial;
 use nvshmem_abi::{Layout, c};

@@ -1,5 +1,5 @@
-//! Reads through every rail when the host asks for consistency, asked for by a setting: on host memory
-//! they change nothing, and every byte of the operations beside them has to be right.
+//! Reads through every rail when the host asks for consistency, asked for by a setting: on host
+//! memory they change nothing, and every byte of the operations beside them has to be right.
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Layout;

@@ -1,4 +1,5 @@
-//! Transports that begin and end one after the other in one process, which holds no more of anything afterwards.
+//! Transports that begin and end one after the other in one process, which holds no more of
+//! anything afterwards.
 
 use nvshmem_sim::{BoxError, Job, Pattern};
 use test_support::held::Cycles;

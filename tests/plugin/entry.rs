@@ -1,4 +1,5 @@
-//! The exported function, called as no sound host calls it, and transports that are never connected.
+//! The exported function, called as no sound host calls it, and transports that are never
+//! connected.
 
 use std::ffi::{c_int, c_void};
 
@@ -119,8 +120,8 @@ unsafe fn unconnected_3(
 }
 
 /// # Safety
-/// `view` and `transport` are one living transport of layouts 4 to 7. The operations used are at the
-/// same place in all of them.
+/// `view` and `transport` are one living transport of layouts 4 to 7. The operations used are at
+/// the same place in all of them.
 unsafe fn unconnected_7(
     view: *mut Transport7,
     transport: *mut Transport,

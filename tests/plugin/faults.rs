@@ -1,8 +1,9 @@
-//! Faults of processes and of networks, in every phase of a job: processes that are killed or stopped, and hosts that are
-//! cut off. Each PE is on a host of its own, joined to the others by two rails.
+//! Faults of processes and of networks, in every phase of a job: processes that are killed or
+//! stopped, and hosts that are cut off. Each PE is on a host of its own, joined to the others by
+//! two rails.
 //!
-//! One of them is a test. `make reliability` has all of them, several times each, and prints what was promised and what was seen:
-//! `docs/reliability.md` has the table.
+//! One of them is a test. `make reliability` has all of them, several times each, and prints what
+//! was promised and what was seen: `docs/reliability.md` has the table.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -57,9 +58,11 @@ enum Phase {
 enum Promise {
     /// They come to the end of the job, with every byte.
     Finish,
-    /// All end by themselves with an error: who waits for a PE that it cannot reach, with one that names that.
+    /// All end by themselves with an error: who waits for a PE that it cannot reach, with one that
+    /// names that.
     Name,
-    /// They end by themselves with the error of NVSHMEM's bootstrap, which knows of the PE before the plugin does.
+    /// They end by themselves with the error of NVSHMEM's bootstrap, which knows of the PE before
+    /// the plugin does.
     Fail,
     /// They finish, if the network is back before it is used; else as [`Promise::Name`].
     NameOrFinish,
@@ -92,7 +95,8 @@ impl Fault {
             (Self::StopLong, Bootstrap | Connect | Registration | Finalize) => Promise::Finish,
             // Nothing crosses the network any more.
             (Self::CutLong, Finalize) => Promise::Finish,
-            // The network is cut still when traffic begins, unless the machine is busy with other things.
+            // The network is cut still when traffic begins, unless the machine is busy with other
+            // things.
             (Self::CutLong, Bootstrap | Connect | Registration) => Promise::NameOrFinish,
             (Self::Kill | Self::StopLong | Self::CutLong, Traffic | Quiet) => Promise::Name,
         }
@@ -120,8 +124,8 @@ impl Phase {
         }
     }
 
-    /// Whether the victim is in it with what it has just told. The plugin connects by collectives that come after the
-    /// host's first one; which of them it is is drawn.
+    /// Whether the victim is in it with what it has just told. The plugin connects by collectives
+    /// that come after the host's first one; which of them it is is drawn.
     fn is_here(self, told: Told<'_>, reached: &mut Option<String>, draw: u64) -> bool {
         if let Told::Value("phase", phase) = told {
             *reached = Some(phase.to_owned());
@@ -278,7 +282,8 @@ impl Case {
                 _ => {}
             }
         }
-        // Who ends first ends the others, by NVSHMEM's bootstrap. Of hosts that are cut off from one another either may.
+        // Who ends first ends the others, by NVSHMEM's bootstrap. Of hosts that are cut off from
+        // one another either may.
         let is_cut = matches!(self.fault, Fault::CutShort | Fault::CutLong);
         let names = |pe: &PeReport, line: &str| {
             let reached = |other: u32| line.contains(&format!("PE {other}"));
@@ -332,7 +337,8 @@ fn needs() -> Need<std::path::PathBuf> {
     }
 }
 
-/// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with figures.
+/// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with
+/// figures.
 pub(crate) fn campaign(times: u32) -> ExitCode {
     let library = match needs() {
         Ok(library) => library,

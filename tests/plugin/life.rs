@@ -1,4 +1,5 @@
-//! What a process may do with the plugin in its life, as `docs/reliability.md` defines it: a C program of one PE.
+//! What a process may do with the plugin in its life, as `docs/reliability.md` defines it: a C
+//! program of one PE.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

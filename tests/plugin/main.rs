@@ -1,9 +1,9 @@
-//! The plugin, driven by the simulator as NVSHMEM drives it: separate processes, both kinds of threads,
-//! every layout, real libfabric providers.
+//! The plugin, driven by the simulator as NVSHMEM drives it: separate processes, both kinds of
+//! threads, every layout, real libfabric providers.
 //!
-//! The plugin is the one that was built with this program, with the engine's debug assertions, or the one
-//! that `NVSHMEM_TEST_PLUGIN_DIR` names. Cases of a libfabric 2.x need `NVSHMEM_TEST_LIBFABRIC2`. Cases on
-//! memory of devices are in `staged`.
+//! The plugin is the one that was built with this program, with the engine's debug assertions, or
+//! the one that `NVSHMEM_TEST_PLUGIN_DIR` names. Cases of a libfabric 2.x need
+//! `NVSHMEM_TEST_LIBFABRIC2`. Cases on memory of devices are in `staged`.
 
 mod bad_input;
 mod bursts;
@@ -29,7 +29,8 @@ use libtest_mimic::{Arguments, Trial};
 use nvshmem_sim::{Scenario, pe_entry, traffic};
 use test_support::seeds::turn;
 
-/// How many runs there are between two that take the same row of a covering array, outside of the full tier.
+/// How many runs there are between two that take the same row of a covering array, outside of the
+/// full tier.
 const TURNS: usize = 2;
 
 fn main() -> ExitCode {

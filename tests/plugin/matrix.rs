@@ -1,7 +1,8 @@
 //! The matrix of runs: which scenarios on which fabrics, with how many PEs and rails, on which
 //! layouts, with which settings.
 //!
-//! The combinations are covering arrays: any two values are together in some run. The full tier has the products.
+//! The combinations are covering arrays: any two values are together in some run. The full tier has
+//! the products.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout};
@@ -13,8 +14,8 @@ use crate::fabric::{Fabric, trial};
 pub(crate) const FABRICS: [Fabric; 5] =
     [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm, Fabric::Shm2, Fabric::Rxm2];
 
-/// PEs and rails: each number of either, and in the full tier every two together. Eight PEs with four rails take as
-/// long on two cores as twenty jobs of two PEs.
+/// PEs and rails: each number of either, and in the full tier every two together. Eight PEs with
+/// four rails take as long on two cores as twenty jobs of two PEs.
 fn shapes() -> Vec<(u32, u8)> {
     if !full() {
         return vec![(2, 1), (2, 2), (4, 4), (8, 2)];
@@ -22,8 +23,8 @@ fn shapes() -> Vec<(u32, u8)> {
     [2, 4, 8].into_iter().flat_map(|pes| [1, 2, 4].map(|rails| (pes, rails))).collect()
 }
 
-/// A setting of the plugin, by the end of its variable; what the design asks of the provider first is not all that
-/// it must work with.
+/// A setting of the plugin, by the end of its variable; what the design asks of the provider first
+/// is not all that it must work with.
 pub(crate) type Setting = Option<(&'static str, &'static str)>;
 
 const SETTINGS: [Setting; 5] = [
@@ -62,7 +63,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         let at = place(fabric, n_pes, rails, layout);
         let name = format!("signals_{at}_{engine}{}{}", words(setting), words(cut));
         trials.push(trial(name, Some(fabric), move || {
-            // From nothing to some megabytes, in up to five chunks; less where much has to be done for each byte.
+            // From nothing to some megabytes, in up to five chunks; less where much has to be done
+            // for each byte.
             let (rounds, most) = match (n_pes, cut, setting) {
                 _ if full() => (10_000, 4 << 20),
                 (2, None, _) => (250, 4 << 20),
@@ -162,8 +164,9 @@ pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
 /// What is said of a heap that belongs to a context of the program.
 pub(crate) const HELD_UP: &str = "while a call of the program waits until that is idle";
 
-/// Warnings about the machine, which no job can help: a GPU whose nearest NICs were not asked for, a CUDA driver
-/// without a device, a fabric whose copies may wait for kernels, a heap of the kind that the job is about.
+/// Warnings about the machine, which no job can help: a GPU whose nearest NICs were not asked for,
+/// a CUDA driver without a device, a fabric whose copies may wait for kernels, a heap of the kind
+/// that the job is about.
 const ABOUT_THE_MACHINE: [&str; 4] = [
     HELD_UP,
     "is nearer to this PE's GPU",

@@ -1,5 +1,5 @@
-//! Atomics that the provider executes: exact, ordered with what a fence orders, and refused with the
-//! reason where a PE cannot have them.
+//! Atomics that the provider executes: exact, ordered with what a fence orders, and refused with
+//! the reason where a PE cannot have them.
 
 use std::time::Duration;
 

@@ -35,8 +35,9 @@ impl Bed {
         Self { context, rings }
     }
 
-    /// Runs a kernel on `threads` CPU threads, and what `consume` does with the rings meanwhile, again and
-    /// again until it says that it has finished. Returns statuses and `out` of the threads.
+    /// Runs a kernel on `threads` CPU threads, and what `consume` does with the rings meanwhile,
+    /// again and again until it says that it has finished. Returns statuses and `out` of the
+    /// threads.
     pub(crate) fn run(
         &mut self,
         kernel: &'static std::ffi::CStr,
@@ -63,8 +64,8 @@ impl Bed {
                 .map(|thread| {
                     scope.spawn(move || {
                         let args = args;
-                        // SAFETY: the context outlives the scope; the arrays have one entry for each
-                        // thread; the kernels of these tests follow no address of the heap.
+                        // SAFETY: the context outlives the scope; the arrays have one entry for
+                        // each thread; the kernels of these tests follow no address of the heap.
                         unsafe { run(kernel, &args, thread, threads) }
                     })
                 })

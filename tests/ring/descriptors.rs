@@ -9,7 +9,8 @@ use crate::support::{Shared, descriptors, place};
 
 const LAP: u64 = 1 << 63;
 
-/// Words as they come, and words whose first bits are those of a descriptor: others are refused at once.
+/// Words as they come, and words whose first bits are those of a descriptor: others are refused at
+/// once.
 fn words() -> impl Strategy<Value = [u64; 4]> {
     let some = |bits: u64| prop_oneof![Just(0), any::<u64>().prop_map(move |word| word & bits)];
     let near = (some(u64::MAX), (0u64..7, 0u64..64, any::<u32>()), some(u64::MAX), some(u64::MAX));

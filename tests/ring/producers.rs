@@ -12,8 +12,8 @@ use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 use crate::bed::{BASE, Bed, REGION_BYTES};
 use crate::support::place;
 
-/// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order, in the ring
-/// that is the thread's.
+/// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order,
+/// in the ring that is the thread's.
 struct Expected {
     next: Vec<u64>,
     rounds: u64,
@@ -62,7 +62,8 @@ impl Expected {
     }
 }
 
-/// Lets `threads` threads push, and takes from each ring at most `batch` before its room is published.
+/// Lets `threads` threads push, and takes from each ring at most `batch` before its room is
+/// published.
 fn all_arrive(
     kernel: &'static std::ffi::CStr,
     (n_rings, slots_log2): (u32, u32),
@@ -142,7 +143,8 @@ fn a_proxy_that_moves_nothing_is_reported_and_nobody_hangs() {
     let (status, _) = bed.run(c"push", 4, 1000, |_, context| context.is_abandoned());
     assert!(status.iter().all(|status| *status == c::NLF_ERROR_STUCK as i32), "{status:?}");
     assert_eq!(bed.context.error().unwrap().code, c::NLF_ERROR_STUCK);
-    // Whoever comes later finds out as well, though the ring is taken from again: a slot in it is a hole.
+    // Whoever comes later finds out as well, though the ring is taken from again: a slot in it is a
+    // hole.
     while bed.rings[0].take().is_some() {}
     bed.rings[0].publish_tail();
     let producer = producer(&bed.context);
@@ -165,8 +167,8 @@ extern "C" fn take_now_and_then(looks: u32) {
     });
 }
 
-/// Fills a ring, then puts in one more of two slots and waits for all of it, while one slot is taken every `period`
-/// looks. Returns what that one and the wait were answered.
+/// Fills a ring, then puts in one more of two slots and waits for all of it, while one slot is
+/// taken every `period` looks. Returns what that one and the wait were answered.
 fn fill_and_wait(spins: u64, period: u32) -> (i32, i32) {
     let mut bed = Bed::new(1, 6, spins);
     let producer = producer(&bed.context);

@@ -66,7 +66,8 @@ impl Shared {
 
     /// The consumer. The test keeps `self` longer, and makes one.
     pub(crate) fn consumer(&self) -> Ring {
-        // SAFETY: the slots are one allocation of that size, aligned and zeroed, which the test keeps.
+        // SAFETY: the slots are one allocation of that size, aligned and zeroed, which the test
+        // keeps.
         unsafe { Ring::new(self.memory()) }.unwrap()
     }
 }

@@ -79,8 +79,9 @@ fn extend(
     }
 }
 
-/// Writes the words of `descriptor` in each of the orders, over what an older lap has left, and takes after
-/// each word. `steps` are groups of words that are written at once. Returns what was taken too early.
+/// Writes the words of `descriptor` in each of the orders, over what an older lap has left, and
+/// takes after each word. `steps` are groups of words that are written at once. Returns what was
+/// taken too early.
 fn write_in_orders(
     descriptor: &Descriptor,
     steps: &[&[usize]],

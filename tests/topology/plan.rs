@@ -1,4 +1,5 @@
-//! Plans of NICs that are opened, on the same machines; and what a host picks that is offered all of them.
+//! Plans of NICs that are opened, on the same machines; and what a host picks that is offered all
+//! of them.
 
 use ofi::topology::Distance::{Node, Pix, Pxb, Sys};
 use ofi::topology::{Decided, Distance, Known, PciAddress, Plan, choose};
@@ -6,9 +7,9 @@ use ofi::topology::{Decided, Distance, Known, PciAddress, Plan, choose};
 use super::tree::Tree;
 use super::{MACHINES, known};
 
-/// What hosts do with NICs that are offered to them: each PE gets its part of their number at most, all
-/// from the best class it has a NIC of, and moves to another NIC of that class which two PEs fewer share.
-/// One switch and several are one class to them.
+/// What hosts do with NICs that are offered to them: each PE gets its part of their number at most,
+/// all from the best class it has a NIC of, and moves to another NIC of that class which two PEs
+/// fewer share. One switch and several are one class to them.
 struct Host<'a> {
     tree: &'a Tree,
     nics: &'a [Option<PciAddress>],
@@ -55,8 +56,8 @@ fn nics_of(plan: &Plan) -> Vec<usize> {
     plan.nics.iter().map(|(nic, _)| *nic).collect()
 }
 
-/// On every machine, for any number of PEs on its first GPUs: what a host picks is as near as what is
-/// picked here, and no NIC has more PEs.
+/// On every machine, for any number of PEs on its first GPUs: what a host picks is as near as what
+/// is picked here, and no NIC has more PEs.
 #[test]
 fn the_host_s_own_choice_agrees() {
     for machine in MACHINES {

@@ -1,8 +1,8 @@
 //! The C interface of the device channel; `include/nvshmem_libfabric.h` documents it.
 //!
 //! # What callers promise, on which the `unsafe` here rests
-//! 1. A channel is one that `nlf_init_*` gave out and `nlf_finalize` has not had, and no call on it is under
-//!    way in another thread when `nlf_finalize` is called.
+//! 1. A channel is one that `nlf_init_*` gave out and `nlf_finalize` has not had, and no call on it
+//!    is under way in another thread when `nlf_finalize` is called.
 //! 2. Other pointers are valid for the call, as the header says, or NULL where it allows that.
 //!
 //! Nothing unwinds into C: every function goes through [`guard`].
@@ -65,8 +65,8 @@ enum Error {
 const TEXT: usize = 2048;
 
 thread_local! {
-    /// What went wrong last on this thread: a C string. It has nothing to drop, so it is there as long as the thread
-    /// is: exit handlers run when what has something to drop has gone.
+    /// What went wrong last on this thread: a C string. It has nothing to drop, so it is there as
+    /// long as the thread is: exit handlers run when what has something to drop has gone.
     static LAST: UnsafeCell<[u8; TEXT]> = const { UnsafeCell::new([0; TEXT]) };
 }
 
@@ -76,8 +76,8 @@ fn say(text: &str) {
         end -= 1;
     }
     LAST.with(|last| {
-        // SAFETY: this thread's alone; nobody has a reference to it: C has a pointer, and reads no more from it once
-        // this thread makes another call.
+        // SAFETY: this thread's alone; nobody has a reference to it: C has a pointer, and reads no
+        // more from it once this thread makes another call.
         let last = unsafe { &mut *last.get() };
         for (to, byte) in last.iter_mut().zip(text[..end].bytes()) {
             *to = if byte == 0 { b' ' } else { byte };
@@ -114,7 +114,8 @@ fn channels() -> MutexGuard<'static, Vec<usize>> {
 }
 
 /// # Safety
-/// Promise 1. What is not a channel any more is told from one as long as no other has come to its place.
+/// Promise 1. What is not a channel any more is told from one as long as no other has come to its
+/// place.
 unsafe fn channel<'a>(channel: *const NlfChannel) -> Result<&'a Channel, Error> {
     if channel.is_null() {
         return Err(Error::Null("channel"));
@@ -219,8 +220,8 @@ pub unsafe extern "C" fn nlf_init_allgather(
         let gather = move |mine: &[u8], all: &mut [u8]| {
             let User(user) = &user;
             let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-            // SAFETY: `all` has room for as many bytes as `mine` from each PE; the rest is the caller's
-            // promise.
+            // SAFETY: `all` has room for as many bytes as `mine` from each PE; the rest is the
+            // caller's promise.
             unsafe { allgather(from, into, mine.len(), *user) }
         };
         open(out, Box::new(Callback::new(n_pes, me, gather)?), &options)

@@ -85,8 +85,8 @@ fn a_c_program_runs_alone_and_as_a_job() {
         command.args(arguments).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm").spawn().unwrap()
     };
     wait(vec![run(&[])]);
-    // The C interface takes no socket, so the port is given back before PE 0 listens. It is one of a loopback
-    // address that nobody else uses.
+    // The C interface takes no socket, so the port is given back before PE 0 listens. It is one of
+    // a loopback address that nobody else uses.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = Ipv4Addr::new(127, 64 | high, middle, low);
     let at = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap().to_string();
@@ -94,7 +94,8 @@ fn a_c_program_runs_alone_and_as_a_job() {
     wait((0..3).map(pe).collect());
 }
 
-/// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a process of its own.
+/// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a
+/// process of its own.
 #[test]
 fn a_process_may_end_fork_and_unload_as_it_likes() {
     let program = program("life.cc", true);

@@ -68,7 +68,8 @@ int main(int argc, char **argv) {
     check(nlf_register_local(channel, &local, sizeof local) == 0, "nlf_register_local");
     check(nlf_barrier(channel) == 0, "nlf_barrier");
 
-    /* The heap is region 0, the word region 1: put it into the next PE's heap, and set a flag behind it. */
+    /* The heap is region 0, the word region 1: put it into the next PE's heap, and set a flag
+     * behind it. */
     uint64_t to = (context->me + 1) % context->n_pes;
     uint64_t words[4] = {8, (uint64_t)NLF_OP_PUT_SIGNAL << NLF_OP_SHIFT | to << NLF_PE_SHIFT | 8, 16,
                          UINT64_C(1) << NLF_REGION_SHIFT};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads the library, makes a channel, and has the library unloaded, with the channel still there where a second argument
- * says so. */
+/* Loads the library, makes a channel, and has the library unloaded, with the channel still there
+ * where a second argument says so. */
 #include <nvshmem_libfabric.h>
 
 #include <dlfcn.h>

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! # What a process without CUDA pays
-//! A look into the dynamic loader's list for each registration. Nothing is loaded, `cuInit` is never
-//! called, and no context is made: [`Driver::of_process`] takes the driver that the program has
-//! loaded, and a program that has memory on a device has loaded it. A primary context is retained
-//! when memory of its device was seen.
+//! A look into the dynamic loader's list for each registration. Nothing is loaded, `cuInit` is
+//! never called, and no context is made: [`Driver::of_process`] takes the driver that the program
+//! has loaded, and a program that has memory on a device has loaded it. A primary context is
+//! retained when memory of its device was seen.
 //!
 //! # What may block
 //! Allocating and freeing page-locked and device memory may wait for everything on the device,
@@ -21,8 +21,8 @@
 //!
 //! # Threads
 //! The driver may be called from any thread, with the memory's context bound; each call here binds
-//! it and restores what was bound. [`CopyEngine`], [`PinnedPool`] and [`Words`] belong to one thread
-//! at a time, as the stager does, the rest to all.
+//! it and restores what was bound. [`CopyEngine`], [`PinnedPool`] and [`Words`] belong to one
+//! thread at a time, as the stager does, the rest to all.
 
 mod copy;
 mod driver;

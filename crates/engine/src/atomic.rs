@@ -41,8 +41,9 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// Whether it is a signal's own operation. A signal tells of data, so it takes effect behind the puts that its
-    /// lane has started before to the same PE, also where it is sent apart from them.
+    /// Whether it is a signal's own operation. A signal tells of data, so it takes effect behind
+    /// the puts that its lane has started before to the same PE, also where it is sent apart from
+    /// them.
     #[inline(always)]
     pub fn is_signal(self) -> bool {
         matches!(self, Self::Signal | Self::SignalSet | Self::SignalAdd)

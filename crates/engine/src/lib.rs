@@ -7,30 +7,40 @@
 //! # Rooms
 //! Each knows those before it, and nothing of those after it:
 //! 1. [`ids`], [`atomic`]: names, and operations on words.
-//! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`], [`request`].
-//! 3. [`rails`]: which paths there are, and which is next. [`state`]: what a lane knows. Neither posts.
-//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments, and sends messages. Its
-//!    state is private to its three parts.
+//! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`],
+//!    [`request`].
+//! 3. [`rails`]: which paths there are, and which is next. [`state`]: what a lane knows. Neither
+//!    posts.
+//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments, and
+//!    sends messages. Its state is private to its three parts.
 //! 5. [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
 //!    state, on the core. What one of them has to see to, the core raises as an event.
 //! 6. [`lane`]: holds the mechanisms, and drives them in each progress iteration.
 //!
 //! # Words
 //! Those of libfabric and of OpenSHMEM mean what they mean there. Ours are:
-//! - *lane*: one thread's way into the fabric; the proxy lane has all rails, the host lane of user threads one.
-//! - *rail*: a domain with its endpoint, completion queue and address vector: one NIC. *path*: a rail towards a peer.
-//! - *operation*: one NVSHMEM operation. *segment*: one operation of the fabric, which it is cut into.
-//! - *connection*: everything a lane sends to one peer. *channel*: the reliable messages between the two.
+//! - *lane*: one thread's way into the fabric; the proxy lane has all rails, the host lane of user
+//!   threads one.
+//! - *rail*: a domain with its endpoint, completion queue and address vector: one NIC. *path*: a
+//!   rail towards a peer.
+//! - *operation*: one NVSHMEM operation. *segment*: one operation of the fabric, which it is cut
+//!   into.
+//! - *connection*: everything a lane sends to one peer. *channel*: the reliable messages between
+//!   the two.
 //! - *work-request id*: names a segment to the fabric. *request id*: names one to a peer.
 //! - *fence*: writes behind it are *held* until those before it are delivered; each has an *epoch*.
-//! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
-//! - *eager*, *counted*, *chained*: how a signal follows its data: in one message, by immediate data that the target
-//!   counts, or behind the completions of its puts.
-//! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load chose.
+//! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and
+//!   what asks for them.
+//! - *eager*, *counted*, *chained*: how a signal follows its data: in one message, by immediate
+//!   data that the target counts, or behind the completions of its puts.
+//! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load
+//!   chose.
 //! - *pending*: operations that wait for their peer alone, within whose *quota* there is no place.
-//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one *bounce buffer*.
-//! - *in doubt*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was
-//!   reset. *orphan*: what the fabric may still do for a peer that was declared failed.
+//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through
+//!   one *bounce buffer*.
+//! - *in doubt*: a segment on a path that has failed, until it is *reissued*. *generation* of a
+//!   rail: how often it was reset. *orphan*: what the fabric may still do for a peer that was
+//!   declared failed.
 //! - *batch*: operations whose end is asked for together. *burst*: puts that share a doorbell.
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,14 @@
 //! Patience: how long something was waited for, as far as this process was there to see it.
 //!
-//! A process that is stopped (by a debugger, a scheduler, a laptop's lid) does not wait meanwhile, and what it waits
-//! for had no chance to be seen. On the wall clock its deadlines are over the moment it goes on. So who waits looks
-//! often, and what lies between two looks counts for no more than [`STEP`].
+//! A process that is stopped (by a debugger, a scheduler, a laptop's lid) does not wait meanwhile,
+//! and what it waits for had no chance to be seen. On the wall clock its deadlines are over the
+//! moment it goes on. So who waits looks often, and what lies between two looks counts for no more
+//! than [`STEP`].
 
 use std::time::{Duration, Instant};
 
-/// Most time between two looks that counts. A machine so busy that looks are further apart lets waits last longer,
-/// and ends none too early.
+/// Most time between two looks that counts. A machine so busy that looks are further apart lets
+/// waits last longer, and ends none too early.
 pub const STEP: Duration = Duration::from_millis(250);
 
 /// A wait. It has to be looked at more often than each [`STEP`].

@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 /// ```
 ///
 /// # Threads
-/// Any. A call is a few atomic accesses, and never waits. Of threads that meet at the end of a period a few may have
-/// their messages counted to the one before.
+/// Any. A call is a few atomic accesses, and never waits. Of threads that meet at the end of a
+/// period a few may have their messages counted to the one before.
 #[derive(Debug)]
 pub struct RateLimit {
     /// How many messages are admitted in a period.
     most: u64,
     /// Nanoseconds.
     period: u64,
-    /// When the present period ends, on the caller's clock. Only grows, in steps of a compare-exchange: of the threads that
-    /// see it passed, one wins and begins the next.
+    /// When the present period ends, on the caller's clock. Only grows, in steps of a
+    /// compare-exchange: of the threads that see it passed, one wins and begins the next.
     end: AtomicU64,
     /// Messages admitted in this period, or that would have been.
     said: AtomicU64,

@@ -224,8 +224,8 @@ impl OwnedAtomic {
 /// Where a fetched word goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResultPlace {
-    /// Its address in this process. With a flag, that of 16 bytes aligned to 8: the word takes 8 of them
-    /// whatever its width, and the flag the others. Without, just the word's bytes are stored.
+    /// Its address in this process. With a flag, that of 16 bytes aligned to 8: the word takes 8 of
+    /// them whatever its width, and the flag the others. Without, just the word's bytes are stored.
     pub addr: usize,
     /// What the flag is set to once the value is there.
     pub flag: Option<u64>,

@@ -185,8 +185,8 @@ calls! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         context: *mut c_void
     ) -> isize = (*ep).msg, send(ep, buf, len, desc, peer, context);
-    /// Sends at most `inject_size` bytes that may be reused at once; no completion. The caller checks
-    /// the size: providers do not.
+    /// Sends at most `inject_size` bytes that may be reused at once; no completion. The caller
+    /// checks the size: providers do not.
     fn fi_inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize
         = (*ep).msg, inject(ep, buf, len, peer);
     /// Sends a message, with flags of its own.

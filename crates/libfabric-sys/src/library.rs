@@ -209,8 +209,8 @@ impl Library {
     }
 
     /// The API version to ask for: the newest that the library and this crate know, for every
-    /// purpose alike. A library asked for a newer API than its own answers `-FI_ENOSYS`; asked for one
-    /// before 1.18, efa leaves the NIC's own reads and writes unused on some instances.
+    /// purpose alike. A library asked for a newer API than its own answers `-FI_ENOSYS`; asked for
+    /// one before 1.18, efa leaves the NIC's own reads and writes unused on some instances.
     pub fn api_version(&self) -> Version {
         self.version.min(NEWEST_API)
     }

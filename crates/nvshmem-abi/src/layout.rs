@@ -27,8 +27,8 @@ mod checked {
     include!(concat!(env!("OUT_DIR"), "/checks.rs"));
 }
 
-// `Layout` and `Major`, each with `ALL`, and `FACTS`: made of layouts.json. A new layout is a new variant, and what
-// has to be said of it is where the compiler finds a match without it.
+// `Layout` and `Major`, each with `ALL`, and `FACTS`: made of layouts.json. A new layout is a new
+// variant, and what has to be said of it is where the compiler finds a match without it.
 include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
 impl Layout {
@@ -203,7 +203,8 @@ mod tests {
         }
     }
 
-    /// The page that says what goes with what has one row for each minor version, with the number of its file.
+    /// The page that says what goes with what has one row for each minor version, with the number
+    /// of its file.
     #[test]
     fn the_table_of_compatibility_has_the_number_of_each_release() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");

@@ -1,9 +1,10 @@
-//! The C structures, function types and constants of NVSHMEM's remote transport interface, in every layout in use.
+//! The C structures, function types and constants of NVSHMEM's remote transport interface, in every
+//! layout in use.
 //!
 //! The source is `include/nvshmem_transport_abi.h`, which also says who writes which field. Every
-//! size, offset and constant is compared at compile time with `layouts.json`, of which the layouts by name are made
-//! too; `docs/adding-an-nvshmem-release.md` says how a release comes in. The names of
-//! the header are in [`c`]; the types have Rust names here.
+//! size, offset and constant is compared at compile time with `layouts.json`, of which the layouts
+//! by name are made too; `docs/adding-an-nvshmem-release.md` says how a release comes in. The names
+//! of the header are in [`c`]; the types have Rust names here.
 
 mod layout;
 

@@ -1,7 +1,9 @@
-//! The environment that providers read when libfabric starts: set here, and nowhere else, where the user has not.
+//! The environment that providers read when libfabric starts: set here, and nowhere else, where the
+//! user has not.
 //!
-//! Providers take these choices from the environment alone. libfabric reads it at the first question, so it is set once,
-//! between loading the library, whose version matters, and asking. Decision 27 has the reasons.
+//! Providers take these choices from the environment alone. libfabric reads it at the first
+//! question, so it is set once, between loading the library, whose version matters, and asking.
+//! Decision 27 has the reasons.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -28,10 +30,12 @@ const JOB_SIZES: [&str; 6] = [
 /// Connections that ofi_rxm makes room for by itself.
 const USUAL: usize = 1024;
 
-/// Connections for which soft RoCE has room: its completion queues take 32767 entries, and ofi_rxm wants 256 for each.
+/// Connections for which soft RoCE has room: its completion queues take 32767 entries, and ofi_rxm
+/// wants 256 for each.
 const SOFT_ROCE: usize = 127;
 
-/// Connections that an endpoint has beside those with every other PE's lanes: with its own process, and some to spare.
+/// Connections that an endpoint has beside those with every other PE's lanes: with its own process,
+/// and some to spare.
 const SPARE: usize = 16;
 
 /// Sets what the providers that may be used read. The first call of the process counts.
@@ -62,7 +66,8 @@ pub struct EnvironmentWish {
     pub why: &'static str,
 }
 
-/// What would be set here for the providers that may be used. To be asked before the fabric is searched, which sets it.
+/// What would be set here for the providers that may be used. To be asked before the fabric is
+/// searched, which sets it.
 pub fn environment_wishes(
     library: &Library,
     options: &Options,
@@ -84,7 +89,8 @@ pub fn environment_wishes(
     variables.filter_map(|(profile, variable)| wish(profile, variable)).collect()
 }
 
-/// The providers that may be used. Who leaves the choice to us has only what the machine can use set.
+/// The providers that may be used. Who leaves the choice to us has only what the machine can use
+/// set.
 fn concerned(options: &Options) -> impl Iterator<Item = &'static Profile> {
     let auto = options.provider == Provider::Auto;
     let profiles = candidates(options.provider).iter().copied();
@@ -129,7 +135,8 @@ impl Situation {
         if self.soft_roce {
             return Some(SOFT_ROCE);
         }
-        // Both lanes of each PE. Never fewer than usual: what one launcher says may be a part of the job.
+        // Both lanes of each PE. Never fewer than usual: what one launcher says may be a part of
+        // the job.
         let wanted = self.job_size?.saturating_mul(2).saturating_add(SPARE);
         (wanted > USUAL).then_some(wanted)
     }
@@ -148,8 +155,8 @@ fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
     }
     let why = variable.value.why;
     info!("provider {provider}: {name} is set to {}: {why}", value.to_string_lossy());
-    // SAFETY: no other thread reads the environment by other means than the standard library or changes it meanwhile. That is
-    // the program's to keep, which calls NVSHMEM's init; decision 27.
+    // SAFETY: no other thread reads the environment by other means than the standard library or
+    // changes it meanwhile. That is the program's to keep, which calls NVSHMEM's init; decision 27.
     unsafe {
         std::env::set_var(name, value);
     }

@@ -1,9 +1,11 @@
-//! Children of fork: processes with a copy of this one's memory and descriptors, and with none of its threads.
+//! Children of fork: processes with a copy of this one's memory and descriptors, and with none of
+//! its threads.
 //!
-//! What a child did on rails would be done on its parent's. So there nothing is used, nothing closed and nothing freed,
-//! and its copies of the rails' sockets become something else: with them, peers would not notice that the parent has
-//! gone, and its ports would stay taken. Children that run another program at once, as those of `posix_spawn`, do not
-//! get so far as to let go of sockets, so these are marked to be closed then.
+//! What a child did on rails would be done on its parent's. So there nothing is used, nothing
+//! closed and nothing freed, and its copies of the rails' sockets become something else: with them,
+//! peers would not notice that the parent has gone, and its ports would stay taken. Children that
+//! run another program at once, as those of `posix_spawn`, do not get so far as to let go of
+//! sockets, so these are marked to be closed then.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,7 +21,8 @@ static JOBS: AtomicUsize = AtomicUsize::new(0);
 /// This process is a child of one that has had jobs when it forked.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Where rails are, of this process and of those that it talks to: by [`key`], as a large job has many.
+/// Where rails are, of this process and of those that it talks to: by [`key`], as a large job has
+/// many.
 static RAILS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 
 /// Whether this process is a child of fork, and what it has of a job its parent's.
@@ -36,7 +39,8 @@ impl Present {
     /// Of this process.
     pub fn enter() -> Self {
         static ONCE: Once = Once::new();
-        // SAFETY: the function is one that children may run. The C library forgets it should this library be unloaded.
+        // SAFETY: the function is one that children may run. The C library forgets it should this
+        // library be unloaded.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(in_child));
         });
@@ -53,7 +57,8 @@ impl Drop for Present {
     }
 }
 
-/// Notes where rails are, by their addresses as libfabric has them. Only those of sockets matter, which say that they are.
+/// Notes where rails are, by their addresses as libfabric has them. Only those of sockets matter,
+/// which say that they are.
 pub fn note_rails<A: AsRef<[u8]>>(addresses: &[A]) {
     let found = addresses.iter().filter_map(|address| socket_address(address.as_ref()));
     rails().get_or_insert_default().extend(found.map(key));
@@ -87,8 +92,9 @@ pub fn close_on_exec() {
     let rails = rails();
     let Some(rails) = rails.as_ref() else { return };
     for fd in sockets_of(rails) {
-        // SAFETY: flags of a descriptor alone. Should it have been closed and be another file's by now, that file is one
-        // of a library that wants it inherited and opens it at this very moment: there is no way to know.
+        // SAFETY: flags of a descriptor alone. Should it have been closed and be another file's by
+        // now, that file is one of a library that wants it inherited and opens it at this very
+        // moment: there is no way to know.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
@@ -98,7 +104,8 @@ pub fn close_on_exec() {
     }
 }
 
-/// What a child of fork does first. It has one thread; glibc keeps memory that is allocated usable there.
+/// What a child of fork does first. It has one thread; glibc keeps memory that is allocated usable
+/// there.
 extern "C" fn in_child() {
     if JOBS.load(Ordering::Relaxed) == 0 {
         return;
@@ -112,8 +119,10 @@ extern "C" fn in_child() {
     };
     let (Some(rails), Ok(nothing)) = (rails.as_ref(), File::open("/dev/null")) else { return };
     for fd in sockets_of(rails) {
-        // Not just closed: whoever has the number here may close it again, when it could be another file's.
-        // SAFETY: descriptors of this process, whose only thread this is. The parent's stay as they are.
+        // Not just closed: whoever has the number here may close it again, when it could be another
+        // file's.
+        // SAFETY: descriptors of this process, whose only thread this is. The parent's stay as they
+        // are.
         unsafe { libc::dup3(nothing.as_raw_fd(), fd, libc::O_CLOEXEC) };
     }
 }
@@ -131,7 +140,8 @@ fn sockets_of(rails: &HashSet<u64>) -> Vec<RawFd> {
 
 type NameOf = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-/// The address of one end of a socket. None for what is no socket of the internet, or not connected.
+/// The address of one end of a socket. None for what is no socket of the internet, or not
+/// connected.
 fn end(fd: RawFd, name_of: NameOf) -> Option<SocketAddr> {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;

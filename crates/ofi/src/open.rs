@@ -46,20 +46,20 @@ pub struct Opened {
 
 impl Discovery {
     /// Opens the devices with these indices into [`Self::devices`], in this order, as the rails of
-    /// the proxy lane, and the host lane on the first of them. Each rail will be given the addresses
-    /// of about `peers` rails.
+    /// the proxy lane, and the host lane on the first of them. Each rail will be given the
+    /// addresses of about `peers` rails.
     ///
-    /// A device on which something cannot be opened, be it one of the lanes' endpoints or the one for control messages, is
-    /// reported and left out, as long as another can, unless the user has named the devices. What no device has room for is
-    /// done without, if it can be.
+    /// A device on which something cannot be opened, be it one of the lanes' endpoints or the one
+    /// for control messages, is reported and left out, as long as another can, unless the user has
+    /// named the devices. What no device has room for is done without, if it can be.
     ///
     /// # Errors
     /// When no device could be opened, or not all that the user has named. Nothing stays open then.
     ///
     /// # Safety
-    /// From here on the ports touch memory at the addresses that they are told, and let the fabric do so: whoever
-    /// registers memory, or has a lane execute operations, vouches for it to be there until they are over. The engine
-    /// checks what peers ask for against what is registered.
+    /// From here on the ports touch memory at the addresses that they are told, and let the fabric
+    /// do so: whoever registers memory, or has a lane execute operations, vouches for it to be
+    /// there until they are over. The engine checks what peers ask for against what is registered.
     pub unsafe fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
@@ -201,8 +201,8 @@ impl Discovery {
         }
     }
 
-    /// Opens the endpoints for control messages, one on each device. Devices that refuse it are left out, unless all do:
-    /// then there are none.
+    /// Opens the endpoints for control messages, one on each device. Devices that refuse it are
+    /// left out, unless all do: then there are none.
     fn open_controls(
         &self,
         fabrics: &mut Fabrics,

@@ -1,8 +1,9 @@
 //! The probe of automatic progress: whether data moves while nobody calls libfabric.
 //!
 //! `FI_PROGRESS_AUTO` in an answer proves nothing: tcp 2.5 and 2.6 give it and start no thread,
-//! tcp;ofi_rxm 1.17 starts one that only connects. A provider's profile says whether it has such a thread,
-//! and a probe checks those that have before anybody relies on it. A wrong "no" costs a lane's progress calls; a wrong "yes" hangs the job.
+//! tcp;ofi_rxm 1.17 starts one that only connects. A provider's profile says whether it has such a
+//! thread, and a probe checks those that have before anybody relies on it. A wrong "no" costs a
+//! lane's progress calls; a wrong "yes" hangs the job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -50,8 +50,8 @@ pub struct RailReport {
     pub name: String,
     /// Libfabric's name of the domain.
     pub domain: String,
-    /// The fabric: what has the same name reaches one another. It is libfabric's name, with the rail's number where
-    /// rails are separate.
+    /// The fabric: what has the same name reaches one another. It is libfabric's name, with the
+    /// rail's number where rails are separate.
     pub fabric: String,
     /// The NIC in sysfs, for NICs.
     pub pci_path: Option<PathBuf>,

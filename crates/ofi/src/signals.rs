@@ -1,7 +1,8 @@
 //! Signals of the program, which threads of ours and of the providers' do not take.
 //!
-//! A signal for the process goes to any thread that does not block it. A program's handlers expect the program's
-//! threads, and one that runs in the middle of a provider's call may wait for what that call holds.
+//! A signal for the process goes to any thread that does not block it. A program's handlers expect
+//! the program's threads, and one that runs in the middle of a provider's call may wait for what
+//! that call holds.
 
 use std::io;
 use std::marker::PhantomData;
@@ -9,8 +10,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
-/// As long as this lives, its thread takes no signal but those that are about the thread itself, nor do threads that are
-/// started by it.
+/// As long as this lives, its thread takes no signal but those that are about the thread itself,
+/// nor do threads that are started by it.
 #[expect(missing_debug_implementations, reason = "a guard: there is nothing to show")]
 pub struct Blocked {
     before: libc::sigset_t,
@@ -32,8 +33,8 @@ impl Blocked {
             libc::SIGABRT,
             libc::SIGSYS,
         ];
-        // SAFETY: sets to write to, the first of which is filled before it is read. The last call fails for a wrong first
-        // argument only, so the second set is written.
+        // SAFETY: sets to write to, the first of which is filled before it is read. The last call
+        // fails for a wrong first argument only, so the second set is written.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in own {

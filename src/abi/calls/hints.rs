@@ -1,8 +1,8 @@
-//! Announced operations: `rma_with_hints` and `region_flush` of layouts 6 and 7, by which the host says that
-//! more follow.
+//! Announced operations: `rma_with_hints` and `region_flush` of layouts 6 and 7, by which the host
+//! says that more follow.
 //!
-//! Only puts of the proxy thread come in bursts. A user thread may stay away for minutes, and nobody
-//! else is sure to end its burst.
+//! Only puts of the proxy thread come in bursts. A user thread may stay away for minutes, and
+//! nobody else is sure to end its burst.
 
 use std::ffi::c_int;
 
@@ -30,7 +30,8 @@ impl OpAttrs for OpAttrs6 {
 }
 
 impl OpAttrs for OpAttrs7 {
-    /// An operation of a region that asks for batches is one that others follow, up to the region's end.
+    /// An operation of a region that asks for batches is one that others follow, up to the region's
+    /// end.
     fn announce_more(&self) -> bool {
         self.flags & MORE_FOLLOWS != 0 || self.hints & BATCH_RMA != 0
     }
@@ -102,7 +103,8 @@ unsafe fn hinted(
     }
 }
 
-/// Ends the burst that the last operation, which was not announced to be followed, did not belong to.
+/// Ends the burst that the last operation, which was not announced to be followed, did not belong
+/// to.
 ///
 /// # Safety
 /// Rules 1 and 3; the transport is not null.
@@ -160,8 +162,8 @@ unsafe fn in_burst(
     })
 }
 
-/// Layout 7: a region has ended. All that was held back for it goes out, together with what was held
-/// back otherwise.
+/// Layout 7: a region has ended. All that was held back for it goes out, together with what was
+/// held back otherwise.
 ///
 /// # Safety
 /// Rule 1, and rule 3 for the role of the proxy.

@@ -1,4 +1,5 @@
-//! Calls that move data: puts and gets, atomics and signals, from the host's arguments to the engine's requests.
+//! Calls that move data: puts and gets, atomics and signals, from the host's arguments to the
+//! engine's requests.
 
 pub(crate) mod hints;
 pub(crate) mod request;

@@ -1,7 +1,7 @@
 //! Atomics, and puts with a signal, as the host asks for them.
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`crate::abi`]'s
-//! documentation.
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
+//! [`crate::abi`]'s documentation.
 
 use std::ffi::{c_int, c_void};
 
@@ -152,8 +152,9 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     }
 }
 
-/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for another way; nothing has
-/// happened then. Nothing that was read is kept for that, so that registers are free for what is sent.
+/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for
+/// another way; nothing has happened then. Nothing that was read is kept for that, so that
+/// registers are free for what is sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -205,8 +206,8 @@ unsafe fn put_signal_general(
     })
 }
 
-/// The common put with signal once more: its local memory may have to be looked up first. None as from
-/// [`try_put_signal`].
+/// The common put with signal once more: its local memory may have to be looked up first. None as
+/// from [`try_put_signal`].
 ///
 /// # Safety
 /// Rules 1, 3 and 4.

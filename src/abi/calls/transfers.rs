@@ -1,7 +1,7 @@
 //! Puts and gets as the host asks for them.
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`crate::abi`]'s
-//! documentation.
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
+//! [`crate::abi`]'s documentation.
 
 use std::ffi::c_int;
 
@@ -68,8 +68,8 @@ pub(crate) unsafe fn rma_general(
     })
 }
 
-/// The proxy's common operation; gives its status. None if it is of another kind; nothing has happened
-/// then.
+/// The proxy's common operation; gives its status. None if it is of another kind; nothing has
+/// happened then.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -113,8 +113,8 @@ pub(crate) unsafe fn try_rma(
     }
 }
 
-/// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps needs no
-/// guard; the rest has one.
+/// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps
+/// needs no guard; the rest has one.
 ///
 /// # Safety
 /// Rules 1, 3 and 4; `local` is not null.
@@ -136,8 +136,8 @@ unsafe fn start(
     }
 }
 
-/// An operation that the fast path has not tried: its local memory may have to be looked up first, or it is for the
-/// general way.
+/// An operation that the fast path has not tried: its local memory may have to be looked up first,
+/// or it is for the general way.
 ///
 /// # Safety
 /// As for [`start`].

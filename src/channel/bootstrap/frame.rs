@@ -1,8 +1,9 @@
 //! Frames: what PEs send one another over their sockets.
 //!
-//! A connection begins with a greeting of fixed length each way, so that whatever else connects to the port,
-//! or answers there, is told apart by its first bytes, and with a proof each way that the job is the same. Then come
-//! frames: a kind, a number that rises with each collective, a length, and so many bytes. Numbers are little endian.
+//! A connection begins with a greeting of fixed length each way, so that whatever else connects to
+//! the port, or answers there, is told apart by its first bytes, and with a proof each way that the
+//! job is the same. Then come frames: a kind, a number that rises with each collective, a length,
+//! and so many bytes. Numbers are little endian.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -76,7 +77,8 @@ impl Greeting {
     }
 }
 
-/// A connection's two greetings and the number of the job, which only PEs of the job can put together.
+/// A connection's two greetings and the number of the job, which only PEs of the job can put
+/// together.
 #[derive(Debug)]
 pub struct Meeting {
     /// Of PE 0, and of the other PE.
@@ -134,7 +136,8 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
-/// When something is to be over. Time in which this process was stopped does not count: see [`Wait`].
+/// When something is to be over. Time in which this process was stopped does not count: see
+/// [`Wait`].
 #[derive(Debug)]
 pub struct Deadline {
     patience: Duration,
@@ -211,7 +214,8 @@ pub fn read_exact(
             }
             Ok(count) => into = &mut into[count..],
             Err(error) => match error.kind() {
-                // The latter two are what a read timeout is called: time for another look at the deadline.
+                // The latter two are what a read timeout is called: time for another look at the
+                // deadline.
                 io::ErrorKind::Interrupted
                 | io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut => {}

@@ -1,11 +1,13 @@
-//! How many proofs of strangers are looked at: few enough that nobody finds a job's number by trying, whoever chose it.
+//! How many proofs of strangers are looked at: few enough that nobody finds a job's number by
+//! trying, whoever chose it.
 
 use std::time::{Duration, Instant};
 
 /// Wrong proofs that cost nothing: PEs of other jobs that were given the same port.
 pub(super) const FREE: u32 = 64;
 
-/// What each one beyond costs. Nobody is listened to for as long, so PEs of the job come later, if somebody is trying.
+/// What each one beyond costs. Nobody is listened to for as long, so PEs of the job come later, if
+/// somebody is trying.
 pub(super) const EACH: Duration = Duration::from_millis(100);
 
 /// Wrong proofs so far.

@@ -1,7 +1,8 @@
-//! Bootstraps: what brings the PEs of a channel together, over TCP between machines or by the user's own
-//! allgather.
+//! Bootstraps: what brings the PEs of a channel together, over TCP between machines or by the
+//! user's own allgather.
 //!
-//! It carries little, and seldom: addresses when PEs connect, handles when memory is registered, barriers.
+//! It carries little, and seldom: addresses when PEs connect, handles when memory is registered,
+//! barriers.
 
 mod callback;
 mod error;

@@ -1,8 +1,9 @@
 //! A bootstrap over TCP: PE 0 listens, the others connect to it.
 //!
-//! PEs may start in any order. Each side of a connection proves that it knows the job's number, which itself never
-//! crosses the network. Whoever connects to the port and is no PE of the job is refused with a
-//! reason and does not disturb the others, nor does who says nothing: greetings are taken side by side.
+//! PEs may start in any order. Each side of a connection proves that it knows the job's number,
+//! which itself never crosses the network. Whoever connects to the port and is no PE of the job is
+//! refused with a reason and does not disturb the others, nor does who says nothing: greetings are
+//! taken side by side.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,15 +38,16 @@ const GREETINGS: usize = 64;
 /// Where and as whom a PE joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// HOST:PORT of PE 0. It listens there, and on that port of all its interfaces only where the host is an address that its
-    /// system does not have.
+    /// HOST:PORT of PE 0. It listens there, and on that port of all its interfaces only where the
+    /// host is an address that its system does not have.
     pub address: String,
     /// This PE.
     pub me: u32,
     /// Number of PEs.
     pub n_pes: u32,
-    /// The same number on all PEs of a job, and another in other jobs. It keeps apart jobs that were given
-    /// the same port by mistake, and strangers if it is random and kept secret: without it nobody joins.
+    /// The same number on all PEs of a job, and another in other jobs. It keeps apart jobs that
+    /// were given the same port by mistake, and strangers if it is random and kept secret: without
+    /// it nobody joins.
     pub job: u64,
     /// How long a collective, joining among them, waits for the other PEs.
     pub patience: Duration,
@@ -79,8 +81,8 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs chose a free
-    /// port by it, and nobody else can have taken that since.
+    /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs
+    /// chose a free port by it, and nobody else can have taken that since.
     ///
     /// # Errors
     /// As there.
@@ -210,7 +212,8 @@ fn gather(
                 let came = came.clone();
                 // Nobody listens any more when all have come.
                 let greet = move || drop(came.send((from, greet(stream, options, deadline))));
-                // A system that refuses the thread has closed the connection, and a PE of ours comes again.
+                // A system that refuses the thread has closed the connection, and a PE of ours
+                // comes again.
                 greeter().spawn_scoped(scope, greet)?;
                 Ok((from, clone))
             });
@@ -289,7 +292,8 @@ impl From<String> for NoPe {
     }
 }
 
-/// Exchanges greetings and proofs with who has connected: which PE it is, or why it is none of ours.
+/// Exchanges greetings and proofs with who has connected: which PE it is, or why it is none of
+/// ours.
 fn greet(
     mut stream: TcpStream,
     options: &TcpOptions,

@@ -1,5 +1,5 @@
-//! Host memory that kernels and NICs both reach: page-locked by CUDA where the program uses it, else plain
-//! pages.
+//! Host memory that kernels and NICs both reach: page-locked by CUDA where the program uses it,
+//! else plain pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};

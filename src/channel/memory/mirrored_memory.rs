@@ -1,9 +1,9 @@
-//! Mirrored memory: on the device where there is one, near the producers, with its copy on the host. It holds
-//! what they change fast, and what they read for each operation.
+//! Mirrored memory: on the device where there is one, near the producers, with its copy on the
+//! host. It holds what they change fast, and what they read for each operation.
 //!
-//! Kernels have it on their device: the atomics of a GPU do not reach the host's memory over every bus, and
-//! each read would cross it. The CPU has a copy of it, and moves parts of that there and back. CPU threads
-//! have it in host memory, which is its own copy.
+//! Kernels have it on their device: the atomics of a GPU do not reach the host's memory over every
+//! bus, and each read would cross it. The CPU has a copy of it, and moves parts of that there and
+//! back. CPU threads have it in host memory, which is its own copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -38,8 +38,8 @@ pub(crate) struct OnDevice {
 }
 
 impl MirroredMemory {
-    /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for everything on
-    /// the device.
+    /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for
+    /// everything on the device.
     pub(crate) fn new(len: usize) -> Result<Self, ChannelError> {
         match bound_context()? {
             Some(context) => Ok(Self::Device(Box::new(OnDevice::new(&context, len)?))),

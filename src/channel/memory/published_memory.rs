@@ -1,5 +1,6 @@
-//! Published memory: what the proxy thread tells producers of their rings. Near kernels where the CPU has a window on memory of
-//! their device, so that they do not cross the bus to look; else on the host.
+//! Published memory: what the proxy thread tells producers of their rings. Near kernels where the
+//! CPU has a window on memory of their device, so that they do not cross the bus to look; else on
+//! the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +32,8 @@ pub(crate) struct Window {
 }
 
 impl PublishedMemory {
-    /// At least `len` bytes, for the device that this thread uses if it uses one. May wait for everything on the device.
+    /// At least `len` bytes, for the device that this thread uses if it uses one. May wait for
+    /// everything on the device.
     pub(crate) fn new(len: usize, words: &WordsOptions) -> Result<Self, ChannelError> {
         if let Some(context) = bound_context()? {
             match Window::new(&context, len, words) {

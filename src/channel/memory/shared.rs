@@ -1,11 +1,13 @@
-//! The shared memory of a channel: the context that kernels are given, rings, table of regions, error.
+//! The shared memory of a channel: the context that kernels are given, rings, table of regions,
+//! error.
 //!
-//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions, rings,
-//! `nlf_producers` and the claims of the error; in host memory, for both sides, are slots and the error; `nlf_published` is
-//! near producers where the CPU can write there. Who writes what:
+//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
+//! rings, `nlf_producers` and the claims of the error; in host memory, for both sides, are slots
+//! and the error; `nlf_published` is near producers where the CPU can write there. Who writes what:
 //! - slots, `nlf_producers`: producers;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
-//! - the table of regions and `n_regions`: user threads that register memory, under the channel's lock;
+//! - the table of regions and `n_regions`: user threads that register memory, under the channel's
+//!   lock;
 //! - the error: the first producer that claims it. The proxy's side has a record of its own;
 //! - the rest: nobody, after it was made.
 
@@ -214,8 +216,8 @@ impl Shared {
                 published,
                 published_in: self.published.published_in(),
             };
-            // SAFETY: parts of the piece of these sizes, zeroed; the caller promises the rest, and that
-            // producers are given the context alone.
+            // SAFETY: parts of the piece of these sizes, zeroed; the caller promises the rest, and
+            // that producers are given the context alone.
             Ok(unsafe { Ring::new(memory) }?)
         };
         (0..self.sizes.rings as usize).map(ring).collect()
@@ -244,8 +246,9 @@ impl Shared {
         Ok((0..self.sizes.rings as usize).map(head).collect())
     }
 
-    /// Puts a region into the table that producers have, or takes it out: a length of 0. One thread at a time. Kernels that
-    /// run may not see it; later ones do. None ever sees the base of one with the length of another.
+    /// Puts a region into the table that producers have, or takes it out: a length of 0. One thread
+    /// at a time. Kernels that run may not see it; later ones do. None ever sees the base of one
+    /// with the length of another.
     ///
     /// # Errors
     /// The device does not take it.
@@ -258,8 +261,8 @@ impl Shared {
         let size = size_of::<c::nlf_region>();
         let at = self.plan.mirrored.regions + index * size;
         let entry = self.mirrored_at::<c::nlf_region>(at);
-        // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which producers only
-        // read.
+        // SAFETY: the index is of a region, so the entry is in the table; words of the piece,
+        // aligned, which producers only read.
         let entry = unsafe {
             RegionEntry {
                 base: AtomicU64::from_ptr(&raw mut (*entry).base),

@@ -1,4 +1,5 @@
-//! Symmetric memory that a channel allocates: on the host, or on the device of the thread that asks for it.
+//! Symmetric memory that a channel allocates: on the host, or on the device of the thread that asks
+//! for it.
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
@@ -10,7 +11,8 @@ pub enum MemoryLocation {
     /// Memory of the host, which the CPU reaches; page-locked where the process uses CUDA.
     #[default]
     Host,
-    /// Memory of the device whose context is current on the calling thread. The CPU does not reach it.
+    /// Memory of the device whose context is current on the calling thread. The CPU does not reach
+    /// it.
     Device,
 }
 

@@ -11,8 +11,8 @@ use ofi::topology::{cpus, numa_node};
 /// Most CPUs that a set of glibc's has.
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// Lets the calling thread run on the CPUs of a device's node alone. Where that is not known, or there is
-/// one node only, or the thread may not run on any of them, nothing changes.
+/// Lets the calling thread run on the CPUs of a device's node alone. Where that is not known, or
+/// there is one node only, or the thread may not run on any of them, nothing changes.
 pub(crate) fn pin_near(pci_path: Option<&Path>) {
     let Some(node) = pci_path.and_then(node_of) else { return };
     let Some(cpus) = cpus_of(node) else { return };

@@ -1,17 +1,17 @@
-//! The consumer of the rings: it takes descriptors out, lets the engine carry them out, and tells producers
-//! what is done.
+//! The consumer of the rings: it takes descriptors out, lets the engine carry them out, and tells
+//! producers what is done.
 //!
 //! # Batches
-//! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the engine's
-//! batches. A ring's batches retire in their order: when the first is over, its last slot is published as
-//! done. So `done` says that everything before it is delivered, and what other rings have under way
-//! does not hold it up. A ring has a bounded number of batches open, for which room was set aside;
-//! beyond it, nothing is taken from that ring.
+//! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the
+//! engine's batches. A ring's batches retire in their order: when the first is over, its last slot
+//! is published as done. So `done` says that everything before it is delivered, and what other
+//! rings have under way does not hold it up. A ring has a bounded number of batches open, for which
+//! room was set aside; beyond it, nothing is taken from that ring.
 //!
 //! # Acknowledgements
-//! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring has been
-//! open for [`PATIENCE`] iterations: by then, answers to what was sent have often brought the
-//! acknowledgement along.
+//! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring
+//! has been open for [`PATIENCE`] iterations: by then, answers to what was sent have often brought
+//! the acknowledgement along.
 
 use std::collections::VecDeque;
 
@@ -146,9 +146,9 @@ impl Consumer {
         }
     }
 
-    /// Publishes what is done, and says whether anything was. Before it does so for what has come to this
-    /// PE's memory, it calls `landed`. After a failure of the lane nothing is published any more: what
-    /// looks over may be lost.
+    /// Publishes what is done, and says whether anything was. Before it does so for what has come
+    /// to this PE's memory, it calls `landed`. After a failure of the lane nothing is published any
+    /// more: what looks over may be lost.
     ///
     /// # Errors
     /// That of `landed`.
@@ -229,8 +229,8 @@ impl Consumer {
     }
 }
 
-/// Whether the next descriptor is for a PE that takes nothing, and for which as much is parked as may be: it stays in
-/// its ring, and other rings go on.
+/// Whether the next descriptor is for a PE that takes nothing, and for which as much is parked as
+/// may be: it stays in its ring, and other rings go on.
 #[inline(always)]
 fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
     lane.has_saturated_peer() && from.next_pe().is_some_and(|pe| lane.is_saturated(pe))

@@ -1,4 +1,5 @@
-//! Dispatch of a descriptor to the engine: looked up, checked, and submitted by the shortest way there is.
+//! Dispatch of a descriptor to the engine: looked up, checked, and submitted by the shortest way
+//! there is.
 
 use channel_sys as c;
 

@@ -1,8 +1,9 @@
-//! Idling of the proxy thread while there is nothing to do: it spins for a moment, gives up its core, and in
-//! the end sleeps.
+//! Idling of the proxy thread while there is nothing to do: it spins for a moment, gives up its
+//! core, and in the end sleeps.
 //!
-//! Peers' messages wait for its iterations, so it never sleeps for long, and not while anything of its own is
-//! under way. Where the fabric moves peers' data in its iterations alone, it does not sleep at all.
+//! Peers' messages wait for its iterations, so it never sleeps for long, and not while anything of
+//! its own is under way. Where the fabric moves peers' data in its iterations alone, it does not
+//! sleep at all.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +25,8 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at all.
+    /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at
+    /// all.
     pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
         Self { spins, sleep, iterations: 0, since: None }

@@ -1,4 +1,5 @@
-//! The regions of a channel, as its proxy thread looks them up: by the index that a descriptor carries.
+//! The regions of a channel, as its proxy thread looks them up: by the index that a descriptor
+//! carries.
 
 use channel_sys as c;
 

@@ -1,8 +1,8 @@
 //! The thread: the only one that takes from the rings and uses the proxy lane.
 //!
-//! One loop: take a batch from each ring, iteration the lane, publish what is done, and now and then look for
-//! what user threads want. While it is stopped, or after a failure, it takes nothing more and goes on
-//! running: peers may still need its iterations.
+//! One loop: take a batch from each ring, iteration the lane, publish what is done, and now and
+//! then look for what user threads want. While it is stopped, or after a failure, it takes nothing
+//! more and goes on running: peers may still need its iterations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,7 +88,8 @@ pub(crate) struct ChannelState {
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,
-    /// Another thread has told everybody that the channel has failed: its proxy thread does not iteration.
+    /// Another thread has told everybody that the channel has failed: its proxy thread does not
+    /// iteration.
     given_up: AtomicBool,
 }
 
@@ -104,8 +105,8 @@ impl ChannelState {
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
 
-    /// The proxy thread does not iteration any more: everybody is told that the channel has failed. Should it go on, it finds
-    /// that out.
+    /// The proxy thread does not iteration any more: everybody is told that the channel has failed.
+    /// Should it go on, it finds that out.
     pub(crate) fn give_up(&self, why: &str) {
         error!(target: logging::PROXY, "the channel has failed: {why}");
         self.note(why);
@@ -146,7 +147,8 @@ impl Proxy {
         control: Receiver<Control>,
     ) -> Self {
         let connected = state.job.connection();
-        // Where peers' operations need this thread's iterations, they are not seen: it would sleep through them.
+        // Where peers' operations need this thread's iterations, they are not seen: it would sleep
+        // through them.
         let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
         let sleep = state.job.settings.channel_sleep.filter(|_| automatic);
         let has_core = connected.is_none_or(Connected::has_core);

@@ -1,9 +1,9 @@
 //! The consumer's end of a ring.
 //!
 //! Producers are kernels, or CPU threads with the same code; what both sides keep to is in
-//! `include/nvshmem_libfabric_ring.h`. The consumer takes slots in the order of their numbers, tells
-//! producers through `tail` that their room is free, and through `done` that their operations are
-//! delivered. It writes nothing else, and it never waits.
+//! `include/nvshmem_libfabric_ring.h`. The consumer takes slots in the order of their numbers,
+//! tells producers through `tail` that their room is free, and through `done` that their operations
+//! are delivered. It writes nothing else, and it never waits.
 
 use std::ptr::NonNull;
 
@@ -34,7 +34,8 @@ pub enum PublishedIn {
     /// Memory of the host.
     Host,
     /// A mapping of a device's memory, where the CPU combines writes and holds them back. Each
-    /// publication is then pushed out, and comes after what was written to the host's memory before.
+    /// publication is then pushed out, and comes after what was written to the host's memory
+    /// before.
     WriteCombined,
 }
 
@@ -93,7 +94,8 @@ pub struct Ring {
     done: u64,
 }
 
-// SAFETY: the memory belongs to no thread; `Ring::new`'s caller promises that this is its one consumer.
+// SAFETY: the memory belongs to no thread; `Ring::new`'s caller promises that this is its one
+// consumer.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -103,8 +105,8 @@ impl Ring {
     /// When the number of slots is out of bounds.
     ///
     /// # Safety
-    /// The memory is what [`RingMemory`] says, and stays so as long as the result lives. Only producers that
-    /// keep to the ring's protocol write slots, and nobody else publishes there.
+    /// The memory is what [`RingMemory`] says, and stays so as long as the result lives. Only
+    /// producers that keep to the ring's protocol write slots, and nobody else publishes there.
     pub unsafe fn new(memory: RingMemory) -> Result<Self, RingSizeError> {
         let slots = 1u64.checked_shl(memory.slots_log2).unwrap_or(0);
         slots_log2(slots)?;
@@ -154,8 +156,8 @@ impl Ring {
     /// Its slots stay occupied until [`Ring::publish_tail`].
     ///
     /// # Errors
-    /// Words that are no descriptor. They are taken, as one slot; what comes after them means nothing, as
-    /// its producer may have thought of two.
+    /// Words that are no descriptor. They are taken, as one slot; what comes after them means
+    /// nothing, as its producer may have thought of two.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
@@ -209,7 +211,8 @@ impl Ring {
         }
     }
 
-    /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that descriptor.
+    /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that
+    /// descriptor.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.taken
@@ -229,8 +232,8 @@ impl Ring {
 
     /// Lets producers have the room of everything taken.
     ///
-    /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since a
-    /// producer may be waiting for less than a batch.
+    /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since
+    /// a producer may be waiting for less than a batch.
     #[inline]
     pub fn publish_tail(&mut self) {
         if self.tail != self.taken {
@@ -261,8 +264,8 @@ impl Ring {
     #[inline(always)]
     fn load(&self, number: u64) -> Option<Words> {
         let index = number & self.mask;
-        // SAFETY: the index is below the number of slots, which live as long as this, as the caller of
-        // `new` has promised.
+        // SAFETY: the index is below the number of slots, which live as long as this, as the caller
+        // of `new` has promised.
         let slot = unsafe { self.memory.slots.add(index as usize).as_ref() };
         slot.load(slot::lap(number, self.memory.slots_log2))
     }
@@ -281,8 +284,8 @@ impl Ring {
     }
 }
 
-/// Orders the stores before it ahead of those after it where one of them is to write-combining memory, for
-/// which a release does not, and drains what was combined.
+/// Orders the stores before it ahead of those after it where one of them is to write-combining
+/// memory, for which a release does not, and drains what was combined.
 #[inline(always)]
 pub(crate) fn drain_writes() {
     #[cfg(target_arch = "x86_64")]

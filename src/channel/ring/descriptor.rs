@@ -202,8 +202,8 @@ pub enum Wrong {
     Extended,
 }
 
-/// Words that are no descriptor. No producer writes such, so memory was overwritten, or the kernels are of
-/// another version.
+/// Words that are no descriptor. No producer writes such, so memory was overwritten, or the kernels
+/// are of another version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "no descriptor: {wrong}; words {:#018x} {:#018x} {:#018x} {:#018x}",

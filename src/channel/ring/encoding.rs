@@ -1,7 +1,7 @@
 //! The encoding of descriptors, as the words that they travel in.
 //!
-//! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding: what decodes,
-//! encodes to the same words.
+//! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding: what
+//! decodes, encodes to the same words.
 
 use channel_sys as c;
 
@@ -10,7 +10,8 @@ use crate::channel::ring::slot::Words;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
 
-/// A descriptor's words, without laps. The second slot is there when the first is marked as extended.
+/// A descriptor's words, without laps. The second slot is there when the first is marked as
+/// extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encoded {
     /// The first slot.
@@ -129,11 +130,12 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
 }
 
 impl Descriptor {
-    /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second slot of
-    /// one that is not extended.
+    /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second
+    /// slot of one that is not extended.
     ///
     /// # Errors
-    /// When no descriptor has these words; for one when the first is extended and there is no second.
+    /// When no descriptor has these words; for one when the first is extended and there is no
+    /// second.
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let decoded = match second {
             None if is_extended(&first) => Err(Wrong::Extended),
@@ -142,8 +144,8 @@ impl Descriptor {
         decoded.map_err(|wrong| BadDescriptor { wrong, words: first })
     }
 
-    /// The words of the descriptor, as a kernel would write them, but for laps. Numbers that are too large
-    /// for their fields are cut: a PE at 16 bits, an offset at 40.
+    /// The words of the descriptor, as a kernel would write them, but for laps. Numbers that are
+    /// too large for their fields are cut: a PE at 16 bits, an offset at 40.
     pub fn encode(&self) -> Encoded {
         match *self {
             Descriptor::Put { pe, dst, src, bytes } => Encoded {

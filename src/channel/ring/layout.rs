@@ -1,7 +1,8 @@
-//! Assertions that the Rust types of the shared memory are those of `include/nvshmem_libfabric_ring.h`.
+//! Assertions that the Rust types of the shared memory are those of
+//! `include/nvshmem_libfabric_ring.h`.
 //!
-//! bindgen asserts the layout of the structures that it generates, the header asserts it for C and C++
-//! compilers, nvcc among them.
+//! bindgen asserts the layout of the structures that it generates, the header asserts it for C and
+//! C++ compilers, nvcc among them.
 
 use std::mem::{align_of, offset_of, size_of};
 

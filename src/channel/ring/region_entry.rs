@@ -1,4 +1,5 @@
-//! An entry of the table of regions that producers look addresses up in, as it is changed while they do.
+//! An entry of the table of regions that producers look addresses up in, as it is changed while
+//! they do.
 
 use channel_sys as c;
 
@@ -27,8 +28,8 @@ impl ShownRegion {
 
 /// The two words of an `nlf_region`, which one thread changes and any number of producers read.
 ///
-/// Between two regions there is none, of the generation of the next. So who finds the same size before and after it has read
-/// the base has the base of that size.
+/// Between two regions there is none, of the generation of the next. So who finds the same size
+/// before and after it has read the base has the base of that size.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionEntry<'a> {
     /// `nlf_region.base`.
@@ -38,7 +39,8 @@ pub struct RegionEntry<'a> {
 }
 
 impl RegionEntry<'_> {
-    /// Puts a region in the place of what was there. One thread at a time. `push` lets producers have what is written by then.
+    /// Puts a region in the place of what was there. One thread at a time. `push` lets producers
+    /// have what is written by then.
     ///
     /// # Errors
     /// That of `push`.

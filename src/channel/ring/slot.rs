@@ -18,8 +18,9 @@ pub const LAP_WORDS: [usize; 2] = [1, 3];
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Slot {
-    /// Written by the producer that has reserved the slot, between the consumer's taking of its last
-    /// lap and of this one. A word of [`LAP_WORDS`] is never seen before the other word of its half.
+    /// Written by the producer that has reserved the slot, between the consumer's taking of its
+    /// last lap and of this one. A word of [`LAP_WORDS`] is never seen before the other word of its
+    /// half.
     pub words: [AtomicU64; 4],
 }
 
@@ -29,7 +30,8 @@ pub struct Slot {
 pub struct Published {
     /// Slots taken. Stored with release after the last load from them: who sees it may write there.
     pub tail: AtomicU64,
-    /// Slots whose operations are delivered. Stored with release: who sees it sees what they brought.
+    /// Slots whose operations are delivered. Stored with release: who sees it sees what they
+    /// brought.
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
@@ -38,8 +40,8 @@ pub struct Published {
 
 /// The lap of a slot, in the place that it has in a word.
 ///
-/// It is that bit of the slot's number which changes when the ring has gone round once, inverted: what is due
-/// in memory of zeroes is a one.
+/// It is that bit of the slot's number which changes when the ring has gone round once, inverted:
+/// what is due in memory of zeroes is a one.
 #[inline(always)]
 pub fn lap(number: u64, slots_log2: u32) -> u64 {
     // Of rings that have a size, the logarithm is below 63, and the rotation a shift.
@@ -50,13 +52,13 @@ impl Slot {
     /// The words, when the slot's lap is the one due. None when some of it is still to come.
     ///
     /// # Ordering
-    /// The words with the lap are loaded first, as acquires; so the others, loaded after, are of the
-    /// same store or a later one. There is no later one: the slot is not written again before its
-    /// number is published as taken.
+    /// The words with the lap are loaded first, as acquires; so the others, loaded after, are of
+    /// the same store or a later one. There is no later one: the slot is not written again before
+    /// its number is published as taken.
     ///
-    /// - A GPU writes each half with one 16-byte store. PTX has it as one access (`st.b128`). On PCIe it
-    ///   is one write, and is seen in the order of rising addresses; the lap is its last bit. Over
-    ///   NVLink-C2C it is one access of the coherent memory.
+    /// - A GPU writes each half with one 16-byte store. PTX has it as one access (`st.b128`). On
+    ///   PCIe it is one write, and is seen in the order of rising addresses; the lap is its last
+    ///   bit. Over NVLink-C2C it is one access of the coherent memory.
     /// - A CPU writes the word with the lap last, with release.
     /// - x86-64: loads are not reordered with loads; an acquire is a plain load. AArch64, Grace for
     ///   one: an acquire is `ldar` or `ldapr`, after which no later load is satisfied earlier.

@@ -167,8 +167,8 @@ fn open(
             discovery.provider()
         );
     }
-    // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as `abi` has them, and a
-    // channel's user by what `channel` asks of those who register memory.
+    // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as
+    // `abi` has them, and a channel's user by what `channel` asks of those who register memory.
     let open = |rails: &[usize]| unsafe { discovery.open(rails, peers) };
     let mut spare = rails.spare.chunks(rails.planned.len().max(1));
     let mut opened = open(&rails.planned);
@@ -183,13 +183,14 @@ fn open(
     }
 }
 
-/// Which ways a put with its signal may go. Every PE takes part in one, as sender and as target, or none
-/// does, and all see the same records.
+/// Which ways a put with its signal may go. Every PE takes part in one, as sender and as target, or
+/// none does, and all see the same records.
 #[derive(Clone, Copy)]
 struct Signalling {
     /// Bytes of immediate data that all rails of all PEs carry.
     carried: u8,
-    /// Rails are monitored: what tells a target of segments that have landed can be lost with a rail.
+    /// Rails are monitored: what tells a target of segments that have landed can be lost with a
+    /// rail.
     rails_recover: bool,
     /// Bytes of the longest message that every rail of every PE takes.
     longest_message: usize,
@@ -336,8 +337,9 @@ fn insert_lane(
     Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
 }
 
-/// The addresses of the peers' rails that send to one of ours, beside those it sends to. A peer's host lane is on the
-/// device of its first rail, and chooses for itself: where NICs have to know each other, they know devices.
+/// The addresses of the peers' rails that send to one of ours, beside those it sends to. A peer's
+/// host lane is on the device of its first rail, and chooses for itself: where NICs have to know
+/// each other, they know devices.
 fn senders<'a>(
     mine: &[RailAddress],
     rail: RailId,

@@ -1,4 +1,5 @@
-//! The NICs that this PE opens, by the place of its GPU among those of the other PEs of this machine.
+//! The NICs that this PE opens, by the place of its GPU among those of the other PEs of this
+//! machine.
 
 use std::fs;
 
@@ -14,8 +15,8 @@ use engine::wire::handshake::fabric_hash;
 use ofi::topology::{Known, PciAddress, Plan, Topology};
 use ofi::{Device as Nic, Devices};
 
-/// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as text,
-/// padded with zeros.
+/// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as
+/// text, padded with zeros.
 const SEAT_BYTES: usize = 8 + GPU_BYTES;
 
 /// Room for an address as Linux writes it, with a domain of eight digits.
@@ -96,7 +97,8 @@ fn gpu() -> Option<PciAddress> {
 /// A number that PEs on one machine have in common.
 pub(crate) fn machine() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    // The kernel's start, which containers of one machine share; and its name, should that be hidden.
+    // The kernel's start, which containers of one machine share; and its name, should that be
+    // hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");
     if boot.is_empty() {
         return fabric_hash(&read("/proc/sys/kernel/hostname"));

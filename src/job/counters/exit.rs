@@ -1,7 +1,8 @@
 //! The exit of a process that does not finalize its transport: its counters are told all the same.
 //!
-//! PyTorch ends so. Only the host's proxy thread may look at its lane, and until the process is gone it takes turns. So
-//! an exit handler asks for the counters, and waits until that thread has told them.
+//! PyTorch ends so. Only the host's proxy thread may look at its lane, and until the process is
+//! gone it takes turns. So an exit handler asks for the counters, and waits until that thread has
+//! told them.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +24,8 @@ pub(super) fn wait_for_one() {
     static REGISTERED: Once = Once::new();
     OPEN.fetch_add(1, Ordering::Relaxed);
     REGISTERED.call_once(|| {
-        // SAFETY: the handler is in this library, which is never unloaded (build.rs links it with `nodelete`). Where
-        // there is no room for another handler, counters go untold.
+        // SAFETY: the handler is in this library, which is never unloaded (build.rs links it with
+        // `nodelete`). Where there is no room for another handler, counters go untold.
         let _ = unsafe { libc::atexit(ask) };
     });
 }

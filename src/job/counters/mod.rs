@@ -1,5 +1,5 @@
-//! Counters of the lanes: told at the end, to the log and to a file if the user has named one, and while the job runs on
-//! a page or at a signal, where that is asked for.
+//! Counters of the lanes: told at the end, to the log and to a file if the user has named one, and
+//! while the job runs on a page or at a signal, where that is asked for.
 
 mod exit;
 pub mod fields;

@@ -1,7 +1,8 @@
-//! The page of a job: a file with its counters, in a directory that is its user's alone, for `nvshmem-libfabric top`.
+//! The page of a job: a file with its counters, in a directory that is its user's alone, for
+//! `nvshmem-libfabric top`.
 //!
-//! Its name says which process it is of, and so whether that is still there. It is replaced as a whole, so a reader sees
-//! all of one state; it never has more than [`MOST_BYTES`].
+//! Its name says which process it is of, and so whether that is still there. It is replaced as a
+//! whole, so a reader sees all of one state; it never has more than [`MOST_BYTES`].
 
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -30,7 +31,8 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Why a directory is none for pages: it is not there, or not this user's alone, so that what is in it may be anybody's.
+/// Why a directory is none for pages: it is not there, or not this user's alone, so that what is in
+/// it may be anybody's.
 ///
 /// # Errors
 /// The reason.

@@ -1,4 +1,5 @@
-//! The publisher of a running job's counters: a thread that asks the proxy thread for them, and writes.
+//! The publisher of a running job's counters: a thread that asks the proxy thread for them, and
+//! writes.
 //!
 //! The proxy thread copies numbers, when it is asked, and has nothing to do with files.
 
@@ -23,8 +24,8 @@ use ofi::{fork, signals};
 /// How often counters are asked for, and the page written.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Most peers of a lane on a page: those that it has had most to do with. Less than half of [`page::MOST_BYTES`] for each
-/// lane, with 32 rails.
+/// Most peers of a lane on a page: those that it has had most to do with. Less than half of
+/// [`page::MOST_BYTES`] for each lane, with 32 rails.
 const MOST_PEERS: usize = 512;
 
 /// Publishes until it is ended, or dropped.
@@ -84,7 +85,8 @@ impl Publisher {
         Some(Self { shared, thread: thread.ok() })
     }
 
-    /// Has the proxy thread answer, if it was asked. It waits for nothing. `taken` gets the counters, from those of before.
+    /// Has the proxy thread answer, if it was asked. It waits for nothing. `taken` gets the
+    /// counters, from those of before.
     pub(super) fn answer(&self, taken: impl FnOnce(&Snapshot) -> Snapshot) {
         if !self.shared.question.is_open() {
             return;

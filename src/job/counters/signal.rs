@@ -1,4 +1,5 @@
-//! The signal at which counters are written: a handler that counts how often it came, and does nothing else.
+//! The signal at which counters are written: a handler that counts how often it came, and does
+//! nothing else.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -47,8 +48,8 @@ pub(super) fn listen(to: CountersSignal) -> io::Result<()> {
     action.sa_sigaction = handler;
     // Calls of the program that wait go on.
     action.sa_flags = libc::SA_RESTART;
-    // SAFETY: the handler changes one atomic number, which handlers may. It is in this library, which is never unloaded
-    // (build.rs links it with `nodelete`).
+    // SAFETY: the handler changes one atomic number, which handlers may. It is in this library,
+    // which is never unloaded (build.rs links it with `nodelete`).
     match unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

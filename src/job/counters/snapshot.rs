@@ -131,7 +131,8 @@ impl Snapshot {
         Self { proxy, host: connected.host.with(|lane| LaneCounters::of("host", lane)) }
     }
 
-    /// Now, without waiting: a host lane at which another thread is just then has the counters of before.
+    /// Now, without waiting: a host lane at which another thread is just then has the counters of
+    /// before.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].

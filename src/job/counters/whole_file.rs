@@ -1,13 +1,13 @@
-//! A file at a path that a user has named, perhaps in a directory where others may write: it appears as a whole, no link is
-//! followed, and nothing that a link leads to is truncated.
+//! A file at a path that a user has named, perhaps in a directory where others may write: it
+//! appears as a whole, no link is followed, and nothing that a link leads to is truncated.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Puts a text in the place of a file, or there where none is. What is no file and no link, such as `/dev/null` or a pipe
-/// that somebody reads, is written to.
+/// Puts a text in the place of a file, or there where none is. What is no file and no link, such as
+/// `/dev/null` or a pipe that somebody reads, is written to.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_symlink() => {
@@ -31,7 +31,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     part.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(part);
     let made = || -> io::Result<()> {
-        // Of a process of the same number that was killed. What else has the name makes the next step fail.
+        // Of a process of the same number that was killed. What else has the name makes the next
+        // step fail.
         let _ = fs::remove_file(&part);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);

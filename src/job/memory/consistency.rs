@@ -1,7 +1,7 @@
 //! Consistency of device memory that NICs write to by themselves: flag seen, so data seen.
 //!
-//! NVSHMEM asks for it after a quiet that covers gets, and when a kernel asks (`enforce_cst`). What has
-//! to be done for it depends on the device, and is decided once, when the PEs connect.
+//! NVSHMEM asks for it after a quiet that covers gets, and when a kernel asks (`enforce_cst`). What
+//! has to be done for it depends on the device, and is decided once, when the PEs connect.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,8 +55,8 @@ impl Strategy {
             (ConsistencyChoice::Read, _) => (Self::Loopback(Loopback::Read), ASKED),
             (ConsistencyChoice::WriteRead, _) => (Self::Loopback(Loopback::WriteRead), ASKED),
             (ConsistencyChoice::Auto, None) => (Self::None, "there is no device"),
-            // The flag's and the data's writes are acknowledged one by one before a signal goes out,
-            // so an order on each way to the memory is all that is asked of the device.
+            // The flag's and the data's writes are acknowledged one by one before a signal goes
+            // out, so an order on each way to the memory is all that is asked of the device.
             (ConsistencyChoice::Auto, Some(device)) => match device.writes_ordering {
                 WritesOrdering::Owner | WritesOrdering::AllDevices => {
                     (Self::None, "the device keeps the writes of NICs in order")
@@ -91,7 +91,8 @@ pub(crate) struct Consistency {
     times: AtomicU64,
 }
 
-/// Memory of our own that rails read and write. Dropped after what registers it, and after the lanes.
+/// Memory of our own that rails read and write. Dropped after what registers it, and after the
+/// lanes.
 #[derive(Debug)]
 struct Words {
     anchor: Anchor,
@@ -148,8 +149,8 @@ impl Consistency {
     /// Registers memory, with what the order of NICs' writes to it takes.
     ///
     /// # Errors
-    /// The memory cannot be registered, or no order be made. Nothing is left registered then: the memory must
-    /// not be used, for its flags might come before its data.
+    /// The memory cannot be registered, or no order be made. Nothing is left registered then: the
+    /// memory must not be used, for its flags might come before its data.
     pub(crate) fn register<M: MemoryPort>(
         &self,
         regions: &RegionTable<M>,
@@ -312,7 +313,8 @@ mod tests {
         let fabric = FakeFabric::new(1, 1, Script::default());
         let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
         let heap = fabric.alloc(Pe(0), 4096);
-        // The fake registers its own memory alone, so not the words that this one reads through rails.
+        // The fake registers its own memory alone, so not the words that this one reads through
+        // rails.
         let ordered = Consistency::new(ConsistencyChoice::Read);
         let access = Access::LocalAndRemote;
         assert!(ordered.register(&regions, heap, 4096, access).is_err());

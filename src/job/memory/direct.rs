@@ -7,14 +7,15 @@ use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
 use engine::port::{Access, Registered};
 use ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
 
-/// Registers a range of device memory with every rail. `addr` is the address by which operations name
-/// it, which is the range's own unless it is mapped twice.
+/// Registers a range of device memory with every rail. `addr` is the address by which operations
+/// name it, which is the range's own unless it is mapped twice.
 ///
-/// It may take some milliseconds for each rail, and asks the driver for a dma-buf where that is of use.
+/// It may take some milliseconds for each rail, and asks the driver for a dma-buf where that is of
+/// use.
 ///
 /// # Errors
-/// Everything that stands in the way; the memory may be staged then, unless the refusal says that it is
-/// an error. Nothing is left registered.
+/// Everything that stands in the way; the memory may be staged then, unless the refusal says that
+/// it is an error. Nothing is left registered.
 pub fn register_direct(
     fabric: &OfiMemory,
     addr: usize,

@@ -23,7 +23,8 @@ use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
 use ofi::{MemoryKinds, OfiMemory, OfiRegion};
 
-/// What the user's side says of memory that is known by another address, or of which CUDA does not know.
+/// What the user's side says of memory that is known by another address, or of which CUDA does not
+/// know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Origin {
     /// Where the user has the same memory.
@@ -32,7 +33,8 @@ pub(crate) struct Origin {
     pub(crate) on_host: bool,
 }
 
-/// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
+/// What memory this process has. A program that uses devices has CUDA loaded when it starts
+/// NVSHMEM.
 pub(crate) fn memory_kinds() -> MemoryKinds {
     match Driver::of_process() {
         Ok(_) => MemoryKinds::HostAndDevices,
@@ -158,7 +160,8 @@ impl ProcessMemory {
         }
     }
 
-    /// What memory is: by its own address, or where that cannot be used, by what the host says of it.
+    /// What memory is: by its own address, or where that cannot be used, by what the host says of
+    /// it.
     fn find(
         driver: &'static Driver,
         addr: usize,
@@ -218,7 +221,8 @@ impl ProcessMemory {
         Ok(registered.owned_by(|region| Owner::Fabric { region }))
     }
 
-    /// What the driver moves: memory that is staged, or the words of memory that the fabric reaches.
+    /// What the driver moves: memory that is staged, or the words of memory that the fabric
+    /// reaches.
     fn stage(
         &self,
         addr: usize,

@@ -1,9 +1,11 @@
-//! Bounce memory that PEs of one host share: how each makes its own, tells the others of it, and opens theirs.
+//! Bounce memory that PEs of one host share: how each makes its own, tells the others of it, and
+//! opens theirs.
 //!
-//! In one exchange every PE says where its memory is: process, descriptor, and a secret that is in the memory as well. Each
-//! opens that of all PEs of its host; by the end of the connection all have, and the descriptors are closed. Where the kernel
-//! refuses that (another user, another PID namespace, `/proc` hidden) bytes go through the fabric, and the log says why, once
-//! for each peer.
+//! In one exchange every PE says where its memory is: process, descriptor, and a secret that is in
+//! the memory as well. Each opens that of all PEs of its host; by the end of the connection all
+//! have, and the descriptors are closed. Where the kernel refuses that (another user, another PID
+//! namespace, `/proc` hidden) bytes go through the fabric, and the log says why, once for each
+//! peer.
 
 use std::ffi::CStr;
 use std::fs;

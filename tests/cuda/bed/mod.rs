@@ -1,5 +1,5 @@
-//! What a program with CUDA has: the driver, a device, a context on the main thread, memory. It goes
-//! to the driver by itself, not through the layer under test.
+//! What a program with CUDA has: the driver, a device, a context on the main thread, memory. It
+//! goes to the driver by itself, not through the layer under test.
 
 pub(crate) mod case;
 pub(crate) mod stage;

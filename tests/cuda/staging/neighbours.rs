@@ -1,4 +1,5 @@
-//! Two stagers that share their bounce memory, as those of two processes do: each copies from the other's bounce buffers.
+//! Two stagers that share their bounce memory, as those of two processes do: each copies from the
+//! other's bounce buffers.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

@@ -34,7 +34,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Stores and atomics of every width at every place, soon and at once, with loads among them: beside a model.
+/// Stores and atomics of every width at every place, soon and at once, with loads among them:
+/// beside a model.
 fn soon() {
     const AREA: usize = 128;
     let bed = Bed::new();
@@ -137,7 +138,8 @@ fn few_calls() {
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
 }
 
-/// Words that nothing orders: side by side, with holes and words of other widths among them, forwards, backwards and mixed.
+/// Words that nothing orders: side by side, with holes and words of other widths among them,
+/// forwards, backwards and mixed.
 fn side_by_side() {
     const AREA: usize = 1024;
     let bed = Bed::new();

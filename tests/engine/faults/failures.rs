@@ -426,7 +426,8 @@ fn the_short_way_refuses_and_reports() {
     }
     job.put(0, 1, 0, 0).unwrap();
     job.quiet(0, 1).unwrap();
-    // Memory that the fake does not know: the fabric itself refuses, and the peer is declared failed.
+    // Memory that the fake does not know: the fabric itself refuses, and the peer is declared
+    // failed.
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
     let addr = job.members[0].scratch + (1 << 30);
     let common = FastTransfer {
@@ -473,7 +474,8 @@ fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
 }
 
-/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is another's.
+/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is
+/// another's.
 #[test]
 fn a_message_that_fails_late_is_not_taken_for_another_segment() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };

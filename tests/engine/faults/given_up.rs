@@ -1,4 +1,5 @@
-//! What is under way to a peer that was declared failed: it takes no room of others, and no wait is without an end.
+//! What is under way to a peer that was declared failed: it takes no room of others, and no wait is
+//! without an end.
 
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ fn iterate(job: &mut Job, turning: &[usize]) {
     }
 }
 
-/// Gets of staged memory whose owner does not answer have all the room there is; none once it was declared failed.
+/// Gets of staged memory whose owner does not answer have all the room there is; none once it was
+/// declared failed.
 #[test]
 fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     let mut job = Job::new(1, &narrow(HEAP_OF_1), Script::default());
@@ -75,7 +77,8 @@ fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     assert!(!job.members[0].lane.has_work());
 }
 
-/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until it has.
+/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until
+/// it has.
 #[test]
 fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
     let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
@@ -95,7 +98,8 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
     assert!(!job.members[0].lane.has_work(), "it has read them");
 }
 
-/// Nor do messages, and the fetches among them, keep what they have for acknowledgements that nobody waits for.
+/// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
+/// nobody waits for.
 #[test]
 fn messages_to_a_peer_that_was_given_up_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
@@ -117,8 +121,8 @@ fn messages_to_a_peer_that_was_given_up_end() {
     quiet(&mut job, &[0, 2], 2).unwrap();
 }
 
-/// What the fabric has it keeps, also of a peer that was declared failed. Should that be all the room there is, those who wait for
-/// room are told.
+/// What the fabric has it keeps, also of a peer that was declared failed. Should that be all the
+/// room there is, those who wait for room are told.
 #[test]
 fn who_waits_for_room_that_never_comes_is_told() {
     let shape = Shape { native: true, depth: 4096, ..narrow(0) };
@@ -133,8 +137,8 @@ fn who_waits_for_room_that_never_comes_is_told() {
     assert!(matches!(quiet(&mut job, &[0], 2), Err(EngineError::Stuck { pe: Pe(2), .. })));
 }
 
-/// A peer that lives, and for which the fabric has no room on any rail: its operations go from one rail to the other, which
-/// is no movement.
+/// A peer that lives, and for which the fabric has no room on any rail: its operations go from one
+/// rail to the other, which is no movement.
 #[test]
 fn going_from_rail_to_rail_is_no_movement() {
     for staged in [0, SCRATCH_OF_0] {

@@ -165,8 +165,8 @@ fn a_word_that_the_fabric_fetches_too_late_is_dropped() {
     assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
 }
 
-/// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in the bounce memory
-/// or on their way there, or are being copied.
+/// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in
+/// the bounce memory or on their way there, or are being copied.
 #[test]
 fn staged_bytes_that_come_after_a_failure_are_dropped() {
     for len in [100, 1000, LEN] {

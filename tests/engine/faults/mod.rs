@@ -1,4 +1,5 @@
-//! Faults: what users are told, what comes late, and what the log says; and random schedules of them.
+//! Faults: what users are told, what comes late, and what the log says; and random schedules of
+//! them.
 
 mod failures;
 mod fault;

@@ -1,4 +1,5 @@
-//! Requests of peers that name memory which was released, and whose place in the table another region has since.
+//! Requests of peers that name memory which was released, and whose place in the table another
+//! region has since.
 
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
@@ -25,8 +26,8 @@ enum What {
     StagedGet,
 }
 
-/// Each kind of message that names a region of its receiver, with a handle that has outlived its region: the sender is told,
-/// and the region that came after it is not touched, nor read.
+/// Each kind of message that names a region of its receiver, with a handle that has outlived its
+/// region: the sender is told, and the region that came after it is not touched, nor read.
 #[test]
 fn a_message_about_released_memory_does_not_reach_what_came_after_it() {
     use What::{Add, Fetch, PutSignal, Signal, SmallPutSignal, StagedGet, StagedPut};

@@ -1,6 +1,7 @@
-//! Random schedules of faults: calls of the port that fail, completions that are lost, PEs that stop, rails and links that go
-//! down, beside all that a script does. What a quiet has promised is there. What it has not promised is there, or is not, or in
-//! part; it is nothing else, it is nowhere else, and everybody comes to an end.
+//! Random schedules of faults: calls of the port that fail, completions that are lost, PEs that
+//! stop, rails and links that go down, beside all that a script does. What a quiet has promised is
+//! there. What it has not promised is there, or is not, or in part; it is nothing else, it is
+//! nowhere else, and everybody comes to an end.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -26,7 +27,8 @@ use crate::signals::{Targets, race_with, random_script, random_shape};
 
 /// Operations of each PE.
 const OPS: usize = 12;
-/// The part of a heap that one operation has for itself: a word for the signal, its data, and bytes that stay zero.
+/// The part of a heap that one operation has for itself: a word for the signal, its data, and bytes
+/// that stay zero.
 const SLOT: usize = 256;
 const DATA: usize = 200;
 /// Where words for sums are, by sender; and bytes to get, which nobody changes.
@@ -76,7 +78,8 @@ impl Plan {
         let shape = Shape {
             heap: HEAP,
             deadline: Some(DEADLINE),
-            // What the seeds that are kept have found was found with words in the heaps, and bounce memory of each PE's own.
+            // What the seeds that are kept have found was found with words in the heaps, and bounce
+            // memory of each PE's own.
             words: if is_kept { 0 } else { random_words(seed) },
             shared: if is_kept { 0 } else { drawn.shared },
             ..drawn
@@ -143,7 +146,8 @@ fn share(me: u32) -> u64 {
     1 << (8 * me)
 }
 
-/// A PE's program: what became of each of its operations. The last quiets of all PEs are waited for.
+/// A PE's program: what became of each of its operations. The last quiets of all PEs are waited
+/// for.
 fn program(
     plan: &Plan,
     fabric: &FakeFabric,
@@ -174,7 +178,8 @@ fn program(
                 promise(&mut ends, number + 1, to, quiet);
             }
             2 => {
-                // Memory comes and goes meanwhile, and what cannot be registered leaves nothing behind.
+                // Memory comes and goes meanwhile, and what cannot be registered leaves nothing
+                // behind.
                 let before = member.regions.len();
                 let at = fabric.alloc(Pe(me), 64);
                 match member.regions.register(at, 64, Access::Local) {
@@ -418,8 +423,9 @@ fn what_was_promised_is_there_under_every_schedule_of_faults() {
     }
 }
 
-/// Seeds that have failed: waits without an end; fetched words that could not be stored, which a quiet has promised; a message
-/// that failed when its peer was given up; copies for a peer that was given up, which the audit took to have ended; bytes that were posted again twice, and given up
+/// Seeds that have failed: waits without an end; fetched words that could not be stored, which a
+/// quiet has promised; a message that failed when its peer was given up; copies for a peer that was
+/// given up, which the audit took to have ended; bytes that were posted again twice, and given up
 /// while the fabric had them.
 const KEPT: [u32; 13] = [
     3024618905, 227088684, 227088876, 227089177, 552078324, 552078555, 552078702, 552079224,
@@ -428,8 +434,8 @@ const KEPT: [u32; 13] = [
 
 /// A thread on each processor, with fresh seeds; what fails is counted, and goes on.
 fn run_campaign(count: u32) {
-    /// No schedule takes so long of a processor. What waits takes turns, so it takes time of the processor; by the
-    /// wall clock one takes minutes on a machine that others use.
+    /// No schedule takes so long of a processor. What waits takes turns, so it takes time of the
+    /// processor; by the wall clock one takes minutes on a machine that others use.
     const LONG: Duration = Duration::from_secs(60);
     let threads = std::thread::available_parallelism().map_or(2, NonZero::get) as u32;
     let first = draw();
@@ -506,14 +512,15 @@ fn run_campaign(count: u32) {
 /// What this process has taken of the processors.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name of the program; in hundredths of a second, of the program and of the system for it.
+    // Behind the name of the program; in hundredths of a second, of the program and of the system
+    // for it.
     let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
     let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap()).sum();
     Duration::from_millis(10 * ticks)
 }
 
-/// Puts of PE 0 a second of the fabric's clock, where of a hundred calls so many find no room. Time passes with each poll
-/// alone, so what has to be tried again takes time.
+/// Puts of PE 0 a second of the fabric's clock, where of a hundred calls so many find no room. Time
+/// passes with each poll alone, so what has to be tried again takes time.
 fn rate(seed: u64, again_percent: u32) -> f64 {
     const PUTS: u32 = 20_000;
     let shape = Shape { needs_desc: false, ..Shape::default() };

@@ -15,8 +15,9 @@ use crate::signals::Targets;
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// How much later than its deadline a wait may be given up, and how much earlier: the clock of segments goes in quarters of
-/// a second, connections are looked at as often, and the clock is read in turns.
+/// How much later than its deadline a wait may be given up, and how much earlier: the clock of
+/// segments goes in quarters of a second, connections are looked at as often, and the clock is read
+/// in turns.
 const LATER: Duration = Duration::from_secs(1);
 const EARLIER: Duration = Duration::from_millis(600);
 
@@ -58,8 +59,8 @@ impl What {
     }
 }
 
-/// Whatever is under way, over however many rails, whether they are monitored or not, and however long a progress iteration
-/// takes.
+/// Whatever is under way, over however many rails, whether they are monitored or not, and however
+/// long a progress iteration takes.
 #[test]
 fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
     let health =

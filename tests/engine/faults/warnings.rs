@@ -60,8 +60,8 @@ fn progress_for(job: &mut Job, seconds: u64) {
     }
 }
 
-/// A wait is told of every ten seconds, by the operation that waits for longest, and from the second time on with
-/// what every rail is about. It counts anew for what waits next.
+/// A wait is told of every ten seconds, by the operation that waits for longest, and from the
+/// second time on with what every rail is about. It counts anew for what waits next.
 #[test]
 fn waits_are_told_of_each_time_as_long() {
     let shape = Shape { n_pes: 3, depth: 2, ..Shape::default() };

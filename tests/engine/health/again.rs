@@ -1,4 +1,5 @@
-//! What goes out again, and by which way, when a path or a rail has failed; and what stays as it was.
+//! What goes out again, and by which way, when a path or a rail has failed; and what stays as it
+//! was.
 
 use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
@@ -12,7 +13,8 @@ use crate::as_entry::AsEntry as _;
 use crate::job::Shape;
 
 impl Looks {
-    /// The next unit of time, with a look, of some PEs alone; the others do nothing. Whether their lanes are well.
+    /// The next unit of time, with a look, of some PEs alone; the others do nothing. Whether their
+    /// lanes are well.
     fn next_of(&mut self, pes: &[usize]) -> bool {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
@@ -141,8 +143,9 @@ fn a_staged_get_that_is_asked_for_over_another_rail_has_its_descriptor() {
     }
 }
 
-/// Requests that have arrived wait there for the bytes of a put before them, which the peer reads over a path that has failed.
-/// That takes longer than the timeout, and costs none of the paths that they have come by.
+/// Requests that have arrived wait there for the bytes of a put before them, which the peer reads
+/// over a path that has failed. That takes longer than the timeout, and costs none of the paths
+/// that they have come by.
 #[test]
 fn requests_that_wait_at_the_peer_are_not_lost() {
     const LEN: usize = 1024;
@@ -255,8 +258,8 @@ fn a_path_that_fails_takes_nothing_of_others_along() {
     assert_eq!(looks.failures(), [0, 1]);
 }
 
-/// A rail that was opened again takes what was on it, and the peer need not do anything for that; however it was found that
-/// the rail has failed.
+/// A rail that was opened again takes what was on it, and the peer need not do anything for that;
+/// however it was found that the rail has failed.
 #[test]
 fn a_get_goes_on_when_the_only_rail_is_open_again() {
     for fail in [FakeFabric::fail_rail, FakeFabric::trouble] {
@@ -272,7 +275,8 @@ fn a_get_goes_on_when_the_only_rail_is_open_again() {
     }
 }
 
-/// Whichever end of a path was opened again: the messages on it may be gone, and those on others are not.
+/// Whichever end of a path was opened again: the messages on it may be gone, and those on others
+/// are not.
 #[test]
 fn messages_on_a_rail_that_was_opened_again_are_sent_again() {
     for (pe, rail) in [(0, 1), (1, 0)] {
@@ -312,7 +316,8 @@ fn puts_to_a_peer_wait_for_that_peer() {
     }
     (1..TIMEOUT).for_each(|_| looks.next());
     let changes = looks.changes(2 * TIMEOUT, |looks| looks.counted(|rail| rail.reissued));
-    // PE 0's own rail is closed for the work-request ids; PE 2's is, when it has waited for as long as it may.
+    // PE 0's own rail is closed for the work-request ids; PE 2's is, when it has waited for as long
+    // as it may.
     let (mine, theirs) = (1 + TIMEOUT / 2, 1 + TIMEOUT);
     assert_eq!(changes, [(mine, vec![1, 0]), (theirs, vec![2, 0])]);
 }

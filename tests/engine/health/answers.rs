@@ -74,8 +74,9 @@ fn a_probe_is_not_answered_by_a_rail_that_waits_to_be_closed() {
     assert_eq!(posts(&mut looks), 1, "the other one");
 }
 
-/// A path that an error took out, as its far end was closed for somebody else, comes back when that is open again; one
-/// that was closed for what this PE has found, and one that was silent, not before a probe.
+/// A path that an error took out, as its far end was closed for somebody else, comes back when that
+/// is open again; one that was closed for what this PE has found, and one that was silent, not
+/// before a probe.
 #[test]
 fn a_path_that_was_cut_for_somebody_else_returns_unprobed() {
     for (by_error, cause, returns) in [(true, 2, true), (true, 0, false), (false, 2, false)] {
@@ -96,8 +97,8 @@ fn a_path_that_was_cut_for_somebody_else_returns_unprobed() {
     }
 }
 
-/// Providers keep something of each rail that was closed, so a peer has as many resets as one of its operations may need, and then
-/// one each half minute.
+/// Providers keep something of each rail that was closed, so a peer has as many resets as one of
+/// its operations may need, and then one each half minute.
 #[test]
 fn a_peer_that_asks_for_resets_without_end_has_few() {
     let mut looks = Looks::at(&shape());

@@ -1,4 +1,5 @@
-//! Looks at paths, one in each unit of the watchdog's clock: what is found, said and closed at which of them.
+//! Looks at paths, one in each unit of the watchdog's clock: what is found, said and closed at
+//! which of them.
 
 use std::time::Duration;
 
@@ -158,8 +159,9 @@ impl Looks {
     }
 }
 
-/// A path on which nothing completes is given up after the timeout, the peer is asked half-way whether it lives, and a
-/// rail of ours whose work-request ids do not come back is closed after half a timeout more.
+/// A path on which nothing completes is given up after the timeout, the peer is asked half-way
+/// whether it lives, and a rail of ours whose work-request ids do not come back is closed after
+/// half a timeout more.
 #[test]
 fn a_path_whose_puts_do_not_complete() {
     let mut looks = Looks::at(&shape());
@@ -217,7 +219,8 @@ fn a_path_that_takes_one_put_after_the_other() {
     assert_eq!((looks.failures(), looks.fabric.resets()), (vec![0, 0], 0));
 }
 
-/// Messages that are not acknowledged, as puts that do not complete; nothing has to be closed for them.
+/// Messages that are not acknowledged, as puts that do not complete; nothing has to be closed for
+/// them.
 #[test]
 fn a_path_whose_messages_are_not_acknowledged() {
     let mut looks = Looks::at(&shape());
@@ -288,7 +291,8 @@ fn messages_that_are_sent_again_have_their_time() {
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 2);
 }
 
-/// A reply that does not come is asked for again after half of the timeout, once the request is acknowledged.
+/// A reply that does not come is asked for again after half of the timeout, once the request is
+/// acknowledged.
 #[test]
 fn a_reply_that_is_lost() {
     let mut looks = Looks::at(&shape());
@@ -338,8 +342,8 @@ fn a_path_that_is_out() {
     assert!(looks.talks(2 * COOLING).is_empty(), "that is all");
 }
 
-/// An answer to a probe that is not the latest one, or was none, brings nothing back; nor does a message about a rail that
-/// does not exist do anything.
+/// An answer to a probe that is not the latest one, or was none, brings nothing back; nor does a
+/// message about a rail that does not exist do anything.
 #[test]
 fn answers_that_nobody_waits_for() {
     let mut looks = Looks::at(&shape());
@@ -559,7 +563,8 @@ fn a_reset_is_heard_of_before_anything_is_lost() {
     assert_eq!(again, [(0, 0, 2); 2]);
 }
 
-/// Nothing shows life that was only in doubt: with both paths to a PE dead, none is taken for better.
+/// Nothing shows life that was only in doubt: with both paths to a PE dead, none is taken for
+/// better.
 #[test]
 fn what_is_lost_is_no_sign_of_life() {
     let mut looks = Looks::at(&shape());

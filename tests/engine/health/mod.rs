@@ -52,8 +52,8 @@ fn progress_until(
     panic!("it does not come to that");
 }
 
-/// What user threads start after a path to a PE has failed goes over the rails of the proxy lane that work, though
-/// the host lane has but one.
+/// What user threads start after a path to a PE has failed goes over the rails of the proxy lane
+/// that work, though the host lane has but one.
 #[test]
 fn user_threads_take_a_fallback_route_once_a_path_has_failed() {
     const LEN: usize = 512;
@@ -134,8 +134,8 @@ fn failure_of(members: &mut [Member], fabric: &FakeFabric) -> String {
     panic!("nothing fails");
 }
 
-/// What was under way on a path must not go another way while it may still land; a PE that cannot see to that
-/// says so.
+/// What was under way on a path must not go another way while it may still land; a PE that cannot
+/// see to that says so.
 #[test]
 fn a_rail_that_cannot_be_opened_again_is_told_by_name() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
@@ -151,7 +151,8 @@ fn a_rail_that_cannot_be_opened_again_is_told_by_name() {
     assert_eq!(fabric.resets(), 0);
 }
 
-/// The last path is not given up at once: the PE may have opened its rail again, and the news is on its way.
+/// The last path is not given up at once: the PE may have opened its rail again, and the news is on
+/// its way.
 #[test]
 fn the_last_path_to_fail_has_a_time_of_grace() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
@@ -168,8 +169,8 @@ fn the_last_path_to_fail_has_a_time_of_grace() {
     assert!(waited >= 2 * HEALTH.timeout, "given up after {waited:?}");
 }
 
-/// A path that is out of service is probed after a while, and comes back when that is answered, not before.
-/// However long something takes below the timeout, nobody goes round a path that works.
+/// A path that is out of service is probed after a while, and comes back when that is answered, not
+/// before. However long something takes below the timeout, nobody goes round a path that works.
 #[test]
 fn rails_that_work_stay_in_service() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
@@ -212,7 +213,8 @@ fn a_message_that_fails_goes_another_way_at_once() {
     }
 }
 
-/// A reply may sit in a channel that is down while another one comes by another way, and arrive long after.
+/// A reply may sit in a channel that is down while another one comes by another way, and arrive
+/// long after.
 #[test]
 fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
     // So many that every count of one byte comes round.
@@ -336,8 +338,8 @@ fn a_reset_is_told_to_those_who_talk_and_to_nobody_else() {
     assert_eq!(messages(1024), messages(2));
 }
 
-/// A PE that has had nothing to do with another one does not hear that this has opened its rails again. What it sends
-/// to where they were gets there in the end.
+/// A PE that has had nothing to do with another one does not hear that this has opened its rails
+/// again. What it sends to where they were gets there in the end.
 #[test]
 fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
     for (puts, signals) in [(true, false), (false, true), (true, true)] {
@@ -390,8 +392,8 @@ fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
     }
 }
 
-/// A signal whose data is on a path that fails is applied, also after a put that was refused halfway: that
-/// must not leave anything behind by which another one is judged.
+/// A signal whose data is on a path that fails is applied, also after a put that was refused
+/// halfway: that must not leave anything behind by which another one is judged.
 #[test]
 fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
     use SignalEngine::{Auto, Chained, Counted, Eager};

@@ -1,5 +1,5 @@
-//! What recovery does and when, one incident at a time: what it says to whom, what it costs those who have nothing
-//! to do with it, and when it is done. Times are those of the fabric's clock.
+//! What recovery does and when, one incident at a time: what it says to whom, what it costs those
+//! who have nothing to do with it, and when it is done. Times are those of the fabric's clock.
 
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ fn control_messages(fabric: &FakeFabric) -> usize {
     fabric.calls().iter().filter(|call| matches!(call, Call::Control(..))).count()
 }
 
-/// A path is given up when nothing has come of it for the timeout, neither sooner nor much later, by puts, gets and
-/// messages alike; and what was on it is done soon after.
+/// A path is given up when nothing has come of it for the timeout, neither sooner nor much later,
+/// by puts, gets and messages alike; and what was on it is done soon after.
 #[test]
 fn a_silent_path_is_given_up_after_the_timeout() {
     for kind in ["puts", "gets", "messages"] {
@@ -84,7 +84,8 @@ fn a_silent_path_is_given_up_after_the_timeout() {
         assert!(found >= HEALTH.timeout && found < HEALTH.timeout + 3 * LOOK, "{kind}: {found:?}");
         progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         let done = since(&fabric, begun);
-        // Work-request ids are waited for for half of the timeout before the rail is closed; messages are sent again at once.
+        // Work-request ids are waited for for half of the timeout before the rail is closed;
+        // messages are sent again at once.
         let (most, resets) = match kind {
             "puts" => (found + 3 * LOOK, 2),
             "gets" => (found + 3 * LOOK, 1),
@@ -99,7 +100,8 @@ fn a_silent_path_is_given_up_after_the_timeout() {
     }
 }
 
-/// No path is to blame for a PE that has stopped altogether, however long, and nobody is told of anything.
+/// No path is to blame for a PE that has stopped altogether, however long, and nobody is told of
+/// anything.
 #[test]
 fn a_peer_that_stops_and_goes_on_costs_no_path() {
     let job = Job::new(6, &shape(), Script::default());
@@ -156,7 +158,8 @@ fn the_time_of_grace_ends() {
     assert!(waited < 2 * HEALTH.timeout + news + 4 * LOOK, "{waited:?}");
 }
 
-/// A path is not probed before it has cooled down, and comes back with the first probe that is answered.
+/// A path is not probed before it has cooled down, and comes back with the first probe that is
+/// answered.
 #[test]
 fn a_path_comes_back_once_it_has_cooled_down() {
     let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
@@ -181,7 +184,8 @@ fn a_path_comes_back_once_it_has_cooled_down() {
     assert_eq!(failures(&members[0]), [0, 1]);
 }
 
-/// Who has something under way on a rail that is about to be closed gets it done there, if the path works.
+/// Who has something under way on a rail that is about to be closed gets it done there, if the path
+/// works.
 #[test]
 fn a_rail_is_closed_when_what_works_on_it_has_ended() {
     let shape = Shape { n_pes: 3, ..shape() };
@@ -211,8 +215,8 @@ fn a_rail_is_closed_when_what_works_on_it_has_ended() {
     assert_eq!(failures(&members[0]), [0, 1]);
 }
 
-/// It may also be the port that does not take a peer's new address. Then the path is gone for good, and others carry
-/// what it carried; where there is no other, the error says so.
+/// It may also be the port that does not take a peer's new address. Then the path is gone for good,
+/// and others carry what it carried; where there is no other, the error says so.
 #[test]
 fn a_path_whose_new_address_is_refused_is_gone_for_good() {
     let (fabric, mut members, targets) = two_with_puts(&shape(), |fabric| {
@@ -250,8 +254,8 @@ fn a_path_whose_new_address_is_refused_is_gone_for_good() {
     assert!(failed.contains("closed for good") && failed.contains("PE 1"), "{failed}");
 }
 
-/// A message that belongs to no operation, an acknowledgement, is refused: it goes another way, and where there is
-/// none the error is about its peer.
+/// A message that belongs to no operation, an acknowledgement, is refused: it goes another way, and
+/// where there is none the error is about its peer.
 #[test]
 fn a_refused_acknowledgement_goes_another_way() {
     for rail in [0, 1] {
@@ -290,7 +294,8 @@ fn a_refused_acknowledgement_goes_another_way() {
     assert!(failed.contains("PE 0") && failed.contains("refused by the script"), "{failed}");
 }
 
-/// Control messages may be lost, and are said again until they are answered: nothing is waited for in vain.
+/// Control messages may be lost, and are said again until they are answered: nothing is waited for
+/// in vain.
 fn with_lost_control_messages(
     signals: SignalEngine,
     is_dead_both_ways: bool,

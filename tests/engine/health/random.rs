@@ -45,7 +45,8 @@ fn shape(random: &mut Random) -> Shape {
         signals: [Auto, Chained, Counted, Eager, Auto][random.below(5)],
         spread: random_spread(random),
         health: Some(HEALTH),
-        // Not drawn, so that what is drawn after it stays as it was. Nor are all bits of what is staged.
+        // Not drawn, so that what is drawn after it stays as it was. Nor are all bits of what is
+        // staged.
         longest_message: [MAX_MESSAGE, MAX_LONG_MESSAGE][random.0 as usize % 2],
         staged: [0, 0xffff_ffff, 0xaaaa_aaaa][random.below(3)] & (random.0 >> 8) as u32,
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
@@ -174,8 +175,8 @@ fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric
 fn every_byte_is_exact_while_rails_die() {
     const PHASES: usize = 12;
     const SLOT: usize = 2048;
-    /// News of a rail that was open again did not come in time, for the clock was looked at too seldom. A get of which
-    /// the peer was asked over another rail had the descriptor of the first.
+    /// News of a rail that was open again did not come in time, for the clock was looked at too
+    /// seldom. A get of which the peer was asked over another rail had the descriptor of the first.
     const KEPT: [u32; 2] = [1914600668, 1919841667];
     for_seeds("every_byte_is_exact_while_rails_die", &KEPT, 100, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 3);
@@ -329,11 +330,13 @@ fn signals_follow_their_data_while_rails_die() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches: totals are exact, and no request id comes twice.
+/// Everybody adds to everybody's words, and fetches: totals are exact, and no request id comes
+/// twice.
 #[test]
 fn atomics_are_exact_while_rails_die() {
     const EACH: usize = 40;
-    /// Requests that waited at the peer for a read were taken for lost, and the rails that worked out of service.
+    /// Requests that waited at the peer for a read were taken for lost, and the rails that worked
+    /// out of service.
     const KEPT: [u32; 1] = [3777304692];
     for_seeds("atomics_are_exact_while_rails_die", &KEPT, 100, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 1);

@@ -1,5 +1,5 @@
-//! A rail that dies at any step of a put or a get of staged memory: the operation ends all the same, every byte is right, and
-//! no bounce buffer stays with anybody.
+//! A rail that dies at any step of a put or a get of staged memory: the operation ends all the
+//! same, every byte is right, and no bounce buffer stays with anybody.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use test_support::seeds::turn as turns;
 use super::HEALTH;
 use crate::job::{Job, Shape, audit};
 
-/// Steps that an operation takes at most where nothing fails, and some more: what is said after its end may be lost as well.
+/// Steps that an operation takes at most where nothing fails, and some more: what is said after its
+/// end may be lost as well.
 const STEPS: usize = 45;
 /// Nanoseconds of a step, and of one after the blow.
 const STEP: (u64, u64) = (800, 20_000_000);
@@ -174,7 +175,8 @@ fn a_rail_dies_at_each_step_of_a_staged_get() {
     every_step(Direction::Read);
 }
 
-/// A part of the same that is always tried: what PE 0 says of a get does not arrive from some step on, its release at last.
+/// A part of the same that is always tried: what PE 0 says of a get does not arrive from some step
+/// on, its release at last.
 #[test]
 fn what_is_lost_of_a_get_is_sent_again() {
     let (direction, staged, longest_message) = (Direction::Read, u32::MAX, MAX_MESSAGE);

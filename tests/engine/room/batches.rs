@@ -25,8 +25,8 @@ const PATIENCE: u32 = 8;
 /// What must be in memory when a batch is over: a PE, an address, the bytes.
 type Effect = (u32, usize, Vec<u8>);
 
-/// Each operation has a place of so many bytes, in the heap of its target and in the scratch memory of its
-/// sender: words first, then bytes.
+/// Each operation has a place of so many bytes, in the heap of its target and in the scratch memory
+/// of its sender: words first, then bytes.
 const PLACE: usize = 1024;
 const BYTES: usize = 64;
 const ADDED: usize = 24;
@@ -110,8 +110,8 @@ fn filled_job(seed: u64, shape: &Shape, script: Script) -> Job {
     job
 }
 
-/// Several queues of batches, as a proxy thread has them: whatever is reordered, a batch that is over has
-/// done all it should, and every batch ends.
+/// Several queues of batches, as a proxy thread has them: whatever is reordered, a batch that is
+/// over has done all it should, and every batch ends.
 #[test]
 fn a_batch_that_is_over_has_done_all_it_should() {
     const EACH: usize = 28;
@@ -177,8 +177,8 @@ fn a_batch_ends_while_others_go_on() {
         let mut random = Random(seed * 0x9e37_79b9 + 21);
         // Not staged: that takes many trips, and each waits behind all that the others post.
         let shape = Shape { n_pes: 2, staged: 0, ..random_shape(&mut random) };
-        // Nor through a queue with one place for everything: that cannot be shared out, and waits for as long as others
-        // keep it busy.
+        // Nor through a queue with one place for everything: that cannot be shared out, and waits
+        // for as long as others keep it busy.
         let shape = Shape { depth: shape.depth.max(3), ..shape };
         let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
         let job = filled_job(seed, &shape, script);
@@ -216,7 +216,8 @@ fn a_batch_ends_while_others_go_on() {
     });
 }
 
-/// What is cut off a long put belongs to the batch of the put, also in turns between other submissions.
+/// What is cut off a long put belongs to the batch of the put, also in turns between other
+/// submissions.
 #[test]
 fn what_waits_in_the_pool_belongs_to_its_own_batch() {
     let spread = Spread { balanced_from: 64, striped_from: 64, segment: 16 };

@@ -43,7 +43,8 @@ fn transfers_leave_the_slots_of_messages_alone_and_messages_those_of_transfers()
         let shape = Shape { rails: 2, depth: 4, needs_desc, fast, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         let targets = Targets::of(&job);
-        // Nothing ends, so who waited for room would wait until the lane gives up. Half of the messages are pending.
+        // Nothing ends, so who waited for room would wait until the lane gives up. Half of the
+        // messages are pending.
         job.fabric.stall(Pe(1));
         let messages = |job: &mut Job| {
             for _ in 0..MESSAGES {

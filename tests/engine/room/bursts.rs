@@ -147,8 +147,8 @@ fn without_a_gain_puts_go_out_at_once() {
     }
 }
 
-/// With a depth of one, no room most of the time, and fences: all arrives, in order of the fences, with
-/// the loop turned and nothing else.
+/// With a depth of one, no room most of the time, and fences: all arrives, in order of the fences,
+/// with the loop turned and nothing else.
 #[test]
 fn no_lack_of_room_strands_a_burst() {
     for_seeds("no_lack_of_room_strands_a_burst", &[], 200, |seed| {

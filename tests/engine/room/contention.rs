@@ -1,4 +1,5 @@
-//! Little room: what operations of different kinds, and to different peers, do to one another when some find none.
+//! Little room: what operations of different kinds, and to different peers, do to one another when
+//! some find none.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
-/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place of its own.
+/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place
+/// of its own.
 fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
     let mut fetch = targets.atomic(pe, at, AtomicOp::FetchInc, 1);
     fetch.result = Some(ResultPlace { addr: member.base + at, flag: None });
@@ -50,8 +52,8 @@ fn is_quiet(job: &mut Job, from: u32, to: u32) -> bool {
     job.members[from as usize].lane.is_quiet(Pe(to)).unwrap()
 }
 
-/// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in it: what peers
-/// wait for gets through.
+/// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in
+/// it: what peers wait for gets through.
 #[test]
 fn acknowledgements_do_not_starve_behind_puts() {
     for (depth, rails) in [(1, 1), (4, 1), (4, 2)] {
@@ -71,8 +73,8 @@ fn acknowledgements_do_not_starve_behind_puts() {
     }
 }
 
-/// A PE for which the fabric has no room, as while it connects, delays neither what is due to others nor what is put
-/// to them.
+/// A PE for which the fabric has no room, as while it connects, delays neither what is due to
+/// others nor what is put to them.
 #[test]
 fn a_peer_that_cannot_be_reached_delays_no_other() {
     let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
@@ -107,7 +109,8 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
 }
 
-/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves other things.
+/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves
+/// other things.
 #[test]
 fn a_peer_that_is_never_reached_ends_in_a_timeout() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
@@ -145,8 +148,8 @@ fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
     assert!(waited < 100_000_000, "{waited} ns in ten calls");
 }
 
-/// Messages for a PE whose path over one rail has failed go by another; while that is about to be closed they wait,
-/// and what is for other PEs on the first rail does not.
+/// Messages for a PE whose path over one rail has failed go by another; while that is about to be
+/// closed they wait, and what is for other PEs on the first rail does not.
 #[test]
 fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     let shape = Shape { n_pes: 4, health: Some(HEALTH), ..Shape::default() };
@@ -189,8 +192,8 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     });
 }
 
-/// Fetches, and puts to staged memory, that are acknowledged and not answered keep their segments; with every other one
-/// in use as well, a put waits for room, and is not lost.
+/// Fetches, and puts to staged memory, that are acknowledged and not answered keep their segments;
+/// with every other one in use as well, a put waits for room, and is not lost.
 #[test]
 fn a_put_is_not_lost_when_every_segment_is_in_use() {
     for staged in [false, true] {
@@ -255,8 +258,8 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
     }
 }
 
-/// More of anything than there are places for, to a PE that does nothing: the calls return, other PEs are served, and
-/// when the PE goes on, all of it is done, in order.
+/// More of anything than there are places for, to a PE that does nothing: the calls return, other
+/// PEs are served, and when the PE goes on, all of it is done, in order.
 #[test]
 fn a_peer_that_has_stopped_delays_no_other() {
     const MANY: usize = 1500;
@@ -302,8 +305,9 @@ fn a_peer_that_has_stopped_delays_no_other() {
     }
 }
 
-/// More staged memory than there are bounce buffers for, with a PE that does nothing: what others want is staged meanwhile.
-/// By what the bounce buffers of PE 0 are for: its puts, its gets, what the PE wants to read of it, what it wants to write.
+/// More staged memory than there are bounce buffers for, with a PE that does nothing: what others
+/// want is staged meanwhile. By what the bounce buffers of PE 0 are for: its puts, its gets, what
+/// the PE wants to read of it, what it wants to write.
 #[test]
 fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
     const LEN: usize = 8000;
@@ -346,7 +350,8 @@ fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
     }
 }
 
-/// The same for what user threads hand over, fences among it: what is for other PEs goes past, and the order stays.
+/// The same for what user threads hand over, fences among it: what is for other PEs goes past, and
+/// the order stays.
 #[test]
 fn a_peer_that_has_stopped_delays_no_user_thread() {
     const LEN: usize = 4000;
@@ -376,8 +381,8 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }
 
-/// A job in which PE 0 has user threads, whose lane it is with, and the memory of all PEs is staged, so that they hand over
-/// whatever they do.
+/// A job in which PE 0 has user threads, whose lane it is with, and the memory of all PEs is
+/// staged, so that they hand over whatever they do.
 fn job_with_user_threads(shape: &Shape, script: Script) -> (Job, HostLane<FakePort>) {
     let mut job = Job::new(1, shape, script);
     let (outbox, inbox) = handover(shape.n_pes, None, Some(Duration::from_secs(60)));
@@ -389,8 +394,9 @@ fn job_with_user_threads(shape: &Shape, script: Script) -> (Job, HostLane<FakePo
     (job, host)
 }
 
-/// Operations of the proxy thread for the same PE that are pending at a faster pace than it takes them, so that there are always
-/// some: what user threads have handed over has its turn all the same, and in its order.
+/// Operations of the proxy thread for the same PE that are pending at a faster pace than it takes
+/// them, so that there are always some: what user threads have handed over has its turn all the
+/// same, and in its order.
 #[test]
 fn a_user_thread_has_its_turn_among_pending_operations() {
     let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
@@ -438,8 +444,9 @@ fn put_on(job: &mut Job, targets: &Targets, number: usize) {
     first.lane.begin(&targets.part((local, &handle), 1, number % 64 * 16, 16)).unwrap();
 }
 
-/// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a call without a place waits
-/// as one without room does, before it is pending; those behind it do not.
+/// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a
+/// call without a place waits as one without room does, before it is pending; those behind it do
+/// not.
 #[test]
 fn who_finds_no_place_waits_before_it_is_pending() {
     for counted in [false, true] {
@@ -467,8 +474,8 @@ fn who_finds_no_place_waits_before_it_is_pending() {
     }
 }
 
-/// A PE that has stopped for a while and goes on: its operations are pending until it has caught up and no longer, though
-/// the caller never pauses.
+/// A PE that has stopped for a while and goes on: its operations are pending until it has caught up
+/// and no longer, though the caller never pauses.
 #[test]
 fn parking_ends_though_the_caller_goes_on() {
     for many in [20, 60, 3000] {
@@ -497,8 +504,8 @@ fn parking_ends_though_the_caller_goes_on() {
     }
 }
 
-/// A PE that takes some operations, and then none for a long time, again and again: what is pending for it delays the
-/// caller once each time, and not at each call.
+/// A PE that takes some operations, and then none for a long time, again and again: what is pending
+/// for it delays the caller once each time, and not at each call.
 #[test]
 fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
     let shape = Shape { rails: 1, depth: 16, ..Shape::default() };

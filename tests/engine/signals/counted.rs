@@ -64,7 +64,8 @@ fn a_signal_costs_its_sender_no_turn() {
     assert_eq!(word(&job, 0), 0);
 }
 
-/// What each way is worth where the way is long: how often its length goes by until the target has the signal.
+/// What each way is worth where the way is long: how often its length goes by until the target has
+/// the signal.
 #[test]
 fn counting_saves_a_way() {
     // Polls take next to nothing beside it.
@@ -142,8 +143,8 @@ fn a_slow_rail_delays_only_the_signals_whose_data_it_carries() {
     assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// A signal that waits takes a place in the window. With the window full behind it, and every tag in
-/// use, the sender waits, and goes on when the data is told of.
+/// A signal that waits takes a place in the window. With the window full behind it, and every tag
+/// in use, the sender waits, and goes on when the data is told of.
 #[test]
 fn a_full_window_behind_a_signal_that_waits_opens_again() {
     for counted in [1, 2, TAGS] {

@@ -1,5 +1,5 @@
-//! Atomics that the fabric executes: exact for the whole table, in order, and never mixed with those
-//! of messages.
+//! Atomics that the fabric executes: exact for the whole table, in order, and never mixed with
+//! those of messages.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
@@ -18,8 +18,8 @@ fn native(random: &mut Random) -> Shape {
     Shape { native: true, ..random_shape(random) }
 }
 
-/// One PE does every operation of the table on a word of its own, in order; word and results are those
-/// of the operations done one after another.
+/// One PE does every operation of the table on a word of its own, in order; word and results are
+/// those of the operations done one after another.
 #[test]
 fn every_operation_does_what_it_says() {
     for_seeds("every_operation_does_what_it_says", &[], 60, |seed| {

@@ -18,7 +18,8 @@ fn ack_of(seq: Seq, ack: Seq) -> Vec<u8> {
     packet.bytes().to_vec()
 }
 
-/// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
+/// What comes from outside of the job, and whoever can reach a port can send that, is dropped and
+/// counted. The job goes on.
 #[test]
 fn messages_from_outside_of_the_job_are_dropped() {
     let first = Seq(u32::MAX - 99);
@@ -162,7 +163,8 @@ fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
 #[test]
 fn a_request_that_comes_again_is_acknowledged_again() {
     let first = Seq(u32::MAX - 99);
-    // What comes in takes a long way where it fetches, or carries an acknowledgement that is not the latest.
+    // What comes in takes a long way where it fetches, or carries an acknowledgement that is not
+    // the latest.
     for (is_fetch, is_late) in [(false, false), (false, true), (true, false)] {
         let mut job = Job::new(1, &Shape::default(), Script::default());
         if is_late {
@@ -236,8 +238,8 @@ fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
     assert!(why.contains("PE 0") && why.contains("asks for more at a time"), "{why}");
 }
 
-/// Nor do its requests that wait for others: what is further than a window from the first that waits is not taken, and
-/// may come again.
+/// Nor do its requests that wait for others: what is further than a window from the first that
+/// waits is not taken, and may come again.
 #[test]
 fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
     let number = |number: u32| Seq((u32::MAX - 99).wrapping_add(number));

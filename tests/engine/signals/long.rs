@@ -32,7 +32,8 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7) as u8 | 1).collect()
 }
 
-/// Puts the first bytes of the scratch memory of PE 0 behind the first word of PE 1, which counts that.
+/// Puts the first bytes of the scratch memory of PE 0 behind the first word of PE 1, which counts
+/// that.
 fn put_signal(job: &mut Job, lens: &[usize]) -> Result<(), EngineError> {
     let targets = Targets::of(job);
     let first = &mut job.members[0];
@@ -167,7 +168,8 @@ fn a_message_that_comes_early_waits_with_its_data() {
     assert!(early > 0, "none came early");
 }
 
-/// A peer of the job that sends what its handle says it must not is refused, and has written nothing.
+/// A peer of the job that sends what its handle says it must not is refused, and has written
+/// nothing.
 #[test]
 fn a_long_message_for_memory_of_a_device_is_refused() {
     let atomic = Targets::of(&Job::new(9, &shape(), Script::default()))

@@ -207,7 +207,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
-        // Looking after rails that do not fail changes nothing, though slow ones may be taken for silent.
+        // Looking after rails that do not fail changes nothing, though slow ones may be taken for
+        // silent.
         health: (random.below(2) == 0).then_some(HEALTH),
         deadline: None,
     }
@@ -327,7 +328,8 @@ fn no_signal_comes_before_its_data() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches; totals are exact and no request id is given twice.
+/// Everybody adds to everybody's words, and fetches; totals are exact and no request id is given
+/// twice.
 #[test]
 fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
@@ -530,7 +532,8 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
-/// A handle says whose region it is. With another PE's, an operation would go to whatever has the same key there.
+/// A handle says whose region it is. With another PE's, an operation would go to whatever has the
+/// same key there.
 #[test]
 fn handles_of_other_pes_are_refused() {
     for fast in [false, true] {
@@ -565,7 +568,8 @@ fn handles_of_other_pes_are_refused() {
     }
 }
 
-/// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be sent alone.
+/// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be
+/// sent alone.
 #[test]
 fn a_signal_is_not_sent_without_data_that_is_too_long() {
     let mut job = Job::new(5, &Shape::default(), Script::default());

@@ -1,5 +1,6 @@
-//! Signals that are sent apart from their data, as puts and then an atomic with a signal's operation: they take
-//! effect behind the puts that the same lane has started before to the same PE, with no fence in between.
+//! Signals that are sent apart from their data, as puts and then an atomic with a signal's
+//! operation: they take effect behind the puts that the same lane has started before to the same
+//! PE, with no fence in between.
 
 use std::collections::HashMap;
 
@@ -154,7 +155,8 @@ fn check_order(
     }
 }
 
-/// The signal does not wait for puts that come after it: with more and more of them it would wait for ever.
+/// The signal does not wait for puts that come after it: with more and more of them it would wait
+/// for ever.
 #[test]
 fn a_signal_is_not_held_up_by_later_puts() {
     for rails in [1, 2, 4] {
@@ -182,13 +184,15 @@ fn a_signal_is_not_held_up_by_later_puts() {
     }
 }
 
-/// With nothing under way to the PE, a signal leaves within its call: nothing needs another turn of the sender.
+/// With nothing under way to the PE, a signal leaves within its call: nothing needs another turn of
+/// the sender.
 #[test]
 fn a_signal_with_nothing_before_it_leaves_at_once() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     let word = job.members[1].base;
-    // The first one opens what is opened at first use. The second may not wait for it: it is no put.
+    // The first one opens what is opened at first use. The second may not wait for it: it is no
+    // put.
     for value in 1..=2_u64 {
         job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::SignalSet, value)).unwrap();
         for _ in 0..1000 {

@@ -1,5 +1,5 @@
-//! The way that a signal goes with its data, at the bounds between the ways: told by what reaches the peer while the fabric
-//! keeps something back.
+//! The way that a signal goes with its data, at the bounds between the ways: told by what reaches
+//! the peer while the fabric keeps something back.
 
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
@@ -82,8 +82,8 @@ fn each_way_ends_where_the_next_begins() {
     }
 }
 
-/// Where a peer has its data and where its words, of every two kinds of memory, and by every way: the signal comes last. Many
-/// come in at one look, when what is for a device waits for the rest.
+/// Where a peer has its data and where its words, of every two kinds of memory, and by every way:
+/// the signal comes last. Many come in at one look, when what is for a device waits for the rest.
 #[test]
 fn a_signal_comes_behind_data_in_memory_of_another_kind() {
     use SignalEngine::{Auto, Chained, Counted, Eager};

@@ -22,7 +22,8 @@ fn shape(staged: u32) -> Shape {
     Shape { staged, bounce, longest_message, rails: 1, ..Shape::default() }
 }
 
-/// How many reads PE 1 makes for puts of this length, one behind the other, of which no byte is lost.
+/// How many reads PE 1 makes for puts of this length, one behind the other, of which no byte is
+/// lost.
 fn reads(shape: &Shape, len: usize, puts: usize) -> usize {
     let mut job = Job::new(4, shape, Script::default());
     fill(&job, 2);
@@ -68,7 +69,8 @@ fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
     assert_eq!(reads(&shape, 1000, 1), 1);
 }
 
-/// A target whose bounce buffers are all in use lets bytes go that it was brought, and reads them when it has one.
+/// A target whose bounce buffers are all in use lets bytes go that it was brought, and reads them
+/// when it has one.
 #[test]
 fn bytes_that_find_no_bounce_buffer_are_read_later() {
     let narrow = Shape { bounce: (8192, 4, 1), ..shape(ALL) };
@@ -77,7 +79,8 @@ fn bytes_that_find_no_bounce_buffer_are_read_later() {
     assert_eq!(reads(&Shape { bounce: (8192, 8, 16), ..shape(ALL) }, 1000, 8), 0);
 }
 
-/// A message whose rail dies is sent again over another, and brings the bytes again, or lets them be read.
+/// A message whose rail dies is sent again over another, and brings the bytes again, or lets them
+/// be read.
 #[test]
 fn bytes_are_brought_again_over_another_rail() {
     let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };

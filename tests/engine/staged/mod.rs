@@ -48,8 +48,8 @@ fn every_byte_goes_where_it_belongs() {
         let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
         shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];
         let n = shape.n_pes;
-        // All through one bounce buffer, over slow rails or where most posts find no room, a put may well wait
-        // for a minute behind others.
+        // All through one bounce buffer, over slow rails or where most posts find no room, a put
+        // may well wait for a minute behind others.
         let script = random_script(&mut random);
         let again_percent = script.again_percent.min(50);
         let script = Script { slow_rails: Vec::new(), again_percent, ..script };
@@ -126,8 +126,8 @@ fn round_trip(
     Ok(())
 }
 
-/// Buffers that are registered with nobody, of either kind: of a process with bounce buffers, and of one that has
-/// no staged memory, and so no bounce buffers.
+/// Buffers that are registered with nobody, of either kind: of a process with bounce buffers, and
+/// of one that has no staged memory, and so no bounce buffers.
 #[test]
 fn unregistered_buffers_are_staged() {
     let everywhere = [false, true].map(|buffer| (ALL, buffer));
@@ -152,8 +152,8 @@ fn unregistered_buffers_are_staged() {
     }
 }
 
-/// Words that come in together are stored together, before they are acknowledged; and when that fails, none of them is
-/// said to be there.
+/// Words that come in together are stored together, before they are acknowledged; and when that
+/// fails, none of them is said to be there.
 #[test]
 fn words_that_come_together_are_stored_together() {
     const WORDS: usize = 64;
@@ -194,7 +194,8 @@ fn words_that_come_together_are_stored_together() {
     }
 }
 
-/// Words of one PE that another one's operation has had stored first, and that are missing, are not said to be there.
+/// Words of one PE that another one's operation has had stored first, and that are missing, are not
+/// said to be there.
 #[test]
 fn words_that_fail_before_others_are_not_said_to_be_there() {
     for order in [[1, 2], [2, 1]] {
@@ -225,8 +226,8 @@ fn words_that_fail_before_others_are_not_said_to_be_there() {
     }
 }
 
-/// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are not
-/// said to be there.
+/// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are
+/// not said to be there.
 #[test]
 fn a_failed_copy_is_an_error_about_the_right_peer() {
     // Copies go: out of the source, into the target.
@@ -400,8 +401,8 @@ fn user_threads_hand_over_what_is_staged() {
     assert_eq!(fabric.load(Pe(1), base, LEN), expected);
 }
 
-/// User threads whose operations go both ways, by their own lane and handed over, as the memory has it: what comes behind
-/// a fence lies on top of what was before it, whichever way each went.
+/// User threads whose operations go both ways, by their own lane and handed over, as the memory has
+/// it: what comes behind a fence lies on top of what was before it, whichever way each went.
 #[test]
 fn operations_of_user_threads_go_both_ways_in_order() {
     const PART: usize = 4096;
@@ -535,14 +536,14 @@ fn a_proxy_thread_that_is_not_there_is_an_error() {
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
 }
 
-/// A region released and another one registered in its place: peers read by the new keys, also where billions of others
-/// were registered between the two.
+/// A region released and another one registered in its place: peers read by the new keys, also
+/// where billions of others were registered between the two.
 #[test]
 fn keys_of_a_region_in_a_used_slot_are_told_anew() {
     const HALF: u64 = 1 << 31;
     const WHOLE: u64 = 1 << 32;
-    // The first ones are just below 2^31. Then there are steps by which 32 bits would take the new one for older, or for the
-    // one before it.
+    // The first ones are just below 2^31. Then there are steps by which 32 bits would take the new
+    // one for older, or for the one before it.
     let skipped = [HALF - 16, 0, 16, 0, HALF, HALF + 1, 0, WHOLE - 1, 5, WHOLE - 1, HALF, 1 << 62];
     let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());

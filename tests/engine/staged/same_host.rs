@@ -1,4 +1,5 @@
-//! PEs of one host that share their bounce memory: each copies from the other's bounce buffers, and the fabric moves messages alone.
+//! PEs of one host that share their bounce memory: each copies from the other's bounce buffers, and
+//! the fabric moves messages alone.
 
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ fn moved(job: &Job, before: &[StagedCounters]) -> StagedCounters {
     }
 }
 
-/// Many bounce buffers of a long put, one of a short one, and either way: not a byte in a message or by the fabric.
+/// Many bounce buffers of a long put, one of a short one, and either way: not a byte in a message
+/// or by the fabric.
 #[test]
 fn neither_the_fabric_nor_messages_carry_a_byte() {
     for len in [MAX_PAYLOAD + 1, 1000, 1024, 20_000] {
@@ -105,7 +107,8 @@ fn what_is_got_is_what_the_peer_has() {
     assert!(job.fabric.load(Pe(1), job.members[1].base, bytes.len()) == bytes);
 }
 
-/// Host memory of the PE that gets, which the fabric would reach, and of one that puts, which goes through a bounce buffer.
+/// Host memory of the PE that gets, which the fabric would reach, and of one that puts, which goes
+/// through a bounce buffer.
 #[test]
 fn host_memory_at_this_end_is_served_too() {
     let mut job = job(&shape(2));
@@ -148,7 +151,8 @@ fn a_peer_that_does_not_share_is_served_by_the_fabric() {
 #[test]
 fn a_target_without_a_free_chunk_takes_puts() {
     let mut job = job(&Shape { bounce: (8192, 2, 1), shared: 0b011, ..shape(3) });
-    // PE 1's only bounce buffer for bytes on their way in waits for those of a PE whose memory nobody reads.
+    // PE 1's only bounce buffer for bytes on their way in waits for those of a PE whose memory
+    // nobody reads.
     job.fabric.stall(Pe(2));
     job.put(2, 1, 40_000, 8192).unwrap();
     (0..1000).for_each(|_| iterate(&mut job));
@@ -184,8 +188,8 @@ fn a_word_behind_a_put_is_set_when_the_copy_has_ended() {
     }
 }
 
-/// Two puts to one place with a fence between them, each of several bounce buffers; the first from there, or from memory that
-/// the peer reads through the fabric.
+/// Two puts to one place with a fence between them, each of several bounce buffers; the first from
+/// there, or from memory that the peer reads through the fabric.
 #[test]
 fn a_put_behind_a_fence_is_copied_behind_those_before() {
     for seed in 1..=60 {

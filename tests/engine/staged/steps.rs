@@ -1,5 +1,5 @@
-//! What staged operations ask of the port: which way they take, in how many pieces, and that an iteration which has done
-//! something says so.
+//! What staged operations ask of the port: which way they take, in how many pieces, and that an
+//! iteration which has done something says so.
 
 use engine::ids::Pe;
 use engine::request::{LocalSide, Request};
@@ -72,7 +72,8 @@ fn registered_memory_needs_no_bounce_buffer_here() {
     }
 }
 
-/// A process that has bounce buffers for some of its memory uses them for what the fabric does not reach, and for nothing else.
+/// A process that has bounce buffers for some of its memory uses them for what the fabric does not
+/// reach, and for nothing else.
 #[test]
 fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
     for needs_desc in [false, true] {

@@ -1,5 +1,5 @@
-//! A lane on the scripted fake, with canaries around all memory: arbitrary bytes come in as messages, with the job's cookie
-//! and without, and arbitrary handles are used.
+//! A lane on the scripted fake, with canaries around all memory: arbitrary bytes come in as
+//! messages, with the job's cookie and without, and arbitrary handles are used.
 //!
 //! PE 0 has the lane. PE 1 and 2 have memory and no lane: what they say is what the input says.
 
@@ -84,8 +84,8 @@ struct Bed {
     lane: Lane<FakePort>,
     /// Keeps what is registered so.
     _tables: Vec<RegionTable<FakeMemory>>,
-    /// Of PE 0: a heap, staged memory of the heap, local memory, local memory that is staged. Then a heap of each peer, of
-    /// which PE 2's is staged.
+    /// Of PE 0: a heap, staged memory of the heap, local memory, local memory that is staged. Then
+    /// a heap of each peer, of which PE 2's is staged.
     memory: Vec<Guarded>,
     handles: Vec<HandleBytes>,
 }
@@ -160,8 +160,9 @@ impl Bed {
         Self { fabric, lane, _tables: tables, memory, handles }
     }
 
-    /// Runs the lane until nothing is under way or it was given up. The lane waits for nobody beyond its deadline; what moves
-    /// byte by byte, as a damaged handle or a peer may ask for, takes longer.
+    /// Runs the lane until nothing is under way or it was given up. The lane waits for nobody
+    /// beyond its deadline; what moves byte by byte, as a damaged handle or a peer may ask for,
+    /// takes longer.
     fn end(&mut self) {
         for pe in 0..PES {
             let (mut turns, mut still, mut events) = (0, 0, 0);
@@ -250,7 +251,8 @@ impl Bed {
     }
 }
 
-/// The bytes of a message that a peer may have sent: as the input has them, or with a head that gets further.
+/// The bytes of a message that a peer may have sent: as the input has them, or with a head that
+/// gets further.
 fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let len = u.int_in_range(0..=MAX_MESSAGE as u16 + 4)?;
     let mut bytes = u.bytes(usize::from(len).min(u.len()))?.to_vec();
@@ -310,8 +312,8 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What comes without the job's cookie is counted, and that is all: messages, also those that would be right with it, remote
-/// data, and what cannot be received.
+/// What comes without the job's cookie is counted, and that is all: messages, also those that would
+/// be right with it, remote data, and what cannot be received.
 fn strangers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     let mut bed = Bed::new(*how);

@@ -1,8 +1,8 @@
 //! Fuzz targets: whatever reads bytes that others have written, under arbitrary bytes.
 //!
-//! A target panics when something is wrong, and only then. `tests/short.rs` runs all of them for a moment, with what
-//! encoders write, with the corpus, and with both changed at random; `make fuzz` runs them by libFuzzer, which changes what
-//! has led to code that nothing had led to before.
+//! A target panics when something is wrong, and only then. `tests/short.rs` runs all of them for a
+//! moment, with what encoders write, with the corpus, and with both changed at random; `make fuzz`
+//! runs them by libFuzzer, which changes what has led to code that nothing had led to before.
 //!
 //! The corpus of a target is `corpus/NAME.txt`: a line for each input, in hexadecimal digits.
 #![forbid(unsafe_code)]

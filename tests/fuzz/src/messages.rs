@@ -1,4 +1,5 @@
-//! Messages between lanes. The first byte of an input is the kind of the message, among those of the target.
+//! Messages between lanes. The first byte of an input is the kind of the message, among those of
+//! the target.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};

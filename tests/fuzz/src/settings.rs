@@ -1,5 +1,5 @@
-//! The text of settings. Each line of an input is the number of a setting and its value, or, from a certain number
-//! on, what follows our prefix in the name of a variable.
+//! The text of settings. Each line of an input is the number of a setting and its value, or, from a
+//! certain number on, what follows our prefix in the name of a variable.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

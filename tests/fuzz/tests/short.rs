@@ -1,5 +1,5 @@
-//! A moment of fuzzing, with nothing but what every build has: the inputs that are kept, and inputs that these become by
-//! random changes. `make fuzz` looks further.
+//! A moment of fuzzing, with nothing but what every build has: the inputs that are kept, and inputs
+//! that these become by random changes. `make fuzz` looks further.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

@@ -1,4 +1,5 @@
-//! What threads hand over in the engine: operations of user threads to the proxy lane, and the table of regions to lanes.
+//! What threads hand over in the engine: operations of user threads to the proxy lane, and the
+//! table of regions to lanes.
 //!
 //! The queue between the threads is a lock here, which orders no more than what is in it.
 
@@ -41,7 +42,8 @@ impl Job {
         if !self.outstanding.is_quiet(TO) {
             return None;
         }
-        // SAFETY: the proxy thread is done with it; loom fails a read that does not come after its write.
+        // SAFETY: the proxy thread is done with it; loom fails a read that does not come after its
+        // write.
         let got = self.memory[at].with(|word| unsafe { *word });
         Some((got, self.outstanding.failure(TO)))
     }
@@ -111,7 +113,8 @@ impl Copy {
     }
 }
 
-/// Two threads register regions. Who has heard of one finds it, and a copy that is current has all of some changes.
+/// Two threads register regions. Who has heard of one finds it, and a copy that is current has all
+/// of some changes.
 #[test]
 fn who_has_heard_of_a_change_finds_it() {
     check(|| {

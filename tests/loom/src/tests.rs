@@ -170,7 +170,8 @@ fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
     });
 }
 
-/// The region of an index changes while a producer looks: base and length are of one region, or there is none.
+/// The region of an index changes while a producer looks: base and length are of one region, or
+/// there is none.
 #[test]
 fn an_index_that_is_used_again_has_no_base_of_before() {
     check(|| {

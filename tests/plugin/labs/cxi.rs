@@ -1,6 +1,7 @@
 //! The plugin on a persona of cxi (`tools/labs/cxi`), which keeps cxi's rules over libfabric's tcp.
 //!
-//! A few runs belong to every test run; with `NVSHMEM_TEST_CXI_LAB` set there are all that `make cxi-lab` tells of.
+//! A few runs belong to every test run; with `NVSHMEM_TEST_CXI_LAB` set there are all that
+//! `make cxi-lab` tells of.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};

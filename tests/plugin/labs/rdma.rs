@@ -1,8 +1,10 @@
-//! The plugin on RDMA NICs of the kernel, by `verbs;ofi_rxm`: what `make rdma-lab` runs in guests with soft RoCE.
+//! The plugin on RDMA NICs of the kernel, by `verbs;ofi_rxm`: what `make rdma-lab` runs in guests
+//! with soft RoCE.
 //!
-//! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for an emulated processor. With
-//! `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host what is behind it, half of the PEs are there, and reach
-//! this host at `NVSHMEM_TEST_RDMA_ADDRESS`.
+//! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for
+//! an emulated processor. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host
+//! what is behind it, half of the PEs are there, and reach this host at
+//! `NVSHMEM_TEST_RDMA_ADDRESS`.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -18,7 +20,8 @@ use crate::matrix::run;
 
 const SCENARIOS: [&str; 5] = ["signals", "storm", "atomics", "operations", "order"];
 
-/// Three layouts: by which the host calls is no matter of the fabric, and all of them run on others.
+/// Three layouts: by which the host calls is no matter of the fabric, and all of them run on
+/// others.
 const LAYOUTS: [Layout; 3] = [Layout::V7, Layout::V3a, Layout::V5];
 
 /// Which libfabric is used.

@@ -1,12 +1,14 @@
-//! A soak: jobs of eight PEs, each on a host of its own with four rails of TCP, that go on for long while rails die and
-//! come back, links become slow and processes are stopped. Every byte and every word is compared, and what each
-//! process has of the system must not grow.
+//! A soak: jobs of eight PEs, each on a host of its own with four rails of TCP, that go on for long
+//! while rails die and come back, links become slow and processes are stopped. Every byte and every
+//! word is compared, and what each process has of the system must not grow.
 //!
-//! Two jobs, one after the other. In the first, heaps are memory of the host and rails fail. In the second, every other heap is
-//! on a device that the fabric does not reach, and user threads take part: neither has a promise where rails fail
-//! (`docs/decisions/0020-failover.md`), so links are slow there, and processes stopped.
+//! Two jobs, one after the other. In the first, heaps are memory of the host and rails fail. In the
+//! second, every other heap is on a device that the fabric does not reach, and user threads take
+//! part: neither has a promise where rails fail (`docs/decisions/0020-failover.md`), so links are
+//! slow there, and processes stopped.
 //!
-//! Some seconds of each are tests. `make soak` has as many minutes as it is told, and `docs/reliability.md` its figures.
+//! Some seconds of each are tests. `make soak` has as many minutes as it is told, and
+//! `docs/reliability.md` its figures.
 
 mod plan;
 mod rounds;
@@ -35,9 +37,11 @@ const RAILS: usize = 4;
 const RATE: &str = "400mbit";
 const SLOW: &str = "40mbit";
 const STALLED: &str = "1kbit";
-/// How much more memory a process may have in the last quarter than in the second: what allocators keep of peaks.
+/// How much more memory a process may have in the last quarter than in the second: what allocators
+/// keep of peaks.
 const GROWTH_KIB: u64 = 4096;
-/// What tcp of libfabric 2.x keeps of each rail that is opened again, until the end: a domain inside, with a pool.
+/// What tcp of libfabric 2.x keeps of each rail that is opened again, until the end: a domain
+/// inside, with a pool.
 const KEPT_DESCRIPTORS: u64 = 3;
 const KEPT_KIB: u64 = 17_200;
 /// What a PE says when it has.
@@ -193,7 +197,8 @@ impl Soak {
         hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
     }
 
-    /// Faults of links and processes, one after the other, from when all PEs have begun until the job ends. Gives how many.
+    /// Faults of links and processes, one after the other, from when all PEs have begun until the
+    /// job ends. Gives how many.
     fn faults(
         self,
         network: &Network,
@@ -371,7 +376,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     [Kind::Rails, Kind::Devices].map(of_kind).into()
 }
 
-/// So many minutes: two thirds of them with rails that die, and the rest with memory of devices. Ends with figures.
+/// So many minutes: two thirds of them with rails that die, and the rest with memory of devices.
+/// Ends with figures.
 pub(crate) fn campaign(minutes: u32) -> ExitCode {
     let library = match needs() {
         Ok(library) => library,
@@ -386,7 +392,8 @@ pub(crate) fn campaign(minutes: u32) -> ExitCode {
     for (kind, time) in [(Kind::Rails, whole * 2 / 3), (Kind::Devices, whole / 3)] {
         let sampled = Duration::from_secs(60).min(time / 16);
         let (pause, seed) = ((4000, 16_000), draw());
-        // As it is unless it is set: a machine that is busy with other things is no network that fails.
+        // As it is unless it is set: a machine that is busy with other things is no network that
+        // fails.
         let soak = Soak { kind, n_pes: 8, time, sampled, pause, patience: 5, seed };
         println!("soak: {soak:?}");
         let seen = soak.run(&library).unwrap_or_else(|error| Seen {

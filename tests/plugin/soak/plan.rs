@@ -1,4 +1,5 @@
-//! What a PE does to another one in a round of the soak: drawn from the seed, so that both know it, and what it comes to.
+//! What a PE does to another one in a round of the soak: drawn from the seed, so that both know it,
+//! and what it comes to.
 
 use nvshmem_abi::c;
 use nvshmem_sim::Pattern;
@@ -8,7 +9,8 @@ pub(super) const AREA: u64 = 512 << 10;
 /// Transfers to each PE in a round, and the longest of them.
 const TRANSFERS: u64 = 14;
 const LONGEST: u32 = 18;
-/// Words that only one PE works on, and those of them that are of eight bytes; the others are of four.
+/// Words that only one PE works on, and those of them that are of eight bytes; the others are of
+/// four.
 pub(super) const WORDS: usize = 8;
 const WIDE: usize = 5;
 

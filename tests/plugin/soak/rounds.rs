@@ -1,9 +1,10 @@
-//! A PE of the soak: round after round it does to each PE, itself included, what its plan has, and checks what the plans of
-//! the others have done here, every byte and every word.
+//! A PE of the soak: round after round it does to each PE, itself included, what its plan has, and
+//! checks what the plans of the others have done here, every byte and every word.
 //!
-//! Three sets of areas take turns. While one is written, the one of the round before is read back by those who wrote it and
-//! compared, and the third is overwritten with [`CANARY`]. Words that are worked on have two sets. A round ends with a
-//! barrier, so nobody writes to what another one compares.
+//! Three sets of areas take turns. While one is written, the one of the round before is read back
+//! by those who wrote it and compared, and the third is overwritten with [`CANARY`]. Words that are
+//! worked on have two sets. A round ends with a barrier, so nobody writes to what another one
+//! compares.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -199,7 +200,8 @@ impl Soak<'_> {
         Ok(0)
     }
 
-    /// Says whether it is over, and looks through the numbers that were drawn here in the round before: each was drawn once.
+    /// Says whether it is over, and looks through the numbers that were drawn here in the round
+    /// before: each was drawn once.
     fn together(&mut self, round: u64, over: bool) -> Result<bool, BoxError> {
         let mut mine = u64::from(over).to_le_bytes().to_vec();
         for target in 0..self.n {

@@ -80,8 +80,8 @@ pub(crate) fn staged(
     needs::trial(name, Err(reason), |()| run())
 }
 
-/// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory of the
-/// host's NUMA nodes.
+/// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory
+/// of the host's NUMA nodes.
 pub(crate) fn done_with(mapped: UserMapped, job: JobSettings) -> Result<(), Failed> {
     const REFUSED: &str = "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED";
     match (run(job), device()) {
@@ -109,7 +109,8 @@ pub(crate) fn job(
 ) -> JobSettings {
     let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
     let job = fabric.job(scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
-    // Half of the jobs have what goes between PEs of this host go through the fabric, as between hosts.
+    // Half of the jobs have what goes between PEs of this host go through the fabric, as between
+    // hosts.
     let shares = (u32::from(rails) + layout as u32) % 2;
     let job = job.debug("share_bounce", shares);
     match device() {

@@ -1,5 +1,6 @@
-//! A device that fails, on either side: an error that names the peer and the reason, at whoever would
-//! else believe that its data is there; no hang; and the transport is taken down all the same.
+//! A device that fails, on either side: an error that names the peer and the reason, at whoever
+//! would else believe that its data is there; no hang; and the transport is taken down all the
+//! same.
 
 use std::time::Duration;
 

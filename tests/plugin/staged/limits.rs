@@ -1,5 +1,5 @@
-//! What staging takes: page-locked memory within its settings, and one copy on each side. And what it
-//! warns of.
+//! What staging takes: page-locked memory within its settings, and one copy on each side. And what
+//! it warns of.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
@@ -27,13 +27,15 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Where copies may stand still beside kernels that wait for them, that is said; elsewhere nothing is.
+/// Where copies may stand still beside kernels that wait for them, that is said; elsewhere nothing
+/// is.
 fn hazards() -> Result<(), Failed> {
     const LOADING: &str = "CUDA_MODULE_LOADING";
     const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
     const CONTEXT: &str = "NVSHMEM_LIBFABRIC_STAGING_CONTEXT";
     let vmm = MemoryKind::DeviceVmm;
-    // CUDA's defaults, and what else a user may have set; which warnings there are, by a part of each.
+    // CUDA's defaults, and what else a user may have set; which warnings there are, by a part of
+    // each.
     type Set = &'static [(&'static str, &'static str)];
     let cases: [(MemoryKind, Set, Option<&str>); 7] = [
         (vmm, &[], None),

@@ -32,7 +32,8 @@ const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let layouts = Layout::ALL;
-    // How memory is staged knows nothing of layouts: these go round, and settings too, which need not meet each of them.
+    // How memory is staged knows nothing of layouts: these go round, and settings too, which need
+    // not meet each of them.
     let settings = SETTINGS.into_iter().cycle();
     let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), 2, layouts.len()];
     for ([fabric, kind, shape, kernel, layout], setting) in

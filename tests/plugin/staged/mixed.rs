@@ -1,5 +1,5 @@
-//! Transfers between memory of the host and of a device: local buffers of either, registered and not, and
-//! heaps of either at the other side.
+//! Transfers between memory of the host and of a device: local buffers of either, registered and
+//! not, and heaps of either at the other side.
 
 use libtest_mimic::Trial;
 use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, MemoryKind, Pattern, SymAddr};

@@ -1,8 +1,9 @@
 //! Heaps and buffers on a device that the fabric does not reach.
 //!
-//! Without a GPU the device is a stand-in whose memory faults when the CPU touches it. With `NVSHMEM_TEST_GPU` set, the same cases run on the
-//! device that the machine's own driver has, with a kernel that stays on it in every PE; those that
-//! need a device which fails on demand are left out.
+//! Without a GPU the device is a stand-in whose memory faults when the CPU touches it. With
+//! `NVSHMEM_TEST_GPU` set, the same cases run on the device that the machine's own driver has, with
+//! a kernel that stays on it in every PE; those that need a device which fails on demand are left
+//! out.
 
 mod borders;
 mod device;

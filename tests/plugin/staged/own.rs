@@ -1,5 +1,5 @@
-//! What the other cases stand on: each PE reads and writes its own memory, of every kind, while a kernel
-//! stays on the device. No transfer: what fails here is not the plugin's doing.
+//! What the other cases stand on: each PE reads and writes its own memory, of every kind, while a
+//! kernel stays on the device. No transfer: what fails here is not the plugin's doing.
 
 use libtest_mimic::Trial;
 use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern, UserMapped};

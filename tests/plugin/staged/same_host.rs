@@ -1,4 +1,5 @@
-//! PEs of one host that share their bounce memory: no processor touches what goes between them, whatever the fabric.
+//! PEs of one host that share their bounce memory: no processor touches what goes between them,
+//! whatever the fabric.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -160,7 +161,8 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A PE that is killed while it puts and gets: the others end by themselves, and nothing of it is left.
+/// A PE that is killed while it puts and gets: the others end by themselves, and nothing of it is
+/// left.
 fn killed(fabric: Fabric) -> Result<(), Failed> {
     let left = || -> Result<usize, Failed> {
         let names = std::fs::read_dir("/dev/shm")?.filter_map(Result::ok);

@@ -41,8 +41,8 @@ pub(super) enum Kind {
     /// A message of the job, but for the seal.
     NotSealed,
     SealedByOthers,
-    /// A write of no bytes, which needs no key, with immediate data: of a PE that there is not, of one that there is,
-    /// with the first tag, and of any kind.
+    /// A write of no bytes, which needs no key, with immediate data: of a PE that there is not, of
+    /// one that there is, with the first tag, and of any kind.
     MarkOfNobody,
     MarkOfFirstPut,
     MarkOfOthers,
@@ -167,8 +167,8 @@ impl Stranger {
         Self { protocol, ports, random: Random(seed.wrapping_mul(31) | 1), kept: Vec::new() }
     }
 
-    /// Leaves out ports that nobody looks at: those of user threads that call nothing. What comes to them over ofi_rxm ends the
-    /// process as soon as they do, which is the provider's.
+    /// Leaves out ports that nobody looks at: those of user threads that call nothing. What comes
+    /// to them over ofi_rxm ends the process as soon as they do, which is the provider's.
     pub(super) fn leave_out_silent(&mut self) {
         let ports = std::mem::take(&mut self.ports);
         for port in ports {

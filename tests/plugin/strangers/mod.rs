@@ -1,7 +1,9 @@
-//! Strangers: processes of no job that reach the rails of one, and send what they like. The job goes on, with every byte.
+//! Strangers: processes of no job that reach the rails of one, and send what they like. The job
+//! goes on, with every byte.
 //!
-//! The test is the stranger. It finds the ports of the PEs as anybody on their host does, and after each kind of packet waits
-//! until the job has gone through two more rounds. `make reliability` has every kind on every fabric, and counts.
+//! The test is the stranger. It finds the ports of the PEs as anybody on their host does, and after
+//! each kind of packet waits until the job has gone through two more rounds. `make reliability` has
+//! every kind on every fabric, and counts.
 
 mod kinds;
 mod packets;
@@ -135,7 +137,8 @@ impl Watch {
     }
 }
 
-/// A job that has ended with an error, or with another byte than it should have, was ended by the last kind.
+/// A job that has ended with an error, or with another byte than it should have, was ended by the
+/// last kind.
 fn judge(attack: &mut Attack, report: &JobReport) {
     if report.succeeded() && attack.ended.is_none() {
         return;
@@ -218,7 +221,8 @@ pub(crate) fn campaign(times: u32) -> ExitCode {
 /// Bytes of puts: in the message of their signal, in few segments, and in many.
 const SIZES: [u64; 4] = [40, 3000, 70_000, 400_000];
 
-/// Two PEs that send one another puts with signal and sums until there is the file, and look at every byte.
+/// Two PEs that send one another puts with signal and sums until there is the file, and look at
+/// every byte.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let until: std::path::PathBuf = job.param::<String>("until")?.into();
     let user_threads = job.param::<u8>("user_threads")? != 0;

@@ -1,7 +1,9 @@
-//! What a stranger sends over a connection: the frames of libfabric's tcp and ofi_rxm, whole and wrong.
+//! What a stranger sends over a connection: the frames of libfabric's tcp and ofi_rxm, whole and
+//! wrong.
 //!
-//! A connection begins with a hello: 32 bytes, and those that the provider puts behind it. Then come messages, each behind a
-//! head of 16 bytes or more: version, operation, flags, kind of answer, places of memory, length of the head, and length of all.
+//! A connection begins with a hello: 32 bytes, and those that the provider puts behind it. Then
+//! come messages, each behind a head of 16 bytes or more: version, operation, flags, kind of
+//! answer, places of memory, length of the head, and length of all.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -79,8 +81,8 @@ impl Protocol {
         hello_of(3, &said)
     }
 
-    /// Connects as a process that nobody knows, whose port nobody has. Whether that was accepted is not said where the
-    /// provider does not answer.
+    /// Connects as a process that nobody knows, whose port nobody has. Whether that was accepted is
+    /// not said where the provider does not answer.
     pub(super) fn connect(self, to: SocketAddr, port: u16, process: u32) -> io::Result<Connection> {
         // What rxm compares, in the versions that there are.
         let eager: &[u32] = match self {
@@ -132,7 +134,8 @@ impl Connection {
             Protocol::Tcp => bytes.to_vec(),
             Protocol::Rxm => {
                 let mut head = vec![0; 64];
-                // Versions of its control head and of its operations, the connection, and the length.
+                // Versions of its control head and of its operations, the connection, and the
+                // length.
                 head[..2].copy_from_slice(&[4, kind]);
                 head[8..12].copy_from_slice(&number.to_le_bytes());
                 head[32] = 3;

@@ -1,13 +1,14 @@
-//! Shared libraries that cargo built beside the running test, in directories with the names that their
-//! users open.
+//! Shared libraries that cargo built beside the running test, in directories with the names that
+//! their users open.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The directory of the plugin under test, with a name for each major version of NVSHMEM's interface: what
-/// `NVSHMEM_TEST_PLUGIN_DIR` says, else the plugin that was built with this test program.
+/// The directory of the plugin under test, with a name for each major version of NVSHMEM's
+/// interface: what `NVSHMEM_TEST_PLUGIN_DIR` says, else the plugin that was built with this test
+/// program.
 ///
 /// # Panics
 /// When no plugin was built beside this program.
@@ -31,7 +32,8 @@ pub fn fake_cuda_dir() -> PathBuf {
     directory("fake-cuda-names", &names)
 }
 
-/// A directory for `LD_LIBRARY_PATH` with EFA NICs that are not there: libibverbs and libefa in one.
+/// A directory for `LD_LIBRARY_PATH` with EFA NICs that are not there: libibverbs and libefa in
+/// one.
 ///
 /// # Panics
 /// When they were not built beside this program.
@@ -48,8 +50,8 @@ pub fn cxi_lab() -> PathBuf {
     directory("cxi-lab-names", &[("libcxi_lab.so", "libcxi_lab.so")]).join("libcxi_lab.so")
 }
 
-/// A directory beside the running program with links to libraries that were built there, each given as
-/// (built, name). It is the same for every run of a build, so that nothing piles up.
+/// A directory beside the running program with links to libraries that were built there, each given
+/// as (built, name). It is the same for every run of a build, so that nothing piles up.
 ///
 /// # Panics
 /// When a library is not there, or the file system does not take the links.
@@ -64,8 +66,9 @@ pub fn directory(name: &str, links: &[(&str, &str)]) -> PathBuf {
     dir
 }
 
-/// Makes the link unless it is there. Tests that run at the same time, in one program or in several, may do so
-/// together: each makes a link with a name of its own, which then takes the place of the one asked for.
+/// Makes the link unless it is there. Tests that run at the same time, in one program or in
+/// several, may do so together: each makes a link with a name of its own, which then takes the
+/// place of the one asked for.
 fn link(library: &Path, name: &Path) {
     assert!(library.exists(), "{} is not built", library.display());
     if fs::read_link(name).is_ok_and(|target| target == library) {

@@ -40,14 +40,16 @@ impl Held {
         }
     }
 
-    /// Whether there are no more things of any kind than before. How much memory there is moves about.
+    /// Whether there are no more things of any kind than before. How much memory there is moves
+    /// about.
     pub fn has_no_more_than(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
             && self.threads <= before.threads
             && self.shared <= before.shared
     }
 
-    /// As it is when there is no more than before, or at last: the system shows threads for a moment after they have ended.
+    /// As it is when there is no more than before, or at last: the system shows threads for a
+    /// moment after they have ended.
     fn settled(before: &Self) -> Self {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -83,7 +85,8 @@ pub struct Cycles {
 }
 
 impl Cycles {
-    /// So many, unless `NVSHMEM_TEST_CYCLES` says another number; then `prints` makes a table, with this name.
+    /// So many, unless `NVSHMEM_TEST_CYCLES` says another number; then `prints` makes a table, with
+    /// this name.
     pub fn new(count: u64, name: impl Into<String>, prints: bool) -> Self {
         let asked = std::env::var("NVSHMEM_TEST_CYCLES").ok().and_then(|count| count.parse().ok());
         let prints = prints && asked.is_some();

@@ -1,5 +1,6 @@
-//! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and the skips that follow,
-//! [`seeds`] of random tests, [`pairwise`] covering arrays, machines by their [`topology`].
+//! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and
+//! the skips that follow, [`seeds`] of random tests, [`pairwise`] covering arrays, machines by
+//! their [`topology`].
 
 #![forbid(unsafe_code)]
 

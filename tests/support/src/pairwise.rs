@@ -1,14 +1,16 @@
 //! Covering arrays: few rows of settings in which every two values of different factors meet.
 //!
-//! Most faults need one or two particular values to show; all of their pairs cost as many rows as the two
-//! largest factors have pairs, or little more, where the full product grows with every factor.
+//! Most faults need one or two particular values to show; all of their pairs cost as many rows as
+//! the two largest factors have pairs, or little more, where the full product grows with every
+//! factor.
 
-/// Rows of values, one for each factor, such that any two values of two factors are together in at least one
-/// row. `sizes` has the number of values of each factor; values count from 0. The same sizes always give the
-/// same rows.
+/// Rows of values, one for each factor, such that any two values of two factors are together in at
+/// least one row. `sizes` has the number of values of each factor; values count from 0. The same
+/// sizes always give the same rows.
 ///
-/// Each row starts from the first pair that is still missing, and takes for every other factor the value that
-/// adds most pairs; of equals, the first. So what costs least to run comes first among the values.
+/// Each row starts from the first pair that is still missing, and takes for every other factor the
+/// value that adds most pairs; of equals, the first. So what costs least to run comes first among
+/// the values.
 ///
 /// # Panics
 /// When a factor has no value.
@@ -38,8 +40,8 @@ pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
     rows
 }
 
-/// The [`pairwise`] rows; in the full tier, every combination of the first `whole` factors, each with some value
-/// of the other ones.
+/// The [`pairwise`] rows; in the full tier, every combination of the first `whole` factors, each
+/// with some value of the other ones.
 ///
 /// # Panics
 /// When a factor has no value.
@@ -47,8 +49,9 @@ pub fn rows<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> 
     if crate::full() { product(sizes, whole) } else { pairwise(sizes) }
 }
 
-/// As [`rows`], where only the first `paired` factors are paired, or combined in the full tier. The values of the others
-/// go round: for what has nothing to do with these, and need but meet each value.
+/// As [`rows`], where only the first `paired` factors are paired, or combined in the full tier. The
+/// values of the others go round: for what has nothing to do with these, and need but meet each
+/// value.
 ///
 /// # Panics
 /// When a factor has no value.

@@ -1,7 +1,7 @@
 //! Seeds of random tests: fresh ones each run, and for ever those that once failed.
 //!
-//! A run says which seed its fresh ones come from. `NVSHMEM_TEST_SEED` runs a single one; the message of a
-//! failure gives it. `NVSHMEM_TEST_SEEDS` runs so many fresh ones.
+//! A run says which seed its fresh ones come from. `NVSHMEM_TEST_SEED` runs a single one; the
+//! message of a failure gives it. `NVSHMEM_TEST_SEEDS` runs so many fresh ones.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
@@ -15,11 +15,12 @@ use std::time::Duration;
 /// Of a case that may not end; most take milliseconds.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones. Seeds are
-/// 32-bit numbers other than 0.
+/// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones.
+/// Seeds are 32-bit numbers other than 0.
 ///
 /// # Panics
-/// As `case` does, after naming the seed; when a variable of the environment is not a number it may be.
+/// As `case` does, after naming the seed; when a variable of the environment is not a number it may
+/// be.
 pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefUnwindSafe) {
     let single = single();
     let count = number("NVSHMEM_TEST_SEEDS", std::env::var("NVSHMEM_TEST_SEEDS").ok());
@@ -86,7 +87,8 @@ impl Drop for Watch {
     }
 }
 
-/// How many cases a campaign has, in a run that is one: `NVSHMEM_TEST_CAMPAIGN`, which scripts/reliability.sh sets.
+/// How many cases a campaign has, in a run that is one: `NVSHMEM_TEST_CAMPAIGN`, which
+/// scripts/reliability.sh sets.
 ///
 /// # Panics
 /// When the variable is not a number it may be.
@@ -94,7 +96,8 @@ pub fn campaign() -> Option<u32> {
     number("NVSHMEM_TEST_CAMPAIGN", std::env::var("NVSHMEM_TEST_CAMPAIGN").ok())
 }
 
-/// How long a soak is to go on, in a run that is one: `NVSHMEM_TEST_SOAK_MINUTES`, which scripts/soak.sh sets.
+/// How long a soak is to go on, in a run that is one: `NVSHMEM_TEST_SOAK_MINUTES`, which
+/// scripts/soak.sh sets.
 ///
 /// # Panics
 /// When the variable is not a number it may be.
@@ -109,8 +112,8 @@ pub fn draw() -> u32 {
     (random as u32).max(1)
 }
 
-/// Of so many runs, the one that this is, and how many there are: a run takes each so-manieth case, and several take all. In
-/// the full tier, and with `NVSHMEM_TEST_EVERY_CASE`, there is one.
+/// Of so many runs, the one that this is, and how many there are: a run takes each so-manieth case,
+/// and several take all. In the full tier, and with `NVSHMEM_TEST_EVERY_CASE`, there is one.
 pub fn turn(turns: usize) -> (usize, usize) {
     let every = crate::full() || crate::needs::is_set("NVSHMEM_TEST_EVERY_CASE");
     if every { (0, 1) } else { (draw() as usize % turns, turns) }
@@ -132,8 +135,8 @@ pub fn single() -> Option<u32> {
 /// What a variable says.
 ///
 /// # Panics
-/// When that is not a number from 1 to 4294967295, for a run with other seeds than were asked for would pass
-/// for what it is not.
+/// When that is not a number from 1 to 4294967295, for a run with other seeds than were asked for
+/// would pass for what it is not.
 fn number(variable: &str, value: Option<String>) -> Option<u32> {
     let text = value.filter(|text| !text.is_empty())?;
     match text.parse() {
@@ -153,7 +156,8 @@ mod tests {
         let seen = Mutex::new(Vec::new());
         for_seeds("kept", &[7, 9], 3, |seed| seen.lock().expect("no panic").push(seed));
         let seen = seen.into_inner().expect("no panic");
-        // One who runs this with NVSHMEM_TEST_SEED or NVSHMEM_TEST_SEEDS set asks for something else.
+        // One who runs this with NVSHMEM_TEST_SEED or NVSHMEM_TEST_SEEDS set asks for something
+        // else.
         if std::env::var_os("NVSHMEM_TEST_SEED").is_none() {
             assert_eq!(seen[..2], [7, 9]);
             assert!(seen.iter().all(|seed| *seed != 0));

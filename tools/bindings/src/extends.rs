@@ -1,7 +1,7 @@
 //! The check that the newer libfabric's declarations extend the oldest one's.
 //!
-//! The code is compiled for the oldest. That it serves newer libraries rests on this: constants keep
-//! their values, fields and functions in tables their types and places, and structs only grow.
+//! The code is compiled for the oldest. That it serves newer libraries rests on this: constants
+//! keep their values, fields and functions in tables their types and places, and structs only grow.
 
 use std::collections::BTreeMap;
 

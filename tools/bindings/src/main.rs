@@ -25,7 +25,8 @@ struct Options {
     /// bindings are left alone.
     #[arg(long)]
     libfabric: Option<PathBuf>,
-    /// A directory with libibverbs's headers in 56.1/infiniband. Without it, its bindings are left alone.
+    /// A directory with libibverbs's headers in 56.1/infiniband. Without it, its bindings are left
+    /// alone.
     #[arg(long)]
     verbs: Option<PathBuf>,
 }

@@ -2,6 +2,7 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // The device's thread runs in it for as long as the process does, also when libfabric lets go of the provider.
+    // The device's thread runs in it for as long as the process does, also when libfabric lets go
+    // of the provider.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs a command in another guest, with this environment and in a directory of the same name, and prints what it prints.
+# Runs a command in another guest, with this environment and in a directory of the same name, and
+# prints what it prints.
 #   elsewhere.sh ADDRESS COMMAND [ARGUMENT]...
 # What it ends with is lost: a PE tells its launcher how it has ended.
 set -euo pipefail

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A guest of the RDMA laboratory: makes its soft RoCE NICs, then does the job if it is guest 1, or starts what guest 1 asks
-# for (elsewhere.sh). It is the first process, and its end powers the guest off.
+# A guest of the RDMA laboratory: makes its soft RoCE NICs, then does the job if it is guest 1, or
+# starts what guest 1 asks for (elsewhere.sh). It is the first process, and its end powers the guest
+# off.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 # What is said before comes from the firmware and the kernel.
 echo "rdma-lab: begins"
@@ -18,8 +19,8 @@ done
 hostname "guest$me"
 ulimit -l unlimited
 ulimit -n 65536
-# All NICs are on one network, each answers for itself, and what one sends to another of this guest goes by that network: within the
-# guest it would arrive without a NIC.
+# All NICs are on one network, each answers for itself, and what one sends to another of this guest
+# goes by that network: within the guest it would arrive without a NIC.
 sysctl -q net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.all.rp_filter=0 \
     net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.all.accept_local=1
 ip link set lo up

@@ -1,4 +1,5 @@
-//! A kit: a directory with what trying mutants takes. Test programs in `bin`, and the list of mutants.
+//! A kit: a directory with what trying mutants takes. Test programs in `bin`, and the list of
+//! mutants.
 
 use std::path::Path;
 

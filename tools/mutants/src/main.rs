@@ -1,9 +1,10 @@
 //! The command `nvshmem-mutants`: counts which small changes of a part the tests notice.
 //!
-//! A *mutant* is one small change. All of a part's are built at once, each behind a condition that one variable of the
-//! environment turns on; so trying one takes a run of the tests and no build. `make` rewrites a copy of the part,
-//! builds its tests and collects a *kit*: the test programs and the list of mutants. `run` tries the mutants of a
-//! kit, on any machine; it first looks which test reaches which mutant, and runs no other.
+//! A *mutant* is one small change. All of a part's are built at once, each behind a condition that
+//! one variable of the environment turns on; so trying one takes a run of the tests and no build.
+//! `make` rewrites a copy of the part, builds its tests and collects a *kit*: the test programs and
+//! the list of mutants. `run` tries the mutants of a kit, on any machine; it first looks which test
+//! reaches which mutant, and runs no other.
 
 mod error;
 mod kit;

@@ -47,8 +47,8 @@ pub(crate) enum Outcome {
     Missed(usize),
 }
 
-/// The mutants that lines of a list name: for each the nearest that changes the same in the same function, at the same place
-/// of its line.
+/// The mutants that lines of a list name: for each the nearest that changes the same in the same
+/// function, at the same place of its line.
 pub(crate) fn listed(mutants: &[Mutant], list: &str) -> HashSet<Id> {
     let named = |line: &str| {
         let (at, what) = line.split_once(": ")?;

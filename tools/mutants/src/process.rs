@@ -24,7 +24,8 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs them one after the other up to the first that fails. What they say is in the file `said`.
+    /// Runs them one after the other up to the first that fails. What they say is in the file
+    /// `said`.
     pub(crate) fn run(&self, said: &Path, limit: Duration) -> Result<Ended> {
         let file = File::create(said).map_err(at(said))?;
         let errors = file.try_clone().map_err(at(said))?;

@@ -27,7 +27,8 @@ impl Counts {
     }
 }
 
-/// Prints the table and the figures, called by `name`, and writes into `out` `missed.txt`, `caught.txt` and `unviable.txt`.
+/// Prints the table and the figures, called by `name`, and writes into `out` `missed.txt`,
+/// `caught.txt` and `unviable.txt`.
 pub(crate) fn tell(
     out: &Path,
     name: &str,

@@ -125,7 +125,8 @@ struct Trials<'a> {
     mutants: &'a [Mutant],
     reach: &'a Reach,
     end: Option<Instant>,
-    /// By function, the tests that noticed a mutant of it, the latest last: they come first for its others.
+    /// By function, the tests that noticed a mutant of it, the latest last: they come first for its
+    /// others.
     killers: Mutex<HashMap<&'a str, Vec<usize>>>,
 }
 
@@ -212,8 +213,8 @@ impl Trials<'_> {
     }
 }
 
-/// Each of the tests once, in groups that share a process: by themselves the latest three that are `known` to notice changes
-/// of the function, then the short ones.
+/// Each of the tests once, in groups that share a process: by themselves the latest three that are
+/// `known` to notice changes of the function, then the short ones.
 fn in_order(all: &[Test], tests: &[usize], known: &[usize]) -> Vec<Vec<usize>> {
     let mut first: Vec<_> = known.iter().rev().filter(|at| tests.contains(at)).copied().collect();
     first.truncate(3);

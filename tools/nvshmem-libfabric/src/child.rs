@@ -1,6 +1,7 @@
 //! Programs that are asked something: their output, or why there is none, within a deadline.
 //!
-//! What libraries of drivers do when they are loaded is not ours: a hang or a crash there is an answer, too.
+//! What libraries of drivers do when they are loaded is not ours: a hang or a crash there is an
+//! answer, too.
 
 use std::io::{Read, Write};
 use std::path::Path;

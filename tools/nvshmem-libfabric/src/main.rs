@@ -1,8 +1,9 @@
-//! `nvshmem-libfabric`: what is there, what NVSHMEM would load, what is wrong, and programs started through this project's
-//! transport.
+//! `nvshmem-libfabric`: what is there, what NVSHMEM would load, what is wrong, and programs started
+//! through this project's transport.
 //!
-//! `docs/tool.md` is for its users. Exit status: 0 when what was asked for was done and is well, 1 when it is not well, 2 when
-//! it could not be done. `run` ends as the program that it becomes, or with 125.
+//! `docs/tool.md` is for its users. Exit status: 0 when what was asked for was done and is well, 1
+//! when it is not well, 2 when it could not be done. `run` ends as the program that it becomes, or
+//! with 125.
 #![forbid(unsafe_code)]
 
 // In place of the standard library's, which panic where the reader of the output has gone.

@@ -337,7 +337,8 @@ mod tests {
 
     use super::*;
 
-    /// The lines of the code blocks of a page that start the tool, without what is in front of its name.
+    /// The lines of the code blocks of a page that start the tool, without what is in front of its
+    /// name.
     fn lines(page: &str) -> Vec<Vec<String>> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
         let text = std::fs::read_to_string(&path).expect("a page");

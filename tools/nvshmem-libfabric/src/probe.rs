@@ -1,6 +1,8 @@
-//! What libfabric and CUDA's driver say of this machine, asked in processes of their own: this program again.
+//! What libfabric and CUDA's driver say of this machine, asked in processes of their own: this
+//! program again.
 //!
-//! They load what is installed for NICs and GPUs. Should that hang or crash, its process does, and that is the answer.
+//! They load what is installed for NICs and GPUs. Should that hang or crash, its process does, and
+//! that is the answer.
 
 use std::env;
 use std::fs;

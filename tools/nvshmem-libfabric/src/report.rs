@@ -1,7 +1,8 @@
-//! `report`: one text file to attach to a question or a bug, so that others see what this machine is like.
+//! `report`: one text file to attach to a question or a bug, so that others see what this machine
+//! is like.
 //!
-//! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM and its libraries, with values where
-//! [`told`] lists them. What [`redact`] lists is replaced.
+//! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM
+//! and its libraries, with values where [`told`] lists them. What [`redact`] lists is replaced.
 
 mod redact;
 mod told;

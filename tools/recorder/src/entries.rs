@@ -1,12 +1,12 @@
 //! The recorded functions: each writes down its call and makes it on the transport behind.
 //!
 //! # What NVSHMEM promises, on which the `unsafe` here rests
-//! 1. A transport pointer passed in is one that `nvshmemt_init` gave out and `finalize` has not had. It, and every pointer
-//!    argument, is valid for the duration of the call.
+//! 1. A transport pointer passed in is one that `nvshmemt_init` gave out and `finalize` has not
+//!    had. It, and every pointer argument, is valid for the duration of the call.
 //! 2. `connect_endpoints` and `finalize` run while no other function runs on the transport.
 //!
-//! A call that keeps them here keeps them behind: its arguments are handed on as they came. Nothing here panics: sums wrap,
-//! and the recorder takes whatever it is given.
+//! A call that keeps them here keeps them behind: its arguments are handed on as they came. Nothing
+//! here panics: sums wrap, and the recorder takes whatever it is given.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,12 @@ use nvshmem_recording::{Caller, Kind, Record};
 
 use crate::writer::Recorder;
 
-/// Layouts 3a and 3b, which differ in their arguments and say that they are the same version: six words in registers.
+/// Layouts 3a and 3b, which differ in their arguments and say that they are the same version: six
+/// words in registers.
 type GetMemHandle3 = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
 
-/// The functions of the transport behind, by the names of those that take their place. None has what its layout or it lacks.
+/// The functions of the transport behind, by the names of those that take their place. None has
+/// what its layout or it lacks.
 #[derive(Default)]
 struct Real {
     connect_endpoints_3: c::nvt_connect_endpoints_fn_3,
@@ -72,7 +74,8 @@ extern "C" fn in_child() {
 
 pub(crate) fn notice_children() {
     static ONCE: Once = Once::new();
-    // SAFETY: the function is one that children may run. The C library forgets it should this library be unloaded.
+    // SAFETY: the function is one that children may run. The C library forgets it should this
+    // library be unloaded.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
@@ -150,7 +153,8 @@ impl Wrapped {
 /// It is of this version, and nobody else uses it.
 pub(crate) unsafe fn wrap(transport: *mut Transport, major: Major, file: &str) {
     let mut real = Real::default();
-    /// Takes the place of functions of a layout, each by one of that name. Where the PE's number is.
+    /// Takes the place of functions of a layout, each by one of that name. Where the PE's number
+    /// is.
     macro_rules! take {
         ($layout:ty: $($field:ident = $name:ident),*) => {{
             let transport = transport.cast::<$layout>();
@@ -176,7 +180,8 @@ pub(crate) unsafe fn wrap(transport: *mut Transport, major: Major, file: &str) {
     }
     let pe = match major {
         Major::V3 => {
-            // SAFETY: by contract. Either layout has a function there that takes what comes in the registers of six words.
+            // SAFETY: by contract. Either layout has a function there that takes what comes in the
+            // registers of six words.
             unsafe {
                 let ops = &raw mut (*transport.cast::<Transport3b>()).host_ops;
                 let place = (&raw mut (*ops).get_mem_handle).cast::<Option<GetMemHandle3>>();
@@ -200,7 +205,8 @@ pub(crate) unsafe fn wrap(transport: *mut Transport, major: Major, file: &str) {
     WRAPPED.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(wrapped));
 }
 
-/// Layouts before 4 pass whether it is the proxy thread, later ones a queue pair: both say 0 for threads of the program.
+/// Layouts before 4 pass whether it is the proxy thread, later ones a queue pair: both say 0 for
+/// threads of the program.
 fn of(kind: Kind, qp: c_int, pe: c_int) -> Record {
     let caller = if qp == c::NVT_QP_HOST { Caller::Host } else { Caller::Proxy };
     // The PE that is not there stays none: no job has as many.
@@ -352,8 +358,9 @@ entries! {
     };
 }
 
-/// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b (out, buf, size, transport, local_only).
-/// No other argument has the value of a transport's address by chance: it is neither a size nor memory that is registered.
+/// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b (out, buf, size,
+/// transport, local_only). No other argument has the value of a transport's address by chance: it
+/// is neither a size nor memory that is registered.
 ///
 /// # Safety
 /// Rule 1, for the form in which it was called.

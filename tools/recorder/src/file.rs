@@ -1,4 +1,5 @@
-//! A recording's file, mapped: what is stored in it is in the file, also when the process is killed the moment after.
+//! A recording's file, mapped: what is stored in it is in the file, also when the process is killed
+//! the moment after.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -22,8 +23,8 @@ unsafe impl Send for MappedFile {}
 unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
-    /// Makes a file of so many bytes, all of them zero, in place of what has the name. Its room is taken at once: a file
-    /// system that is full says so here, and not when something is stored.
+    /// Makes a file of so many bytes, all of them zero, in place of what has the name. Its room is
+    /// taken at once: a file system that is full says so here, and not when something is stored.
     pub(crate) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         // Who has the old file mapped keeps it.
         match fs::remove_file(path) {
@@ -63,7 +64,8 @@ impl MappedFile {
 
     /// All of it.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped for as long as `self` is, aligned as pages are, zero at first, and written by atomics alone.
+        // SAFETY: mapped for as long as `self` is, aligned as pages are, zero at first, and written
+        // by atomics alone.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len / 8) }
     }
 
@@ -75,7 +77,8 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: what `map` has mapped; nobody has its words any more. It cannot fail for such a range.
+        // SAFETY: what `map` has mapped; nobody has its words any more. It cannot fail for such a
+        // range.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.len) };
     }
 }

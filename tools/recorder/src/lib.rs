@@ -1,5 +1,6 @@
-//! A remote transport of NVSHMEM that records: it loads another one, has NVSHMEM call this one's functions in place of that
-//! one's, and writes each call down before it is made and after it has returned. `docs/tool.md` has the variables.
+//! A remote transport of NVSHMEM that records: it loads another one, has NVSHMEM call this one's
+//! functions in place of that one's, and writes each call down before it is made and after it has
+//! returned. `docs/tool.md` has the variables.
 
 mod entries;
 mod file;
@@ -18,7 +19,8 @@ use std::path::Path;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nvshmem_abi::{INIT_SYMBOL, Major, Transport, c, file_name};
 
-/// The transport whose calls are recorded: its name as NVSHMEM_REMOTE_TRANSPORT has it, or its file.
+/// The transport whose calls are recorded: its name as NVSHMEM_REMOTE_TRANSPORT has it, or its
+/// file.
 const TRANSPORT: &str = "NVSHMEM_RECORDER_TRANSPORT";
 
 thread_local! {
@@ -31,7 +33,8 @@ fn complain(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "nvshmem_transport_recorder: {what}");
 }
 
-/// The entry that NVSHMEM looks up: has the transport behind this one make its own, and puts recorded functions into it.
+/// The entry that NVSHMEM looks up: has the transport behind this one make its own, and puts
+/// recorded functions into it.
 ///
 /// # Safety
 /// As NVSHMEM calls it: `out` is null or valid for writing one pointer.

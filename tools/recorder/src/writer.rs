@@ -1,8 +1,9 @@
 //! What writes a recording. No data is recorded: addresses and lengths are.
 //!
-//! Any thread records, and none waits for another: a record's number is drawn from a counter, and with it a place in a
-//! ring that has room for the newest. Two threads meet in a place only if one comes round the whole ring while the
-//! other writes 64 bytes; the number in the record tells who came last.
+//! Any thread records, and none waits for another: a record's number is drawn from a counter, and
+//! with it a place in a ring that has room for the newest. Two threads meet in a place only if one
+//! comes round the whole ring while the other writes 64 bytes; the number in the record tells who
+//! came last.
 
 use std::env;
 use std::path::Path;
@@ -100,7 +101,8 @@ impl Recorder {
 
     /// The next number of something that the header counts.
     fn draw(&self, at: usize) -> u64 {
-        // The counters of the file are little endian, as everything in it is on the processors that NVSHMEM runs on.
+        // The counters of the file are little endian, as everything in it is on the processors that
+        // NVSHMEM runs on.
         const _: () = assert!(cfg!(target_endian = "little"));
         self.words().get(at).map_or(0, |counter| counter.fetch_add(1, Ordering::Relaxed))
     }
@@ -136,7 +138,8 @@ impl Recorder {
     fn write(&self, record: Record) -> u64 {
         let number = self.draw(at::RECORDS);
         let place = self.place(number);
-        // What is there no longer counts before it changes, and what comes counts when it is all there.
+        // What is there no longer counts before it changes, and what comes counts when it is all
+        // there.
         if let Some(last) = place.last() {
             last.store(0, Ordering::Release);
         }

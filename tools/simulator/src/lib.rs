@@ -4,9 +4,9 @@
 //! under which NVSHMEM would open it, and calls it as the NVSHMEM of a chosen layout does: the
 //! same fields, argument shapes, order and threads. No GPU and no NVSHMEM are needed.
 //!
-//! The symmetric heap is memory of the host, or of a device ([`JobSettings::memory`]): then each PE loads
-//! CUDA's driver, and reads and writes its heap with the driver's copies alone. The driver may be a
-//! stand-in ([`JobSettings::cuda_driver`]).
+//! The symmetric heap is memory of the host, or of a device ([`JobSettings::memory`]): then each PE
+//! loads CUDA's driver, and reads and writes its heap with the driver's copies alone. The driver
+//! may be a stand-in ([`JobSettings::cuda_driver`]).
 //!
 //! A program that launches jobs is also the program of their PEs: it is started again for each,
 //! and [`pe_entry`] takes over there. So tests that use it have `harness = false`.

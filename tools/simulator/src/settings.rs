@@ -1,4 +1,5 @@
-//! Settings of a job: how many PEs, which layout and plugin, which scenario, and how long it may take.
+//! Settings of a job: how many PEs, which layout and plugin, which scenario, and how long it may
+//! take.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -42,7 +43,8 @@ pub struct JobSettings {
     /// Whether chunks are registered when [`crate::Host::alloc`] reaches them, as NVSHMEM does with
     /// its dynamic heap, while the proxy thread runs; else all at start. Default: at start.
     pub heap_grows: bool,
-    /// Whether the host leaves the choice of NICs to the plugin. Default: it picks a share for each PE of a node.
+    /// Whether the host leaves the choice of NICs to the plugin. Default: it picks a share for each
+    /// PE of a node.
     pub leaves_nics: bool,
     /// What the heap of every PE is made of. Default: memory of the host.
     pub memory: MemoryKind,
@@ -61,8 +63,8 @@ pub struct JobSettings {
     /// How long the others may take to end once a PE has failed; then they are killed.
     /// Default 5 s.
     pub grace: Duration,
-    /// Whether PEs see what the launcher's environment sets for NVSHMEM, libfabric and CUDA's launches. Default:
-    /// they do not, so that a job is the same on every machine.
+    /// Whether PEs see what the launcher's environment sets for NVSHMEM, libfabric and CUDA's
+    /// launches. Default: they do not, so that a job is the same on every machine.
     pub inherits_settings: bool,
     /// Environment of every PE, on top of the launcher's own. PEs have a working directory of their
     /// own, so paths are better absolute.
@@ -77,13 +79,13 @@ pub struct JobSettings {
     /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
     /// `ip netns exec NAME`.
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
-    /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts them there. Default:
-    /// all PEs are on this host, and the socket has a path.
+    /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts
+    /// them there. Default: all PEs are on this host, and the socket has a path.
     pub listens_at: Option<IpAddr>,
     /// PEs of other hosts, which a shell there becomes.
     pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
-    /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a socket
-    /// that has a path, not an address, so any network does.
+    /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a
+    /// socket that has a path, not an address, so any network does.
     pub network_of_pe: BTreeMap<u32, Arc<dyn Surroundings>>,
     /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
     /// kept in the report.
@@ -213,8 +215,8 @@ impl JobSettings {
         self
     }
 
-    /// Puts the next PEs on a host: on this one, or on one that they are started on in another way. Call it for every host of the
-    /// job, in order.
+    /// Puts the next PEs on a host: on this one, or on one that they are started on in another way.
+    /// Call it for every host of the job, in order.
     pub fn host(mut self, first: u32, pes: u32, remote: Option<Arc<Remote>>) -> Self {
         if first == 0 {
             self.nodes.0.clear();
@@ -235,8 +237,8 @@ impl JobSettings {
         self
     }
 
-    /// Puts one PE on another host, by a command that starts there what is behind it, with its environment. It reaches the
-    /// launcher at the address.
+    /// Puts one PE on another host, by a command that starts there what is behind it, with its
+    /// environment. It reaches the launcher at the address.
     pub fn elsewhere(mut self, pe: u32, command: Vec<OsString>, listens_at: IpAddr) -> Self {
         self.prefix_of_pe.insert(pe, command);
         self.listens_at = Some(listens_at);
@@ -336,7 +338,8 @@ pub trait Surroundings: Debug + Send + Sync {
     fn take_in(&self, command: &mut Command);
 }
 
-/// How the PEs of a job lie on its hosts, in order: so many on each, and on all behind those that are told as many as on the last.
+/// How the PEs of a job lie on its hosts, in order: so many on each, and on all behind those that
+/// are told as many as on the last.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Nodes(Vec<u32>);
 
@@ -366,8 +369,8 @@ impl Nodes {
     }
 }
 
-/// Whether a variable is a setting of NVSHMEM, of libfabric or of CUDA's launches, or a fault of the stand-in for
-/// CUDA's driver. Variables of tests are none.
+/// Whether a variable is a setting of NVSHMEM, of libfabric or of CUDA's launches, or a fault of
+/// the stand-in for CUDA's driver. Variables of tests are none.
 pub fn is_setting(name: &str) -> bool {
     const OTHERS: [&str; 2] = ["CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"];
     let begins = |prefix| name.starts_with(prefix);

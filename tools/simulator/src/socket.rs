@@ -1,5 +1,5 @@
-//! Connections between the launcher and its PEs: sockets, named by a path on one host and by an address across hosts; or the standard
-//! streams of a PE that a shell of another host has become.
+//! Connections between the launcher and its PEs: sockets, named by a path on one host and by an
+//! address across hosts; or the standard streams of a PE that a shell of another host has become.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -147,7 +147,8 @@ impl Connection {
 }
 
 impl Streams {
-    /// Those of this process, which has others afterwards: what it prints goes to the standard error stream.
+    /// Those of this process, which has others afterwards: what it prints goes to the standard
+    /// error stream.
     fn of_process(patience: Duration) -> io::Result<Self> {
         let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -155,7 +156,8 @@ impl Streams {
         for (from, to) in
             [(nothing.as_raw_fd(), libc::STDIN_FILENO), (libc::STDERR_FILENO, libc::STDOUT_FILENO)]
         {
-            // SAFETY: both are open descriptors of this process, and what stood at the second has been copied.
+            // SAFETY: both are open descriptors of this process, and what stood at the second has
+            // been copied.
             if unsafe { libc::dup2(from, to) } < 0 {
                 return Err(io::Error::last_os_error());
             }

@@ -28,8 +28,8 @@ impl Batch {
         Self((0..=MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] }).collect())
     }
 
-    /// Gives the stream several stores, and what comes `behind` them, in one call. None where the driver has none for that.
-    /// The context is bound.
+    /// Gives the stream several stores, and what comes `behind` them, in one call. None where the
+    /// driver has none for that. The context is bound.
     pub(crate) fn give<'w>(
         &mut self,
         stream: &Stream,
@@ -47,8 +47,8 @@ impl Batch {
             *operation = given;
             count += 1;
         }
-        // SAFETY: so many operations were just written, on aligned words in device memory of this context and on a mark; the
-        // context is bound. The driver has read them when it returns.
+        // SAFETY: so many operations were just written, on aligned words in device memory of this
+        // context and on a mark; the context is bound. The driver has read them when it returns.
         let status = unsafe { call(stream.raw(), count, operations.as_mut_ptr(), 0) };
         Some(
             driver.check("cuStreamBatchMemOp_v2", status, || format!("{count} words of {context}")),

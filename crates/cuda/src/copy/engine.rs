@@ -43,7 +43,8 @@ impl CopyEngine {
         Ok(Self { queue: ManuallyDrop::new(CopyQueue::new(context, depth.max(1))?) })
     }
 
-    /// Cuts short copies to the device into rows from now on, if `rows`: copy engines do them then, also beside a kernel of another context.
+    /// Cuts short copies to the device into rows from now on, if `rows`: copy engines do them then,
+    /// also beside a kernel of another context.
     pub fn set_rows(&mut self, rows: bool) {
         self.queue.rows = rows;
     }
@@ -63,8 +64,8 @@ impl CopyEngine {
         self.queue.depth()
     }
 
-    /// Whether words of a width in memory of the device are stored by stream memory operations, and not
-    /// by copies.
+    /// Whether words of a width in memory of the device are stored by stream memory operations, and
+    /// not by copies.
     pub fn writes_words(&self, width: Width) -> bool {
         match width {
             Width::Two => false,
@@ -78,14 +79,16 @@ impl CopyEngine {
         self.queue.has_mark()
     }
 
-    /// For tests: as if so many things had been done on it, and so many words stored with a mark. Nothing is under way.
+    /// For tests: as if so many things had been done on it, and so many words stored with a mark.
+    /// Nothing is under way.
     #[doc(hidden)]
     pub fn count_from(&mut self, tickets: u64, marks: u32) {
         self.queue.count_from(tickets, marks);
     }
 
-    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part of the bounce buffer that is
-    /// copied into may be written to at once, so no copy out of it may be under way, not even one that was started before.
+    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part
+    /// of the bounce buffer that is copied into may be written to at once, so no copy out of it may
+    /// be under way, not even one that was started before.
     ///
     /// # Errors
     /// When it does not fit, and when the driver refuses it; then nothing was started.
@@ -101,8 +104,9 @@ impl CopyEngine {
         self.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
     }
 
-    /// As [`Self::start`], for who shares page-locked memory out by himself. What is copied into a part
-    /// of it that is in other use meanwhile is undefined there, and so is what is copied out, also by what was started before.
+    /// As [`Self::start`], for who shares page-locked memory out by himself. What is copied into a
+    /// part of it that is in other use meanwhile is undefined there, and so is what is copied out,
+    /// also by what was started before.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -175,8 +179,8 @@ impl CopyEngine {
         unsafe { self.queue.copy(&copy, None, None, false) }
     }
 
-    /// Starts stores of several words, at most [`MOST_WRITES`], each of which [`Self::stores_by_operation`]: as one thing,
-    /// in their order.
+    /// Starts stores of several words, at most [`MOST_WRITES`], each of which
+    /// [`Self::stores_by_operation`]: as one thing, in their order.
     ///
     /// # Errors
     /// As [`Self::start_store`].
@@ -216,8 +220,8 @@ impl CopyEngine {
     }
 
     /// The next thing that is done, in the order of starting. None when the oldest is under way
-    /// still, or nothing is. Of words that are stored and short copies to the host the driver is asked only now and then, whether
-    /// all is well; of other copies each time.
+    /// still, or nothing is. Of words that are stored and short copies to the host the driver is
+    /// asked only now and then, whether all is well; of other copies each time.
     #[inline]
     pub fn poll(&mut self) -> Option<Completed> {
         if self.queue.in_flight() == 0 { None } else { self.queue.poll() }

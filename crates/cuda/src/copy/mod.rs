@@ -1,7 +1,7 @@
 //! Copies between host and device that run beside the CPU.
 //!
-//! Starting a copy and looking for its end never wait: kernels that spin may depend on the thread that
-//! calls.
+//! Starting a copy and looking for its end never wait: kernels that spin may depend on the thread
+//! that calls.
 
 mod batch;
 pub(crate) mod engine;

@@ -32,7 +32,8 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    /// Copies of a context, from page-locked memory of [`BYTES`] to as much memory of the device that no context owns.
+    /// Copies of a context, from page-locked memory of [`BYTES`] to as much memory of the device
+    /// that no context owns.
     pub(crate) fn new(
         context: &Arc<Context>,
         from: &'a Arc<PinnedMemory>,

@@ -1,11 +1,13 @@
 //! How far a stream has come: what tells that a thing which was given to it is done.
 //!
-//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of page-locked memory to the mark's
-//!   number. To look is a load of that word, and no call of the driver.
-//! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and where no word of it has the
-//!   pattern any more, all have come. Nothing is put into the stream for that.
-//! - An *event* for all else: a call of the driver to record it, and one for each look. Behind a copy a mark would hold up the
-//!   copies that follow.
+//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of
+//!   page-locked memory to the mark's number. To look is a load of that word, and no call of the
+//!   driver.
+//! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and
+//!   where no word of it has the pattern any more, all have come. Nothing is put into the stream
+//!   for that.
+//! - An *event* for all else: a call of the driver to record it, and one for each look. Behind a
+//!   copy a mark would hold up the copies that follow.
 //!
 //! What each costs on a GPU is in `docs/gpu.md`.
 
@@ -23,9 +25,10 @@ use crate::driver::stream::Stream;
 use crate::memory::pinned::PinnedMemory;
 use ::engine::atomic::Width;
 
-/// A word of page-locked memory that a stream sets to the number of each mark that it comes to. Marks are numbered from 1 by
-/// themselves, whatever else the stream was given between them: what is compared are then numbers that differ by no more than the
-/// marks under way, and 32 bits of them tell for ever.
+/// A word of page-locked memory that a stream sets to the number of each mark that it comes to.
+/// Marks are numbered from 1 by themselves, whatever else the stream was given between them: what
+/// is compared are then numbers that differ by no more than the marks under way, and 32 bits of
+/// them tell for ever.
 #[derive(Debug)]
 pub(crate) struct Mark {
     /// Keeps the word, which is the first of it.
@@ -35,11 +38,13 @@ pub(crate) struct Mark {
 /// Bytes that the word has for itself at the start of its memory: a line of the processor's caches.
 pub(crate) const MARK_ROOM: usize = 64;
 
-/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and is monitored by events.
+/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and
+/// is monitored by events.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {
-    /// The word at the start of `memory`, if the stream sets it: it is tried once. Else the reason why not.
+    /// The word at the start of `memory`, if the stream sets it: it is tried once. Else the reason
+    /// why not.
     ///
     /// The stream may set it later all the same, so the word stays out of other use.
     pub(crate) fn new(stream: &Stream, memory: &Arc<PinnedMemory>) -> Result<Self, String> {
@@ -62,19 +67,22 @@ impl Mark {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: page-locked memory starts at a page and has MARK_ROOM bytes at least, by whoever allocated it; it lives as
-        // long as this. Besides the stream, nobody uses the word but through here.
+        // SAFETY: page-locked memory starts at a page and has MARK_ROOM bytes at least, by whoever
+        // allocated it; it lives as long as this. Besides the stream, nobody uses the word but
+        // through here.
         unsafe { AtomicU32::from_ptr(self.memory.addr() as *mut u32) }
     }
 
-    /// Has the stream set the word behind everything that it was given so far. The context is bound.
+    /// Has the stream set the word behind everything that it was given so far. The context is
+    /// bound.
     fn set_behind(&self, stream: &Stream, number: u32) -> Result<(), CudaError> {
         let context = stream.context();
         let driver = context.driver();
         let write = driver.api.cuStreamWriteValue32_v2;
         let write =
             write.ok_or_else(|| driver.lacks("cuStreamWriteValue32_v2", context.to_string()))?;
-        // SAFETY: the word is page-locked, known to all contexts under its own address, and kept; the context is bound.
+        // SAFETY: the word is page-locked, known to all contexts under its own address, and kept;
+        // the context is bound.
         let status = unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number, 0) };
         driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
     }
@@ -85,8 +93,8 @@ impl Mark {
         write_operation(self.memory.addr(), Width::Four, number.into())
     }
 
-    /// Whether the stream has come to the mark of a number, which need not have been given to it yet, or to a later one. The number
-    /// is at most one more than that of the last mark given.
+    /// Whether the stream has come to the mark of a number, which need not have been given to it
+    /// yet, or to a later one. The number is at most one more than that of the last mark given.
     #[inline]
     pub(crate) fn reached(&self, number: u32) -> bool {
         let passed = self.word().load(Ordering::Acquire).wrapping_sub(number);
@@ -108,22 +116,22 @@ pub(crate) struct Watch {
     pattern: u32,
 }
 
-/// Most bytes that are watched of a copy that has the stream to itself: to look at more takes the CPU longer than an event takes
-/// the device.
+/// Most bytes that are watched of a copy that has the stream to itself: to look at more takes the
+/// CPU longer than an event takes the device.
 const MOST_WATCHED: usize = 16 * 1024;
 
-/// Most bytes that are watched of a copy behind others. The device takes no time for its event then, and the CPU less than for
-/// more bytes.
+/// Most bytes that are watched of a copy behind others. The device takes no time for its event
+/// then, and the CPU less than for more bytes.
 const MOST_WATCHED_BEHIND: usize = 2 * 1024;
 
 impl Watch {
-    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from `device`, `alone` in its stream or
-    /// not. None where they are too many, or cannot be watched: the device stores words of 4 bytes whole only where both sides
-    /// are aligned to them.
+    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from
+    /// `device`, `alone` in its stream or not. None where they are too many, or cannot be watched:
+    /// the device stores words of 4 bytes whole only where both sides are aligned to them.
     ///
     /// # Safety
-    /// The bytes are page-locked memory. Who uses them otherwise meanwhile, which he should not, does so by atomic accesses or
-    /// outside of Rust's sight, as the device does.
+    /// The bytes are page-locked memory. Who uses them otherwise meanwhile, which he should not,
+    /// does so by atomic accesses or outside of Rust's sight, as the device does.
     #[inline]
     pub(crate) unsafe fn new(
         (host, device): (usize, usize),
@@ -135,7 +143,8 @@ impl Watch {
         if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
-        // Neither of two copies in a row nor a word that programs like: what has the pattern is seen late.
+        // Neither of two copies in a row nor a word that programs like: what has the pattern is
+        // seen late.
         let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
         let end = host + len;
         for at in (host..end - len % 8).step_by(8) {
@@ -157,7 +166,8 @@ impl Watch {
     pub(crate) unsafe fn all_here(&mut self) -> bool {
         let both = twice(self.pattern);
         while self.end - self.at >= 8 {
-            // SAFETY: the caller's promise; the address is aligned to 8, as it was in the beginning.
+            // SAFETY: the caller's promise; the address is aligned to 8, as it was in the
+            // beginning.
             let differs =
                 unsafe { AtomicU64::from_ptr(self.at as *mut u64) }.load(Ordering::Acquire) ^ both;
             if differs as u32 == 0 || differs >> 32 == 0 {

@@ -37,18 +37,20 @@ pub(crate) struct CopyQueue {
     looks: u32,
 }
 
-/// Looks at bytes that have not come, until an event is to tell as well: they may have the pattern themselves. It is asked
-/// once in as many.
+/// Looks at bytes that have not come, until an event is to tell as well: they may have the pattern
+/// themselves. It is asked once in as many.
 const LOOKS_AT_BYTES: u32 = 256;
 
-/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has failed.
+/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has
+/// failed.
 const LOOKS_AT_MARK: u32 = 1024;
 
 /// Ticket `n` is in entry `n` modulo the number of entries.
 #[derive(Debug)]
 struct Flight {
     entries: Box<[Entry]>,
-    /// A word for each entry, in page-locked memory: what a load brings, what a store takes. Before them is the mark's.
+    /// A word for each entry, in page-locked memory: what a load brings, what a store takes. Before
+    /// them is the mark's.
     words: Arc<PinnedMemory>,
     /// None where the stream sets none.
     mark: Option<Mark>,
@@ -64,7 +66,8 @@ struct Flight {
 struct Entry {
     event: Event,
     end: End,
-    /// The number of the mark that tells of it: its own, or that of the next mark which the stream is given behind it.
+    /// The number of the mark that tells of it: its own, or that of the next mark which the stream
+    /// is given behind it.
     mark: u32,
     /// The width to read when it is done.
     load: Option<Width>,
@@ -149,7 +152,8 @@ impl CopyQueue {
         })
     }
 
-    /// For tests: as if so many things had been done, and the stream had come to so many marks. Nothing is under way.
+    /// For tests: as if so many things had been done, and the stream had come to so many marks.
+    /// Nothing is under way.
     pub(crate) fn count_from(&mut self, tickets: u64, marks: u32) {
         let flight = &mut self.flight;
         assert_eq!(flight.first, flight.next, "nothing is under way");
@@ -219,11 +223,12 @@ impl CopyQueue {
         self.check(word.range, word.addr, len)
     }
 
-    /// Starts a copy: piece by piece, as the allocations are. `watched`: the host's side is page-locked.
+    /// Starts a copy: piece by piece, as the allocations are. `watched`: the host's side is
+    /// page-locked.
     ///
     /// # Safety
-    /// The copy was checked. The host's side is valid for its length until the copy has ended, which
-    /// `keep` may see to. Nobody else uses it if it is `watched`.
+    /// The copy was checked. The host's side is valid for its length until the copy has ended,
+    /// which `keep` may see to. Nobody else uses it if it is `watched`.
     #[inline]
     pub(crate) unsafe fn copy(
         &mut self,
@@ -298,9 +303,10 @@ impl CopyQueue {
         driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))
     }
 
-    /// Stores words of 4 or 8 bytes by stream memory operations, at most [`MOST_WRITES`](super::MOST_WRITES), in their order: in
-    /// one call of the driver, where it has that. They wait for what is before them in the stream. Each comes with a barrier,
-    /// so who sees it sees what is before it as well.
+    /// Stores words of 4 or 8 bytes by stream memory operations, at most
+    /// [`MOST_WRITES`](super::MOST_WRITES), in their order: in one call of the driver, where it has
+    /// that. They wait for what is before them in the stream. Each comes with a barrier, so who
+    /// sees it sees what is before it as well.
     #[inline]
     pub(crate) fn write_all<'w>(
         &mut self,
@@ -371,7 +377,8 @@ impl CopyQueue {
         let marked = mark.is_some_and(|mark| mark.reached(entry.mark));
         let (done, most) = match &mut entry.end {
             End::Mark => (marked, LOOKS_AT_MARK),
-            // SAFETY: the host's side is kept until this has ended, by the entry or by who started it.
+            // SAFETY: the host's side is kept until this has ended, by the entry or by who started
+            // it.
             End::Bytes { watch, .. } => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
             End::Event | End::Stream => (marked, 1),
         };
@@ -539,8 +546,8 @@ pub(crate) unsafe fn copy_rows(
         WidthInBytes: width,
         Height: rows,
     };
-    // SAFETY: the description is read during the call. Rows without room between them are the bytes that the caller's promise is
-    // about.
+    // SAFETY: the description is read during the call. Rows without room between them are the bytes
+    // that the caller's promise is about.
     let status = unsafe { call(&raw const copy, on.raw()) };
     driver.check(CALL, status, subject)
 }

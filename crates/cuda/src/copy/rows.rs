@@ -1,8 +1,9 @@
 //! Rows: a short copy to a device cut so that a copy engine does it, and no kernel of the driver.
 //!
-//! A copy of less than 32 KiB to a device is done by the compute engine, which contexts of a device share by turns of some 2.4 ms
-//! without the multi-process service: beside a kernel of another context it waits for the next turn (measured with driver 580 on
-//! H100 and H200). A copy of two rows or more always goes by a copy engine, in some 10 µs.
+//! A copy of less than 32 KiB to a device is done by the compute engine, which contexts of a device
+//! share by turns of some 2.4 ms without the multi-process service: beside a kernel of another
+//! context it waits for the next turn (measured with driver 580 on H100 and H200). A copy of two
+//! rows or more always goes by a copy engine, in some 10 µs.
 //!
 //! A naturally aligned word of up to 8 bytes is in one row: so it comes whole, as by a plain copy.
 
@@ -35,7 +36,8 @@ impl Part {
     }
 }
 
-/// The parts of a copy of `len` bytes to `addr` on a device, in order; two at most. A single word is one row.
+/// The parts of a copy of `len` bytes to `addr` on a device, in order; two at most. A single word
+/// is one row.
 #[inline]
 pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = Part> {
     let (first, second) = cut(addr, len);

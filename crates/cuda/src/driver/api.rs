@@ -2,8 +2,8 @@
 //!
 //! Types are cudarc's. Its own loader is not used: it panics when the library or one function is
 //! missing, it cannot be told which file to open, and its functions return a Rust enum, which a
-//! newer driver's code would not fit. Here a result is a number. That our declarations are CUDA's is
-//! checked against cudarc's when this is compiled.
+//! newer driver's code would not fit. Here a result is a number. That our declarations are CUDA's
+//! is checked against cudarc's when this is compiled.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 

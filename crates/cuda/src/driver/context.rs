@@ -24,8 +24,8 @@ impl fmt::Display for Ordinal {
 ///
 /// The primary context of a device is retained, so it stays as long as this value. A context that
 /// the program has created is the program's to keep; when it is destroyed early, the driver answers
-/// every call on it with an error. One that this layer has made ends with this value, and with it all
-/// that was made in it.
+/// every call on it with an error. One that this layer has made ends with this value, and with it
+/// all that was made in it.
 #[derive(Debug)]
 pub struct Context {
     driver: &'static Driver,
@@ -65,9 +65,10 @@ impl Context {
         Ok(Arc::new(Self { driver, raw, device, origin: Origin::Primary }))
     }
 
-    /// A context of our own on a device. No call that the program makes in its contexts holds up what is done in this one, and
-    /// the reverse. It takes memory of the device and some tenths of a second (see `docs/gpu.md`), less where the driver lets its
-    /// kernels have no stacks: ours need none. This thread has bound afterwards what it had before.
+    /// A context of our own on a device. No call that the program makes in its contexts holds up
+    /// what is done in this one, and the reverse. It takes memory of the device and some tenths of
+    /// a second (see `docs/gpu.md`), less where the driver lets its kernels have no stacks: ours
+    /// need none. This thread has bound afterwards what it had before.
     ///
     /// # Errors
     /// As the driver answers, for one when the device has no memory left for it.
@@ -88,7 +89,8 @@ impl Context {
         if made.is_ok() {
             if let Some(set_limit) = driver.api.cuCtxSetLimit {
                 // Where it is refused there is a stack that nobody uses.
-                // SAFETY: about the context that was made, which is bound on this thread and in which nothing runs.
+                // SAFETY: about the context that was made, which is bound on this thread and in
+                // which nothing runs.
                 let _ = unsafe { set_limit(CUlimit::CU_LIMIT_STACK_SIZE, 0) };
             }
             let mut popped = ptr::null_mut();
@@ -107,8 +109,8 @@ impl Context {
     }
 
     /// The context that memory belongs to. `raw` is what the driver says of the memory: null for
-    /// memory that belongs to none (VMM mappings, memory pools). Any context of the device serves that: the one that this thread
-    /// has bound, so that none is made for it, else the primary one.
+    /// memory that belongs to none (VMM mappings, memory pools). Any context of the device serves
+    /// that: the one that this thread has bound, so that none is made for it, else the primary one.
     pub(crate) fn owner(
         driver: &'static Driver,
         raw: CUcontext,
@@ -257,8 +259,8 @@ impl Drop for Context {
                 }
             }
             (Origin::Own, Some(destroy)) => {
-                // SAFETY: made by `create`, and destroyed once, here. Whatever was made in it holds it, and what is not to
-                // end keeps a hold on it for ever.
+                // SAFETY: made by `create`, and destroyed once, here. Whatever was made in it holds
+                // it, and what is not to end keeps a hold on it for ever.
                 let _ = unsafe { destroy(self.raw) };
             }
             (Origin::Program | Origin::Own, _) => {}

@@ -1,5 +1,5 @@
-//! Hazards: what keeps copies of ours from running beside kernels that wait for them. Nothing here can be
-//! mended from inside a process that has started CUDA, so it is said in the log.
+//! Hazards: what keeps copies of ours from running beside kernels that wait for them. Nothing here
+//! can be mended from inside a process that has started CUDA, so it is said in the log.
 
 use std::env;
 use std::path::PathBuf;
@@ -45,8 +45,8 @@ enum Few {
     OfService,
 }
 
-/// Whether `CUDA_DEVICE_MAX_CONNECTIONS` leaves us few queues. The driver's default is 8, and 2 for a client of the
-/// multi-process service.
+/// Whether `CUDA_DEVICE_MAX_CONNECTIONS` leaves us few queues. The driver's default is 8, and 2 for
+/// a client of the multi-process service.
 fn few_queues(set: Option<&str>, is_served: bool) -> Option<Few> {
     let set = set.map(str::trim).filter(|set| !set.is_empty());
     let Some(set) = set else { return is_served.then_some(Few::OfService) };

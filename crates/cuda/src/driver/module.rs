@@ -43,8 +43,8 @@ impl Module {
         }
         let _bound = context.bind()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the handle; the image is complete, as the caller promises; the context is
-        // bound. The driver keeps a copy.
+        // SAFETY: a place for the handle; the image is complete, as the caller promises; the
+        // context is bound. The driver keeps a copy.
         let status = unsafe { load(&raw mut raw, words.as_ptr().cast()) };
         driver.check(CALL, status, || format!("{} bytes, {context}", image.len()))?;
         Ok(Arc::new(Self { context: Arc::clone(context), raw }))
@@ -93,15 +93,15 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    /// Starts it on a stream with one argument. [`Stream::is_idle`] tells when it has ended, and with what
-    /// error.
+    /// Starts it on a stream with one argument. [`Stream::is_idle`] tells when it has ended, and
+    /// with what error.
     ///
     /// # Errors
     /// As the driver answers, for one when a block has too many threads.
     ///
     /// # Safety
-    /// The kernel takes one argument of type `T`, and what that points to is there for as long as the kernel
-    /// runs.
+    /// The kernel takes one argument of type `T`, and what that points to is there for as long as
+    /// the kernel runs.
     pub unsafe fn launch<T: Copy>(
         &self,
         stream: &Stream,
@@ -116,8 +116,8 @@ impl Kernel {
         let _bound = self.module.context.bind()?;
         let mut arguments: [*mut c_void; 1] = [(&raw mut argument).cast()];
         let no_shared_memory: c_uint = 0;
-        // SAFETY: the kernel and the stream live, and are of the context bound; the argument is read
-        // before the call returns; the rest is the caller's promise.
+        // SAFETY: the kernel and the stream live, and are of the context bound; the argument is
+        // read before the call returns; the rest is the caller's promise.
         let status = unsafe {
             launch(
                 self.raw,

@@ -49,8 +49,8 @@ impl DeviceMemory {
         self.len == 0
     }
 
-    /// Starts filling it from page-locked memory, which has to be as long and to stay as it is until the
-    /// stream is done.
+    /// Starts filling it from page-locked memory, which has to be as long and to stay as it is
+    /// until the stream is done.
     ///
     /// # Errors
     /// As the driver answers, for one when `from` is shorter.
@@ -63,8 +63,9 @@ impl DeviceMemory {
         }
         let _bound = self.context.bind()?;
         let copy = driver.api.cuMemcpyHtoDAsync_v2;
-        // SAFETY: both have that many bytes; that they stay is the caller's to see to, and costs no more than
-        // wrong content: the driver has both until they are freed, which waits for the copy.
+        // SAFETY: both have that many bytes; that they stay is the caller's to see to, and costs no
+        // more than wrong content: the driver has both until they are freed, which waits for the
+        // copy.
         let status = unsafe { copy(self.addr, from.addr() as *const _, self.len, stream.raw()) };
         driver.check(CALL, status, subject)
     }

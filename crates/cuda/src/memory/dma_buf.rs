@@ -8,8 +8,8 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type}
 use crate::driver::error::{CudaError, code};
 use crate::memory::range::DeviceRange;
 
-/// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered it keeps
-/// the memory.
+/// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered
+/// it keeps the memory.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,

@@ -1,4 +1,5 @@
-//! A heap on a device: memory of ours that kernels and peers reach, made by the VMM interface where the driver has it.
+//! A heap on a device: memory of ours that kernels and peers reach, made by the VMM interface where
+//! the driver has it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,8 +40,8 @@ impl fmt::Display for Backing {
 
 /// See the module. Zeroed when it is made.
 ///
-/// Making and freeing it may wait for everything on the device. It is freed behind what registers it: while the fabric may
-/// still write to it, it stays.
+/// Making and freeing it may wait for everything on the device. It is freed behind what registers
+/// it: while the fabric may still write to it, it stays.
 #[derive(Debug)]
 pub struct DeviceHeap {
     context: Arc<Context>,
@@ -179,8 +180,8 @@ fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
     Ok(addr)
 }
 
-/// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its address, and how long it
-/// is. Needs the context bound.
+/// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its
+/// address, and how long it is. Needs the context bound.
 fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, usize), CudaError> {
     let driver = context.driver();
     let api = &driver.api;

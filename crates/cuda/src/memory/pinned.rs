@@ -91,22 +91,24 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it. It would end with a context of our own, which stays therefore.
+            // The fabric may still write to it. It would end with a context of our own, which stays
+            // therefore.
             std::mem::forget(Arc::clone(&self.context));
             return;
         }
         if self.shared.is_some() {
             let unregister = self.context.driver().api.cuMemHostUnregister;
             if let (Ok(_bound), Some(unregister)) = (self.context.bind(), unregister) {
-                // SAFETY: registered by `register`, and taken back once, here, while it is mapped. As below otherwise.
+                // SAFETY: registered by `register`, and taken back once, here, while it is mapped.
+                // As below otherwise.
                 let _ = unsafe { unregister(self.addr as *mut _) };
             }
             return;
         }
         if let Ok(_bound) = self.context.bind() {
             // An error means that CUDA has ended before us, and has taken the memory along.
-            // SAFETY: allocated by `new`, and freed once, here. Bounce buffers and copies under way hold it
-            // in an `Arc`, so there are none.
+            // SAFETY: allocated by `new`, and freed once, here. Bounce buffers and copies under way
+            // hold it in an `Arc`, so there are none.
             let _ = unsafe { (self.context.driver().api.cuMemFreeHost)(self.addr as *mut _) };
         }
     }
@@ -123,7 +125,8 @@ pub struct PinnedPool {
     free: Vec<usize>,
 }
 
-/// A piece of page-locked memory taken from a pool. The memory stays as long as a bounce buffer of it.
+/// A piece of page-locked memory taken from a pool. The memory stays as long as a bounce buffer of
+/// it.
 ///
 /// What is in it while a copy into it is under way is undefined.
 #[derive(Debug)]
@@ -161,7 +164,8 @@ impl PinnedPool {
         self.free.len()
     }
 
-    /// Takes a bounce buffer: the one given back last, which is the warmest. None when all are in use.
+    /// Takes a bounce buffer: the one given back last, which is the warmest. None when all are in
+    /// use.
     #[inline]
     pub fn take(&mut self) -> Option<BounceBuffer> {
         let addr = self.free.pop()?;

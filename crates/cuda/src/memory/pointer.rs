@@ -18,8 +18,8 @@ pub enum Kind {
     Host,
     /// Host memory that is page-locked: allocated by CUDA, or registered with it.
     RegisteredHost,
-    /// Memory of a host's NUMA node mapped by CUDA's VMM interface (EGM among it), which the CPU may
-    /// read and write at this address.
+    /// Memory of a host's NUMA node mapped by CUDA's VMM interface (EGM among it), which the CPU
+    /// may read and write at this address.
     HostNuma,
     /// The same, but mapped for devices only: the CPU faults on this address.
     HostNumaDeviceOnly,
@@ -27,8 +27,8 @@ pub enum Kind {
     Managed,
     /// Memory on a device: `cuMemAlloc`, or a mapping of CUDA's VMM interface.
     Device,
-    /// Memory on a device that a pool has given out (`cuMemAllocAsync`, `cudaMallocAsync`). Streams store no words in it: seen
-    /// with driver 580, which answers with CUDA_ERROR_INVALID_VALUE.
+    /// Memory on a device that a pool has given out (`cuMemAllocAsync`, `cudaMallocAsync`). Streams
+    /// store no words in it: seen with driver 580, which answers with CUDA_ERROR_INVALID_VALUE.
     DevicePool,
 }
 
@@ -58,8 +58,8 @@ impl fmt::Display for Kind {
 pub struct Pointer {
     /// The kind of memory there.
     pub kind: Kind,
-    /// The device it is on, or was allocated for. None for memory that CUDA does not know, and where
-    /// the driver names none.
+    /// The device it is on, or was allocated for. None for memory that CUDA does not know, and
+    /// where the driver names none.
     pub device: Option<Ordinal>,
     /// A number that no other allocation of this process gets: an address that is used again for
     /// another allocation has another one. 0 for memory that CUDA does not know.
@@ -127,8 +127,9 @@ impl Pointer {
 /// `CU_MEMORYTYPE_HOST`.
 const HOST_TYPE: c_uint = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as c_uint;
 
-/// The kind of what belongs to no context: the location says where a mapping's memory is. What is no mapping was given out by a
-/// pool, unless the driver is too old to tell; then the memory type says where it is.
+/// The kind of what belongs to no context: the location says where a mapping's memory is. What is
+/// no mapping was given out by a pool, unless the driver is too old to tell; then the memory type
+/// says where it is.
 fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
     let device = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
     match location(driver, addr) {

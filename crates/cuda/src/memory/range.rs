@@ -55,7 +55,8 @@ impl Memory {
         Self::examine_within(driver, addr, len, &|_| None)
     }
 
-    /// `within`: the context of a device that memory which belongs to none is looked at in, if one is known.
+    /// `within`: the context of a device that memory which belongs to none is looked at in, if one
+    /// is known.
     fn examine_within(
         driver: &'static Driver,
         addr: usize,
@@ -73,9 +74,9 @@ impl Memory {
         Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first, within)?))
     }
 
-    /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of that:
-    /// one look serves all that is done with it. `within`: the context of a device that memory which belongs to none is looked at
-    /// in; none is made for it then.
+    /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of
+    /// that: one look serves all that is done with it. `within`: the context of a device that
+    /// memory which belongs to none is looked at in; none is made for it then.
     ///
     /// # Errors
     /// As [`Memory::examine`].
@@ -154,13 +155,15 @@ impl DeviceRange {
         &self.context
     }
 
-    /// Its kind: [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
+    /// Its kind: [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or
+    /// [`Kind::HostNumaDeviceOnly`].
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), and not to the device as a whole (VMM mappings, pools).
-    /// Whatever context it is copied in, the copy waits while a call of the program holds up its own.
+    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), and not to the device as a
+    /// whole (VMM mappings, pools). Whatever context it is copied in, the copy waits while a call
+    /// of the program holds up its own.
     pub fn is_owned(&self) -> bool {
         self.owned
     }
@@ -186,8 +189,8 @@ impl DeviceRange {
         self.buffers[0]
     }
 
-    /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made from.
-    /// One call of the driver for each of these.
+    /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made
+    /// from. One call of the driver for each of these.
     ///
     /// # Errors
     /// As the driver answers.
@@ -251,8 +254,8 @@ fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
     allocation(driver, addr).map(|(base, len)| base + len)
 }
 
-/// The allocation that an address is in: where it starts, and its length. Needs the memory's context
-/// bound.
+/// The allocation that an address is in: where it starts, and its length. Needs the memory's
+/// context bound.
 fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
     const CALL: &str = "cuMemGetAddressRange_v2";
     let (mut base, mut len) = (0, 0);

@@ -1,4 +1,5 @@
-//! A little device memory of our own: to try ways of reaching device memory on, and for NICs to read.
+//! A little device memory of our own: to try ways of reaching device memory on, and for NICs to
+//! read.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ impl Scratch {
         let driver = context.driver();
         let _bound = context.bind()?;
         let mut allocated = 0;
-        // SAFETY: a place for the address; the context is bound. Twice a page has a whole one in it.
+        // SAFETY: a place for the address; the context is bound. Twice a page has a whole one in
+        // it.
         let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut allocated, 2 * GPU_PAGE) };
         let subject = || format!("{} bytes of {context}", 2 * GPU_PAGE);
         driver.check(CALL, status, subject)?;

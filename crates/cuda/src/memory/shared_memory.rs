@@ -1,9 +1,11 @@
-//! Memory of the host that processes of one user share: made by one, opened by others, gone with the last of them.
+//! Memory of the host that processes of one user share: made by one, opened by others, gone with
+//! the last of them.
 //!
-//! It is a memfd, so there is no name by which anybody finds it, and nothing to remove. Others open it by the number of the
-//! process and of its descriptor, in `/proc`: the kernel lets those do so who may read the process' memory, which is its
-//! user. Its maker closes the descriptor when all have opened it, and nobody can from there on. It is sealed: nobody makes it
-//! shorter under those who use it.
+//! It is a memfd, so there is no name by which anybody finds it, and nothing to remove. Others open
+//! it by the number of the process and of its descriptor, in `/proc`: the kernel lets those do so
+//! who may read the process' memory, which is its user. Its maker closes the descriptor when all
+//! have opened it, and nobody can from there on. It is sealed: nobody makes it shorter under those
+//! who use it.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -54,8 +56,8 @@ fn refused(call: &'static str) -> SharingError {
 }
 
 impl SharedMemory {
-    /// Makes so many bytes, a multiple of a page, all zero. None of them takes room before it is used. Others may open it as
-    /// long as the descriptor is open.
+    /// Makes so many bytes, a multiple of a page, all zero. None of them takes room before it is
+    /// used. Others may open it as long as the descriptor is open.
     ///
     /// # Errors
     /// As the system answers.
@@ -86,7 +88,8 @@ impl SharedMemory {
     /// Opens what a process of the same user has made: with so many bytes, and this descriptor.
     ///
     /// # Errors
-    /// As the system answers; `EACCES` and `ENOENT` where the process is another user's, or in another namespace.
+    /// As the system answers; `EACCES` and `ENOENT` where the process is another user's, or in
+    /// another namespace.
     pub fn open(pid: u32, fd: RawFd, len: usize) -> Result<Self, SharingError> {
         let path = format!("/proc/{pid}/fd/{fd}");
         // Before anything is opened, which may wait, or do something.
@@ -129,7 +132,8 @@ impl SharedMemory {
         if at == libc::MAP_FAILED {
             return Err(refused("mmap"));
         }
-        // SAFETY: just mapped. A child of fork has no use for it; where the system cannot leave it out, it has it.
+        // SAFETY: just mapped. A child of fork has no use for it; where the system cannot leave it
+        // out, it has it.
         let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
         Ok(Self { addr: at as usize, len })
     }
@@ -166,7 +170,8 @@ impl Drop for SharedMemory {
             // The fabric may still write to it.
             return;
         }
-        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`, so there are none.
+        // SAFETY: mapped by `map`, and taken away once, here. Copies under way hold it in an `Arc`,
+        // so there are none.
         let _ = unsafe { libc::munmap(self.addr as *mut _, self.len) };
     }
 }

@@ -18,9 +18,9 @@ pub(crate) struct Started {
     pub(crate) by: By,
 }
 
-/// Copies of one direction. Several engines may be at work; the end of each copy is told in the order of
-/// starting, so it waits for those before it. An engine's own copies end in their order, so the first
-/// copy here is the oldest of its engine.
+/// Copies of one direction. Several engines may be at work; the end of each copy is told in the
+/// order of starting, so it waits for those before it. An engine's own copies end in their order,
+/// so the first copy here is the oldest of its engine.
 #[derive(Debug)]
 pub(crate) struct Flight {
     started: VecDeque<Started>,

@@ -1,7 +1,8 @@
-//! Staging: device memory that the fabric does not reach, moved through bounce buffers of host memory.
+//! Staging: device memory that the fabric does not reach, moved through bounce buffers of host
+//! memory.
 //!
-//! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held for a few
-//! instructions.
+//! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held
+//! for a few instructions.
 
 mod flight;
 pub(crate) mod neighbours;

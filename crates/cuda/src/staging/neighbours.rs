@@ -1,7 +1,8 @@
 //! Neighbours: peers of this host that share their bounce memory with this process.
 //!
-//! Behind the bounce buffers of each shared piece are a secret, by which whoever opens it knows that it is the right one, and a byte for
-//! each PE of the job, which is set by that PE once its lane copies from the bounce buffers.
+//! Behind the bounce buffers of each shared piece are a secret, by which whoever opens it knows
+//! that it is the right one, and a byte for each PE of the job, which is set by that PE once its
+//! lane copies from the bounce buffers.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -111,8 +112,8 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Page-locks the bounce memory of this process and of the neighbours. Without the first there are none; without one of the
-    /// others, there is not that one.
+    /// Page-locks the bounce memory of this process and of the neighbours. Without the first there
+    /// are none; without one of the others, there is not that one.
     pub(crate) fn pin(shares: Shares, context: &Arc<Context>) -> Option<(Arc<PinnedMemory>, Self)> {
         let Shares { me, own, layout, peers } = shares;
         let pinned = match PinnedMemory::register(context, &own, layout.bounce_bytes()) {

@@ -21,8 +21,8 @@ pub(crate) enum Known {
     Device(Arc<WordRange>),
 }
 
-/// Ranges of device memory that were looked at. Addresses may be used again for other allocations at
-/// any time, so what was kept is checked at each use, by the driver's numbers of allocations.
+/// Ranges of device memory that were looked at. Addresses may be used again for other allocations
+/// at any time, so what was kept is checked at each use, by the driver's numbers of allocations.
 #[derive(Debug)]
 pub(crate) struct RangeCache {
     driver: &'static Driver,

@@ -1,13 +1,15 @@
-//! The context that memory of a device is staged in: one of our own where that works, so that nothing a program calls in its
-//! contexts holds up what its kernels wait for.
+//! The context that memory of a device is staged in: one of our own where that works, so that
+//! nothing a program calls in its contexts holds up what its kernels wait for.
 //!
-//! While a kernel runs, some calls of CUDA wait until their context is idle, and no other call on that context returns
-//! meanwhile: freeing memory, loading or unloading a module (so the first launch of a kernel that is loaded lazily), unregistering
-//! host memory, setting limits. A kernel that waits for staged data would wait for ever beside such a call of its program, if the data
+//! While a kernel runs, some calls of CUDA wait until their context is idle, and no other call on
+//! that context returns meanwhile: freeing memory, loading or unloading a module (so the first
+//! launch of a kernel that is loaded lazily), unregistering host memory, setting limits. A kernel
+//! that waits for staged data would wait for ever beside such a call of its program, if the data
 //! were copied in the same context.
 //!
-//! Contexts of a device share its compute engine by turns, without the multi-process service. Whether copies of one go on beside
-//! a kernel of another is measured, with a kernel of our own that waits for a word of the host.
+//! Contexts of a device share its compute engine by turns, without the multi-process service.
+//! Whether copies of one go on beside a kernel of another is measured, with a kernel of our own
+//! that waits for a word of the host.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -46,12 +48,13 @@ pub(crate) struct Serving {
     pub(crate) rows: bool,
 }
 
-/// Up to this a copy goes on beside a kernel, or up to so many times what it takes without one: the device may be slow, and the
-/// processor busy. By turns it takes 2 ms and more.
+/// Up to this a copy goes on beside a kernel, or up to so many times what it takes without one: the
+/// device may be slow, and the processor busy. By turns it takes 2 ms and more.
 const BESIDE: Duration = Duration::from_micros(500);
 const TIMES: u32 = 4;
 
-/// Chooses, for the device of a context of the program, and says so in the log. It may take some tenths of a second.
+/// Chooses, for the device of a context of the program, and says so in the log. It may take some
+/// tenths of a second.
 pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving {
     let device = program.device();
     let programs = |reason: fmt::Arguments<'_>| {
@@ -126,7 +129,8 @@ impl fmt::Display for Measured {
     }
 }
 
-/// A kernel that tells that it runs, in the second word from its argument, and ends when the first one is set.
+/// A kernel that tells that it runs, in the second word from its argument, and ends when the first
+/// one is set.
 const KERNEL: &CStr = c".version 7.0
 .target sm_70
 .address_size 64
@@ -157,7 +161,8 @@ struct Words {
 impl Words {
     fn word(&self, index: usize) -> &AtomicU32 {
         let addr = self.memory.addr() + index * size_of::<u32>();
-        // SAFETY: page-locked memory of a page at least, which lives as long as this; all uses of the words are atomic.
+        // SAFETY: page-locked memory of a page at least, which lives as long as this; all uses of
+        // the words are atomic.
         unsafe { AtomicU32::from_ptr(addr as *mut u32) }
     }
 }
@@ -175,8 +180,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Copies of the program's context beside a kernel of ours: it is the same the other way round, and this way nothing is loaded into
-/// the program's context.
+/// Copies of the program's context beside a kernel of ours: it is the same the other way round, and
+/// this way nothing is loaded into the program's context.
 fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
     let text = |error: CudaError| error.to_string();
     let words = Words { memory: PinnedMemory::new(own, probe::BYTES).map_err(text)? };

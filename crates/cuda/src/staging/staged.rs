@@ -1,13 +1,13 @@
 //! The device memory of this process that is staged, and what moves its bytes.
 //!
-//! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is the
-//! stager. What they share is behind one lock, held for a few instructions, and read anew
-//! by the stager when a number has changed.
+//! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is
+//! the stager. What they share is behind one lock, held for a few instructions, and read anew by
+//! the stager when a number has changed.
 //!
 //! # Why nobody waits for a kernel
-//! Making engines and page-locked memory may wait for all kernels of a device, and a kernel may wait
-//! for the proxy thread. So they are made by the thread that registers memory, when it is the first
-//! of its context, under a lock that the proxy thread never takes.
+//! Making engines and page-locked memory may wait for all kernels of a device, and a kernel may
+//! wait for the proxy thread. So they are made by the thread that registers memory, when it is the
+//! first of its context, under a lock that the proxy thread never takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -160,11 +160,11 @@ impl Staging {
     }
 
     /// Stages a range, which the engine knows from `addr` on. The driver's copies may go to other
-    /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may be
-    /// opened if it cannot be on the range itself.
+    /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may
+    /// be opened if it cannot be on the range itself.
     ///
-    /// The first range of a device makes what moves its bytes; that may take a second, and waits for
-    /// kernels on the device.
+    /// The first range of a device makes what moves its bytes; that may take a second, and waits
+    /// for kernels on the device.
     ///
     /// # Errors
     /// When the driver has no memory for that, and when the stager is gone.
@@ -184,7 +184,8 @@ impl Staging {
         Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }
 
-    /// The memory that bytes pass through, once, after memory was registered: it is the stager's from then on.
+    /// The memory that bytes pass through, once, after memory was registered: it is the stager's
+    /// from then on.
     pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Neighbours, Bounce)> {
         let mut making = lock(&self.making);
         let (memory, neighbours) = making.bounce.take()?;
@@ -210,8 +211,8 @@ impl Staging {
         2 * usize::from(self.options.bounces)
     }
 
-    /// The index of a range's device, what maps its words, and whether it is staged in a context of our own; makes what moves its
-    /// bytes.
+    /// The index of a range's device, what maps its words, and whether it is staged in a context of
+    /// our own; makes what moves its bytes.
     fn device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
         let mut making = lock(&self.making);
         let known = |of: &OfDevice| of.context.has_device_of(range.context());
@@ -302,8 +303,9 @@ impl StagedRegion {
         self.range.range()
     }
 
-    /// Whether it is copied in a context of our own, and calls of the program hold that up all the same, since it belongs to a
-    /// context of the program. Where there is none of our own, the log has said so.
+    /// Whether it is copied in a context of our own, and calls of the program hold that up all the
+    /// same, since it belongs to a context of the program. Where there is none of our own, the log
+    /// has said so.
     pub fn is_held_up(&self) -> bool {
         self.of_own_context && self.range().is_owned()
     }
@@ -316,8 +318,8 @@ impl StagedRegion {
 
 impl Drop for StagedRegion {
     fn drop(&mut self) {
-        // Taken out and dropped outside the lock: it may be a window, whose end is system calls. The
-        // stager has no hold on it but while it uses it.
+        // Taken out and dropped outside the lock: it may be a window, whose end is system calls.
+        // The stager has no hold on it but while it uses it.
         let taken = self.staging.change(|shared| {
             let same = |other: &Staged| Arc::ptr_eq(&other.range, &self.range);
             let at = shared.ranges.iter().position(same)?;

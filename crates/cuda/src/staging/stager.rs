@@ -30,10 +30,11 @@ const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
 ///
-/// Registered ranges are known. Other memory is looked at when it is used, which takes a call of the
-/// driver, and the first time a few and an allocation.
+/// Registered ranges are known. Other memory is looked at when it is used, which takes a call of
+/// the driver, and the first time a few and an allocation.
 ///
-/// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this process.
+/// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this
+/// process.
 #[derive(Debug)]
 pub(crate) struct DeviceStager {
     staging: Arc<Staging>,
@@ -299,7 +300,8 @@ impl DeviceStager {
     }
 }
 
-/// The bounce memory that a copy's bounce buffer is in, and where there. A neighbour's is never written to.
+/// The bounce memory that a copy's bounce buffer is in, and where there. A neighbour's is never
+/// written to.
 #[inline]
 fn memory_of<'m>(
     own: &'m Arc<PinnedMemory>,
@@ -346,10 +348,11 @@ impl CopyPort for DeviceStager {
         let by = match self.any(memory, len)? {
             Any::Host => {
                 self.by_cpu += len as u64;
-                // SAFETY: the bounce buffer's bytes are in the bounce memory, as just checked, which is ours; no
-                // copy that is under way uses them, as the engine promises of both sides. Or they are in a
-                // neighbour's, which stays mapped, is only read, and has any bytes. The memory is host memory that the caller of an operation vouches for until its end,
-                // and no part of the bounce memory.
+                // SAFETY: the bounce buffer's bytes are in the bounce memory, as just checked,
+                // which is ours; no copy that is under way uses them, as the engine promises of
+                // both sides. Or they are in a neighbour's, which stays mapped, is only read, and
+                // has any bytes. The memory is host memory that the caller of an operation vouches
+                // for until its end, and no part of the bounce memory.
                 unsafe {
                     match direction {
                         CopyDirection::Out => {

@@ -1,9 +1,9 @@
 //! Access to single words in device memory by the CPU: what signals and atomics need.
 //!
 //! There are two ways. GDRCopy lets the CPU reach the memory directly. Copies and stream memory
-//! operations always work. Which one is used is found out once for each context, on memory of our own:
-//! GDRCopy counts when words written by it are read by the driver's copies and the other way round.
-//! The log says what was taken, what it costs, and why GDRCopy was not.
+//! operations always work. Which one is used is found out once for each context, on memory of our
+//! own: GDRCopy counts when words written by it are read by the driver's copies and the other way
+//! round. The log says what was taken, what it costs, and why GDRCopy was not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -197,8 +197,8 @@ impl Words {
         within.window(addr).is_none() && by_operation(Width::Four) && by_operation(Width::Eight)
     }
 
-    /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in their order, but for those
-    /// that are free of it. All are there when it returns.
+    /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in
+    /// their order, but for those that are free of it. All are there when it returns.
     ///
     /// # Errors
     /// As [`WordAccess::load`]. Then any of them may be missing.

@@ -125,8 +125,8 @@ impl Gdrcopy {
     }
 
     fn open(path: &str) -> Result<Self, GdrcopyError> {
-        // SAFETY: loading runs the library's initialisers. GDRCopy's have no demands on the process;
-        // for any other file, who names it vouches.
+        // SAFETY: loading runs the library's initialisers. GDRCopy's have no demands on the
+        // process; for any other file, who names it vouches.
         let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let handle = handle.map_err(|error| GdrcopyError::Open {
             path: path.to_owned(),

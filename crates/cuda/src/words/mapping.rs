@@ -1,7 +1,7 @@
 //! Device memory that the CPU reads and writes directly, through a mapping of PCIe's window on it.
 //!
-//! Such a mapping is good for words. Stores are combined in the CPU until a fence, which follows each
-//! here. Loads go all the way to the device.
+//! Such a mapping is good for words. Stores are combined in the CPU until a fence, which follows
+//! each here. Loads go all the way to the device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -105,9 +105,9 @@ impl Mapped {
             let mut cpu = self.cpu_addr(at);
             let (head, body) = piece.split_at_mut(to_word(cpu, len));
             let mut words = body.chunks_exact_mut(size_of::<u64>());
-            // SAFETY: in one allocation of the range, so in one mapping, by the caller's promise. Words
-            // are aligned, since the head ends where one begins. Others change the bytes at any
-            // time, so every access is atomic.
+            // SAFETY: in one allocation of the range, so in one mapping, by the caller's promise.
+            // Words are aligned, since the head ends where one begins. Others change the bytes at
+            // any time, so every access is atomic.
             unsafe {
                 for byte in head {
                     *byte = AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Relaxed);
@@ -127,8 +127,8 @@ impl Mapped {
         std::sync::atomic::fence(Ordering::Acquire);
     }
 
-    /// Stores bytes, by words where they are aligned, and sees to it that they leave the CPU: before
-    /// anything that is stored later, in this mapping or another.
+    /// Stores bytes, by words where they are aligned, and sees to it that they leave the CPU:
+    /// before anything that is stored later, in this mapping or another.
     ///
     /// # Safety
     /// As [`Self::load_bytes`].

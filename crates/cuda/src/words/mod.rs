@@ -1,7 +1,7 @@
 //! Single words in device memory, read and written by the CPU.
 //!
-//! A word is read and written whole, by the shortest way that this memory has: a mapping of GDRCopy,
-//! or the driver's streams.
+//! A word is read and written whole, by the shortest way that this memory has: a mapping of
+//! GDRCopy, or the driver's streams.
 
 pub(crate) mod access;
 pub(crate) mod gdrcopy;

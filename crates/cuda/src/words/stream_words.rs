@@ -18,7 +18,8 @@ use crate::words::together::{self, Piece, Soon};
 use engine::atomic::Width;
 use engine::patience::Wait;
 
-/// Words by a stream of their own. Nothing is under way when a call has returned, but after a time-out.
+/// Words by a stream of their own. Nothing is under way when a call has returned, but after a
+/// time-out.
 #[derive(Debug)]
 pub(crate) struct StreamWords {
     engine: CopyEngine,
@@ -30,7 +31,8 @@ pub(crate) struct StreamWords {
     stuck: Option<CudaError>,
 }
 
-/// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are words that lie side by side.
+/// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are
+/// words that lie side by side.
 const SCRATCH: usize = 256;
 
 /// Things under way at most: the pieces of what is stored together, which may have one part each.
@@ -63,8 +65,9 @@ impl StreamWords {
         self.wait(ticket, word.addr).map(drop)
     }
 
-    /// Stores parts in memory where the engine stores words by operations, at most [`MOST_WRITES`], in their order: those side
-    /// by side by copies. All are there when it returns, or will never be.
+    /// Stores parts in memory where the engine stores words by operations, at most [`MOST_WRITES`],
+    /// in their order: those side by side by copies. All are there when it returns, or will never
+    /// be.
     pub(crate) fn store_all(&mut self, words: &[Soon]) -> Result<(), StartError> {
         self.alive()?;
         let mut last = None;
@@ -83,7 +86,8 @@ impl StreamWords {
             }
         }
         // What was started is waited for also after a failure: its bytes are in the scratch.
-        // Another way to store waits for itself and all before it, so that nothing may be under way any more.
+        // Another way to store waits for itself and all before it, so that nothing may be under way
+        // any more.
         let under_way = self.engine.in_flight() > 0 && self.stuck.is_none();
         let ended = match (last, words.first()) {
             (Some(ticket), Some(first)) if under_way => self.wait(ticket, first.addr).map(drop),
@@ -98,8 +102,9 @@ impl StreamWords {
         let offset = SCRATCH + at * size_of::<u64>();
         for word in words {
             let bytes = word.value.to_le_bytes();
-            // SAFETY: the scratch has room behind its first part for eight bytes of each word there may be. No copy from there
-            // is under way but for words at other places: earlier ones have ended, or have set `stuck`.
+            // SAFETY: the scratch has room behind its first part for eight bytes of each word there
+            // may be. No copy from there is under way but for words at other places: earlier ones
+            // have ended, or have set `stuck`.
             unsafe {
                 let to = (self.scratch.addr() + offset + len) as *mut u8;
                 ptr::copy_nonoverlapping(bytes.as_ptr(), to, word.len.into());
@@ -115,7 +120,8 @@ impl StreamWords {
     /// Starts to store words one by one. None where they are there already.
     fn start_each(&mut self, words: &[Soon]) -> Result<Option<Ticket>, StartError> {
         match self.engine.start_stores(words.iter().map(|soon| (soon.word(), soon.value))) {
-            // Some drivers list what they refuse. A store alone finds another way, also of what was stored already.
+            // Some drivers list what they refuse. A store alone finds another way, also of what was
+            // stored already.
             Err(StartError::Cuda(error))
                 if matches!(error.code, code::NOT_SUPPORTED | code::INVALID_VALUE) =>
             {
@@ -138,8 +144,8 @@ impl StreamWords {
         let mut at = addr;
         for part in into.chunks_mut(SCRATCH) {
             self.copy_scratch(Direction::FromDevice, range, at, part.len())?;
-            // SAFETY: the scratch has these bytes, the copy into it has ended, and no other is under
-            // way: one that did not end has set `stuck`, and nothing is copied after it.
+            // SAFETY: the scratch has these bytes, the copy into it has ended, and no other is
+            // under way: one that did not end has set `stuck`, and nothing is copied after it.
             unsafe {
                 ptr::copy_nonoverlapping(
                     self.scratch.addr() as *const u8,
@@ -210,7 +216,8 @@ impl StreamWords {
 
     /// Waits until a thing has ended, and all before it. The first failure of any is told.
     fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
-        /// Polls before the processor is offered to others: what a word takes, as a poll is a look at memory.
+        /// Polls before the processor is offered to others: what a word takes, as a poll is a look
+        /// at memory.
         const SPINS: u32 = 256;
         // Time in which this process was stopped is none that the device took.
         let mut waited = Wait::new();

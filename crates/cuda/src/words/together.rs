@@ -1,8 +1,9 @@
-//! Words and short bytes that are stored together: which of them lie side by side, so that one copy stores them.
+//! Words and short bytes that are stored together: which of them lie side by side, so that one copy
+//! stores them.
 //!
-//! An operation of a stream stores a word in 0.7 µs, whatever its length, and a copy some hundred words in 2 µs. A copy has no
-//! order within, so it takes only what nothing orders among one another. What is no word of 4 or 8 bytes, a copy stores in any
-//! case.
+//! An operation of a stream stores a word in 0.7 µs, whatever its length, and a copy some hundred
+//! words in 2 µs. A copy has no order within, so it takes only what nothing orders among one
+//! another. What is no word of 4 or 8 bytes, a copy stores in any case.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ impl Soon {
     }
 }
 
-/// Bytes for an address, in parts: for each its place among the bytes, and its length. They are as long as they can be.
+/// Bytes for an address, in parts: for each its place among the bytes, and its length. They are as
+/// long as they can be.
 pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = (usize, u8)> + Clone {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -90,7 +92,8 @@ pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = (usize, u8)
     })
 }
 
-/// Puts what is free in the order of addresses, where no word lies on another. What memory holds in the end stays the same.
+/// Puts what is free in the order of addresses, where no word lies on another. What memory holds in
+/// the end stays the same.
 pub(crate) fn arrange(words: &mut [Soon]) {
     let are_free = |one: &Soon, next: &Soon| one.tie == Tie::Free && next.tie == Tie::Free;
     for free in words.chunk_by_mut(are_free) {

@@ -36,8 +36,8 @@ struct Window {
 
 impl Mapper {
     /// Makes the words of a range reachable. Where it cannot be mapped (a PCIe window too small for
-    /// it, for one), `alias` is tried: the same memory at other addresses, of the same length. Where
-    /// that fails as well the driver's streams serve it, and the log says why.
+    /// it, for one), `alias` is tried: the same memory at other addresses, of the same length.
+    /// Where that fails as well the driver's streams serve it, and the log says why.
     ///
     /// It may take system calls for each allocation, and does not wait for kernels.
     pub fn open(&self, range: Arc<DeviceRange>, alias: Option<Arc<DeviceRange>>) -> WordRange {
@@ -93,8 +93,9 @@ impl WordRange {
         self.window.is_some()
     }
 
-    /// Where the CPU finds what is at an address of the range, up to the end of the allocation that it is in: stores are combined
-    /// there, and loads go all the way to the device. None without a window.
+    /// Where the CPU finds what is at an address of the range, up to the end of the allocation that
+    /// it is in: stores are combined there, and loads go all the way to the device. None without a
+    /// window.
     pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
         let (mapped, addr) = self.window(addr)?;
         Some(mapped.cpu_addr(addr))

@@ -40,7 +40,8 @@ impl Agreement {
     /// Agrees, from the offers of all PEs in PE order. Every PE comes to the same result.
     ///
     /// # Errors
-    /// PEs whose users want different things, or atomics of the fabric wanted and not offered everywhere.
+    /// PEs whose users want different things, or atomics of the fabric wanted and not offered
+    /// everywhere.
     pub fn reach<'a>(
         offers: impl Iterator<Item = &'a Offer> + Clone,
     ) -> Result<Self, ExchangeError> {

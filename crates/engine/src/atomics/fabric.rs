@@ -1,15 +1,15 @@
 //! Atomics that the fabric executes at the target, and the lane's books about them.
 //!
 //! # One applier
-//! A word is changed atomically only by one actor, and libfabric counts each domain of the target for
-//! one. So all atomics on the memory of a PE, those of its own among them, go to one of its rails,
-//! [`TARGET_RAIL`], whatever rail they leave by. Signals are atomics as well. No message changes a word
-//! in a job with atomics of the fabric: a lane that gets one fails.
+//! A word is changed atomically only by one actor, and libfabric counts each domain of the target
+//! for one. So all atomics on the memory of a PE, those of its own among them, go to one of its
+//! rails, [`TARGET_RAIL`], whatever rail they leave by. Signals are atomics as well. No message
+//! changes a word in a job with atomics of the fabric: a lane that gets one fails.
 //!
 //! # Order
-//! An atomic is a write to the connection: a fence holds it, quiet waits for its completion, which means
-//! that it was executed and that the word before is here. The signal of a put leaves when its data is
-//! delivered: what a provider promises about atomics behind writes is not relied on.
+//! An atomic is a write to the connection: a fence holds it, quiet waits for its completion, which
+//! means that it was executed and that the word before is here. The signal of a put leaves when its
+//! data is delivered: what a provider promises about atomics behind writes is not relied on.
 //!
 //! # Why it cannot deadlock
 //! Atomics are segments like transfers: they wait for room on their rail, which completions make. A
@@ -71,9 +71,9 @@ pub(crate) fn submit<P: Port>(
     Ok(Tried::Submitted)
 }
 
-/// Takes the completion of an atomic, except for the rail's own count. Nothing if it was of none in flight;
-/// else what was fetched, if something was. It ends with [`Core::drop_segment`] once that is stored, or goes
-/// on by itself.
+/// Takes the completion of an atomic, except for the rail's own count. Nothing if it was of none in
+/// flight; else what was fetched, if something was. It ends with [`Core::drop_segment`] once that
+/// is stored, or goes on by itself.
 #[cold]
 pub(crate) fn completed<P: Port>(core: &mut Core<P>, wr_id: WrId) -> Option<Outcome> {
     let segment = core.transmit.away(wr_id)?;

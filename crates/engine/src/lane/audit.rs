@@ -1,8 +1,10 @@
-//! The audit of a lane: whatever it counts, or lists, beside the things themselves, told anew from these.
+//! The audit of a lane: whatever it counts, or lists, beside the things themselves, told anew from
+//! these.
 //!
-//! Between two calls of the lane all of it is right, whatever is under way, and whatever has failed. What belongs together
-//! changes in many places, so a mistake in one of them shows itself late, and somewhere else. It takes a walk
-//! through all tables, and is for tests, and for a lane that has stopped.
+//! Between two calls of the lane all of it is right, whatever is under way, and whatever has
+//! failed. What belongs together changes in many places, so a mistake in one of them shows itself
+//! late, and somewhere else. It takes a walk through all tables, and is for tests, and for a lane
+//! that has stopped.
 
 use crate::lane::Lane;
 use crate::port::Port;

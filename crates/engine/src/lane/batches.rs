@@ -18,14 +18,15 @@ impl<P: Port> Lane<P> {
         self.core.transmit.batches_mut().start()
     }
 
-    /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
-    /// fast paths, which are counting. Gives the batch that was entered before.
+    /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but
+    /// for the fast paths, which are counting. Gives the batch that was entered before.
     pub fn enter_batch(&mut self, batch: Batch) -> Batch {
         self.core.transmit.batches_mut().enter(batch)
     }
 
     /// Whether everything submitted to the batch so far is delivered, unless [`Lane::failure`] says
-    /// otherwise. A few instructions. What was sent in messages is asked about with [`Lane::want_ack`].
+    /// otherwise. A few instructions. What was sent in messages is asked about with
+    /// [`Lane::want_ack`].
     #[inline]
     pub fn is_batch_done(&self, batch: Batch) -> bool {
         self.core.transmit.batches().is_done(batch)
@@ -42,14 +43,15 @@ impl<P: Port> Lane<P> {
         self.core.failures.first()
     }
 
-    /// Whether an operation can probably be submitted without waiting. While there is no room, iterations of
-    /// the loop make some.
+    /// Whether an operation can probably be submitted without waiting. While there is no room,
+    /// iterations of the loop make some.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.core.has_transfer_room() && self.core.has_message_room() && self.pool.has_room()
     }
 
-    /// That nothing that is under way for this lane touches these bytes of local memory, or is going to.
+    /// That nothing that is under way for this lane touches these bytes of local memory, or is
+    /// going to.
     ///
     /// # Errors
     /// What does. Of peers that were declared failed the table of regions knows: see

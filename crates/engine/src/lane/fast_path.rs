@@ -1,9 +1,9 @@
 //! The fast paths of a lane: what is most common, in few instructions.
 //!
-//! Each does what a general way does as well, for operations that meet no obstacle: no fence, no lack of
-//! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the
-//! general way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
-//! no guard; errors own strings, so none are made before they are needed.
+//! Each does what a general way does as well, for operations that meet no obstacle: no fence, no
+//! lack of room, nothing wrong. At the first obstacle, before anything has happened, it gives up,
+//! and the general way does the operation or says what is wrong with it. Nothing in here can panic,
+//! so callers need no guard; errors own strings, so none are made before they are needed.
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
@@ -21,8 +21,8 @@ use crate::wire::message::MAX_EAGER;
 #[derive(Debug)]
 #[must_use]
 pub enum NotStarted<'a> {
-    /// Everything, for [`Lane::retry_start`] and then [`Lane::start`]: the operation is not of the common kind, or
-    /// wrong. Nothing has happened.
+    /// Everything, for [`Lane::retry_start`] and then [`Lane::start`]: the operation is not of the
+    /// common kind, or wrong. Nothing has happened.
     Untried(FastTransfer<'a>),
     /// To see why the fabric has not taken it, for [`Lane::start_declined`].
     Declined(Declined),
@@ -55,10 +55,10 @@ pub struct FastPutSignal<'a> {
 }
 
 impl<P: Port> Lane<P> {
-    /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
-    /// pending fence, over a rail with room, from or into memory that is registered and that the fabric reaches;
-    /// where all memory is such and needs no descriptor, it need not be registered. Nothing in it can
-    /// panic. It does not end a burst: the caller does, where there are bursts.
+    /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without
+    /// a pending fence, over a rail with room, from or into memory that is registered and that the
+    /// fabric reaches; where all memory is such and needs no descriptor, it need not be registered.
+    /// Nothing in it can panic. It does not end a burst: the caller does, where there are bursts.
     ///
     /// # Errors
     /// What is left to do, with the batch entered.
@@ -79,8 +79,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Tries again what [`Lane::try_start`] has left untried, if that was because its local memory is not where memory
-    /// was found last.
+    /// Tries again what [`Lane::try_start`] has left untried, if that was because its local memory
+    /// is not where memory was found last.
     ///
     /// # Errors
     /// As [`Lane::try_start`].
@@ -112,7 +112,8 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
     ///
     /// # Errors
-    /// It is not on its way, and nothing has happened: it is for [`Lane::retry_put_signal`], and then the general way.
+    /// It is not on its way, and nothing has happened: it is for [`Lane::retry_put_signal`], and
+    /// then the general way.
     #[inline(always)]
     pub fn try_put_signal<'a>(
         &mut self,
@@ -136,8 +137,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Tries again what [`Lane::try_put_signal`] has not sent, if that was because its bytes are not where memory was
-    /// found last.
+    /// Tries again what [`Lane::try_put_signal`] has not sent, if that was because its bytes are
+    /// not where memory was found last.
     ///
     /// # Errors
     /// As [`Lane::try_put_signal`].

@@ -1,8 +1,8 @@
-//! Incoming messages: taken, executed or given to the mechanism that they are for, and what they acknowledge
-//! ended.
+//! Incoming messages: taken, executed or given to the mechanism that they are for, and what they
+//! acknowledge ended.
 //!
-//! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
-//! [`crate::posting::peers::requests`] says why that cannot deadlock.
+//! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for
+//! it; [`crate::posting::peers::requests`] says why that cannot deadlock.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -85,8 +85,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
-    /// that returns nothing. False, and nothing has happened, for all else and what is wrong.
+    /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known
+    /// peer that returns nothing. False, and nothing has happened, for all else and what is wrong.
     #[inline(always)]
     fn try_handle(&mut self, message: &Plain<'_>) -> bool {
         let Plain { from: pe, at, atomic, to, payload, .. } = *message;
@@ -101,8 +101,8 @@ impl<P: Port> Lane<P> {
             };
             data = place;
         }
-        // Acknowledgements are for the general way, which takes the request with them, and where the fabric
-        // does atomics it refuses it. Others may wait for this one.
+        // Acknowledgements are for the general way, which takes the request with them, and where
+        // the fabric does atomics it refuses it. Others may wait for this one.
         if channel.holds
             || word % width != 0
             || message.ack != channel.ack_received
@@ -291,7 +291,8 @@ impl<P: Port> Lane<P> {
         self.execute_now(pe, seq, &message.body, Some(mark));
     }
 
-    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no connection is opened for it.
+    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no
+    /// connection is opened for it.
     #[cold]
     fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
         if self.core.peers.find(pe).is_some_and(|connection| connection.channel.is_some()) {
@@ -402,7 +403,8 @@ impl<P: Port> Lane<P> {
     }
 }
 
-/// Something has come in that could not be received, with this error: it was too long, or broke off.
+/// Something has come in that could not be received, with this error: it was too long, or broke
+/// off.
 struct Broken(i32);
 
 impl Display for Broken {
@@ -422,7 +424,8 @@ mod tests {
     use crate::state::regions::Place;
     use crate::wire::handle::HandleView;
 
-    /// A device that is given what it has to do all at once has done it before the CPU does what comes behind that.
+    /// A device that is given what it has to do all at once has done it before the CPU does what
+    /// comes behind that.
     #[test]
     fn what_a_device_is_to_have_it_has_before_requests_that_the_cpu_carries_out() {
         let mut bed = Bed::new(PLAIN);

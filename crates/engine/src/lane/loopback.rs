@@ -1,8 +1,8 @@
 //! Loopback: reads, and writes, of this process' own memory through its rails.
 //!
-//! A device may see the writes of a NIC later than the flag that follows them. A read of the device's
-//! memory through the same NIC does not pass the writes before it, so when it has come back they are
-//! there. Peers write through all rails, so each one reads.
+//! A device may see the writes of a NIC later than the flag that follows them. A read of the
+//! device's memory through the same NIC does not pass the writes before it, so when it has come
+//! back they are there. Peers write through all rails, so each one reads.
 //!
 //! A process does this for itself, towards itself. Nothing of it is ordered with anything else: it
 //! takes no part in fences.

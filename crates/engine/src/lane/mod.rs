@@ -1,5 +1,5 @@
-//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and its iteration drives
-//! them.
+//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and
+//! its iteration drives them.
 //!
 //! Why it cannot deadlock is said in [`crate::posting`], and of each mechanism where that is.
 
@@ -57,8 +57,9 @@ const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
 
-/// Most segments that a lane of this kind, over rails of these limits, has under way. All work-request ids
-/// that the lane gives to its port are below it, but for the one of control messages.
+/// Most segments that a lane of this kind, over rails of these limits, has under way. All
+/// work-request ids that the lane gives to its port are below it, but for the one of control
+/// messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
     let pooled = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
@@ -96,18 +97,19 @@ pub struct LaneConfig {
     /// How signals follow their data.
     pub signals: SignalEngine,
     /// Most counted puts to one peer that are under way at a time; beyond
-    /// [`TAGS`](crate::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
-    /// does not carry immediate data.
+    /// [`TAGS`](crate::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of
+    /// the job does not carry immediate data.
     pub counted: u16,
-    /// Bytes of immediate data that every rail of every PE of the job carries, if they carry any: four or eight.
+    /// Bytes of immediate data that every rail of every PE of the job carries, if they carry any:
+    /// four or eight.
     pub mark_bytes: u8,
     /// Bytes of the longest message that every PE of the job takes on every rail: see
     /// [`RailLimits::longest_message`].
     pub longest_message: usize,
     /// How operations are spread over rails.
     pub spread: Spread,
-    /// Whether local memory may be such that the fabric does not reach it, so that each operation has
-    /// to look. Memory that is staged is registered by processes with this set only.
+    /// Whether local memory may be such that the fabric does not reach it, so that each operation
+    /// has to look. Memory that is staged is registered by processes with this set only.
     pub devices: bool,
 }
 
@@ -174,10 +176,10 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// The lane looking after its rails: one that fails is done without while there is another. `control`
-    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path. All
-    /// lanes of the job do so, or none. Nothing is counted then: what tells a peer of segments that have landed
-    /// can be lost with its rail.
+    /// The lane looking after its rails: one that fails is done without while there is another.
+    /// `control` has, for each PE in turn, the address of the control endpoint at the end of each
+    /// local rail's path. All lanes of the job do so, or none. Nothing is counted then: what tells
+    /// a peer of segments that have landed can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
         debug_assert!(
@@ -193,8 +195,8 @@ impl<P: Port> Lane<P> {
         self
     }
 
-    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
-    /// soon as a path to that PE has failed, or one of the PE's rails.
+    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over
+    /// to it as soon as a path to that PE has failed, or one of the PE's rails.
     #[must_use]
     pub fn with_fallback_routes(mut self, fallback_routes: Arc<FallbackRoutes>) -> Self {
         if let Some(recovery) = self.recovery.as_deref_mut() {
@@ -314,12 +316,14 @@ impl<P: Port> Lane<P> {
         self.core.transmit.port()
     }
 
-    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
+    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was
+    /// before.
     pub fn want_ack(&mut self, pe: Pe) {
         self.core.peers.want_ack(pe);
     }
 
-    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
+    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a
+    /// batch.
     #[cold]
     pub fn want_acks(&mut self) {
         self.core.peers.want_acks();
@@ -370,8 +374,8 @@ mod tests {
     use super::*;
     use crate::posting::tests::{Bed, PLAIN, Setup, failed, limits};
 
-    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have; the last part is the pool
-    /// with its stripes, where there is a choice of rails.
+    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have;
+    /// the last part is the pool with its stripes, where there is a choice of rails.
     #[test]
     fn segments_are_set_aside_by_kind_and_by_rails() {
         let messages = MESSAGES + PEER_SEGMENTS;

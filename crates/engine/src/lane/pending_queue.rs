@@ -1,27 +1,31 @@
 //! The pending queue: operations that wait for their peer alone, so that its lane waits for nobody.
 //!
-//! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
-//! lane. An operation that finds no place or no room within [`PATIENCE`] is *pending*: kept here, and the call
-//! returns. From then on everything for the same peer is pending behind it, fences among it, so the order stays
-//! as it was. Each turn submits a few peers' pending operations, in turn, as far as they go.
+//! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the
+//! room of the lane. An operation that finds no place or no room within [`PATIENCE`] is *pending*:
+//! kept here, and the call returns. From then on everything for the same peer is pending behind it,
+//! fences among it, so the order stays as it was. Each turn submits a few peers' pending
+//! operations, in turn, as far as they go.
 //!
-//! What user threads have handed over is of another lane, in whose order it is, and does not come behind what is pending here. It
-//! waits in a line of its own, and the two of a peer take turns: see [`crate::lane::user_threads`].
+//! What user threads have handed over is of another lane, in whose order it is, and does not come
+//! behind what is pending here. It waits in a line of its own, and the two of a peer take turns:
+//! see [`crate::lane::user_threads`].
 //!
 //! # When queuing ends
-//! It ends when nothing is pending for the peer. While a caller queues as fast as the peer takes, that would be never, and
-//! each operation would be copied. So where a peer takes what it is sent, a call waits until nothing is pending for it, for
-//! [`PATIENCE`] at most: the caller goes at the pace of the peer, as it would without queuing. When hardly anything has
-//! left by then, the calls after it queue at once, without a look at the clock, until the peer takes something again.
+//! It ends when nothing is pending for the peer. While a caller queues as fast as the peer takes,
+//! that would be never, and each operation would be copied. So where a peer takes what it is sent,
+//! a call waits until nothing is pending for it, for [`PATIENCE`] at most: the caller goes at the
+//! pace of the peer, as it would without queuing. When hardly anything has left by then, the calls
+//! after it queue at once, without a look at the clock, until the peer takes something again.
 //!
 //! # What the rest of the lane sees
-//! A connection with pending operations is not quiet, and its fast path is closed. The batch that an operation was submitted
-//! to is not done while it is pending. If the connection fails, what is pending ends with it.
+//! A connection with pending operations is not quiet, and its fast path is closed. The batch that
+//! an operation was submitted to is not done while it is pending. If the connection fails, what is
+//! pending ends with it.
 //!
 //! # Why it cannot deadlock
-//! What is pending holds nothing that others wait for. It is submitted when what is under way to its peer has
-//! ended, or when there is room in the lane, neither of which waits for it. Its room is bounded: a caller that
-//! finds none waits, as for room in the lane.
+//! What is pending holds nothing that others wait for. It is submitted when what is under way to
+//! its peer has ended, or when there is room in the lane, neither of which waits for it. Its room
+//! is bounded: a caller that finds none waits, as for room in the lane.
 
 use std::mem;
 
@@ -45,14 +49,15 @@ const MOST: usize = 4096;
 /// Where so many are pending, whoever can leaves operations for these peers where they are.
 const HIGH: usize = MOST - 256;
 
-/// How long an operation waits for room or a place, or for those pending before it, before it is pending, in nanoseconds. A peer that
-/// takes what it is sent makes room sooner.
+/// How long an operation waits for room or a place, or for those pending before it, before it is
+/// pending, in nanoseconds. A peer that takes what it is sent makes room sooner.
 const PATIENCE: u64 = 1_000_000;
 
 /// An iteration is made when so many more are pending, so that it is seen when the peer goes on.
 const LOOK: usize = 16;
 
-/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are pending behind them.
+/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are
+/// pending behind them.
 const LEAVE: u64 = 2;
 
 /// An operation that is being submitted, and how far that has got.
@@ -193,8 +198,8 @@ impl PendingQueue {
         self.queue.push_to_all(Parked::fence_behind);
     }
 
-    /// What is counted and listed beside what is pending; `parking` are the peers whose connections say that something is. See
-    /// [`Lane::audit`].
+    /// What is counted and listed beside what is pending; `parking` are the peers whose connections
+    /// say that something is. See [`Lane::audit`].
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
         self.queue.audit("operations pending")?;
@@ -280,8 +285,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since when, and how many had
-    /// left then.
+    /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since
+    /// when, and how many had left then.
     fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
         let (now, left) = (self.core.transmit.now(), self.pending_queue.left(pe));
         let (since, before) = *wait.get_or_insert((now, left));
@@ -327,7 +332,8 @@ impl<P: Port> Lane<P> {
         self.pending_queue.queue.push(pe, Parked { what, batch });
     }
 
-    /// Submits what is pending, as far as it goes, and of the same peers what user threads have handed over. Whether some did.
+    /// Submits what is pending, as far as it goes, and of the same peers what user threads have
+    /// handed over. Whether some did.
     #[cold]
     pub(crate) fn serve_pending_queue(&mut self) -> bool {
         let (mut pending_queue, mut inbox) =
@@ -479,7 +485,8 @@ mod tests {
         bed.lane.audit().unwrap();
     }
 
-    /// Now and then an iteration is made, so that it is seen when the peer goes on; and in each where there is no room.
+    /// Now and then an iteration is made, so that it is seen when the peer goes on; and in each
+    /// where there is no room.
     #[test]
     fn a_call_that_queues_runs_the_loop_now_and_then() {
         let mut bed = Bed::new(PLAIN);
@@ -531,7 +538,8 @@ mod tests {
         }
     }
 
-    /// An iteration that has submitted something was busy, whether it was the first peer's or the last one's.
+    /// An iteration that has submitted something was busy, whether it was the first peer's or the
+    /// last one's.
     #[test]
     fn an_iteration_that_submits_pending_operations_was_busy() {
         for goes in [&[][..], &[1], &[2], &[1, 2]] {

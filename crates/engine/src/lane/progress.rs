@@ -1,4 +1,5 @@
-//! The iteration of a lane: completions, messages, queues, and what mechanisms have to see to, in this order.
+//! The iteration of a lane: completions, messages, queues, and what mechanisms have to see to, in
+//! this order.
 
 use crate::atomics::fabric::{self, Outcome};
 use crate::error::EngineError;
@@ -100,8 +101,8 @@ impl<P: Port> Lane<P> {
         moved | self.pool.hand_out(&mut self.core)
     }
 
-    /// Posts from the rails' queues, every other time after what is due without a number: messages and segments may
-    /// share a queue of the fabric.
+    /// Posts from the rails' queues, every other time after what is due without a number: messages
+    /// and segments may share a queue of the fabric.
     #[cold]
     fn post_or_send(&mut self) -> bool {
         let sent = self.core.transmit.next_turn() && self.send_due();
@@ -158,7 +159,8 @@ impl<P: Port> Lane<P> {
             Some(Outcome::Ended(fetched)) => {
                 let pe = self.core.transmit.segment(wr_id).pe;
                 self.core.drop_segment(wr_id);
-                // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+                // Nobody waits for what comes from a peer that was given up: the memory may be
+                // gone.
                 if let (Some(word), Ok(())) = (fetched, self.core.peers.check(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
@@ -435,7 +437,8 @@ mod tests {
         assert_eq!((counters.completed, counters.foreign), (1, 1));
     }
 
-    /// Where rails are monitored, recovery finds out what a refused answer means. Elsewhere its peer is declared failed.
+    /// Where rails are monitored, recovery finds out what a refused answer means. Elsewhere its
+    /// peer is declared failed.
     #[test]
     fn a_message_without_a_number_that_is_refused() {
         for health in [true, false] {

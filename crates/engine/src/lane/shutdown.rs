@@ -7,13 +7,15 @@ use crate::lane::Lane;
 use crate::port::packet::LongPacket;
 use crate::port::{Incoming, Port};
 
-/// How long, and for how many iterations, a lane that has failed tries to tell peers so and waits for copies.
+/// How long, and for how many iterations, a lane that has failed tries to tell peers so and waits
+/// for copies.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
-    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never run it
-    /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What does not
-    /// come to its end in time stays, and is not waited for a second time.
+    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's
+    /// failure may never run it again: peers would wait for their deadlines, and memory that is
+    /// copied could not be given back. What does not come to its end in time stays, and is not
+    /// waited for a second time.
     #[cold]
     pub(crate) fn last_words(&mut self) {
         if std::mem::replace(&mut self.has_waited, true) {
@@ -53,8 +55,8 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
-    /// be gone.
+    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about
+    /// may be gone.
     fn forget_ended(&mut self, rail: RailId) {
         self.core.transmit.forget_ended(rail);
         let mut packet = LongPacket::EMPTY;

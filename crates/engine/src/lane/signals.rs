@@ -1,4 +1,5 @@
-//! Atomics, and puts with signal: submitted in a way that keeps signal behind data, step by step as there is room.
+//! Atomics, and puts with signal: submitted in a way that keeps signal behind data, step by step as
+//! there is room.
 
 use crate::atomics::fabric;
 use crate::error::EngineError;
@@ -19,18 +20,18 @@ use crate::state::regions::Place;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, MAX_EAGER, Spot};
 
-/// Most messages to a peer that are not acknowledged, with which a long one that comes behind others still leaves: the peer keeps
-/// what waits for others, and so few long ones of each PE.
+/// Most messages to a peer that are not acknowledged, with which a long one that comes behind
+/// others still leaves: the peer keeps what waits for others, and so few long ones of each PE.
 const MOST_KEPT: u32 = 32;
 
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
     /// after it, are stored as soon as they arrive.
     ///
-    /// It is executed by the peer's proxy thread, exactly once, in order behind a fence. A signal's own
-    /// operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect behind the puts
-    /// that this lane has started to the same PE before: NVSHMEM's host interface sends a put and its signal as two
-    /// calls with no fence in between.
+    /// It is executed by the peer's proxy thread, exactly once, in order behind a fence. A signal's
+    /// own operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect
+    /// behind the puts that this lane has started to the same PE before: NVSHMEM's host interface
+    /// sends a put and its signal as two calls with no fence in between.
     ///
     /// # Errors
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
@@ -195,7 +196,8 @@ impl<P: Port> Lane<P> {
         self.core.try_message(signal, Behind::Nothing, body)
     }
 
-    /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
+    /// Whether the peer may have to keep a long message that leaves now, as it comes behind others,
+    /// beside as many as it is to keep.
     fn may_be_kept(&self, pe: Pe) -> bool {
         let Some(connection) = self.core.peers.find(pe) else { return false };
         let channel = connection.channel.as_deref();
@@ -231,8 +233,8 @@ impl<P: Port> Lane<P> {
         self.core.try_message_with_tail(signal, Behind::Nothing, tail, body)
     }
 
-    /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or has left as requests, which
-    /// the target executes first.
+    /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or
+    /// has left as requests, which the target executes first.
     fn try_chained<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -349,7 +351,8 @@ mod tests {
         }
     }
 
-    /// Data that leaves as requests is executed first where the signal is one, too; the fabric knows nothing of it.
+    /// Data that leaves as requests is executed first where the signal is one, too; the fabric
+    /// knows nothing of it.
     #[test]
     fn a_signal_behind_staged_data_waits_for_the_peer_where_the_fabric_does_atomics() {
         for (native, reach, departs) in [

@@ -187,8 +187,9 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be posted
-    /// later, with that one. Where the fabric gains nothing from that, it is [`Lane::start`].
+    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be
+    /// posted later, with that one. Where the fabric gains nothing from that, it is
+    /// [`Lane::start`].
     ///
     /// # Errors
     /// As [`Lane::start`].

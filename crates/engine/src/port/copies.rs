@@ -1,9 +1,9 @@
 //! The copy port: copies to and from memory that the fabric does not reach, and single words of it.
 //!
-//! Such memory is *staged*: its bytes pass through bounce buffers of *bounce memory*, host memory that is
-//! registered with the fabric like any other region. The engine decides which bounce buffer holds what; a
-//! [`CopyPort`] moves the bytes between bounce buffers and the memory behind. the crate `cuda` implements it for
-//! devices, and the tests have a scripted one.
+//! Such memory is *staged*: its bytes pass through bounce buffers of *bounce memory*, host memory
+//! that is registered with the fabric like any other region. The engine decides which bounce buffer
+//! holds what; a [`CopyPort`] moves the bytes between bounce buffers and the memory behind. the
+//! crate `cuda` implements it for devices, and the tests have a scripted one.
 
 use std::fmt;
 
@@ -41,7 +41,8 @@ pub struct Copy {
     pub direction: CopyDirection,
     /// Address of the first byte in the memory.
     pub memory: usize,
-    /// Address of the first byte in the bounce memory; for a copy in, perhaps in a peer's [`Window`].
+    /// Address of the first byte in the bounce memory; for a copy in, perhaps in a peer's
+    /// [`Window`].
     pub bounce: usize,
     /// Bytes; at least one, and inside one bounce buffer.
     pub len: usize,
@@ -58,8 +59,8 @@ pub struct Copied {
 
 /// Bounce memory: bounce buffers of one length, one behind the other.
 ///
-/// The first `out` bounce buffers are for bytes that leave the memory, the `inward` ones after them for those
-/// that come in. They are never exchanged: that is what keeps staging free of deadlock.
+/// The first `out` bounce buffers are for bytes that leave the memory, the `inward` ones after them
+/// for those that come in. They are never exchanged: that is what keeps staging free of deadlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounce {
     /// Address of the first bounce buffer.
@@ -89,7 +90,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// The address of `len` bytes at an offset, which a peer has named. None if they are not inside.
+    /// The address of `len` bytes at an offset, which a peer has named. None if they are not
+    /// inside.
     pub fn at(&self, offset: u64, len: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;
         (offset <= self.len && len <= self.len - offset).then(|| self.addr + offset)
@@ -101,8 +103,8 @@ impl Window {
 pub enum SoonOrder {
     /// They come behind what was stored or applied soon before.
     Behind,
-    /// Among those that were stored soon in a row, each with this, any may arrive first. Where they overlap, what is there in
-    /// the end is the last one's.
+    /// Among those that were stored soon in a row, each with this, any may arrive first. Where they
+    /// overlap, what is there in the end is the last one's.
     Any,
 }
 
@@ -130,38 +132,39 @@ pub trait CopyPort: Send + fmt::Debug {
     /// A copy that has ended, if there is one that was not told of yet.
     fn poll(&mut self) -> Option<Copied>;
 
-    /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its width, and returns
-    /// the word before. Atomic among all calls of this function in the process; who sees the word
-    /// sees what was stored, or copied in, before. May wait for the device, not for kernels on it.
+    /// Executes an atomic operation on a word of memory that the CPU does not reach, aligned to its
+    /// width, and returns the word before. Atomic among all calls of this function in the process;
+    /// who sees the word sees what was stored, or copied in, before. May wait for the device, not
+    /// for kernels on it.
     ///
     /// # Errors
     /// The word cannot be reached.
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
 
-    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), out of staged memory.
-    /// May wait as [`CopyPort::apply`] does.
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), out of staged
+    /// memory. May wait as [`CopyPort::apply`] does.
     ///
     /// # Errors
     /// The memory cannot be reached.
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
 
-    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), into staged memory. They
-    /// are there when it returns. May wait as [`CopyPort::apply`] does.
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), into staged
+    /// memory. They are there when it returns. May wait as [`CopyPort::apply`] does.
     ///
     /// # Errors
     /// The memory cannot be reached.
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
 
-    /// Stores `flag` as 8 bytes at `addr`, aligned to 8, in staged memory, so that whoever sees it also
-    /// sees what was stored before.
+    /// Stores `flag` as 8 bytes at `addr`, aligned to 8, in staged memory, so that whoever sees it
+    /// also sees what was stored before.
     ///
     /// # Errors
     /// The memory cannot be reached.
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
-    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has returned. They arrive before
-    /// anything that is asked of the port later, and, unless `order` says otherwise, behind what was stored or applied *soon*
-    /// before.
+    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has
+    /// returned. They arrive before anything that is asked of the port later, and, unless `order`
+    /// says otherwise, behind what was stored or applied *soon* before.
     ///
     /// # Errors
     /// As [`CopyPort::store`] and [`CopyPort::settle`]. Nothing of these bytes is stored then.
@@ -176,11 +179,12 @@ pub trait CopyPort: Send + fmt::Debug {
     /// What was to be stored and applied soon is there when this returns.
     ///
     /// # Errors
-    /// Any of it may be missing. This is told of all since the last call, also where an operation that had it stored
-    /// first has told of it before: that was another one's.
+    /// Any of it may be missing. This is told of all since the last call, also where an operation
+    /// that had it stored first has told of it before: that was another one's.
     fn settle(&mut self) -> Result<(), PortError>;
 
-    /// The bounce memory of a peer, from which copies in may be started. None unless the two processes share theirs.
+    /// The bounce memory of a peer, from which copies in may be started. None unless the two
+    /// processes share theirs.
     fn window(&self, _pe: Pe) -> Option<Window> {
         None
     }
@@ -193,7 +197,8 @@ pub trait CopyPort: Send + fmt::Debug {
     /// The lane copies from windows from here on: peers that share their bounce memory are told.
     fn announce(&mut self) {}
 
-    /// Whether the process of a peer that shares its bounce memory has ended. It reads nothing any more.
+    /// Whether the process of a peer that shares its bounce memory has ended. It reads nothing any
+    /// more.
     fn has_ended(&self, _pe: Pe) -> bool {
         false
     }

@@ -16,8 +16,8 @@ pub const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerAddr(pub u64);
 
-/// What a port names a work-request id by towards the fabric, opaque to the engine (the address of the
-/// operation's context).
+/// What a port names a work-request id by towards the fabric, opaque to the engine (the address of
+/// the operation's context).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context(pub usize);
 
@@ -71,17 +71,17 @@ pub struct Transfer {
 pub enum Operation<'a> {
     /// A write or a read.
     Transfer(&'a Transfer),
-    /// A write that also tells the peer, by four bytes of immediate data, when its data is visible there: the
-    /// peer's [`Messaging::receive`] finds them, on the rail addressed, exactly once. Only on rails with
-    /// [`RailLimits::immediate_data`].
+    /// A write that also tells the peer, by four bytes of immediate data, when its data is visible
+    /// there: the peer's [`Messaging::receive`] finds them, on the rail addressed, exactly once.
+    /// Only on rails with [`RailLimits::immediate_data`].
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     WriteWithImmediate(&'a Transfer, u64),
-    /// A write, with the promise that another one to the same peer is posted on this rail next: the fabric
-    /// may put off ringing the device's doorbell until then.
+    /// A write, with the promise that another one to the same peer is posted on this rail next: the
+    /// fabric may put off ringing the device's doorbell until then.
     WriteBeforeMore(&'a Transfer),
-    /// An atomic on a word of the peer's memory. Its completion says that it was executed and, if it
-    /// fetches, that [`DataPath::fetched`] has the word before.
+    /// An atomic on a word of the peer's memory. Its completion says that it was executed and, if
+    /// it fetches, that [`DataPath::fetched`] has the word before.
     Atomic(&'a FabricAtomic),
 }
 
@@ -106,7 +106,8 @@ pub struct RailLimits {
 
 /// Takes the completions of a poll.
 pub trait Completions {
-    /// Takes that of the work-request id with this index. False, and nothing has happened, if there is none in the lane's table.
+    /// Takes that of the work-request id with this index. False, and nothing has happened, if there
+    /// is none in the lane's table.
     fn take(&mut self, index: usize) -> bool;
 
     /// Takes of the first ones as many as go together, in few instructions for each. How many.
@@ -116,7 +117,8 @@ pub trait Completions {
     }
 }
 
-/// Hands the completions of a poll over: what goes together at a stretch. `others` gets what is not in the lane's table.
+/// Hands the completions of a poll over: what goes together at a stretch. `others` gets what is not
+/// in the lane's table.
 #[inline(always)]
 pub fn hand_over<E>(
     completions: &mut impl Completions,
@@ -154,8 +156,9 @@ pub trait DataPath {
     /// The name of a rail for messages: the NIC, interface or address it stands for.
     fn rail_name(&self, rail: RailId) -> &str;
 
-    /// Whether local memory that is not registered may be used all the same, with no descriptor, even
-    /// where [`RailLimits::needs_desc`] (host memory, where only that of devices must be registered).
+    /// Whether local memory that is not registered may be used all the same, with no descriptor,
+    /// even where [`RailLimits::needs_desc`] (host memory, where only that of devices must be
+    /// registered).
     fn takes_unregistered(&self) -> bool {
         false
     }
@@ -167,10 +170,12 @@ pub trait DataPath {
 
     /// Posts an operation. Never blocks.
     ///
-    /// `wr_id` is below the number of segments that the lane has for the port's limits, and not in use.
+    /// `wr_id` is below the number of segments that the lane has for the port's limits, and not in
+    /// use.
     ///
     /// # Errors
-    /// An error means that the fabric refused the operation for good; its work-request id is free again.
+    /// An error means that the fabric refused the operation for good; its work-request id is free
+    /// again.
     fn post(
         &mut self,
         rail: RailId,
@@ -190,8 +195,9 @@ pub trait DataPath {
         Context(wr_id.index())
     }
 
-    /// As [`DataPath::post`] of a transfer, in few instructions and without reasons: whether the fabric has
-    /// taken it. If not, nothing was taken, and [`DataPath::post`] tells why. Does not panic.
+    /// As [`DataPath::post`] of a transfer, in few instructions and without reasons: whether the
+    /// fabric has taken it. If not, nothing was taken, and [`DataPath::post`] tells why. Does not
+    /// panic.
     ///
     /// `fast` is this port's for the rail, and the context is the work-request id's.
     #[inline(always)]
@@ -207,23 +213,23 @@ pub trait DataPath {
         matches!(self.post(rail, to, wr_id, Operation::Transfer(transfer)), Ok(Posted::Yes))
     }
 
-    /// The word that the atomic with this work-request id has fetched, in the low bytes; others are zero.
-    /// Between its completion and the next use of the work-request id.
+    /// The word that the atomic with this work-request id has fetched, in the low bytes; others are
+    /// zero. Between its completion and the next use of the work-request id.
     fn fetched(&mut self, wr_id: WrId) -> u64;
 
-    /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is called
-    /// next then. It is the whole of an idle poll.
+    /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is
+    /// called next then. It is the whole of an idle poll.
     #[inline(always)]
     fn has_completions(&mut self, _rail: RailId) -> bool {
         true
     }
 
-    /// Takes what [`DataPath::has_completions`] has found, or polls, and lets the fabric make progress.
-    /// Never blocks. Each work-request id's index is given to `completions`, at most [`POLL_BATCH`] of them. It may also be
-    /// given what is no work-request id's index.
+    /// Takes what [`DataPath::has_completions`] has found, or polls, and lets the fabric make
+    /// progress. Never blocks. Each work-request id's index is given to `completions`, at most
+    /// [`POLL_BATCH`] of them. It may also be given what is no work-request id's index.
     ///
-    /// What has come in waits for [`Messaging::receive`], which takes all of it before the next poll of a
-    /// rail that peers send to: then at most a batch of it waits at a time.
+    /// What has come in waits for [`Messaging::receive`], which takes all of it before the next
+    /// poll of a rail that peers send to: then at most a batch of it waits at a time.
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled;

@@ -1,4 +1,5 @@
-//! Atomic operations as a fabric carries them out: the table that NVSHMEM's operations come down to.
+//! Atomic operations as a fabric carries them out: the table that NVSHMEM's operations come down
+//! to.
 
 use std::fmt;
 

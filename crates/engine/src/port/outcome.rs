@@ -22,7 +22,8 @@ pub enum Polled {
     Empty,
     /// So many work-request ids, from the front of the batch, have completed.
     Completed(usize),
-    /// One segment failed, or the rail as a whole (no work-request id). Poll again for what follows.
+    /// One segment failed, or the rail as a whole (no work-request id). Poll again for what
+    /// follows.
     Failed(Failure),
 }
 
@@ -31,7 +32,8 @@ pub enum Polled {
 pub struct Failure {
     /// The segment that failed; none when the rail as a whole did.
     pub wr_id: Option<WrId>,
-    /// It was a message that failed. The work-request id is the one it was sent with, which is no segment's.
+    /// It was a message that failed. The work-request id is the one it was sent with, which is no
+    /// segment's.
     pub is_message: bool,
     /// What the fabric said.
     pub error: PortError,
@@ -72,7 +74,8 @@ impl PortError {
 
     /// Whether the fabric found fault with the operation itself, so that it would fail on any path.
     pub fn blames_operation(&self) -> bool {
-        // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC, FI_ENOKEY.
+        // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC,
+        // FI_ENOKEY.
         matches!(self.code, 1 | 13 | 14 | 22 | 38 | 90 | 265 | 266)
     }
 }

@@ -1,4 +1,5 @@
-//! The bytes of one message, of a length that every rail takes, or of one that rails for long messages take.
+//! The bytes of one message, of a length that every rail takes, or of one that rails for long
+//! messages take.
 
 /// Bytes of the longest message that every rail takes.
 pub const MAX_MESSAGE: usize = 256;
@@ -19,7 +20,8 @@ pub type Packet = PacketOf<MAX_MESSAGE>;
 /// Any message.
 pub type LongPacket = PacketOf<MAX_LONG_MESSAGE>;
 
-/// Memory of this process whose bytes leave as the end of a message. None of it, if it has no length.
+/// Memory of this process whose bytes leave as the end of a message. None of it, if it has no
+/// length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
     /// Virtual address of the first byte.

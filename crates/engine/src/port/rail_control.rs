@@ -10,11 +10,11 @@ pub trait RailControl {
         false
     }
 
-    /// Closes a rail's endpoint with its completion queue, and opens others in their place: nothing that
-    /// was posted on the rail or sent to it before touches memory here from then on, and no work-request id of it
-    /// comes back. What had come in and was not taken is lost. Registered memory, the addresses of peers
-    /// and what local descriptors name stay as they are; [`DataPath::fast`](crate::port::DataPath::fast) is asked again. Gives the new
-    /// address.
+    /// Closes a rail's endpoint with its completion queue, and opens others in their place: nothing
+    /// that was posted on the rail or sent to it before touches memory here from then on, and no
+    /// work-request id of it comes back. What had come in and was not taken is lost. Registered
+    /// memory, the addresses of peers and what local descriptors name stay as they are;
+    /// [`DataPath::fast`](crate::port::DataPath::fast) is asked again. Gives the new address.
     ///
     /// # Errors
     /// There is no new endpoint. Nothing has changed then.
@@ -33,8 +33,8 @@ pub trait RailControl {
         vec![]
     }
 
-    /// Sends a message to the control endpoint of a peer's rail, from that of one of ours. These endpoints
-    /// are never closed: what is sent there concerns the others. It may be lost.
+    /// Sends a message to the control endpoint of a peer's rail, from that of one of ours. These
+    /// endpoints are never closed: what is sent there concerns the others. It may be lost.
     ///
     /// # Errors
     /// The fabric refused it.

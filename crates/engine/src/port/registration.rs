@@ -17,8 +17,8 @@ pub enum Access {
 /// See [`note_unclosed`].
 static UNCLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Something could not be closed by which the fabric reaches memory of this process. From here on memory that was the
-/// fabric's is not freed any more.
+/// Something could not be closed by which the fabric reaches memory of this process. From here on
+/// memory that was the fabric's is not freed any more.
 pub fn note_unclosed() {
     UNCLOSED.store(true, Ordering::Relaxed);
 }
@@ -96,12 +96,14 @@ pub trait MemoryPort: Send + Sync {
     /// Ends a registration on every rail. Who drops it does the same, and is not told of failures.
     ///
     /// # Errors
-    /// What the first rail has said that does not end it: there it lasts, and this may be called again.
+    /// What the first rail has said that does not end it: there it lasts, and this may be called
+    /// again.
     fn close(&self, _region: &mut Self::Region) -> Result<(), PortError> {
         Ok(())
     }
 
-    /// Whether NICs reach some device memory by themselves that has been registered here, now or before.
+    /// Whether NICs reach some device memory by themselves that has been registered here, now or
+    /// before.
     fn reaches_devices(&self) -> bool;
 
     /// What stages the memory that was registered as such: there once some was, and given out once.

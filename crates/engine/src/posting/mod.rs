@@ -1,26 +1,29 @@
 //! The core of a lane: what posts, queues, holds, completes and ends segments.
 //!
 //! It has three parts, each with its own state, which nobody else touches:
-//! - [`transmit`]: the port, the rails and their queues, the segments on them, and the room that there is for more.
-//! - [`peers`]: the connections to peers, the messages on their way to them, and what is owed to them.
+//! - [`transmit`]: the port, the rails and their queues, the segments on them, and the room that
+//!   there is for more.
+//! - [`peers`]: the connections to peers, the messages on their way to them, and what is owed to
+//!   them.
 //! - [`failures`]: the watchdog, what has failed, and what mechanisms have to see to.
 //!
-//! What takes one part is a method of that part. What takes several is a method of [`Core`], in the folder of the part
-//! whose state it changes most; it asks the others.
+//! What takes one part is a method of that part. What takes several is a method of [`Core`], in the
+//! folder of the part whose state it changes most; it asks the others.
 //!
-//! Mechanisms (signals, striping, staging, recovery) stand above it and use it. What one of them has to see
-//! to is raised as an [`Event`](failures::Event), which the lane gives to it in the same iteration; nothing here calls up.
+//! Mechanisms (signals, striping, staging, recovery) stand above it and use it. What one of them
+//! has to see to is raised as an [`Event`](failures::Event), which the lane gives to it in the same
+//! iteration; nothing here calls up.
 //!
 //! # Why it cannot deadlock
 //! Posting never blocks and never recurses. A segment that cannot go out at once waits in its
-//! rail's queue, or for its peer where the fabric takes nothing for that one (`transmit/blocked`); a write behind a fence
-//! waits in its connection's held queue. Handling a completion
-//! only moves segments between queues, it never posts. One loop does everything, in this order:
-//! poll completions, apply them, post from the rails' queues, and only then take new work. A
-//! segment waits for nothing but (a) room on its rail, which completions make, and (b) if held,
-//! older segments of its own connection, which already own a slot. So whatever the bounds are, the
-//! oldest segment of each connection can always move, and only the submitter is ever held back, in a
-//! call that keeps running the loop.
+//! rail's queue, or for its peer where the fabric takes nothing for that one (`transmit/blocked`);
+//! a write behind a fence waits in its connection's held queue. Handling a completion only moves
+//! segments between queues, it never posts. One loop does everything, in this order: poll
+//! completions, apply them, post from the rails' queues, and only then take new work. A segment
+//! waits for nothing but (a) room on its rail, which completions make, and (b) if held, older
+//! segments of its own connection, which already own a slot. So whatever the bounds are, the oldest
+//! segment of each connection can always move, and only the submitter is ever held back, in a call
+//! that keeps running the loop.
 
 pub(crate) mod failures;
 pub(crate) mod peers;
@@ -78,21 +81,23 @@ impl<P: Port> Core<P> {
         Self { transmit, peers, failures: Failures::new(watchdog) }
     }
 
-    /// Rails are monitored from here on: there are so many messages, and so many answers, which have numbers.
+    /// Rails are monitored from here on: there are so many messages, and so many answers, which
+    /// have numbers.
     pub(crate) fn look_after_rails(&mut self, messages: u32, answers: u32) {
         self.failures.set_recovers(true);
         self.peers.keep_answers(messages, answers);
     }
 
-    /// The fabric executes atomics from here on. Rails are not monitored then: whether an atomic on a path that has
-    /// failed was executed cannot be known.
+    /// The fabric executes atomics from here on. Rails are not monitored then: whether an atomic on
+    /// a path that has failed was executed cannot be known.
     pub(crate) fn let_fabric_do_atomics(&mut self, atomics: FabricAtomics) {
         self.transmit.let_fabric_do_atomics(atomics);
         self.peers.order_nothing();
         self.failures.set_recovers(false);
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
+    /// the job.
     #[inline]
     pub(crate) fn open_stream(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.transmit.open(&mut self.peers, pe)

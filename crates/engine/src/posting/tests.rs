@@ -129,8 +129,8 @@ impl Bed {
         self.lane.atomic(&atomic(&heaps, pe, op)).unwrap();
     }
 
-    /// Fetches as many words of a peer as it has places for, and another one, which is pending. Nothing arrives anywhere
-    /// while that waits.
+    /// Fetches as many words of a peer as it has places for, and another one, which is pending.
+    /// Nothing arrives anywhere while that waits.
     pub(crate) fn enqueue_pending(&mut self, pe: u32) {
         let heaps = Arc::clone(&self.heaps);
         let result = Some(ResultPlace { addr: heaps[0].0 as usize, flag: None });

@@ -1,38 +1,41 @@
-//! The balance of rails: which one an operation goes by, the one that is expected to be done with it first.
+//! The balance of rails: which one an operation goes by, the one that is expected to be done with
+//! it first.
 //!
 //! # How
-//! What a rail has been given and has not done yet, over the rate it has lately shown, is the time until
-//! it is free. A rail is given no more ahead than keeps it busy, so most of the sharing needs no
-//! forecast: a rail that is done asks for more, and a slow one asks less often. The forecast decides
-//! about the end of an operation. A rail gets a segment only if it will be done with it before the others
-//! could be done with everything that is left; else the segment waits for one of them.
+//! What a rail has been given and has not done yet, over the rate it has lately shown, is the time
+//! until it is free. A rail is given no more ahead than keeps it busy, so most of the sharing needs
+//! no forecast: a rail that is done asks for more, and a slow one asks less often. The forecast
+//! decides about the end of an operation. A rail gets a segment only if it will be done with it
+//! before the others could be done with everything that is left; else the segment waits for one of
+//! them.
 //!
 //! # Rates
 //! Of each local rail, from its own completions while it is busy, of the last few segments. Rails
-//! start equal, and have one segment ahead until that is done. A rail that is busy and completes nothing
-//! counts as slower the longer that lasts. One that was slow and is not used for a while is tried again.
+//! start equal, and have one segment ahead until that is done. A rail that is busy and completes
+//! nothing counts as slower the longer that lasts. One that was slow and is not used for a while is
+//! tried again.
 //!
 //! # Why it does not stop
-//! Of all rails that are in service, the one that would be done first is always let have the segment,
-//! unless it has as much ahead as it may. Then its completions are outstanding, and each of them asks
-//! again; or they are in doubt, and then they are not ahead any more.
+//! Of all rails that are in service, the one that would be done first is always let have the
+//! segment, unless it has as much ahead as it may. Then its completions are outstanding, and each
+//! of them asks again; or they are in doubt, and then they are not ahead any more.
 
 use crate::ids::RailId;
 
-/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is tried then
-/// with one segment.
+/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is
+/// tried then with one segment.
 const FORGIVEN: u64 = 2_000_000_000;
 
-/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed slow, the
-/// operation waits for it.
+/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed
+/// slow, the operation waits for it.
 const TRIED: u64 = 4;
 
 /// Segments of the longest kind that a rate is taken from. Of what is older, half counts.
 const REMEMBERED: u64 = 4;
 
-/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged and that
-/// is found, the others keep it busy. It is the same for slow rails. Were it less, what they show would
-/// be mostly the time that acknowledgements take, and they would stay slow.
+/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged
+/// and that is found, the others keep it busy. It is the same for slow rails. Were it less, what
+/// they show would be mostly the time that acknowledgements take, and they would stay slow.
 const SEGMENTS_AHEAD: u64 = 3;
 
 /// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
@@ -41,21 +44,22 @@ const TIME_AHEAD: f64 = 250_000.0;
 /// But no more segments than this.
 const MOST_AHEAD: u64 = 16;
 
-/// Parts that what is left is thought of as cut into for each rail, so that segments become shorter towards
-/// the end and rails end together.
+/// Parts that what is left is thought of as cut into for each rail, so that segments become shorter
+/// towards the end and rails end together.
 const PARTS: usize = 2;
 
 /// The shortest segment that an operation is cut into for that reason, as a part of the longest.
 const SHORTEST: usize = 8;
 
-/// Segments end at multiples of this, by the peer's addresses, where they are longer than twice that.
+/// Segments end at multiples of this, by the peer's addresses, where they are longer than twice
+/// that.
 const ALIGN: usize = 4096;
 
 /// How operations are spread over rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
-    /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter ones take
-    /// the rails in turn.
+    /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter
+    /// ones take the rails in turn.
     pub balanced_from: usize,
     /// Operations with at least so many bytes, and more than that, are cut into segments.
     pub striped_from: usize,
@@ -81,8 +85,9 @@ struct Load {
     longest: u64,
     /// Bytes done lately.
     done: u64,
-    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients: segments are
-    /// found done several at a time, and by themselves the later ones would seem to have taken no time.
+    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients:
+    /// segments are found done several at a time, and by themselves the later ones would seem to
+    /// have taken no time.
     busy: u64,
     /// When it was last done with something, or began to be busy.
     moved: u64,
@@ -120,14 +125,15 @@ impl Load {
         (self.done > 0).then(|| self.done as f64 / self.busy.max(1) as f64)
     }
 
-    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found yet.
+    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found
+    /// yet.
     fn ahead_now(&self, now: u64, rate: f64) -> f64 {
         let still = now.saturating_sub(self.moved) as f64;
         (self.ahead as f64 - rate * still).max(0.0)
     }
 
-    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails' mean is
-    /// `mean`.
+    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails'
+    /// mean is `mean`.
     fn rate(&self, now: u64, mean: f64, len: u64, tried: u64) -> f64 {
         let rate = self.shown().unwrap_or(mean);
         if self.ahead == 0 {
@@ -181,8 +187,8 @@ impl Balance {
         self.balanced_from != usize::MAX
     }
 
-    /// The length of the next segment of an operation of `len` bytes, of which `left` are left, the first
-    /// of them at the peer's address `at`.
+    /// The length of the next segment of an operation of `len` bytes, of which `left` are left, the
+    /// first of them at the peer's address `at`.
     pub(crate) fn next_len(&self, len: usize, left: usize, at: u64) -> usize {
         if len < self.striped_from {
             return left.min(self.max_segment);
@@ -230,8 +236,8 @@ impl Balance {
         self.loads[rail.index()].ahead
     }
 
-    /// A rail was closed and opened again. What it has shown was not its rate, and what it has ahead it
-    /// begins with now.
+    /// A rail was closed and opened again. What it has shown was not its rate, and what it has
+    /// ahead it begins with now.
     pub(crate) fn reopened(&mut self, rail: RailId, now: u64) {
         let load = &mut self.loads[rail.index()];
         (load.done, load.busy, load.moved) = (0, 0, now);
@@ -249,9 +255,9 @@ impl Balance {
         if count == 0 { 1.0 } else { shown().sum::<f64>() / count as f64 }
     }
 
-    /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead` is what
-    /// each rail has ahead for the same peer, and `left` the bytes that wait for rails, these included.
-    /// Only the rails in `usable` are thought of, a bit for each.
+    /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead`
+    /// is what each rail has ahead for the same peer, and `left` the bytes that wait for rails,
+    /// these included. Only the rails in `usable` are thought of, a bit for each.
     pub(crate) fn pick(
         &mut self,
         now: u64,
@@ -308,8 +314,8 @@ impl Balance {
         Some(RailId(at as u8))
     }
 
-    /// The rail that is next when rails take turns as often as their rates say. For what cannot wait for
-    /// a rail. Only those in `usable` take turns, a bit for each; there is one at least.
+    /// The rail that is next when rails take turns as often as their rates say. For what cannot
+    /// wait for a rail. Only those in `usable` take turns, a bit for each; there is one at least.
     pub(crate) fn next_in_turn(&mut self, now: u64, usable: u32) -> RailId {
         let mean = self.mean();
         let mut sum = 0.0;
@@ -484,7 +490,8 @@ mod tests {
         assert_eq!((load.shown(), load.moved, load.ahead), (None, 20_000, 1 << 16));
     }
 
-    /// A rail that stands still with something ahead is as slow as that looks; one that was slow long ago is tried.
+    /// A rail that stands still with something ahead is as slow as that looks; one that was slow
+    /// long ago is tried.
     #[test]
     fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
         let mut load = Load::default();
@@ -553,7 +560,8 @@ mod tests {
         assert_eq!(balance.pick(4000, &[0, 16_000, 0], 100, 1 << 20, 0b110), None);
     }
 
-    /// It was slow long ago, and would be as fast as the mean by now; the fast one has all for this peer that it may have.
+    /// It was slow long ago, and would be as fast as the mean by now; the fast one has all for this
+    /// peer that it may have.
     #[test]
     fn a_forgiven_rail_is_tried_with_a_fourth_of_a_segment() {
         for (len, picked) in [(250, Some(RailId(1))), (251, None)] {

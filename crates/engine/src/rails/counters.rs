@@ -17,7 +17,8 @@ pub struct RailCounters {
     pub queued: u64,
     /// Segments that it was given by its load, rather than in turn.
     pub by_load: u64,
-    /// The rate that it has lately shown, in bytes per second; 0 before the first of those segments.
+    /// The rate that it has lately shown, in bytes per second; 0 before the first of those
+    /// segments.
     pub rate: u64,
     /// Most segments in flight at a time.
     pub max_in_flight: u32,
@@ -38,14 +39,15 @@ pub struct StagedCounters {
     pub by_fabric: u64,
     /// Sent by this lane in messages.
     pub in_messages: u64,
-    /// Copied in by this lane from bounce memory that the peer shares: no processor has touched them.
+    /// Copied in by this lane from bounce memory that the peer shares: no processor has touched
+    /// them.
     pub shared: u64,
     /// Copied by the processor between memory of this process and bounce memory.
     pub by_cpu: u64,
 }
 
-/// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
-/// the lane knows what is outstanding, so keeping them costs nothing.
+/// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by
+/// which the lane knows what is outstanding, so keeping them costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCounters {
     /// The peer.

@@ -1,4 +1,5 @@
-//! Rails and paths, as a lane counts on them: which leads where, which is next, and what each has done.
+//! Rails and paths, as a lane counts on them: which leads where, which is next, and what each has
+//! done.
 //!
 //! A *path* is a local rail towards a peer's rail. Nothing here knows of segments.
 

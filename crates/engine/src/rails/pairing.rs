@@ -1,4 +1,5 @@
-//! Pairs of rails that talk to one another: chosen so that senders do not meet on one rail of a receiver.
+//! Pairs of rails that talk to one another: chosen so that senders do not meet on one rail of a
+//! receiver.
 
 use crate::ids::{Pe, RailId};
 use crate::rails::paths::TARGET_RAIL;
@@ -14,9 +15,9 @@ pub(crate) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
 
 /// The rail of a peer that one of our rails sends to, among the peer's rails on the same fabric.
 ///
-/// It is turned on by one for every full round of senders, so that senders whose local rails are
-/// in step are out of step at the receiver. If the peer has no rail on the same fabric, rails are paired by
-/// position; [`leads`] tells whether that makes sense.
+/// It is turned on by one for every full round of senders, so that senders whose local rails are in
+/// step are out of step at the receiver. If the peer has no rail on the same fabric, rails are
+/// paired by position; [`leads`] tells whether that makes sense.
 pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> RailId {
     let fabric = local[rail.index()].fabric;
     let shared: Vec<usize> = (0..peer.len()).filter(|at| peer[*at].fabric == fabric).collect();
@@ -28,9 +29,9 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     RailId(shared[(rank + turn) % shared.len()] as u8)
 }
 
-/// Whether one of our rails leads to a peer: it has a rail on the same fabric, or no two rails of both have a
-/// fabric in common (routed networks give each subnet a fabric of its own). If others have, the network of this
-/// one is one that the peer is not on.
+/// Whether one of our rails leads to a peer: it has a rail on the same fabric, or no two rails of
+/// both have a fabric in common (routed networks give each subnet a fabric of its own). If others
+/// have, the network of this one is one that the peer is not on.
 pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
     let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)

@@ -34,8 +34,8 @@ pub(crate) struct PathId(u32);
 /// Of a PE whose paths were not laid out.
 const NOWHERE: u32 = u32::MAX;
 
-/// A path with what the lane needs to use it and to go on to the next. A connection keeps a copy of the one
-/// that its next segment takes.
+/// A path with what the lane needs to use it and to go on to the next. A connection keeps a copy of
+/// the one that its next segment takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// The address of the remote rail.
@@ -53,8 +53,8 @@ pub(crate) struct Hop {
 /// The far ends of one local rail, by PE.
 #[derive(Clone, Debug)]
 pub(crate) enum FarEnds {
-    /// Addresses that rise by the same step from PE to PE, and the same remote rail at all: what address tables give
-    /// that were filled in the order of PEs. They take no memory by PE.
+    /// Addresses that rise by the same step from PE to PE, and the same remote rail at all: what
+    /// address tables give that were filled in the order of PEs. They take no memory by PE.
     Even {
         /// PE 0's.
         first: PeerAddr,
@@ -140,8 +140,9 @@ impl Reach {
 
 /// The paths of a lane: one per peer and local rail.
 ///
-/// The paths to a peer are laid out, for the lane to go round and to change, once something is sent to it. Before that a
-/// peer costs four bytes, and its addresses where those are not [`FarEnds::Even`].
+/// The paths to a peer are laid out, for the lane to go round and to change, once something is sent
+/// to it. Before that a peer costs four bytes, and its addresses where those are not
+/// [`FarEnds::Even`].
 #[derive(Debug)]
 pub struct PathTable {
     /// By local rail.
@@ -150,10 +151,11 @@ pub struct PathTable {
     reach: Reach,
     /// By PE, where its paths are in `hops`, or [`NOWHERE`].
     places: Box<[u32]>,
-    /// The paths that were laid out, those to one PE together, by local rail. In the place of one that leads nowhere
-    /// is a copy of one that does.
+    /// The paths that were laid out, those to one PE together, by local rail. In the place of one
+    /// that leads nowhere is a copy of one that does.
     hops: Vec<Hop>,
-    /// For each PE whose paths were laid out, the local rails whose path is in service, a bit for each.
+    /// For each PE whose paths were laid out, the local rails whose path is in service, a bit for
+    /// each.
     in_service: Vec<u32>,
 }
 
@@ -175,8 +177,8 @@ impl PathTable {
         }
     }
 
-    /// The table, with a path that leads nowhere: the others to the PE are used in its place. The last one
-    /// stays. Before anything is sent.
+    /// The table, with a path that leads nowhere: the others to the PE are used in its place. The
+    /// last one stays. Before anything is sent.
     #[must_use]
     pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
         debug_assert!(self.place(pe).is_none(), "the paths to {pe} are in use");
@@ -217,8 +219,8 @@ impl PathTable {
         self.places.get(pe.index()).filter(|place| **place != NOWHERE).map(|place| *place as usize)
     }
 
-    /// The path of a local rail to a PE; both exist. That of another if it does not lead there. It goes on to the next
-    /// only if the PE's paths were laid out before.
+    /// The path of a local rail to a PE; both exist. That of another if it does not lead there. It
+    /// goes on to the next only if the PE's paths were laid out before.
     #[inline]
     pub(crate) fn get(&self, pe: Pe, rail: RailId) -> Hop {
         match self.place(pe) {
@@ -243,8 +245,8 @@ impl PathTable {
         first
     }
 
-    /// The path of a local rail to a PE, or of the next one that leads there, as it is at first; the PE's paths are laid
-    /// out from this place on.
+    /// The path of a local rail to a PE, or of the next one that leads there, as it is at first;
+    /// the PE's paths are laid out from this place on.
     fn hop(&self, pe: Pe, rail: RailId, first: u32) -> Hop {
         let reach = self.reach.of(pe);
         let rail =

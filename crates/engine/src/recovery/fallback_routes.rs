@@ -1,7 +1,8 @@
-//! Fallback routes: the PEs to which user threads' operations go by the proxy lane, which has all rails and looks after them.
+//! Fallback routes: the PEs to which user threads' operations go by the proxy lane, which has all
+//! rails and looks after them.
 //!
-//! The host lane has one rail, to which nobody sends anything, so it hears of nothing that happens to rails. The
-//! proxy lane tells it here. It asks each PE before the first time.
+//! The host lane has one rail, to which nobody sends anything, so it hears of nothing that happens
+//! to rails. The proxy lane tells it here. It asks each PE before the first time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +15,8 @@ type Bits = Box<[AtomicU64]>;
 #[derive(Debug)]
 pub struct FallbackRoutes {
     taken: Bits,
-    /// PEs whose rails are where they were at first, as far as they have said. Others have a fallback route until then. None where
-    /// rails do not move.
+    /// PEs whose rails are where they were at first, as far as they have said. Others have a
+    /// fallback route until then. None where rails do not move.
     settled: Option<Bits>,
 }
 
@@ -31,7 +32,8 @@ fn place(pe: Pe) -> (usize, u64) {
 fn set(bits: &Bits, pe: Pe) {
     let (at, bit) = place(pe);
     if let Some(word) = bits.get(at) {
-        // Nothing is published by it: a thread that does not see it yet goes the way that it went before.
+        // Nothing is published by it: a thread that does not see it yet goes the way that it went
+        // before.
         word.fetch_or(bit, Ordering::Relaxed);
     }
 }
@@ -48,8 +50,9 @@ impl FallbackRoutes {
         Self { taken: bits(n_pes), settled: None }
     }
 
-    /// The same, where rails may be opened again, of which only those are told who talk: the first operations for each
-    /// PE make a fallback route, until it has said that its rails are where they were.
+    /// The same, where rails may be opened again, of which only those are told who talk: the first
+    /// operations for each PE make a fallback route, until it has said that its rails are where
+    /// they were.
     pub fn until_settled(n_pes: u32) -> Self {
         Self { settled: Some(bits(n_pes)), ..Self::new(n_pes) }
     }

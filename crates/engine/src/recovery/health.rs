@@ -1,14 +1,15 @@
 //! The health of paths: what a lane knows of its rails, those of its peers, and the paths between
 //! them, and how it finds that one does not work.
 //!
-//! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or when
-//! nothing on it completes while the peer shows life elsewhere. Then it is taken out of service, and
-//! what was on it goes over others ([`crate::recovery::reissue`]) as soon as the rails' owners have seen to it that
-//! nothing of it arrives late ([`crate::recovery::reset`]). After a time of cooling it is probed, from one data
-//! endpoint to the other and back, and is in service again when the answer has come.
+//! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or
+//! when nothing on it completes while the peer shows life elsewhere. Then it is taken out of
+//! service, and what was on it goes over others ([`crate::recovery::reissue`]) as soon as the
+//! rails' owners have seen to it that nothing of it arrives late ([`crate::recovery::reset`]).
+//! After a time of cooling it is probed, from one data endpoint to the other and back, and is in
+//! service again when the answer has come.
 //!
-//! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
-//! which connections choose, and the state of segments is looked at four times a second.
+//! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring
+//! by which connections choose, and the state of segments is looked at four times a second.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,8 +30,9 @@ use crate::wire::message::RequestId;
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
-/// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
-/// not running, or in none of our calls, and what has completed meanwhile has not been taken.
+/// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this
+/// process was not running, or in none of our calls, and what has completed meanwhile has not been
+/// taken.
 const MAX_PAUSE: u32 = 8;
 
 /// When paths are declared failed and tried again.
@@ -52,7 +54,8 @@ pub(crate) struct Recovery {
     control: AddressTable,
     /// Those that something is known of.
     pub(crate) peers: PeMap<PeerHealth>,
-    /// Those of them that are looked at the next time: whatever has changed of late, waits for something, or is out of service.
+    /// Those of them that are looked at the next time: whatever has changed of late, waits for
+    /// something, or is out of service.
     pub(super) watched: Vec<Pe>,
     /// The paths that there are.
     reach: Reach,
@@ -130,8 +133,8 @@ pub(crate) struct PeerHealth {
     pub(crate) knows: Box<[u32]>,
     /// Generations of the peer's rails.
     generations: HashMap<RailId, u32>,
-    /// Rails of the peer, with the generation that has to be over before what was sent to them may be
-    /// sent another way.
+    /// Rails of the peer, with the generation that has to be over before what was sent to them may
+    /// be sent another way.
     pub(crate) wants: Vec<(RailId, u32)>,
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(crate) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
@@ -156,7 +159,8 @@ pub(crate) struct PeerHealth {
     pub(super) heard: Heard,
     /// When the peer has last shown life.
     pub(crate) alive: u32,
-    /// The acknowledgement and the prefix at the last look, if there was one, and since when the former has been due.
+    /// The acknowledgement and the prefix at the last look, if there was one, and since when the
+    /// former has been due.
     pub(crate) seen: Option<(Seq, Seq)>,
     pub(crate) unheard: u32,
 }
@@ -168,8 +172,8 @@ pub(crate) struct WayBack {
     pub(crate) to: PeerAddr,
 }
 
-/// The numbers of what a peer has said of rails, the latest and those shortly before. It says each thing over every path, and
-/// is answered once: over every path as well.
+/// The numbers of what a peer has said of rails, the latest and those shortly before. It says each
+/// thing over every path, and is answered once: over every path as well.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Heard {
     latest: u32,
@@ -178,8 +182,8 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// Something with this number has come. Whether it had come before, over another path; of what is too old to tell, that
-    /// it has not: to answer again does no harm.
+    /// Something with this number has come. Whether it had come before, over another path; of what
+    /// is too old to tell, that it has not: to answer again does no harm.
     pub(super) fn has(&mut self, number: u32) -> bool {
         let ahead = number.wrapping_sub(self.latest) as i32;
         if ahead > 0 {
@@ -194,8 +198,9 @@ impl Heard {
     }
 }
 
-/// Most resets of a rail that a peer has at once, as many as an operation that each of them cuts off takes, and time until it
-/// has one more. A peer that asks for ever costs what providers keep of a rail that was closed (decision 20) no more often.
+/// Most resets of a rail that a peer has at once, as many as an operation that each of them cuts
+/// off takes, and time until it has one more. A peer that asks for ever costs what providers keep
+/// of a rail that was closed (decision 20) no more often.
 const RESETS: u32 = REISSUES;
 const RESET_EVERY: Duration = Duration::from_secs(30);
 
@@ -244,13 +249,14 @@ pub(crate) struct PathHealth {
     pub(crate) longest: usize,
     /// When something has last completed on it, or nothing was posted.
     pub(crate) moved: u32,
-    /// The segment that was next to be posted at the last look and when it began, and since when it is next.
+    /// The segment that was next to be posted at the last look and when it began, and since when it
+    /// is next.
     pub(crate) front: (Option<(u32, u32)>, u32),
 }
 
 impl Recovery {
-    /// Over so many rails, which lead where `reach` says. `control` has, for each PE, the address of the control
-    /// endpoint at the end of each local rail's path.
+    /// Over so many rails, which lead where `reach` says. `control` has, for each PE, the address
+    /// of the control endpoint at the end of each local rail's path.
     pub(crate) fn new(
         config: &RailHealth,
         control: AddressTable,
@@ -276,7 +282,8 @@ impl Recovery {
         }
     }
 
-    /// What is known of a peer of the job, made if need be, to change it: so it is looked at the next time.
+    /// What is known of a peer of the job, made if need be, to change it: so it is looked at the
+    /// next time.
     pub(crate) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
         let (rails, reach) = (self.rails, &self.reach);
         let peer = self.peers.entry(pe).or_insert_with(|| PeerHealth::new(rails, reach.of(pe)));
@@ -303,8 +310,8 @@ impl Recovery {
             || self.mine.iter().any(|rail| rail.closing.is_some())
     }
 
-    /// Whether a look at this time may judge: not after a pause, but if one is followed by another they are
-    /// how this clock goes.
+    /// Whether a look at this time may judge: not after a pause, but if one is followed by another
+    /// they are how this clock goes.
     pub(crate) fn judges(&mut self, now: u32) -> bool {
         let pause = now - std::mem::replace(&mut self.looked, now) > MAX_PAUSE;
         let again = std::mem::replace(&mut self.paused, pause);
@@ -355,8 +362,8 @@ impl PeerHealth {
         self.generations.insert(rail, generation);
     }
 
-    /// The path that has been out of service for longest, if the peer has shown life since: the last one in
-    /// service has failed, too, so it may be better than that.
+    /// The path that has been out of service for longest, if the peer has shown life since: the
+    /// last one in service has failed, too, so it may be better than that.
     fn other(&self, now: u32) -> Option<RailId> {
         let out = |(at, path): (usize, &PathHealth)| {
             let since = path.out.filter(|since| !path.gone && *since < now)?;
@@ -393,8 +400,8 @@ impl PathHealth {
 }
 
 impl Recovery {
-    /// A path has failed: takes it out of service, and what is on it goes another way. False if it is the
-    /// only one to the peer: then nothing has happened.
+    /// A path has failed: takes it out of service, and what is on it goes another way. False if it
+    /// is the only one to the peer: then nothing has happened.
     #[cold]
     pub(crate) fn suspect<P: Port>(
         &mut self,

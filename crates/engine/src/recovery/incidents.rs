@@ -13,8 +13,8 @@ use crate::state::segment::Stage;
 const NEWS: u32 = 12;
 
 impl Recovery {
-    /// The fabric has refused or failed a segment, which was set aside: it goes another way, or ends with its
-    /// connection.
+    /// The fabric has refused or failed a segment, which was set aside: it goes another way, or
+    /// ends with its connection.
     pub(crate) fn refused<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: PortError) {
         self.adopt(core);
         let segment = core.transmit.segment(wr_id);
@@ -52,8 +52,8 @@ impl Recovery {
         }
     }
 
-    /// The only path to a peer has failed. It may be that the peer has opened its rail again, and the news
-    /// are on their way.
+    /// The only path to a peer has failed. It may be that the peer has opened its rail again, and
+    /// the news are on their way.
     fn wait_for_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: &PortError) {
         let now = core.failures.stamp();
         let segment = core.transmit.segment(wr_id);

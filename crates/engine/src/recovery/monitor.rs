@@ -1,9 +1,9 @@
-//! The monitor of paths: four times a second it finds which of them stand still, what has to be asked or told once
-//! more, and which are worth another try.
+//! The monitor of paths: four times a second it finds which of them stand still, what has to be
+//! asked or told once more, and which are worth another try.
 //!
-//! It looks at peers for which something is under way, that are to answer, or of which a path is out of service, and once more
-//! when that is over. The others cost nothing, however many are known: what a look would have noted of one is told when
-//! there is something again.
+//! It looks at peers for which something is under way, that are to answer, or of which a path is
+//! out of service, and once more when that is over. The others cost nothing, however many are
+//! known: what a look would have noted of one is told when there is something again.
 
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::Port;
@@ -126,7 +126,8 @@ impl Recovery {
                 continue;
             };
             for (at, path) in peer.paths.iter_mut().enumerate() {
-                // What waits for the peer, and does not leave though there is room, is on a silent path too.
+                // What waits for the peer, and does not leave though there is room, is on a silent
+                // path too.
                 let rail = transmit.rail(RailId(at as u8));
                 let front = rail.blocked.front(pe).copied().filter(|_| !rail.is_full());
                 // By the time as well: another one may be in its slot.
@@ -260,8 +261,8 @@ impl Recovery {
 }
 
 impl PathHealth {
-    /// Takes in what is posted on it, and what waits first though there is room. Whether something has completed since the
-    /// last look.
+    /// Takes in what is posted on it, and what waits first though there is room. Whether something
+    /// has completed since the last look.
     fn look(&mut self, front: Option<(u32, u32)>, now: u32) -> bool {
         if front.is_none() || front != self.front.0 {
             self.front = (front, now);
@@ -274,7 +275,8 @@ impl PathHealth {
         has_moved
     }
 
-    /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is to.
+    /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is
+    /// to.
     fn stands_since(&self) -> u32 {
         self.moved.min(self.front.1)
     }
@@ -301,8 +303,8 @@ impl PeerHealth {
         asked || self.grace.is_some() || self.paths.iter().any(is_open)
     }
 
-    /// Takes in what the peer is known to have had, and which messages of it are here. Whether nothing was heard of some that
-    /// may be lost.
+    /// Takes in what the peer is known to have had, and which messages of it are here. Whether
+    /// nothing was heard of some that may be lost.
     fn look(&mut self, seen: (Seq, Seq), waits: bool, now: u32) -> bool {
         let before = self.seen.replace(seen);
         if before.unwrap_or((FIRST, FIRST)) != seen {
@@ -321,8 +323,8 @@ impl PeerHealth {
         let still = |path: &PathHealth| now - path.moved;
         // Not for ever: it may be one that stays in service, as the last.
         let is_dead = |path: &PathHealth| still(path) >= 2 * timeout;
-        // A signal is acknowledged when its data is there, which may be on a path that stands still: then it is not the
-        // signal's. Nor is it where data moves.
+        // A signal is acknowledged when its data is there, which may be on a path that stands
+        // still: then it is not the signal's. Nor is it where data moves.
         let path = &self.paths[rail.index()];
         now - self.unheard >= timeout
             && self.alive > self.unheard

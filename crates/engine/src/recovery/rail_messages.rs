@@ -1,4 +1,5 @@
-//! Messages about rails: what a lane says of its rails to its peers, and what it does about what they say.
+//! Messages about rails: what a lane says of its rails to its peers, and what it does about what
+//! they say.
 
 use log::debug;
 
@@ -24,8 +25,8 @@ const ANSWERS: usize = 64;
 /// Most answers that are due to a peer.
 const OWED: u32 = 512;
 
-/// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it has another one there,
-/// and providers keep them all.
+/// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it
+/// has another one there, and providers keep them all.
 const ADDRESSES: u32 = 1 << 16;
 
 impl Recovery {
@@ -39,8 +40,8 @@ impl Recovery {
         }
     }
 
-    /// Says something to a peer, over every path: which of them work is what it is about. What arrives more than once has the
-    /// same number, so that it is answered once.
+    /// Says something to a peer, over every path: which of them work is what it is about. What
+    /// arrives more than once has the same number, so that it is answered once.
     pub(crate) fn tell<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, what: Rails<'_>) {
         let said = &mut self.peer(pe).said;
         *said = said.wrapping_add(1).max(1);
@@ -102,7 +103,8 @@ impl Recovery {
         self.peer(pe).alive = now;
         match what {
             Rails::Ping => {
-                // Or else the news: who hears nothing but that this PE lives knows all of its rails.
+                // Or else the news: who hears nothing but that this PE lives knows all of its
+                // rails.
                 let news = self.news_for(pe);
                 answer = news.is_empty().then_some(Answer::Pong);
                 for rail in news {
@@ -182,8 +184,8 @@ impl Recovery {
         core.failures.hurry();
     }
 
-    /// An answer is due to a peer, unless as many are as may be: all questions are repeated until they are answered, so a
-    /// peer that keeps the rules loses nothing by it.
+    /// An answer is due to a peer, unless as many are as may be: all questions are repeated until
+    /// they are answered, so a peer that keeps the rules loses nothing by it.
     pub(crate) fn owe(&mut self, pe: Pe, answer: Answer) {
         if self.peer(pe).owed < OWED {
             self.add_answer(pe, answer);
@@ -196,8 +198,8 @@ impl Recovery {
         self.answers.push((pe, answer));
     }
 
-    /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
-    /// where they were.
+    /// A user thread has an operation for a peer: it may go its own way from the next one on, if
+    /// the peer's rails are where they were.
     pub(crate) fn greet<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         if self
             .fallback_routes

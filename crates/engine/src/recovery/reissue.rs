@@ -1,18 +1,19 @@
 //! Reissue: segments that were on a path which has failed, posted again on another one.
 //!
-//! A segment in *lost* was posted, or was to be, on a path that has failed. It is posted again, in its
-//! slot and with its work-request id, when nothing of the first time can happen any more. For that
-//! - the fabric must not have its work-request id ([`Waits::FABRIC`]): it has come back with an error, or the rail has
-//!   been closed. A read could else land in memory that is in use for something else by then, and a
-//!   work-request id name two operations;
-//! - the target must not take it ([`Waits::TARGET`]), if it is a write: the peer has closed the rail that it was
-//!   sent to. It could else land late, over what others have stored since.
+//! A segment in *lost* was posted, or was to be, on a path that has failed. It is posted again, in
+//! its slot and with its work-request id, when nothing of the first time can happen any more. For
+//! that
+//! - the fabric must not have its work-request id ([`Waits::FABRIC`]): it has come back with an
+//!   error, or the rail has been closed. A read could else land in memory that is in use for
+//!   something else by then, and a work-request id name two operations;
+//! - the target must not take it ([`Waits::TARGET`]), if it is a write: the peer has closed the
+//!   rail that it was sent to. It could else land late, over what others have stored since.
 //!
 //! If it completes after all, in the meantime, it has ended, as always.
 //!
-//! Data may be written twice: a signal is sent when its data is delivered, or applied when that has been counted, and
-//! what is counted is not recovered. So nothing but the data itself tells the peer's program that it is there before
-//! the second time.
+//! Data may be written twice: a signal is sent when its data is delivered, or applied when that has
+//! been counted, and what is counted is not recovered. So nothing but the data itself tells the
+//! peer's program that it is there before the second time.
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
@@ -79,8 +80,9 @@ impl Recovery {
         segment.set_waits(segment.waits().without(Waits::TARGET));
     }
 
-    /// Takes what is for a peer out of a rail's queue: bytes wait for another path, and messages go to
-    /// the queue of one. What waits in the pool of [`crate::striping::pool`] is in no rail's queue, and has none yet.
+    /// Takes what is for a peer out of a rail's queue: bytes wait for another path, and messages go
+    /// to the queue of one. What waits in the pool of [`crate::striping::pool`] is in no rail's
+    /// queue, and has none yet.
     pub(crate) fn unqueue<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let mut rest = Queue::EMPTY;
         let mut messages = Vec::new();
@@ -213,8 +215,8 @@ impl Recovery {
         false
     }
 
-    /// The key of a peer's region on one rail, from that on another: none as long as the peer has not
-    /// told it.
+    /// The key of a peer's region on one rail, from that on another: none as long as the peer has
+    /// not told it.
     fn key_on<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -243,7 +245,8 @@ fn give_up_reissuing<P: Port>(core: &mut Core<P>, wr_id: WrId, text: String) {
     core.fail_connection(pe, failed);
 }
 
-/// How long a work-request id is waited for before its rail is closed, which was last opened again at `reset`.
+/// How long a work-request id is waited for before its rail is closed, which was last opened again
+/// at `reset`.
 fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
     // Not the next one before it would have been found that a path is silent.
     let lately = reset.is_some_and(|before| now - before < LATELY * timeout);

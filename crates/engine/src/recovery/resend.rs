@@ -1,9 +1,9 @@
 //! Resending: messages that were on a path which has failed, sent to the peer once more.
 //!
-//! They are kept until they are acknowledged, and the receiver knows those it has had. So they are sent
-//! again at once, but not before all writes to the same peer that were in doubt are delivered: one may be
-//! the data that a message tells of. For the same reason the connection is fenced: nothing new leaves before what
-//! was lost.
+//! They are kept until they are acknowledged, and the receiver knows those it has had. So they are
+//! sent again at once, but not before all writes to the same peer that were in doubt are delivered:
+//! one may be the data that a message tells of. For the same reason the connection is fenced:
+//! nothing new leaves before what was lost.
 
 use crate::ids::{Pe, RailId};
 use crate::port::{Port, Posted};

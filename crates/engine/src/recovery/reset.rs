@@ -1,25 +1,27 @@
 //! Reset of rails: closed and opened again, ours and those of peers.
 //!
-//! A rail is closed because a peer has in doubt writes to it, or because work-request ids that are on it do not
-//! come back. Nothing of what was on it happens after that. It has another *generation* then, and
-//! perhaps another address. Those PEs are told that this one has talked to, or that have talked to it, again and again
-//! until they say that they know. Others are told when they ask: who finds that nothing comes of what it sends to a rail
-//! asks whether the PE lives, and hears the news in answer. So a reset costs nothing for PEs that have nothing to do with
-//! this one.
+//! A rail is closed because a peer has in doubt writes to it, or because work-request ids that are
+//! on it do not come back. Nothing of what was on it happens after that. It has
+//! another *generation* then, and perhaps another address. Those PEs are told that this one has
+//! talked to, or that have talked to it, again and again until they say that they know. Others are
+//! told when they ask: who finds that nothing comes of what it sends to a rail asks whether the PE
+//! lives, and hears the news in answer. So a reset costs nothing for PEs that have nothing to do
+//! with this one.
 //!
 //! # Why it disturbs little, and comes to an end
-//! Before, nothing more is posted on it, and what is under way to peers ends, unless it does not within
-//! the timeout. So only paths that do not work lose writes, and cause their targets to close rails of
-//! theirs. What peers have under way to the rail is cut: they learn that the generation is another one
-//! already, and post it again without more ado.
+//! Before, nothing more is posted on it, and what is under way to peers ends, unless it does not
+//! within the timeout. So only paths that do not work lose writes, and cause their targets to close
+//! rails of theirs. What peers have under way to the rail is cut: they learn that the generation is
+//! another one already, and post it again without more ado.
 //!
-//! While a rail waits to be closed, it is polled as always, so two PEs that close rails at the same time do
-//! not wait for one another longer than the timeout.
+//! While a rail waits to be closed, it is polled as always, so two PEs that close rails at the same
+//! time do not wait for one another longer than the timeout.
 //!
-//! Where the fabric does not give back the work-request ids of what a peer's reset has cut off, only a reset of the rail
-//! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
-//! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
-//! goes another way. A segment that is cut off too often ends its connection all the same.
+//! Where the fabric does not give back the work-request ids of what a peer's reset has cut off,
+//! only a reset of the rail that it was on does, which cuts off what the peer has sent there
+//! meanwhile, and so on. So the next one waits longer than it takes to find that a path is silent:
+//! what the peer has sent again has come through by then, or goes another way. A segment that is
+//! cut off too often ends its connection all the same.
 
 use std::collections::BTreeSet;
 
@@ -48,9 +50,9 @@ impl Recovery {
         }
     }
 
-    /// One of our rails has failed as a whole. It is closed and opened again, but no more often than a peer may want that: what is
-    /// kept of each time may be much, and whoever brings it about may do so for ever. Else what is on it goes another way
-    /// when nothing of it ends.
+    /// One of our rails has failed as a whole. It is closed and opened again, but no more often
+    /// than a peer may want that: what is kept of each time may be much, and whoever brings it
+    /// about may do so for ever. Else what is on it goes another way when nothing of it ends.
     pub(crate) fn rail_failed<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -72,8 +74,8 @@ impl Recovery {
         }
     }
 
-    /// Somebody wants memory back that an operation on a peer that was declared failed may touch: no more once its rail has
-    /// been closed.
+    /// Somebody wants memory back that an operation on a peer that was declared failed may touch:
+    /// no more once its rail has been closed.
     pub(crate) fn close_over_orphans<P: Port>(&mut self, core: &mut Core<P>) {
         if core.failures.has_no_orphans() || !core.transmit.regions().orphans().take_wanted() {
             return;
@@ -93,8 +95,9 @@ impl Recovery {
         }
     }
 
-    /// A rail that is to be closed and on which nothing is under way any more, or for too long; and who wants
-    /// that. What has completed on it and what has come in is to be taken before [`Recovery::reset`].
+    /// A rail that is to be closed and on which nothing is under way any more, or for too long; and
+    /// who wants that. What has completed on it and what has come in is to be taken before
+    /// [`Recovery::reset`].
     pub(crate) fn due_to_close<P: Port>(&self, core: &Core<P>) -> Option<(RailId, Pe)> {
         let now = core.failures.stamp();
         core.transmit.rail_ids().find_map(|rail| {
@@ -272,8 +275,9 @@ fn is_on(segment: &Segment, rail: RailId) -> bool {
 }
 
 impl PathHealth {
-    /// Whether it comes back unprobed when its far end has been opened again, for somebody else. Perhaps it was the
-    /// closing that cut it, and nothing is wrong with it. Or not: then it is probed the next time.
+    /// Whether it comes back unprobed when its far end has been opened again, for somebody else.
+    /// Perhaps it was the closing that cut it, and nothing is wrong with it. Or not: then it is
+    /// probed the next time.
     fn may_return(&self, now: u32, pause: u32) -> bool {
         let rested = self.returned.is_none_or(|before| now - before >= pause);
         self.out.is_some() && self.by_error && !self.gone && rested

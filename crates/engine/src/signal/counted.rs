@@ -1,18 +1,20 @@
 //! Counted signals: the peer applies one when it has counted the segments of its data.
 //!
-//! Every segment carries immediate data that is known for the put's ([`Marks`](crate::wire::marks::Marks)); the signal is a
-//! message that says how many there are. Both go out at once, on any rails, and overtake one another as
-//! they like. The peer applies the signal when it has both it and so many segments. No signal waits for
-//! another: each has a count of its own.
+//! Every segment carries immediate data that is known for the put's
+//! ([`Marks`](crate::wire::marks::Marks)); the signal is a message that says how many there are.
+//! Both go out at once, on any rails, and overtake one another as they like. The peer applies the
+//! signal when it has both it and so many segments. No signal waits for another: each has a count
+//! of its own.
 //!
 //! # Why it cannot deadlock
-//! A signal that waits at the receiver has a place set aside for it: the sender has at most [`TAGS`]
-//! counted puts under way to one peer, and the receiver as many slots, from the first one on. So it is
-//! taken at once, as every message is, and what comes after it too. The acknowledgement stops before it
-//! (acknowledged means applied), so that at most a window of messages passes it before the sender has
-//! to wait. Then, and when it has no tag left, the sender waits for the data of that signal and for
-//! nothing else; and the data is on its way: its segments were submitted before the signal, so each has
-//! a slot, and waits only for room on its rail or for older writes behind a fence, never for a window.
+//! A signal that waits at the receiver has a place set aside for it: the sender has at most
+//! [`TAGS`] counted puts under way to one peer, and the receiver as many slots, from the first one
+//! on. So it is taken at once, as every message is, and what comes after it too. The
+//! acknowledgement stops before it (acknowledged means applied), so that at most a window of
+//! messages passes it before the sender has to wait. Then, and when it has no tag left, the sender
+//! waits for the data of that signal and for nothing else; and the data is on its way: its segments
+//! were submitted before the signal, so each has a slot, and waits only for room on its rail or for
+//! older writes behind a fence, never for a window.
 
 use log::warn;
 
@@ -80,8 +82,8 @@ impl Signals {
         }
     }
 
-    /// A write has landed, with immediate data. Gives the signal that is to be applied now, and then
-    /// [`Signals::settle`] is called.
+    /// A write has landed, with immediate data. Gives the signal that is to be applied now, and
+    /// then [`Signals::settle`] is called.
     ///
     /// # Errors
     /// Nobody who counts for this PE has marked it so.

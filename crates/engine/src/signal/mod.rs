@@ -1,9 +1,9 @@
 //! Signals: how the signal of a put is made to follow its data.
 //!
-//! A signal becomes visible after its own data, and is ordered with nothing else. There are three ways, all right on
-//! any rails that offer what they need: *eager* (data and signal are one message), *counted* (the target applies
-//! the signal when it has counted the data's segments) and *chained* (the signal is sent when its own data is
-//! delivered). The lane drives them.
+//! A signal becomes visible after its own data, and is ordered with nothing else. There are three
+//! ways, all right on any rails that offer what they need: *eager* (data and signal are one
+//! message), *counted* (the target applies the signal when it has counted the data's segments)
+//! and *chained* (the signal is sent when its own data is delivered). The lane drives them.
 
 pub mod counted;
 pub(crate) mod progress;
@@ -49,7 +49,8 @@ pub(crate) struct Signals {
     pub(crate) engine: SignalEngine,
     /// Whether a signal may go in one message with its data.
     eager: bool,
-    /// Most bytes that go in one message with their signal, where the processor reaches them at both ends.
+    /// Most bytes that go in one message with their signal, where the processor reaches them at
+    /// both ends.
     pub(crate) most_eager: usize,
     /// Most counted puts to one peer; 0 when nothing is counted.
     pub(crate) most_counted: u16,

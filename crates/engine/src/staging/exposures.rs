@@ -1,8 +1,8 @@
 //! Regions whose bytes peers read: which of ours a peer has the keys of, and which of its we have.
 //!
 //! A key is 8 bytes for each rail, too many to go with every request, so they are told once to each
-//! peer that is to read from the region. Messages overtake one another: a request may be there before
-//! the keys that it needs, and waits for them.
+//! peer that is to read from the region. Messages overtake one another: a request may be there
+//! before the keys that it needs, and waits for them.
 
 use crate::ids::RailId;
 use crate::port::Addressing;
@@ -42,7 +42,8 @@ impl Exposures {
         true
     }
 
-    /// Takes in what the peer tells of a region of its own. False if these are more than there may be.
+    /// Takes in what the peer tells of a region of its own. False if these are more than there may
+    /// be.
     pub(crate) fn learn(&mut self, told: &Keys<'_>) -> bool {
         let Keys { slot, stamp, base, addressing, first, rails, keys } = *told;
         let newer = |known: &Known| known.slot == slot && known.stamp > stamp;
@@ -66,8 +67,8 @@ impl Exposures {
         true
     }
 
-    /// What to put on the wire to read from an exposure by one of the peer's rails: address and key.
-    /// None as long as the peer has not told.
+    /// What to put on the wire to read from an exposure by one of the peer's rails: address and
+    /// key. None as long as the peer has not told.
     pub(crate) fn find(&self, at: Exposure, rail: RailId) -> Option<(u64, u64)> {
         let same = |known: &&Known| known.slot == at.slot && known.stamp == at.stamp;
         let known = self.known.iter().find(same)?;

@@ -1,5 +1,5 @@
-//! Fragments of puts and gets of staged memory: how they get on, step by step. What the ways are, and why
-//! they cannot deadlock, is in [`crate::staging`].
+//! Fragments of puts and gets of staged memory: how they get on, step by step. What the ways are,
+//! and why they cannot deadlock, is in [`crate::staging`].
 
 use crate::error::EngineError;
 use crate::ids::{Pe, WrId};
@@ -111,7 +111,8 @@ impl Staging {
         core.dispatch(wr_id, rail);
     }
 
-    /// The bytes that go with the message that tells of them: those of a short put which the processor reaches.
+    /// The bytes that go with the message that tells of them: those of a short put which the
+    /// processor reaches.
     fn brought<P: Port>(&mut self, core: &mut Core<P>, fragment: &Fragment) -> Tail {
         let Fragment { role, len, memory, local_end, bounce, .. } = *fragment;
         if role != Role::Put || len > self.most_brought {
@@ -177,8 +178,8 @@ impl Staging {
         core.dispatch(wr_id, rail);
     }
 
-    /// The fabric has moved bytes of a fragment. Takes the completion, except for the rail's own count;
-    /// says whether it was of a fragment in flight.
+    /// The fabric has moved bytes of a fragment. Takes the completion, except for the rail's own
+    /// count; says whether it was of a fragment in flight.
     #[cold]
     pub(crate) fn completed_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let posted = core.transmit.away(wr_id).filter(|segment| segment.stage == Stage::Posted);
@@ -233,8 +234,8 @@ impl Staging {
         moved
     }
 
-    /// Whether a fragment may be copied in now. A peer's comes behind others and waits for them; if one of these is never
-    /// executed, nor is this.
+    /// Whether a fragment may be copied in now. A peer's comes behind others and waits for them; if
+    /// one of these is never executed, nor is this.
     fn is_its_turn<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let Fragment { role, mark, .. } = *self.state().fragment(wr_id);
         let (Role::Pull(request_id), Some(mark)) = (role, mark) else { return true };
@@ -285,8 +286,8 @@ impl Staging {
         }
     }
 
-    /// Moves what waits for copies and bounce buffers, after what the device has copied. Turns alone ask that of it: each question
-    /// is a call of the driver.
+    /// Moves what waits for copies and bounce buffers, after what the device has copied. Turns
+    /// alone ask that of it: each question is a call of the driver.
     #[cold]
     pub(crate) fn pump<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
@@ -505,8 +506,8 @@ impl Staging {
         self.end_request(core, pe, wr_id);
     }
 
-    /// A peer was declared failed: what waits for it, or for its answer, ends, so that it takes no room of others. The fabric may
-    /// still move some, which ends with that.
+    /// A peer was declared failed: what waits for it, or for its answer, ends, so that it takes no
+    /// room of others. The fabric may still move some, which ends with that.
     #[cold]
     pub(crate) fn give_up<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         if self.state.is_none() {
@@ -538,8 +539,8 @@ impl Staging {
         self.start_waiting(core);
     }
 
-    /// A put ends whose bounce buffer its peer may still read: the bounce buffer, and the segment with it, are the peer's from here on, until
-    /// it answers.
+    /// A put ends whose bounce buffer its peer may still read: the bounce buffer, and the segment
+    /// with it, are the peer's from here on, until it answers.
     fn keep_for_reader<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         let (pe, message) = (segment.pe, segment.take_message());

@@ -78,7 +78,8 @@ impl Staging {
         }
     }
 
-    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to be executed first.
+    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to
+    /// be executed first.
     pub(crate) fn store_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -93,7 +94,8 @@ impl Staging {
         }
     }
 
-    /// A peer's request with this number was executed, or will be with the next [`Staging::settle`].
+    /// A peer's request with this number was executed, or will be with the next
+    /// [`Staging::settle`].
     #[inline]
     pub(crate) fn carried_out(&mut self, pe: Pe, seq: Seq) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
@@ -101,8 +103,8 @@ impl Staging {
         }
     }
 
-    /// What requests of peers have stored and applied is there. To be called before anything is sent: what was carried
-    /// out is acknowledged with whatever goes to the peer next.
+    /// What requests of peers have stored and applied is there. To be called before anything is
+    /// sent: what was carried out is acknowledged with whatever goes to the peer next.
     #[inline]
     pub(crate) fn settle<P: Port>(&mut self, core: &mut Core<P>) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {

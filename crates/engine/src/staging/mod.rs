@@ -1,31 +1,33 @@
 //! Staging: memory that the fabric does not reach, through bounce buffers that it does.
 //!
 //! # How bytes get there
-//! Each process touches its own staged memory only, through bounce buffers of its own, and reads what it is to
-//! store from the other process. So there are no credits to give out, and no memory is set aside per
-//! peer:
+//! Each process touches its own staged memory only, through bounce buffers of its own, and reads
+//! what it is to store from the other process. So there are no credits to give out, and no memory
+//! is set aside per peer:
 //!
-//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
-//!   is copied into a bounce buffer, which is registered), the owner of the target is told to *pull* it, reads
-//!   it into a bounce buffer of its own, copies it to its place, and says so. Where messages are long enough, the one that
-//!   tells of it *brings* the bytes as well. They go to the bounce buffer if one is free, and are read like all others if none is.
-//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a bounce buffer and says where they
-//!   are; they are read, and the bounce buffer is *released*.
-//! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce buffer, with an
-//!   ordinary write or read.
+//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else
+//!   it is copied into a bounce buffer, which is registered), the owner of the target is told
+//!   to *pull* it, reads it into a bounce buffer of its own, copies it to its place, and says so.
+//!   Where messages are long enough, the one that tells of it *brings* the bytes as well. They go
+//!   to the bounce buffer if one is free, and are read like all others if none is.
+//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a bounce buffer and
+//!   says where they are; they are read, and the bounce buffer is *released*.
+//! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce
+//!   buffer, with an ordinary write or read.
 //! - A few bytes go in one message each way, with no bounce buffer.
-//! - PEs of one host that share their bounce memory read from the other's bounce buffer by copy, not through the fabric: see
-//!   [`same_host`].
+//! - PEs of one host that share their bounce memory read from the other's bounce buffer by copy,
+//!   not through the fabric: see [`same_host`].
 //!
 //! Long operations are cut into *fragments* of a bounce buffer's length, which overlap.
 //!
 //! # Why it cannot deadlock
-//! Bounce buffers for bytes on their way in are taken when the bytes can be read at once, and given back after
-//! a read and a copy, both of which end whatever else is full. So they always come back. Bounce buffers for
-//! bytes on their way out are held until the reader has read them, for which it needs a bounce buffer for its
-//! own way in at most. What a peer asks for has segments set aside ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
-//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives no bounce buffer back; it has a
-//! [share](waiting) of them.
+//! Bounce buffers for bytes on their way in are taken when the bytes can be read at once, and given
+//! back after a read and a copy, both of which end whatever else is full. So they always come back.
+//! Bounce buffers for bytes on their way out are held until the reader has read them, for which it
+//! needs a bounce buffer for its own way in at most. What a peer asks for has segments set aside
+//! ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
+//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives
+//! no bounce buffer back; it has a [share](waiting) of them.
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;

@@ -1,5 +1,5 @@
-//! Peer requests: what peers ask for about staged memory of this process. How it goes on from there is in
-//! [`crate::staging::fragments`], with the lane's own fragments.
+//! Peer requests: what peers ask for about staged memory of this process. How it goes on from there
+//! is in [`crate::staging::fragments`], with the lane's own fragments.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,8 +146,8 @@ impl Staging {
         self.start_waiting(core);
     }
 
-    /// Puts what a message has brought into a bounce buffer, for the only one who waits for one, if it may have one now. Else it
-    /// goes on waiting, and reads the bytes.
+    /// Puts what a message has brought into a bounce buffer, for the only one who waits for one, if
+    /// it may have one now. Else it goes on waiting, and reads the bytes.
     fn take_brought<P: Port>(&mut self, core: &mut Core<P>, wanted: &Wanted, bytes: &[u8]) {
         let Wanted { pe, role, len, .. } = *wanted;
         let direction = role.direction();
@@ -170,7 +170,8 @@ impl Staging {
         }
     }
 
-    /// Gives what a peer wants a segment, of those set aside: there are as many as bounce buffers may be, and each has a bounce buffer.
+    /// Gives what a peer wants a segment, of those set aside: there are as many as bounce buffers
+    /// may be, and each has a bounce buffer.
     pub(crate) fn begin_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -224,7 +225,8 @@ impl Staging {
         core.queue_unnumbered(pe, answer);
     }
 
-    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not executed.
+    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not
+    /// executed.
     pub(crate) fn end_pull<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -249,7 +251,8 @@ impl Staging {
         self.go_on_behind(core, pe);
     }
 
-    /// What a peer asked for is in a bounce buffer, where it may be read until it says that it has been.
+    /// What a peer asked for is in a bounce buffer, where it may be read until it says that it has
+    /// been.
     pub(crate) fn expose<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,13 +1,14 @@
 //! Peers of the same host that share their bounce memory: bytes that no processor touches.
 //!
-//! The sender's copy engine writes into a bounce buffer of its own, which the target sees; the message that tells of it names the
-//! place in the bounce memory; the target's copy engine reads from there. So the target takes no bounce buffer, no keys are told, and
-//! no message brings bytes. All else is as with bytes that the fabric moves: an answer gives the bounce buffer back.
+//! The sender's copy engine writes into a bounce buffer of its own, which the target sees; the
+//! message that tells of it names the place in the bounce memory; the target's copy engine reads
+//! from there. So the target takes no bounce buffer, no keys are told, and no message brings bytes.
+//! All else is as with bytes that the fabric moves: an answer gives the bounce buffer back.
 //!
 //! # Why it cannot deadlock
-//! A copy from a peer's bounce buffer needs a segment of those set aside, of which [`SHARED_COPIES`] are for these copies. It is taken
-//! when everything that the copy comes behind is executed, and given back when the copy has ended, which waits for
-//! nothing but the device.
+//! A copy from a peer's bounce buffer needs a segment of those set aside, of which
+//! [`SHARED_COPIES`] are for these copies. It is taken when everything that the copy comes behind
+//! is executed, and given back when the copy has ended, which waits for nothing but the device.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,8 @@ pub(crate) const SHARED_COPIES: u32 = 64;
 /// What a lane copies from bounce buffers of peers.
 #[derive(Debug, Default)]
 pub(crate) struct SameHost {
-    /// Puts of peers that may be copied now, first in first out. A copy ends whatever its peer does, so peers need no shares.
+    /// Puts of peers that may be copied now, first in first out. A copy ends whatever its peer
+    /// does, so peers need no shares.
     queue: VecDeque<Wanted>,
     /// Such copies under way.
     under_way: u32,
@@ -82,8 +84,8 @@ impl Staging {
         by_fabric
     }
 
-    /// The address of a fragment's bytes in bounce memory, its own bounce buffer or a peer's. None if it has none, or has failed for
-    /// that.
+    /// The address of a fragment's bytes in bounce memory, its own bounce buffer or a peer's. None
+    /// if it has none, or has failed for that.
     pub(crate) fn bounce_addr<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -106,7 +108,8 @@ impl Staging {
         }
     }
 
-    /// The address of bytes that a peer has exposed in its bounce memory. Nothing that it names leads outside of that.
+    /// The address of bytes that a peer has exposed in its bounce memory. Nothing that it names
+    /// leads outside of that.
     fn shared_addr(&mut self, pe: Pe, from: Exposure, len: usize) -> Result<usize, String> {
         let window = self.bouncing().and_then(|bouncing| bouncing.copies.window(pe));
         let Some(window) = window.filter(|_| from.is_in_bounce()) else {
@@ -169,7 +172,8 @@ impl Staging {
         }
     }
 
-    /// Starts copies from bounce buffers of peers, as far as there is room. Whether it has started any.
+    /// Starts copies from bounce buffers of peers, as far as there is room. Whether it has started
+    /// any.
     pub(crate) fn start_shared<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
         while let Some(wanted) = self.state().same_host.queue.front().copied() {
@@ -210,7 +214,8 @@ impl Staging {
         }
     }
 
-    /// A fragment was copied, perhaps from a peer's bounce buffer: then a get of this PE's gives that back.
+    /// A fragment was copied, perhaps from a peer's bounce buffer: then a get of this PE's gives
+    /// that back.
     pub(crate) fn was_copied_from_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let Fragment { role, len, remote_end, .. } = *self.state().fragment(wr_id);
         let RemoteEnd::Exposed(from) = remote_end else { return };
@@ -226,7 +231,8 @@ impl Staging {
         }
     }
 
-    /// A peer was given up: nothing more is copied for it, and its bounce buffers come back once its process has ended.
+    /// A peer was given up: nothing more is copied for it, and its bounce buffers come back once
+    /// its process has ended.
     #[cold]
     pub(crate) fn give_up_same_host<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let state = self.state();
@@ -241,7 +247,8 @@ impl Staging {
         self.take_back_bounce_buffers(core);
     }
 
-    /// Takes back bounce buffers that peers were to read whose processes have ended. To be called now and then.
+    /// Takes back bounce buffers that peers were to read whose processes have ended. To be called
+    /// now and then.
     #[cold]
     pub(crate) fn take_back_bounce_buffers<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(state) = self.state.as_deref_mut() else { return };

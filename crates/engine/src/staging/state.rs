@@ -22,10 +22,12 @@ use crate::wire::window::Seq;
 /// Most pulls and asks of one PE to another that are under way.
 pub(crate) const PEER_REQUESTS: u32 = 64;
 
-/// Segments set aside for what peers ask for: one for each bounce buffer, and for copies from bounce buffers of theirs.
+/// Segments set aside for what peers ask for: one for each bounce buffer, and for copies from
+/// bounce buffers of theirs.
 pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32 + SHARED_COPIES;
 
-/// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no length.
+/// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no
+/// length.
 pub(crate) const FRAGMENT: usize = 512 << 10;
 
 /// How the peer's side of a fragment is reached.
@@ -162,7 +164,8 @@ pub(crate) struct State {
     pub(crate) landed: VecDeque<WrId>,
     /// Copies under way.
     pub(crate) copying: u32,
-    /// Requests of peers that were executed since what was stored soon has been settled. At most a poll's.
+    /// Requests of peers that were executed since what was stored soon has been settled. At most a
+    /// poll's.
     pub(crate) unsettled: Vec<(Pe, Seq)>,
     /// Segments in use for peers.
     pub(crate) peer_segments: u32,

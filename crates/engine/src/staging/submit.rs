@@ -1,5 +1,5 @@
-//! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut into
-//! fragments. How a fragment goes on is in [`crate::staging::fragments`].
+//! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut
+//! into fragments. How a fragment goes on is in [`crate::staging::fragments`].
 
 use std::sync::Arc;
 
@@ -41,8 +41,9 @@ impl Staging {
         }
     }
 
-    /// Whether local memory takes part in operations through a bounce buffer: when it is staged, and when the
-    /// fabric would need it registered, it is not, and there is something to stage with.
+    /// Whether local memory takes part in operations through a bounce buffer: when it is staged,
+    /// and when the fabric would need it registered, it is not, and there is something to stage
+    /// with.
     fn needs_bounce<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -77,8 +78,8 @@ impl Staging {
         }
     }
 
-    /// As the submission of others, for what has to be staged. `offset` is that of the first remote byte in its
-    /// region.
+    /// As the submission of others, for what has to be staged. `offset` is that of the first remote
+    /// byte in its region.
     #[cold]
     pub(crate) fn submit_staged<P: Port>(
         &mut self,
@@ -107,7 +108,8 @@ impl Staging {
         let local_end = if staged { None } else { self.local_end(core, request, addr, handle)? };
         let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         if local_end.is_none() && self.bouncing().is_none() {
-            // Nothing of this process is staged, so it has no bounce buffers. Then it goes by messages.
+            // Nothing of this process is staged, so it has no bounce buffers. Then it goes by
+            // messages.
             if direction == Direction::Write {
                 return self.submit_in_messages(core, request, remote, offset, sent, op);
             }
@@ -205,8 +207,8 @@ impl Staging {
         Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
     }
 
-    /// A fragment of which the peer was asked, perhaps over another rail than it was to be, reads into its local memory next:
-    /// with the descriptor of the rail that it is on now.
+    /// A fragment of which the peer was asked, perhaps over another rail than it was to be, reads
+    /// into its local memory next: with the descriptor of the rail that it is on now.
     pub(crate) fn describe_anew<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -231,7 +233,8 @@ impl Staging {
         Ok(())
     }
 
-    /// A put to staged memory from a buffer that the peer cannot read, by a process without bounce buffers.
+    /// A put to staged memory from a buffer that the peer cannot read, by a process without bounce
+    /// buffers.
     fn submit_in_messages<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -256,8 +259,8 @@ impl Staging {
         Ok(())
     }
 
-    /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are
-    /// there.
+    /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they
+    /// are there.
     fn submit_few<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -1,12 +1,15 @@
-//! The queue for the bounce buffers of one direction: who waits, peer by peer, and how many bounce buffers each peer holds.
+//! The queue for the bounce buffers of one direction: who waits, peer by peer, and how many bounce
+//! buffers each peer holds.
 //!
 //! # Shares
-//! A bounce buffer comes back when its peer has read it, or answered; one that has stopped never does. So a peer may have
-//! another bounce buffer while it holds less than eight times what is free, and the last one only while it holds none. Where there are
-//! fewer than [`SHARED_FROM`] bounce buffers, whoever is first has the next one: half of them is too much to keep back.
+//! A bounce buffer comes back when its peer has read it, or answered; one that has stopped never
+//! does. So a peer may have another bounce buffer while it holds less than eight times what is
+//! free, and the last one only while it holds none. Where there are fewer than [`SHARED_FROM`]
+//! bounce buffers, whoever is first has the next one: half of them is too much to keep back.
 //!
-//! Peers take turns, one bounce buffer each; what waits for the same peer stays in its order. A peer without a share is not looked at until
-//! it gives a bounce buffer back, or there are enough for it.
+//! Peers take turns, one bounce buffer each; what waits for the same peer stays in its order. A
+//! peer without a share is not looked at until it gives a bounce buffer back, or there are enough
+//! for it.
 
 use crate::ids::{Pe, WrId};
 use crate::request::Touched;
@@ -55,7 +58,8 @@ pub(crate) struct Waiting {
 
 #[derive(Debug, Default)]
 struct OfPeer {
-    /// Of those who wait, those that the peer has asked for. It has no more under way than a bound, if it keeps the rules.
+    /// Of those who wait, those that the peer has asked for. It has no more under way than a bound,
+    /// if it keeps the rules.
     asked: u32,
     /// Bounce buffers that it has.
     held: usize,
@@ -68,7 +72,8 @@ impl Kept for OfPeer {
 }
 
 impl OfPeer {
-    /// How many bounce buffers must be free besides the one that the peer gets next, where there are so many.
+    /// How many bounce buffers must be free besides the one that the peer gets next, where there
+    /// are so many.
     fn need(&self, bounces: usize) -> u32 {
         match self.held {
             0 => 0,
@@ -117,7 +122,8 @@ impl Waiting {
         self.queue.kept(pe).map_or(0, |of_peer| of_peer.asked)
     }
 
-    /// The peer whose turn it is where so many bounce buffers are free, and who waits for it; none if no peer may have one of these.
+    /// The peer whose turn it is where so many bounce buffers are free, and who waits for it; none
+    /// if no peer may have one of these.
     pub(crate) fn first(&self, free: usize) -> Option<(Pe, Waiter)> {
         let pe = self.queue.first(free)?;
         Some((pe, *self.queue.front(pe)?))
@@ -186,7 +192,8 @@ mod tests {
     use crate::port::copies::Reach;
     use crate::wire::message::RequestId;
 
-    /// Gives as many of so many bounce buffers as may be given, and says to which peers, in that order.
+    /// Gives as many of so many bounce buffers as may be given, and says to which peers, in that
+    /// order.
     fn give(waiting: &mut Waiting, free: &mut usize, bounces: usize) -> Vec<u32> {
         let mut given = Vec::new();
         waiting.bounces = bounces;

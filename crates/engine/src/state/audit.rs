@@ -1,5 +1,5 @@
-//! The tools of an audit: what is counted beside the things themselves is counted anew, and compared. See
-//! [`Lane::audit`](crate::lane::Lane::audit).
+//! The tools of an audit: what is counted beside the things themselves is counted anew, and
+//! compared. See [`Lane::audit`](crate::lane::Lane::audit).
 
 use std::collections::HashMap;
 use std::fmt::Debug;

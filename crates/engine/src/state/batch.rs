@@ -1,11 +1,11 @@
 //! Batches: whether all of some operations have ended, for who submits many and waits for none.
 //!
-//! A batch counts the segments that were taken while it was submitted, and those that stand for them
-//! later, until they are given back. So it is over when each of its operations is delivered, whatever way
-//! that went: a write is visible, a read has landed, an atomic was applied and what it fetched is here.
-//! That takes no word per operation. Other batches do not matter to it: under continuous traffic it ends
-//! as soon as it would alone, with one exception. The end of a message is the peer's acknowledgement, which
-//! peers give when they are asked: see `want_ack` of the lane.
+//! A batch counts the segments that were taken while it was submitted, and those that stand for
+//! them later, until they are given back. So it is over when each of its operations is delivered,
+//! whatever way that went: a write is visible, a read has landed, an atomic was applied and what it
+//! fetched is here. That takes no word per operation. Other batches do not matter to it: under
+//! continuous traffic it ends as soon as it would alone, with one exception. The end of a message
+//! is the peer's acknowledgement, which peers give when they are asked: see `want_ack` of the lane.
 //!
 //! After a failure segments end that have delivered nothing, so a batch says nothing any more:
 //! the lane's failure comes first.
@@ -80,7 +80,8 @@ impl Batches {
         }
     }
 
-    /// What is counted, beside the segments of each batch that are in use; more, where operations are `pending`.
+    /// What is counted, beside the segments of each batch that are in use; more, where operations
+    /// are `pending`.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, segments: &[u32; 256], pending: bool) -> Result<(), Discrepancy> {
         let batches = self.under_way.iter().zip(segments).skip(1);

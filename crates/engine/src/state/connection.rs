@@ -18,8 +18,8 @@ use crate::state::segment::{Plain, Segment, WriteClass};
 use crate::state::watch::Watch;
 use crate::wire::window::Seq;
 
-/// Writes must not go out right away: a fence has not been passed, or the connection has failed. While it has not failed, some
-/// write is outstanding then, whose completion opens it again.
+/// Writes must not go out right away: a fence has not been passed, or the connection has failed.
+/// While it has not failed, some write is outstanding then, whose completion opens it again.
 const CLOSED: u8 = 1;
 
 /// Operations for the peer are pending: see [`crate::lane::pending_queue`].
@@ -36,18 +36,19 @@ const BLOCKED: u8 = 4;
 /// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
 /// was another fence after them, those behind it wait in the same way.
 ///
-/// What leaves as a request is ordered by its target. So once every write that was sent is a request that has left,
-/// the fence is passed for other requests: they say that they come behind all with a number below a *mark*. Everything
-/// else waits until they are delivered. While anything is held, whatever comes later is held behind it: nothing waits
-/// for requests without end.
+/// What leaves as a request is ordered by its target. So once every write that was sent is a
+/// request that has left, the fence is passed for other requests: they say that they come behind
+/// all with a number below a *mark*. Everything else waits until they are delivered. While anything
+/// is held, whatever comes later is held behind it: nothing waits for requests without end.
 ///
 /// # Signals sent apart from their data
-/// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two generations. A
-/// signal that finds puts under way is *held back*, and with the first one the generation changes: those under way are the
-/// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were held back
-/// before any newer put leave. For the others the generation changes again: newer ones become older ones. Every put is
-/// waited for by at most the signals after it, and none waits for puts without end. A put that has left as a request is no
-/// put any longer: the target sees to it.
+/// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two
+/// generations. A signal that finds puts under way is *held back*, and with the first one the
+/// generation changes: those under way are the *older* ones, those that begin from now on the
+/// newer. When the last older one has ended, the signals that were held back before any newer put
+/// leave. For the others the generation changes again: newer ones become older ones. Every put is
+/// waited for by at most the signals after it, and none waits for puts without end. A put that has
+/// left as a request is no put any longer: the target sees to it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// The peer.
@@ -56,13 +57,13 @@ pub(crate) struct Connection {
     pub(crate) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
     pub(crate) fast_limit: usize,
-    /// Why nothing may go out in the fast path: [`CLOSED`], [`HAS_PENDING`] and [`BLOCKED`]; `fast_limit` is 0 while there is
-    /// a reason.
+    /// Why nothing may go out in the fast path: [`CLOSED`], [`HAS_PENDING`] and [`BLOCKED`];
+    /// `fast_limit` is 0 while there is a reason.
     shut: u8,
     /// What `fast_limit` is otherwise.
     open_limit: usize,
-    /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
-    /// count.
+    /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do
+    /// not count.
     begun: [u32; 2],
     /// Those of them that have ended.
     ended: [u32; 2],
@@ -74,12 +75,13 @@ pub(crate) struct Connection {
     older: u32,
     /// Signals that wait for puts, oldest first. They are under way.
     held_back: Queue,
-    /// How many of them wait for the older puts alone. A lane has room for fewer messages than this counts.
+    /// How many of them wait for the older puts alone. A lane has room for fewer messages than this
+    /// counts.
     first_held_back: u16,
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
-    /// The latest fence that is passed for requests, and the number that they come behind; none if everything before is
-    /// delivered.
+    /// The latest fence that is passed for requests, and the number that they come behind; none if
+    /// everything before is delivered.
     passed: u32,
     mark: Option<Seq>,
     /// Whether requests are ordered by their target at all.
@@ -100,8 +102,8 @@ pub(crate) struct Connection {
     pub(crate) error: Option<Box<EngineError>>,
 }
 
-/// What is counted modulo 2^32 begins shortly before it goes round, which a busy peer has it do within minutes and every test
-/// at once.
+/// What is counted modulo 2^32 begins shortly before it goes round, which a busy peer has it do
+/// within minutes and every test at once.
 const FIRST: u32 = u32::MAX - 9;
 
 impl Connection {
@@ -237,8 +239,8 @@ impl Connection {
         self.shut & HAS_PENDING != 0
     }
 
-    /// From here on operations for the peer are pending, or no longer. While they are the connection is not quiet: something
-    /// that holds up no fence counts as under way.
+    /// From here on operations for the peer are pending, or no longer. While they are the
+    /// connection is not quiet: something that holds up no fence counts as under way.
     pub(crate) fn set_pending(&mut self, has_pending: bool) {
         if self.has_pending() == has_pending {
             return;
@@ -360,7 +362,8 @@ impl Connection {
         }
     }
 
-    /// A segment that was under way has ended. Whether what waits in the connection is to be looked at.
+    /// A segment that was under way has ended. Whether what waits in the connection is to be looked
+    /// at.
     #[inline(always)]
     pub(crate) fn end(&mut self, direction: Direction, class: WriteClass) -> bool {
         let ended = &mut self.ended[direction as usize];
@@ -369,8 +372,8 @@ impl Connection {
         self.is_waited_for()
     }
 
-    /// A segment that was under way has been replaced by others, and counts no longer. Whether what waits in the
-    /// connection is to be looked at.
+    /// A segment that was under way has been replaced by others, and counts no longer. Whether what
+    /// waits in the connection is to be looked at.
     pub(crate) fn replaced(&mut self, direction: Direction, class: WriteClass) -> bool {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_sub(1);
@@ -386,7 +389,8 @@ impl Connection {
         self.leave_class(Direction::Write, class);
     }
 
-    /// Holds back a signal that is under way until the puts that are under way now have ended. There are some.
+    /// Holds back a signal that is under way until the puts that are under way now have ended.
+    /// There are some.
     pub(crate) fn hold_back(&mut self, segments: &mut SegmentTable, index: u32) {
         debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
         if self.held_back.is_empty() {
@@ -447,8 +451,9 @@ impl Connection {
         self.epoch
     }
 
-    /// If all writes sent are delivered: the epoch whose held writes may go out now, and that all of them may. Without any
-    /// the connection is open again. If all of them are requests that have left: the same, for requests.
+    /// If all writes sent are delivered: the epoch whose held writes may go out now, and that all
+    /// of them may. Without any the connection is open again. If all of them are requests that have
+    /// left: the same, for requests.
     pub(crate) fn passed(&mut self, segments: &SegmentTable) -> Option<(u32, bool)> {
         if self.error.is_some() {
             return None;
@@ -486,7 +491,8 @@ pub(crate) struct Connections {
     rails: u8,
     /// See [`Connection::fast_limit`].
     fast_limit: usize,
-    /// Whether targets order requests: not where the fabric does atomics, whose order they do not see.
+    /// Whether targets order requests: not where the fabric does atomics, whose order they do not
+    /// see.
     pub(crate) orders: bool,
 }
 
@@ -525,7 +531,8 @@ impl Connections {
         self.find_mut(pe)?.channel.as_deref_mut()
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
+    /// the job.
     #[inline]
     pub(crate) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
         let place = self.places.get_mut(pe.index())?;

@@ -1,13 +1,14 @@
-//! Counted puts between this lane and one peer: the tags of those to it, the counts of those from it.
+//! Counted puts between this lane and one peer: the tags of those to it, the counts of those from
+//! it.
 //!
 //! # Why no count is mistaken for another
-//! A tag is a slot and how often the slot has been used, modulo [`USES`]. The sender gives a tag back
-//! when the signal is acknowledged. The receiver acknowledges it when it was applied, which is when all
-//! segments with the tag have arrived, each exactly once; the signal itself was taken once, by its
-//! number. So nothing of a use is under way when the next use of the slot begins, and what arrives for
-//! a slot is of its present use, or the first of the very next one. Anything else is no correct
-//! sender's, and refused. That holds wherever the uses wrap, as only two that follow one another are
-//! ever compared.
+//! A tag is a slot and how often the slot has been used, modulo [`USES`]. The sender gives a tag
+//! back when the signal is acknowledged. The receiver acknowledges it when it was applied, which is
+//! when all segments with the tag have arrived, each exactly once; the signal itself was taken
+//! once, by its number. So nothing of a use is under way when the next use of the slot begins, and
+//! what arrives for a slot is of its present use, or the first of the very next one. Anything else
+//! is no correct sender's, and refused. That holds wherever the uses wrap, as only two that follow
+//! one another are ever compared.
 
 use crate::atomic::Atomic;
 #[cfg(any(test, feature = "audit"))]
@@ -64,8 +65,8 @@ pub(crate) struct Tags {
     most: u16,
     /// The next use of each slot.
     uses: [u16; TAGS as usize],
-    /// A put was begun and not finished, so that some segments have no signal. Nothing is counted any
-    /// more: a tag with orphan segments must never be used again.
+    /// A put was begun and not finished, so that some segments have no signal. Nothing is counted
+    /// any more: a tag with orphan segments must never be used again.
     retired: bool,
 }
 
@@ -227,12 +228,14 @@ impl Counts {
         Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, moved: 0, warned: 0 }
     }
 
-    /// The tag that a segment of this slot has to have: that of the put under way, or of the next one.
+    /// The tag that a segment of this slot has to have: that of the put under way, or of the next
+    /// one.
     pub(crate) fn expected(&self, slot: usize) -> Tag {
         Tag::new(slot, self.slots[slot].expected())
     }
 
-    /// A segment with the tag that is expected has arrived. Gives the signal that waited for it, if it was the last.
+    /// A segment with the tag that is expected has arrived. Gives the signal that waited for it, if
+    /// it was the last.
     pub(crate) fn landed(&mut self, tag: Tag, now: u32) -> Option<CountedSignal> {
         debug_assert_eq!(tag, self.expected(tag.slot()));
         (self.moved, self.warned) = (now, 0);
@@ -247,8 +250,8 @@ impl Counts {
         Some(slot.signal())
     }
 
-    /// A signal has arrived. Whether it may be applied now: all its segments are there. If not, it is
-    /// kept, and given by [`Counts::landed`].
+    /// A signal has arrived. Whether it may be applied now: all its segments are there. If not, it
+    /// is kept, and given by [`Counts::landed`].
     ///
     /// # Errors
     /// What no correct sender does.
@@ -277,7 +280,8 @@ impl Counts {
         Ok(false)
     }
 
-    /// Signals that wait for their data, by the slots. See [`Lane::audit`](crate::lane::Lane::audit).
+    /// Signals that wait for their data, by the slots. See
+    /// [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self) -> Result<(), Discrepancy> {
         let waiting = self.slots.iter().filter(|slot| slot.segments != 0).count() as u32;
@@ -289,8 +293,8 @@ impl Counts {
         self.waiting
     }
 
-    /// Of the signals that wait, the first by number: its number, the segments that have arrived, and
-    /// all it has.
+    /// Of the signals that wait, the first by number: its number, the segments that have arrived,
+    /// and all it has.
     pub(crate) fn first_waiting(&self) -> Option<(Seq, u32, u32)> {
         if self.waiting == 0 {
             return None;

@@ -67,8 +67,8 @@ impl FabricAtomics {
         self.paths.get(pe.index()).copied()
     }
 
-    /// Takes a slot for an atomic whose word is at this address and key of the peer. What it fetches goes
-    /// to `result`.
+    /// Takes a slot for an atomic whose word is at this address and key of the peer. What it
+    /// fetches goes to `result`.
     pub(crate) fn take(
         &mut self,
         atomic: Atomic,

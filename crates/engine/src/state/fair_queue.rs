@@ -3,27 +3,32 @@
 //! What waits for one peer stays in its order; peers take turns. There are two ways to take.
 //!
 //! # By need
-//! Where what is waited for is counted, as bounce buffers are, a peer has a *need*: how many must be free besides the one that it is to
-//! have. [`FairQueue::first`] names the peer whose turn it is among those whose need is met. The others are not looked at. A
-//! peer's need changes with what it has itself, and [`FairQueue::need`] says so: nothing that others do costs it anything.
+//! Where what is waited for is counted, as bounce buffers are, a peer has a *need*: how many must
+//! be free besides the one that it is to have. [`FairQueue::first`] names the peer whose turn it is
+//! among those whose need is met. The others are not looked at. A peer's need changes with what it
+//! has itself, and [`FairQueue::need`] says so: nothing that others do costs it anything.
 //!
 //! # By trial
-//! Where only a trial tells whether there is room, a [`Walk`] tries a few peers in each progress iteration, whose answers it is
-//! told by [`FairQueue::tried`]. Half of them are those whose turns are next, in order. If these are all refused, the other
-//! half are others further behind: it may be the former alone that are refused.
+//! Where only a trial tells whether there is room, a [`Walk`] tries a few peers in each progress
+//! iteration, whose answers it is told by [`FairQueue::tried`]. Half of them are those whose turns
+//! are next, in order. If these are all refused, the other half are others further behind: it may
+//! be the former alone that are refused.
 //!
-//! Nobody loses its turn by being refused, as long as nobody else was served. So a place that becomes free is offered first to
-//! whoever has waited for longest, whenever and however seldom that is: no rhythm of callers, or of the fabric, gives each place to
-//! the same peer. When another one is served, what was refused before it in the same walk had its turn, and goes behind.
-//! Each time that any peer is served, a peer that waits comes nearer by one place at least, or has been served itself; so it
-//! is served after at most as many as there are peers in the queue.
+//! Nobody loses its turn by being refused, as long as nobody else was served. So a place that
+//! becomes free is offered first to whoever has waited for longest, whenever and however seldom
+//! that is: no rhythm of callers, or of the fabric, gives each place to the same peer. When another
+//! one is served, what was refused before it in the same walk had its turn, and goes behind. Each
+//! time that any peer is served, a peer that waits comes nearer by one place at least, or has been
+//! served itself; so it is served after at most as many as there are peers in the queue.
 //!
-//! Of those further behind each walk takes the next ones, from as if drawn a few places on: at a fixed pace, places that become free
-//! at one of their own may never find the only peer that takes them.
+//! Of those further behind each walk takes the next ones, from as if drawn a few places on: at a
+//! fixed pace, places that become free at one of their own may never find the only peer that takes
+//! them.
 //!
 //! # Cost
-//! Nothing here walks through peers or items: each call takes a few steps, however many wait. What was taken leaves
-//! its place for what comes next, so that nothing is allocated as soon as there has been as much at a time.
+//! Nothing here walks through peers or items: each call takes a few steps, however many wait. What
+//! was taken leaves its place for what comes next, so that nothing is allocated as soon as there
+//! has been as much at a time.
 
 use crate::ids::Pe;
 #[cfg(any(test, feature = "audit"))]
@@ -182,7 +187,8 @@ impl<T, K: Kept> FairQueue<T, K> {
         }
     }
 
-    /// The same for each peer for which something waits, where `make` says so, who is shown what waits there last.
+    /// The same for each peer for which something waits, where `make` says so, who is shown what
+    /// waits there last.
     pub(crate) fn push_to_all(&mut self, mut make: impl FnMut(&T) -> Option<T>) {
         for at in 0..self.peers.len() {
             let Peer { pe, tail, .. } = self.peers[at];
@@ -280,8 +286,8 @@ impl<T, K: Kept> FairQueue<T, K> {
     pub(crate) fn walk(&mut self) -> Walk {
         self.walks += 1;
         if self.waiting > TRIES {
-            // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section 7.1); its upper bits are
-            // the random ones.
+            // A linear congruential generator of full period (Numerical Recipes, 3rd edition,
+            // section 7.1); its upper bits are the random ones.
             self.drawn = self.drawn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let skipped = self.from(self.cursor).nth((self.drawn >> 30) as usize);
             self.cursor = skipped.unwrap_or(NIL);
@@ -289,7 +295,8 @@ impl<T, K: Kept> FairQueue<T, K> {
         Walk { number: self.walks, left: self.waiting.min(TRIES), refused: 0 }
     }
 
-    /// The peer that is tried next, each once in a walk. [`FairQueue::tried`] is told what became of it.
+    /// The peer that is tried next, each once in a walk. [`FairQueue::tried`] is told what became
+    /// of it.
     pub(crate) fn next(&mut self, walk: &mut Walk) -> Option<Pe> {
         walk.left = walk.left.checked_sub(1)?;
         let head = self.rings.first()?.head;
@@ -443,9 +450,9 @@ impl<T, K: Kept> FairQueue<T, K> {
         }
     }
 
-    /// Puts a peer into the ring of its need: at the end, or at the head if its turn comes before all there. Whoever is
-    /// before it there goes first, though its turn may be later: they are few that come back so, as many as have
-    /// something to give back.
+    /// Puts a peer into the ring of its need: at the end, or at the head if its turn comes before
+    /// all there. Whoever is before it there goes first, though its turn may be later: they are few
+    /// that come back so, as many as have something to give back.
     fn channel(&mut self, at: u32) {
         let Peer { need, turn, .. } = self.peers[at as usize];
         let need = need as usize;

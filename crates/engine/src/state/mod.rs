@@ -1,5 +1,5 @@
-//! State of a lane: what it knows of segments, connections, rails and memory. Plain data with the rules that
-//! keep it whole; nothing here posts, and nothing knows of a lane.
+//! State of a lane: what it knows of segments, connections, rails and memory. Plain data with the
+//! rules that keep it whole; nothing here posts, and nothing knows of a lane.
 
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;

@@ -29,7 +29,8 @@ struct Op {
     pending: u32,
     /// The segment that may leave once all have, or [`NIL`].
     then: u32,
-    /// Its writes are done with when they have left as messages: what was chained has its order from the target.
+    /// Its writes are done with when they have left as messages: what was chained has its order
+    /// from the target.
     departs: bool,
 }
 

@@ -1,8 +1,9 @@
-//! Orphans: operations to peers that were declared failed, which the fabric may still execute, by the memory of this process
-//! that they touch.
+//! Orphans: operations to peers that were declared failed, which the fabric may still execute, by
+//! the memory of this process that they touch.
 //!
-//! Nobody waits for them any more, so their program may want to give that memory back. It stays registered until
-//! they have ended. The lanes that have them say what they touch, and any thread asks.
+//! Nobody waits for them any more, so their program may want to give that memory back. It stays
+//! registered until they have ended. The lanes that have them say what they touch, and any thread
+//! asks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -18,7 +18,8 @@ impl Hasher for ByNumber {
     }
 
     fn write_u32(&mut self, number: u32) {
-        // An odd factor keeps numbers apart in the lower bits; the upper bits of this one (2^64 over the golden ratio) spread.
+        // An odd factor keeps numbers apart in the lower bits; the upper bits of this one (2^64
+        // over the golden ratio) spread.
         self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

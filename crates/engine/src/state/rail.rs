@@ -16,8 +16,9 @@ const QUEUED: i32 = 1 << 30;
 /// Likewise, while the rail is closed for a moment. Below any depth with [`QUEUED`] taken off.
 const PAUSED: i32 = 1 << 29;
 
-/// Most segments in flight on a rail that asks for more: no table has room for so many, so the bound is none in practice.
-/// Less than half of [`PAUSED`], so that a rail is never clear while that is taken off.
+/// Most segments in flight on a rail that asks for more: no table has room for so many, so the
+/// bound is none in practice. Less than half of [`PAUSED`], so that a rail is never clear while
+/// that is taken off.
 const DEEPEST: u32 = 1 << 28;
 
 /// State of one rail of a lane. `S` is the port's fast path to post on it.
@@ -26,7 +27,8 @@ pub(crate) struct Rail<S> {
     /// The port's fast path.
     pub(crate) fast: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
-    /// the depth without its reserve, less [`QUEUED`] while others wait before them, less [`PAUSED`].
+    /// the depth without its reserve, less [`QUEUED`] while others wait before them, less
+    /// [`PAUSED`].
     room: i32,
     /// Nothing is posted: the rail is about to be closed and opened again.
     paused: bool,
@@ -42,7 +44,8 @@ pub(crate) struct Rail<S> {
     queue: Queue,
     /// Segments that wait by themselves, by peer; see [`crate::posting::transmit::blocked`].
     pub(crate) blocked: FairQueue<u32>,
-    /// Segments posted since the doorbell was last rung; see [`crate::posting::transmit::doorbell`].
+    /// Segments posted since the doorbell was last rung; see
+    /// [`crate::posting::transmit::doorbell`].
     pub(crate) unrung: u32,
     /// When the last segment completed, on the watchdog's clock.
     pub(crate) moved: u32,

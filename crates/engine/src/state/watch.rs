@@ -17,8 +17,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Takes note of what the connection is like at `now`: so many segments have ended, and it waits for others or
-    /// not. False if it was looked at before in the look of this number.
+    /// Takes note of what the connection is like at `now`: so many segments have ended, and it
+    /// waits for others or not. False if it was looked at before in the look of this number.
     pub(crate) fn look(&mut self, ended: u32, waits: bool, (number, now): (u32, u32)) -> bool {
         let before = number.wrapping_sub(std::mem::replace(&mut self.looked, number));
         if before == 0 {

@@ -1,17 +1,17 @@
-//! The pool: puts and gets large enough for the choice of their rails to matter, cut into segments that
-//! are given to the rails as these get through with them. Which rail a segment goes by is decided in
-//! [`crate::rails::balance`].
+//! The pool: puts and gets large enough for the choice of their rails to matter, cut into segments
+//! that are given to the rails as these get through with them. Which rail a segment goes by is
+//! decided in [`crate::rails::balance`].
 //!
-//! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table, which
-//! stands for the rest and knows all that is needed to cut it. For connection, fence and operation it is a
-//! segment like any other: it is under way until the last byte has been cut off, and behind a fence it is
-//! held whole. Its stripes are segments of their own.
+//! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table,
+//! which stands for the rest and knows all that is needed to cut it. For connection, fence and
+//! operation it is a segment like any other: it is under way until the last byte has been cut off,
+//! and behind a fence it is held whole. Its stripes are segments of their own.
 //!
 //! # Why it cannot deadlock
-//! Cuts have slots set aside for them ([`segments_for`]), which neither the pool nor anything else takes.
-//! What waits in the pool waits for (a) such a slot or (b) a rail that has less ahead; both come with
-//! completions of stripes that are out, and if none are out there is nothing to wait for. When the pool is
-//! full the submitter is held, in a call that runs the loop.
+//! Cuts have slots set aside for them ([`segments_for`]), which neither the pool nor anything else
+//! takes. What waits in the pool waits for (a) such a slot or (b) a rail that has less ahead; both
+//! come with completions of stripes that are out, and if none are out there is nothing to wait for.
+//! When the pool is full the submitter is held, in a call that runs the loop.
 
 use std::collections::VecDeque;
 
@@ -36,8 +36,8 @@ use crate::wire::message::Tag;
 /// Operations that wait in the pool, or behind fences, at a time.
 const POOL: usize = 64;
 
-/// Looks at the pool after which it is gone through although nothing has ended: rates change with time
-/// too.
+/// Looks at the pool after which it is gone through although nothing has ended: rates change with
+/// time too.
 const TURNS: u32 = 64;
 
 /// Segments that are set aside for operations in the pool and for their stripes.
@@ -387,7 +387,8 @@ mod tests {
         }
     }
 
-    /// Of those that leave at once, and of those that wait; and the peer is told how many there are.
+    /// Of those that leave at once, and of those that wait; and the peer is told how many there
+    /// are.
     #[test]
     fn segments_end_where_the_pages_of_the_peer_do() {
         let lens = (800_000..804_000).step_by(1000);

@@ -1,7 +1,8 @@
 //! The cookie of a job: 16 secret bytes that its PEs have in common, and nobody else knows.
 //!
-//! Messages are [sealed](crate::wire::seal) with it, and the immediate data of writes is [marked](crate::wire::marks).
-//! Who reads along on the network does not learn it; but the keys of regions, which are in the clear there.
+//! Messages are [sealed](crate::wire::seal) with it, and the immediate data of writes is
+//! [marked](crate::wire::marks). Who reads along on the network does not learn it; but the keys of
+//! regions, which are in the clear there.
 
 use std::fmt;
 
@@ -16,8 +17,8 @@ pub const SHARE_BYTES: usize = 16;
 pub struct Cookie(u128);
 
 impl Cookie {
-    /// The cookie of a job whose PEs have contributed these bytes. A share that nobody else can foretell is enough to
-    /// make the whole so.
+    /// The cookie of a job whose PEs have contributed these bytes. A share that nobody else can
+    /// foretell is enough to make the whole so.
     pub fn of(shares: impl IntoIterator<Item = [u8; SHARE_BYTES]>) -> Self {
         Self(shares.into_iter().fold(0, |cookie, share| cookie ^ u128::from_le_bytes(share)))
     }

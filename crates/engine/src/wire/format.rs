@@ -14,7 +14,8 @@ pub struct Spot {
     pub offset: u64,
 }
 
-/// The bits of a request's word at 16..24 that are its offset. Those above say what it comes behind.
+/// The bits of a request's word at 16..24 that are its offset. Those above say what it comes
+/// behind.
 const OFFSET: u64 = (1 << 48) - 1;
 
 /// The word at 16..24 of a request: its offset, and what it comes behind.
@@ -23,8 +24,8 @@ pub(crate) fn split_offset(word: u64) -> (u64, u16) {
     (word & OFFSET, (word >> 48) as u16)
 }
 
-/// Names a request between it and its answer. No two are the same before the numbers of messages repeat,
-/// so an answer that comes late is not taken for that of another request in the same slot.
+/// Names a request between it and its answer. No two are the same before the numbers of messages
+/// repeat, so an answer that comes late is not taken for that of another request in the same slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RequestId {
     /// Where the sender of the request keeps it.
@@ -33,8 +34,8 @@ pub struct RequestId {
     pub seq: Seq,
 }
 
-/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
-/// by the sender.
+/// Names a put with a counted signal, among those of its sender to one peer that are under way;
+/// chosen by the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u16);
 

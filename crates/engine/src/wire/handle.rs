@@ -140,8 +140,8 @@ pub struct Handle {
     pub stamp: u64,
     /// How peers address the region.
     pub addressing: Addressing,
-    /// Where peers reach it by messages to its owner only: the most bytes that one of them is about.
-    /// There are no keys then.
+    /// Where peers reach it by messages to its owner only: the most bytes that one of them is
+    /// about. There are no keys then.
     pub staged: Option<u64>,
     /// Whether the owner's processor reaches it, so that messages may bring many bytes for it.
     pub direct: bool,
@@ -248,9 +248,9 @@ impl<'a> HandleView<'a> {
     /// The handle, if it is sound and of this PE: [`HandleView::check_of`] without the reason.
     #[inline(always)]
     pub(crate) fn sound(pe: Pe, bytes: &'a HandleBytes) -> Option<Self> {
-        // The rest needs no check here. A length of zero has no address inside. A region that passes
-        // the end of the address space could not have been registered. And with more rails than
-        // there can be, the key of a rail that there is lies where it always does.
+        // The rest needs no check here. A length of zero has no address inside. A region that
+        // passes the end of the address space could not have been registered. And with more rails
+        // than there can be, the key of a rail that there is lies where it always does.
         let view = Self { bytes };
         if word64(bytes, 0) == MAGIC && view.owner() == pe { Some(view) } else { None }
     }
@@ -270,8 +270,8 @@ impl<'a> HandleView<'a> {
         Some((remote, key))
     }
 
-    /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not all
-    /// inside, or the region is for local use only.
+    /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not
+    /// all inside, or the region is for local use only.
     #[inline(always)]
     pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
         let offset = addr.wrapping_sub(self.base());
@@ -339,8 +339,8 @@ impl<'a> HandleView<'a> {
         self.bytes[8]
     }
 
-    /// Whether the owner does for peers what they ask for by messages about this region: it has keys,
-    /// or it is staged.
+    /// Whether the owner does for peers what they ask for by messages about this region: it has
+    /// keys, or it is staged.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
         u16::from_le_bytes([self.bytes[8], self.bytes[9] & FLAG_STAGED]) != 0

@@ -24,8 +24,8 @@ pub const HELLO_BYTES: usize = 592;
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-/// Ends with the versions of all that PEs will tell each other, so that two builds which would not understand each other
-/// say so when they connect.
+/// Ends with the versions of all that PEs will tell each other, so that two builds which would not
+/// understand each other say so when they connect.
 const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 7];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
@@ -57,9 +57,11 @@ pub struct Hello {
     pub provider: String,
     /// Its number of rails.
     pub rails: u8,
-    /// Bytes of immediate data that all its rails carry, four or eight, so that peers may let it count their segments; or none.
+    /// Bytes of immediate data that all its rails carry, four or eight, so that peers may let it
+    /// count their segments; or none.
     pub immediate_data: u8,
-    /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and [`MAX_LONG_MESSAGE`].
+    /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and
+    /// [`MAX_LONG_MESSAGE`].
     pub longest_message: u16,
     /// Whether it looks after its rails, so that one that fails is done without.
     pub rail_health: bool,
@@ -341,7 +343,8 @@ mod tests {
 
     const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
 
-    /// PEs of one job may be built by different compilers: these are the algorithm's published values.
+    /// PEs of one job may be built by different compilers: these are the algorithm's published
+    /// values.
     #[test]
     fn the_number_of_a_name_is_the_one_that_every_build_gives() {
         assert_eq!(fabric_hash(""), 0xcbf2_9ce4_8422_2325);

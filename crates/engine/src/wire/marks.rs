@@ -1,9 +1,11 @@
 //! Marks: what the segments of a counted put tell the peer, as immediate data.
 //!
-//! A write of no bytes needs no key, so whoever reaches a rail's port can tell it anything this way. A mark names its sender
-//! and the slot of its put, in as few bits as the job needs; all bits above are those of an enciphered block of sender, receiver
-//! and [`Tag`]. Who guesses hits a slot that waits for this once in 2^52 where the fabric carries eight bytes, in a job of 256
-//! PEs. Where it carries four, that is once in 2^20: EFA, whose NICs want a random number of 32 bits besides.
+//! A write of no bytes needs no key, so whoever reaches a rail's port can tell it anything this
+//! way. A mark names its sender and the slot of its put, in as few bits as the job needs; all bits
+//! above are those of an enciphered block of sender, receiver and [`Tag`]. Who guesses hits a slot
+//! that waits for this once in 2^52 where the fabric carries eight bytes, in a job of 256 PEs.
+//! Where it carries four, that is once in 2^20: EFA, whose NICs want a random number of 32 bits
+//! besides.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Messages between proxy lanes, as bytes.
 //!
-//! Every message starts with the same 16 bytes, which leave [sealed](crate::wire::seal); all numbers are little
-//! endian. Here they are as they are meant.
+//! Every message starts with the same 16 bytes, which leave [sealed](crate::wire::seal); all
+//! numbers are little endian. Here they are as they are meant.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -23,11 +23,12 @@
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length, up to what the job's longest message has room for |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //!
-//! Of the offset at 16..24 of a request, 22..24 is what it comes *behind*: 0 for nothing; else every request of its sender
-//! whose number is lower by so much or more is executed before it. Offsets are below 2^48.
+//! Of the offset at 16..24 of a request, 22..24 is what it comes *behind*: 0 for nothing; else
+//! every request of its sender whose number is lower by so much or more is executed before it.
+//! Offsets are below 2^48.
 //!
-//! Kinds from 7 on are about staged memory: [`crate::wire::staged`]. An ack with a code in byte 1 is about
-//! rails: [`crate::wire::rails`].
+//! Kinds from 7 on are about staged memory: [`crate::wire::staged`]. An ack with a code in byte 1
+//! is about rails: [`crate::wire::rails`].
 //!
 //! Bytes that are said to be zero are refused when they are not.
 //!
@@ -110,8 +111,8 @@ pub enum Body<'a> {
         /// At most as many bytes as [`eager_in`] the longest message.
         payload: &'a [u8],
     },
-    /// The same, as its sender writes it whose payload is the message's [`Tail`](crate::port::Tail). Read
-    /// it is the other one.
+    /// The same, as its sender writes it whose payload is the message's
+    /// [`Tail`](crate::port::Tail). Read it is the other one.
     PutSignalHead {
         /// The signal word.
         at: Spot,
@@ -144,8 +145,9 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Its sender; below 65536, as NVSHMEM's PEs are.
     pub from: Pe,
-    /// Its number. A reply has that of its request, an ack that of the first message of the reverse connection that has not arrived; what is about rails has a number of its own, or zero, which is the same over all
-    /// paths; all others without a number carry zero.
+    /// Its number. A reply has that of its request, an ack that of the first message of the reverse
+    /// connection that has not arrived; what is about rails has a number of its own, or zero, which
+    /// is the same over all paths; all others without a number carry zero.
     pub seq: Seq,
     /// Everything of the reverse connection before this number has arrived.
     pub ack: Seq,
@@ -198,8 +200,8 @@ impl<const N: usize> PacketOf<N> {
         self.len = ATOMIC;
     }
 
-    /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room. `len` is
-    /// at most as much as the packet has room for; beyond it is cut.
+    /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room.
+    /// `len` is at most as much as the packet has room for; beyond it is cut.
     #[inline(always)]
     pub(crate) fn put_signal(
         &mut self,
@@ -323,7 +325,8 @@ impl<'a> Message<'a> {
         (self.behind != 0).then(|| Seq(last).next())
     }
 
-    /// Writes the message. A payload for which the packet has no room is an error of the caller and is cut.
+    /// Writes the message. A payload for which the packet has no room is an error of the caller and
+    /// is cut.
     #[inline]
     pub fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) {
         self.encode_unordered(packet);

@@ -1,4 +1,5 @@
-//! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they connect.
+//! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they
+//! connect.
 
 pub mod cookie;
 pub mod format;

@@ -1,7 +1,9 @@
-//! Messages about rails and paths, as bytes. They begin as all messages do, see [`crate::wire::message`], with the
-//! kind of an acknowledgement and what they are about in byte 1. They have no numbers in their connection, and each may be
-//! lost, or arrive twice or late: who waits for an answer asks again. What goes over every path has a number of its own, the same on
-//! all of them, from 1 on for each peer. It is heard once, or answers would be as many as paths for each path.
+//! Messages about rails and paths, as bytes. They begin as all messages do, see
+//! [`crate::wire::message`], with the kind of an acknowledgement and what they are about in byte 1.
+//! They have no numbers in their connection, and each may be lost, or arrive twice or late: who
+//! waits for an answer asks again. What goes over every path has a number of its own, the same on
+//! all of them, from 1 on for each peer. It is heard once, or answers would be as many as paths for
+//! each path.
 //!
 //! | code | what | 12..16 | what follows |
 //! |---|---|---|---|
@@ -67,7 +69,8 @@ pub enum Rails<'a> {
         /// The fetch's.
         place: u8,
     },
-    /// Tell me if this arrives, by the way back. It goes from one data endpoint to another, as all that it is about.
+    /// Tell me if this arrives, by the way back. It goes from one data endpoint to another, as all
+    /// that it is about.
     Probe {
         /// The sender's rail.
         rail: RailId,
@@ -161,7 +164,8 @@ impl<'a> Rails<'a> {
         head
     }
 
-    /// Reads a message with this code, of the kind of acknowledgements; `word` is what lies at 12..16.
+    /// Reads a message with this code, of the kind of acknowledgements; `word` is what lies at
+    /// 12..16.
     pub(crate) fn decode(
         kind: u8,
         code: u8,

@@ -1,16 +1,19 @@
 //! The seal over the head of every message.
 //!
-//! Whoever reaches a rail's port can send to it. So the first 16 bytes of a message leave enciphered, with AES-128 under the
-//! job's [cookie](Cookie), after a secret number was added to them that depends on the receiver and on the bytes from 16 to
-//! 48. What no PE of the job has sealed for this one is read as noise. In a job of 256 PEs its version, kind, sender and number
+//! Whoever reaches a rail's port can send to it. So the first 16 bytes of a message leave
+//! enciphered, with AES-128 under the job's [cookie](Cookie), after a secret number was added to
+//! them that depends on the receiver and on the bytes from 16 to
+//! 48. What no PE of the job has sealed for this one is read as noise. In a job of 256 PEs its
+//!     version, kind, sender and number
 //! are then right once in some 2^36 messages; its region and offset have to be right as well.
 //!
-//! Who has got hold of messages makes no other ones of them: a head that is put together from two, goes with other bytes, or to
-//! another PE, is noise as well. They can be sent again as they were, and then they have a number that was there before. Bytes
-//! beyond 48, which are payload, are not covered: with other ones, too, it is a message that was there before, and is dropped.
+//! Who has got hold of messages makes no other ones of them: a head that is put together from two,
+//! goes with other bytes, or to another PE, is noise as well. They can be sent again as they were,
+//! and then they have a number that was there before. Bytes beyond 48, which are payload, are not
+//! covered: with other ones, too, it is a message that was there before, and is dropped.
 //!
-//! The number added is NH of UMAC (Black et al., 1999), in words of 64 bits: for two bodies, or two receivers, it differs by any
-//! given amount with a probability of about 2^-64.
+//! The number added is NH of UMAC (Black et al., 1999), in words of 64 bits: for two bodies, or two
+//! receivers, it differs by any given amount with a probability of about 2^-64.
 
 use std::fmt;
 
@@ -80,8 +83,9 @@ impl Seal {
         packet.bytes[..HEAD].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of these there are. A message whose
-    /// last bytes come from elsewhere is longer than that without them, so it makes no difference whether they are here.
+    /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of
+    /// these there are. A message whose last bytes come from elsewhere is longer than that without
+    /// them, so it makes no difference whether they are here.
     #[inline(always)]
     fn of_body(&self, bytes: &[u8]) -> u128 {
         let product = |at: usize, (first, second): (u64, u64)| {

@@ -1,4 +1,5 @@
-//! Messages about staged memory, as bytes. They begin as all messages do, see [`crate::wire::message`].
+//! Messages about staged memory, as bytes. They begin as all messages do, see
+//! [`crate::wire::message`].
 //!
 //! | kind | bytes | 12..16 | what follows |
 //! |---|---|---|---|
@@ -12,12 +13,15 @@
 //! | release | 24 | slot of the request id | as pulled |
 //! | keys | 40 + 8n | slot | 16..24 stamp; 24..32 base; 32 virtual addresses; 33 first rail; 34 number of rails; 35..40 zero; 40.. n keys |
 //!
-//! The request id of an answer is that of the request, and has its number; where rails are monitored the answer has a number of its
-//! own besides, and so do keys. The request id of a request has the request's.
+//! The request id of an answer is that of the request, and has its number; where rails are
+//! monitored the answer has a number of its own besides, and so do keys. The request id of a
+//! request has the request's.
 //!
-//! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp 0, and their offset in it.
+//! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp
+//! 0, and their offset in it.
 //!
-//! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
+//! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind
+//! in it, as all have.
 
 use crate::port::Addressing;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
@@ -48,7 +52,8 @@ const _: () = assert!(HEAD + MAX_PAYLOAD <= MAX_MESSAGE);
 pub struct Exposure {
     /// The sender's slot for the region.
     pub slot: u32,
-    /// The region's stamp: keys are of one region, not of a slot. No two regions of a process have the same.
+    /// The region's stamp: keys are of one region, not of a slot. No two regions of a process have
+    /// the same.
     pub stamp: u64,
     /// Offset of the first byte in the region.
     pub offset: u64,
@@ -116,8 +121,8 @@ pub enum Staged<'a> {
         len: u32,
         /// Comes back when they are there.
         request_id: RequestId,
-        /// The bytes, where the message has brought them; they can be read all the same. At most as many as
-        /// [`most_brought`] by the longest message.
+        /// The bytes, where the message has brought them; they can be read all the same. At most as
+        /// many as [`most_brought`] by the longest message.
         brought: Option<&'a [u8]>,
     },
     /// What a pull asked for is done.
@@ -175,7 +180,8 @@ const RELEASE: u8 = 14;
 const KEYS: u8 = 15;
 
 impl<'a> Staged<'a> {
-    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where rails are monitored.
+    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where
+    /// rails are monitored.
     pub(crate) fn is_request(&self) -> bool {
         matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
     }
@@ -244,7 +250,8 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Reads a message of one of these kinds, with this number; `word` is what lies at 12..16. None for other kinds.
+    /// Reads a message of one of these kinds, with this number; `word` is what lies at 12..16. None
+    /// for other kinds.
     pub(crate) fn decode(
         kind: u8,
         seq: Seq,

@@ -7,8 +7,8 @@ const WORDS: usize = (WINDOW / 64) as usize;
 
 const _: () = assert!(WINDOW % 64 == 0 && WINDOW.is_power_of_two());
 
-/// A message's number in its connection, modulo 2^32. Comparisons hold while two numbers are less than
-/// 2^31 apart; [`WINDOW`] keeps them far closer.
+/// A message's number in its connection, modulo 2^32. Comparisons hold while two numbers are less
+/// than 2^31 apart; [`WINDOW`] keeps them far closer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Seq(pub u32);
 

@@ -113,8 +113,8 @@ impl MessageBuffers {
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
         let buffer = self.first_line(self.index(id))?;
-        // SAFETY: the lines of the buffer have room for `longest` bytes and are initialised, and the caller keeps everybody
-        // else away.
+        // SAFETY: the lines of the buffer have room for `longest` bytes and are initialised, and
+        // the caller keeps everybody else away.
         Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), self.longest) })
     }
 

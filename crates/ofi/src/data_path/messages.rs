@@ -17,9 +17,9 @@ use engine::ids::WrId;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
 use engine::wire::message::PacketOf;
 
-/// Every buffer is in one place at a time: a send buffer is in `free` or has a work-request id in `sending`;
-/// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
-/// So the lists never grow beyond the room they are made with.
+/// Every buffer is in one place at a time: a send buffer is in `free` or has a work-request id in
+/// `sending`; a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken,
+/// nowhere. So the lists never grow beyond the room they are made with.
 #[derive(Debug)]
 pub(crate) struct Messages {
     /// Longest message that needs no buffer.
@@ -30,9 +30,9 @@ pub(crate) struct Messages {
     sending: Box<[Option<WrId>]>,
     /// The receive buffers.
     receives: Box<[Receive]>,
-    /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
-    /// batch of immediate data that takes none, since the lane takes everything before the next poll. There is no
-    /// room for more, and none is made.
+    /// What has come in, in the order in which the queue gave it: at most all receive buffers, and
+    /// a batch of immediate data that takes none, since the lane takes everything before the next
+    /// poll. There is no room for more, and none is made.
     arrived: VecDeque<Arrived>,
     /// Receive buffers that the provider had no room for.
     unposted: Vec<u32>,
@@ -57,7 +57,8 @@ enum Arrived {
     Message { index: u32, len: u32 },
     /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
     ImmediateData { data: u64, taken: Option<u32> },
-    /// What could not be received, with this error, and the receive buffer that it has taken, if any.
+    /// What could not be received, with this error, and the receive buffer that it has taken, if
+    /// any.
     Broken { code: i32, taken: Option<u32> },
 }
 
@@ -93,8 +94,8 @@ impl Messages {
         }
     }
 
-    /// The endpoint was closed, and the provider has no buffer any more; what had come in and was not
-    /// taken is lost. Receives are posted anew by [`Self::settle`].
+    /// The endpoint was closed, and the provider has no buffer any more; what had come in and was
+    /// not taken is lost. Receives are posted anew by [`Self::settle`].
     pub(crate) fn forget(&mut self) {
         self.sending.fill(None);
         self.receives.iter_mut().for_each(|receive| receive.posted = false);
@@ -172,8 +173,8 @@ impl Messages {
         })
     }
 
-    /// Sends a message of `len` bytes that the closure writes into a buffer, which is free again at once where libfabric
-    /// copies so many.
+    /// Sends a message of `len` bytes that the closure writes into a buffer, which is free again at
+    /// once where libfabric copies so many.
     #[inline]
     fn send_from_buffer(
         &mut self,
@@ -242,8 +243,9 @@ impl Messages {
                 self.arrived.push_back(Arrived::Message { index, len: len as u32 });
                 Ok(())
             }
-            // Such a write belongs to no operation of ours, so it has no context unless it takes a receive. Only FI_REMOTE_CQ_DATA
-            // is looked at: FI_RMA beside it is missing before libfabric 2.4.
+            // Such a write belongs to no operation of ours, so it has no context unless it takes a
+            // receive. Only FI_REMOTE_CQ_DATA is looked at: FI_RMA beside it is missing before
+            // libfabric 2.4.
             None if entry.flags & FI_REMOTE_CQ_DATA != 0 => {
                 let (data, taken) = (entry.data, None);
                 self.came_without_receive(Arrived::ImmediateData { data, taken })
@@ -252,7 +254,8 @@ impl Messages {
         }
     }
 
-    /// Takes note of something that takes no receive. Where there are none, which is where no PE sends to, it is not kept.
+    /// Takes note of something that takes no receive. Where there are none, which is where no PE
+    /// sends to, it is not kept.
     fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
         if self.receives.is_empty() {
             return Ok(());
@@ -266,9 +269,9 @@ impl Messages {
 
     /// Takes note of an error completion that is no segment's.
     ///
-    /// What has come in and cannot be received is no failure of the rail where the provider is known to go on: anybody who
-    /// reaches it can send what is too long, or break off. A PE whose message it was finds out by itself. Elsewhere that is
-    /// known of what is too long alone.
+    /// What has come in and cannot be received is no failure of the rail where the provider is
+    /// known to go on: anybody who reaches it can send what is too long, or break off. A PE whose
+    /// message it was finds out by itself. Elsewhere that is known of what is too long alone.
     #[cold]
     pub(crate) fn failed(
         &mut self,
@@ -291,7 +294,8 @@ impl Messages {
                 self.arrived.push_back(Arrived::Broken { code, taken: Some(index) });
                 Failed::Received
             }
-            // A write that breaks off, where it takes no receive, and what is no message of the provider's own protocol.
+            // A write that breaks off, where it takes no receive, and what is no message of the
+            // provider's own protocol.
             None if goes_on => {
                 error.call = "receiving something";
                 debug!("rail {}: {error}", rail.name());
@@ -310,7 +314,8 @@ impl Messages {
         !self.arrived.is_empty()
     }
 
-    /// Takes the oldest of what has come in. A message is copied out, and the buffer that was taken posted again.
+    /// Takes the oldest of what has come in. A message is copied out, and the buffer that was taken
+    /// posted again.
     #[inline(always)]
     pub(crate) fn receive<const N: usize>(
         &mut self,
@@ -331,8 +336,9 @@ impl Messages {
             }
         };
         if let Some(Receive { buffer, .. }) = self.receives.get(index as usize) {
-            // SAFETY: the buffer has room for the rail's longest message, and no message is longer. The provider has given it back, and it is posted
-            // again only below; this thread alone uses the rail's buffers.
+            // SAFETY: the buffer has room for the rail's longest message, and no message is longer.
+            // The provider has given it back, and it is posted again only below; this thread alone
+            // uses the rail's buffers.
             into.fill(unsafe { slice::from_raw_parts(buffer.buf.cast(), len) });
         }
         self.post(rail, gate, index);
@@ -343,9 +349,10 @@ impl Messages {
     #[inline(always)]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
         let Some(receive) = self.receives.get_mut(index as usize) else { return false };
-        // SAFETY: these messages belong to the port's one thread, and the gate is entered where there is one. The rail
-        // keeps buffer and context until the endpoint is closed. Nobody touches the buffer before it
-        // comes back: it was in none of the lists but the one it was just taken from.
+        // SAFETY: these messages belong to the port's one thread, and the gate is entered where
+        // there is one. The rail keeps buffer and context until the endpoint is closed. Nobody
+        // touches the buffer before it comes back: it was in none of the lists but the one it was
+        // just taken from.
         let give = || unsafe { rail.endpoint().receive(&receive.buffer) };
         let code = if gate.is_open() { give() } else { gate.within(give) };
         receive.posted = code == 0;
@@ -374,8 +381,8 @@ impl Messages {
         }
     }
 
-    /// The provider has given a send buffer back. The work-request id of its message; none if it did not have
-    /// the buffer.
+    /// The provider has given a send buffer back. The work-request id of its message; none if it
+    /// did not have the buffer.
     #[inline]
     fn sent(&mut self, index: u32) -> Option<WrId> {
         let wr_id = self.sending[index as usize].take()?;
@@ -417,8 +424,8 @@ pub(crate) fn too_long(len: usize, longest: usize) -> PortError {
     refused("message", format!("{len} bytes, and a message has at most {longest}"))
 }
 
-/// A completion of nothing that was posted: the provider's books are wrong, and what was read beside
-/// it cannot be trusted.
+/// A completion of nothing that was posted: the provider's books are wrong, and what was read
+/// beside it cannot be trusted.
 #[cold]
 fn stranger() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
@@ -469,8 +476,9 @@ mod tests {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Our own `send` refuses it, so this goes to the endpoint. Not of shm, which has such a message copied from the
-    /// sender's memory, and there tries for ever to copy what there is no room for (libfabric 1.17).
+    /// Our own `send` refuses it, so this goes to the endpoint. Not of shm, which has such a
+    /// message copied from the sender's memory, and there tries for ever to copy what there is no
+    /// room for (libfabric 1.17).
     #[test]
     fn a_message_longer_than_its_buffer_is_told_and_the_rail_goes_on() {
         for provider in [Provider::Tcp, Provider::TcpRxm] {
@@ -493,7 +501,8 @@ mod tests {
                 let start = Instant::now();
                 let came = loop {
                     assert!(start.elapsed() < HANG, "{provider:?}: nothing in round {round}");
-                    // As often as it will: with libfabric 1.17 each ends the connection, and what is behind it is lost.
+                    // As often as it will: with libfabric 1.17 each ends the connection, and what
+                    // is behind it is lost.
                     // SAFETY: one thread, no gate with this threading level; buffer and context
                     // were declared before the rail, so they outlive it.
                     let _ = unsafe { sender.endpoint().send(&buffer, peer.0) };
@@ -548,7 +557,8 @@ mod tests {
         assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
     }
 
-    /// As on efa-direct, where a write with immediate data takes a receive and leaves its buffer as it was.
+    /// As on efa-direct, where a write with immediate data takes a receive and leaves its buffer as
+    /// it was.
     #[test]
     fn a_receive_that_immediate_data_takes_is_posted_again() {
         let rail = rail(Provider::Shm);

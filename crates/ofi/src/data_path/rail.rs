@@ -40,7 +40,8 @@ const QUEUE_MARGIN: usize = 256;
 pub(crate) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
-    /// Messages about rails, none of which is long: those of control endpoints, which so need less memory.
+    /// Messages about rails, none of which is long: those of control endpoints, which so need less
+    /// memory.
     Control,
     /// They do not, and must not: native tcp stops reading the connection of a message for which no
     /// receive is posted.
@@ -73,8 +74,8 @@ pub(crate) struct Rail {
 }
 
 impl Rail {
-    /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses. No
-    /// receive is posted yet: that is the port's work.
+    /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses.
+    /// No receive is posted yet: that is the port's work.
     pub(crate) fn open(
         fabrics: &mut Fabrics,
         device: &Device,
@@ -110,8 +111,8 @@ impl Rail {
         };
         let message_buffers = MessageBuffers::new(SENDS, receives, limits.longest_message);
         let posted = limits.depth as usize + SENDS;
-        // There the queue is the NIC's and must not overrun: it has room for all that the NIC may have at a time, also what
-        // completes without our hearing of it.
+        // There the queue is the NIC's and must not overrun: it has room for all that the NIC may
+        // have at a time, also what completes without our hearing of it.
         let posted = if data_takes { posted.max(info.tx_size()) } else { posted };
         let completions = posted + receives + QUEUE_MARGIN;
         let completions = completions.max(*device.profile.completions);
@@ -246,8 +247,8 @@ fn at_most(offered: usize, allowed: u64, bound: usize) -> usize {
     offered.min(allowed).min(bound)
 }
 
-/// Whether segments name their local memory by a descriptor: all of them must, or those in device memory,
-/// of which nothing else tells.
+/// Whether segments name their local memory by a descriptor: all of them must, or those in device
+/// memory, of which nothing else tells.
 fn needs_desc(mr_mode: i32) -> bool {
     mr_mode & (FI_MR_LOCAL | FI_MR_HMEM) != 0
 }

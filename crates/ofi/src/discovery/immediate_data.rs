@@ -1,4 +1,5 @@
-//! Immediate data: what a write may tell its target, through the completion queue there, when its data is visible.
+//! Immediate data: what a write may tell its target, through the completion queue there, when its
+//! data is visible.
 //!
 //! A counted signal relies on this, so a wrong "yes" breaks the program silently, and a wrong "no"
 //! costs one wait for the data. libfabric promises it: a completion at the target means that the
@@ -10,7 +11,8 @@ use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 use crate::objects::info::Info;
 use crate::provider::Profile;
 
-/// Bytes of immediate data that are used, at least and at most. Every provider that has any offers four (fi_domain(3)).
+/// Bytes of immediate data that are used, at least and at most. Every provider that has any offers
+/// four (fi_domain(3)).
 const BYTES: [usize; 2] = [4, 8];
 
 /// Whether writes carry immediate data.
@@ -45,8 +47,9 @@ impl ImmediateData {
                     "writes with immediate data would use up receive buffers (FI_RX_CQ_DATA)",
                 );
             }
-            // What takes a receive waits at the sender's NIC when there is none. Else nothing holds back what peers write, and
-            // the queue of completions is the NIC's, which ends when it overruns.
+            // What takes a receive waits at the sender's NIC when there is none. Else nothing holds
+            // back what peers write, and the queue of completions is the NIC's, which ends when it
+            // overruns.
             (false, true) => {
                 return no(
                     "nothing keeps writes with immediate data from overrunning its queue (no FI_RX_CQ_DATA)",

@@ -1,4 +1,5 @@
-//! What libfabric offers on this machine, whatever it is worth to the transport: for people who ask.
+//! What libfabric offers on this machine, whatever it is worth to the transport: for people who
+//! ask.
 
 use std::ptr;
 

@@ -76,8 +76,8 @@ pub(crate) enum Demand {
     Atomics(Step),
 }
 
-/// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages stay behind
-/// writes from tcp;ofi_rxm, so not unless the answer may be used.
+/// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages
+/// stay behind writes from tcp;ofi_rxm, so not unless the answer may be used.
 pub(crate) fn wants_atomics(options: &Options, profile: &Profile) -> bool {
     match options.atomics {
         AtomicsChoice::Auto => *profile.hardware_atomics,
@@ -95,7 +95,8 @@ pub(crate) enum Reaching {
     Devices,
 }
 
-/// Asks libfabric for the endpoints of one provider, of all its devices or at one source address, of any fabric or of one.
+/// Asks libfabric for the endpoints of one provider, of all its devices or at one source address,
+/// of any fabric or of one.
 ///
 /// # Errors
 /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.

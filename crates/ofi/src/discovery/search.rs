@@ -34,8 +34,8 @@ impl Discovery {
     /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
     ///
     /// `single_host` says that all PEs of the job are on this host: providers over plain sockets
-    /// then default to loopback. `kinds` says whether the fabric is to reach device memory, where it
-    /// can.
+    /// then default to loopback. `kinds` says whether the fabric is to reach device memory, where
+    /// it can.
     ///
     /// # Errors
     /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
@@ -73,8 +73,8 @@ impl Discovery {
         *self.profile.interfaces && self.options.devices == Devices::Any
     }
 
-    /// Whether transfers may reach device memory by themselves: it was asked for and granted. Whether
-    /// they do is known when memory is registered.
+    /// Whether transfers may reach device memory by themselves: it was asked for and granted.
+    /// Whether they do is known when memory is registered.
     pub fn reaches_devices(&self) -> bool {
         self.devices[0].info.reaches_devices()
     }
@@ -105,8 +105,8 @@ impl Discovery {
         (0..self.devices.len().min(usize::from(self.options.max_nic_per_pe))).collect()
     }
 
-    /// The providers that would have come first, and whose NICs this machine has: what is used in their place may be much
-    /// slower. Who names devices has chosen.
+    /// The providers that would have come first, and whose NICs this machine has: what is used in
+    /// their place may be much slower. Who names devices has chosen.
     fn unused(&self, sysfs: &Path) -> Vec<String> {
         if matches!(self.options.devices, Devices::Include(_)) {
             return Vec::new();
@@ -328,8 +328,8 @@ fn ask(
     }
     let mut last = String::new();
     let ladder = Step::ladder(options, profile);
-    // With atomics first, where they are wanted; connecting finds out whether all PEs have them. With
-    // device memory before without: what it costs, staging costs more.
+    // With atomics first, where they are wanted; connecting finds out whether all PEs have them.
+    // With device memory before without: what it costs, staging costs more.
     let atomics = wants_atomics(options, profile);
     let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, Reaching::Devices));
     for with_atomics in [true, false] {
@@ -358,8 +358,8 @@ fn ask(
     ))
 }
 
-/// Whether the provider is to be asked for device memory. One question in advance spares all steps of
-/// the ladder where the answer is no.
+/// Whether the provider is to be asked for device memory. One question in advance spares all steps
+/// of the ladder where the answer is no.
 fn offers_devices(
     profile: &'static Profile,
     options: &Options,

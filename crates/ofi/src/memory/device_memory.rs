@@ -1,8 +1,8 @@
 //! Registration of device memory that NICs reach by themselves.
 //!
 //! A region is registered on every rail in use, or on none: a peer's put takes any of them, and the
-//! handle has a key for each. What stands in the way, or what libfabric has answered in each way tried,
-//! is kept for every rail: who stages the memory instead can say why.
+//! handle has a key for each. What stands in the way, or what libfabric has answered in each way
+//! tried, is kept for every rail: who stages the memory instead can say why.
 
 use std::fmt;
 use std::io;
@@ -51,11 +51,11 @@ fn first_of<T>(
 }
 
 impl OfiMemory {
-    /// Registers device memory on all rails, so that their NICs reach it by themselves. Rails are asked
-    /// side by side: each may take long.
+    /// Registers device memory on all rails, so that their NICs reach it by themselves. Rails are
+    /// asked side by side: each may take long.
     ///
-    /// The memory is such as [`OfiRegion`] asks for. Where the NICs write to it, CUDA's own copies to it
-    /// are to be made synchronous first (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
+    /// The memory is such as [`OfiRegion`] asks for. Where the NICs write to it, CUDA's own copies
+    /// to it are to be made synchronous first (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
     ///
     /// # Errors
     /// Everything that stands in the way. No registration is left then.
@@ -157,8 +157,8 @@ impl OfiMemory {
 
 type Outcome = Result<(Way, Region), Vec<String>>;
 
-/// Registers on each rail in a thread of its own, the last one here; all here where there is one, or
-/// where no thread can be had.
+/// Registers on each rail in a thread of its own, the last one here; all here where there is one,
+/// or where no thread can be had.
 fn side_by_side<R: Copy + Send>(
     rails: &[R],
     register: &(dyn Fn(R) -> Outcome + Sync),

@@ -1,4 +1,5 @@
-//! The decision whether NICs reach device memory by themselves, and by which ways of registering it.
+//! The decision whether NICs reach device memory by themselves, and by which ways of registering
+//! it.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -24,9 +25,9 @@ pub struct DeviceMemory<'a> {
     pub keeps_order: bool,
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
-    /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric may
-    /// ask CUDA about the memory. It is called from several threads at once. Where the context cannot
-    /// be bound it runs nothing.
+    /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric
+    /// may ask CUDA about the memory. It is called from several threads at once. Where the context
+    /// cannot be bound it runs nothing.
     pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
@@ -69,7 +70,8 @@ pub(crate) struct RailTraits<'a> {
 }
 
 impl DirectPolicy {
-    /// What stands in the way of registering memory of a device on a rail, before libfabric is asked.
+    /// What stands in the way of registering memory of a device on a rail, before libfabric is
+    /// asked.
     pub(super) fn obstacle(
         &self,
         rail: RailTraits<'_>,
@@ -116,7 +118,8 @@ impl DirectPolicy {
         let device = memory.ordinal;
         let plain = Way::Cuda { device };
         match memory.dma_buf {
-            // Needs no module of the kernel beside the drivers, and no knowledge of CUDA in the provider.
+            // Needs no module of the kernel beside the drivers, and no knowledge of CUDA in the
+            // provider.
             Ok(DmaBufPart { fd, offset }) if self.dma_bufs => {
                 (vec![Way::DmaBuf { device, fd: fd.as_raw_fd(), offset }, plain], None)
             }

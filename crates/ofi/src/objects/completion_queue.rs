@@ -31,8 +31,8 @@ impl Entries {
     /// The first `count` entries.
     ///
     /// # Safety
-    /// They have been written: a read of a queue into this room has answered at least `count`, which
-    /// is at most [`POLL_BATCH`].
+    /// They have been written: a read of a queue into this room has answered at least `count`,
+    /// which is at most [`POLL_BATCH`].
     #[inline(always)]
     pub(crate) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
         // SAFETY: by contract.

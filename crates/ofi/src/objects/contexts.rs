@@ -89,7 +89,8 @@ pub(crate) struct Contexts {
 }
 
 // SAFETY: a value or a cell is accessed only by the thread that holds the lane's port, before it
-// posts the operation of that work-request id or after it has completed, and by the provider in between.
+// posts the operation of that work-request id or after it has completed, and by the provider in
+// between.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}
@@ -123,14 +124,15 @@ impl Contexts {
         (self.cells.as_ptr() as usize, size_of_val(&*self.cells))
     }
 
-    /// The context for an operation's work-request id. None when the work-request id is not below the capacity.
+    /// The context for an operation's work-request id. None when the work-request id is not below
+    /// the capacity.
     #[inline]
     pub(crate) fn context(&self, wr_id: WrId) -> Option<*mut c_void> {
         self.contexts.get(wr_id.index())
     }
 
-    /// The work-request id of the operation that was posted with this context. None for a pointer that is
-    /// not one of these contexts.
+    /// The work-request id of the operation that was posted with this context. None for a pointer
+    /// that is not one of these contexts.
     #[inline]
     pub(crate) fn wr_id(&self, context: *mut c_void) -> Option<WrId> {
         self.contexts.index_of(context).map(|index| WrId(index as u32))

@@ -8,9 +8,9 @@ use crate::error::port_error;
 
 /// What has become of the wish that an endpoint calls no CUDA.
 ///
-/// A provider may move the bytes of a device with CUDA's copies instead of by the NIC. A copy on the
-/// default stream waits for kernels that run on blocking streams, and the kernels of NVSHMEM's users
-/// run until the transport has done its work.
+/// A provider may move the bytes of a device with CUDA's copies instead of by the NIC. A copy on
+/// the default stream waits for kernels that run on blocking streams, and the kernels of NVSHMEM's
+/// users run until the transport has done its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CudaCalls {
     /// The endpoint was not opened for device memory.

@@ -49,8 +49,8 @@ impl Gate {
     }
 }
 
-/// Keys for regions where the provider does not choose them. Never used twice: a peer may hold the key of a region
-/// that is gone.
+/// Keys for regions where the provider does not choose them. Never used twice: a peer may hold the
+/// key of a region that is gone.
 #[derive(Debug)]
 pub(crate) enum Keys {
     /// From one on.

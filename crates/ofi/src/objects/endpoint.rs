@@ -121,19 +121,21 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others take
-    /// their places. Gives the new address. What the vector knows is inserted again and posted to as before.
+    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others
+    /// take their places. Gives the new address. What the vector knows is inserted again and posted
+    /// to as before.
     ///
-    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of libfabric
-    /// 2.x crashes on the first post to an address that was inserted before (with `FI_THREAD_COMPLETION`
-    /// each queue has a domain of its own inside, whose copy of the vector lacks the peers).
+    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of
+    /// libfabric 2.x crashes on the first post to an address that was inserted before (with
+    /// `FI_THREAD_COMPLETION` each queue has a domain of its own inside, whose copy of the vector
+    /// lacks the peers).
     ///
     /// # Errors
     /// The provider opens no other. Nothing has changed then.
     ///
     /// # Safety
-    /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both again
-    /// before it uses them; no region is bound to it.
+    /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both
+    /// again before it uses them; no region is bound to it.
     pub(crate) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
         // What is opened here is closed on an early return, the endpoint before the others.
         let queue = CompletionQueue::open(&self.domain, self.completions)?;
@@ -353,8 +355,8 @@ impl Endpoint {
     ///
     /// Not with `fi_send`, which takes the endpoint's flags: with `FI_DELIVERY_COMPLETE` the peer's
     /// tcp provider answers each message, and native tcp then moves 180 thousand messages of 32
-    /// bytes a second instead of 610 thousand (libfabric 2.5.1, both ends on one core). The engine's
-    /// peers acknowledge what matters.
+    /// bytes a second instead of 610 thousand (libfabric 2.5.1, both ends on one core). The
+    /// engine's peers acknowledge what matters.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate. Buffer and context are valid, the buffer

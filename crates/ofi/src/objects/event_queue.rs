@@ -1,4 +1,5 @@
-//! An event queue: where a provider puts what has gone wrong with an endpoint and belongs to none of its operations.
+//! An event queue: where a provider puts what has gone wrong with an endpoint and belongs to none
+//! of its operations.
 //!
 //! Providers that have such errors end the process when they have nowhere to put them.
 
@@ -25,7 +26,8 @@ pub(crate) struct EventQueue {
     fabric: Arc<Fabric>,
 }
 
-// SAFETY: an event queue may be used from any thread; those of the providers have a lock of their own.
+// SAFETY: an event queue may be used from any thread; those of the providers have a lock of their
+// own.
 unsafe impl Send for EventQueue {}
 // SAFETY: as above.
 unsafe impl Sync for EventQueue {}
@@ -47,8 +49,8 @@ impl EventQueue {
         self.raw.as_ptr().cast()
     }
 
-    /// Takes the next error, if there is one. What else is there is dropped: nothing that is no error concerns endpoints without
-    /// connections.
+    /// Takes the next error, if there is one. What else is there is dropped: nothing that is no
+    /// error concerns endpoints without connections.
     pub(crate) fn error(&self) -> Option<PortError> {
         // The largest event that is no error has an address behind it, which is not wanted.
         let mut event = [0_u64; 16];
@@ -79,7 +81,8 @@ impl EventQueue {
             return None;
         }
         let mut error = port_error(self.fabric.library(), "the endpoint", entry.err.into());
-        // The provider's own text for its code is asked of a completion queue, and the one for events takes it for a `fi_errno`.
+        // The provider's own text for its code is asked of a completion queue, and the one for
+        // events takes it for a `fi_errno`.
         error.text = format!("{}; the provider's code: {}", error.text, entry.prov_errno);
         Some(error)
     }
@@ -87,7 +90,8 @@ impl EventQueue {
 
 impl Drop for EventQueue {
     fn drop(&mut self) {
-        // SAFETY: open, and what was bound to it is closed: an endpoint owns its queue, which is a field of it.
+        // SAFETY: open, and what was bound to it is closed: an endpoint owns its queue, which is a
+        // field of it.
         unsafe { close(self.fabric.library(), "event queue", self.as_fid()) };
     }
 }

@@ -76,7 +76,8 @@ pub(crate) fn opened<T>(raw: *mut T, call: &'static str) -> Result<NonNull<T>, P
 /// Closes an object, and tells the log of a failure: it stays open then, with what it is made from.
 ///
 /// # Safety
-/// `object` is open, is not used afterwards unless that has failed, and everything made from it is closed.
+/// `object` is open, is not used afterwards unless that has failed, and everything made from it is
+/// closed.
 pub(crate) unsafe fn close(library: &Library, what: &str, object: *mut fid) -> bool {
     // SAFETY: the caller's promise.
     unsafe { try_close(library, object) }

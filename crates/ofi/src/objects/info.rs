@@ -218,7 +218,8 @@ impl Info {
         self.raw().caps & FI_ATOMIC != 0
     }
 
-    /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked for.
+    /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked
+    /// for.
     pub(crate) fn reaches_devices(&self) -> bool {
         self.raw().caps & FI_HMEM != 0
     }

@@ -71,7 +71,8 @@ unsafe impl Sync for Region {}
 pub(crate) enum Rights {
     /// Nothing.
     None,
-    /// Read, which they do when they are asked to: a put to memory that the fabric does not reach there.
+    /// Read, which they do when they are asked to: a put to memory that the fabric does not reach
+    /// there.
     Read,
     /// Read and write.
     ReadAndWrite,
@@ -244,7 +245,8 @@ mod tests {
         for is_told in [true, false] {
             let mut region = register();
             let object = region.raw.as_ptr().cast::<fid>();
-            // SAFETY: the region's own object and its table of operations, which this test alone uses.
+            // SAFETY: the region's own object and its table of operations, which this test alone
+            // uses.
             let (table, mut clinging) = unsafe { ((*object).ops, *(*object).ops) };
             clinging.close = Some(busy);
             // SAFETY: as above; the other table is there until the first is again.

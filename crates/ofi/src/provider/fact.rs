@@ -59,20 +59,21 @@ impl<T> Deref for Fact<T> {
     }
 }
 
-/// Makes `Profile` of a list of facts, with the profile that is right for every provider. One
-/// list for the type, for the cautious values and for the walk over both, so that none can lack a fact.
+/// Makes `Profile` of a list of facts, with the profile that is right for every provider. One list
+/// for the type, for the cautious values and for the walk over both, so that none can lack a fact.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
         /// All that is known of one provider.
         #[derive(Debug)]
         pub(crate) struct Profile {
-            /// What `fi_getinfo` calls it, layers included. It is matched exactly: asked for `tcp`, libfabric
-            /// answers with `tcp;ofi_rxm` as well.
+            /// What `fi_getinfo` calls it, layers included. It is matched exactly: asked for `tcp`,
+            /// libfabric answers with `tcp;ofi_rxm` as well.
             pub(crate) name: &'static str,
             $($(#[$doc])* pub(crate) $fact: Fact<$type>,)*
         }
 
-        /// What is right for a provider of which nothing is known. It has no name, and is never tried.
+        /// What is right for a provider of which nothing is known. It has no name, and is never
+        /// tried.
         pub(super) const CAUTIOUS: Profile = Profile {
             name: "",
             $($fact: Fact { value: $cautious, why: $why, source: Source::NotExamined },)*

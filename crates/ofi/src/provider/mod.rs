@@ -1,8 +1,9 @@
 //! Providers: what is known of each, in one profile, every fact with its source.
 //!
-//! A profile starts from [`profile::CAUTIOUS`], which is right for any provider whatever it does, and states only what
-//! somebody has found out about this one. No profile is made from another, and nothing outside this room
-//! compares the name of a provider: it asks for the fact. `docs/adding-a-provider.md` is the way to a new one.
+//! A profile starts from [`profile::CAUTIOUS`], which is right for any provider whatever it does,
+//! and states only what somebody has found out about this one. No profile is made from another, and
+//! nothing outside this room compares the name of a provider: it asks for the fact.
+//! `docs/adding-a-provider.md` is the way to a new one.
 
 mod cxi;
 mod efa;

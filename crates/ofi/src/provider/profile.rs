@@ -22,50 +22,54 @@ facts! {
     nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
     /// Its fabrics by preference, where several are ways to the same devices.
     fabrics: &'static [&'static str] = &[], "its devices are of one fabric each";
-    /// Immediate data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers' writes put into its queue of
-    /// completions, so where it does not say so, it gets none.
+    /// Immediate data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers'
+    /// writes put into its queue of completions, so where it does not say so, it gets none.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
-    /// What probably helps when libfabric does not answer with it although its NICs are there, of which a user is warned who
-    /// leaves the choice to us. Nothing known: empty.
+    /// What probably helps when libfabric does not answer with it although its NICs are there, of
+    /// which a user is warned who leaves the choice to us. Nothing known: empty.
     missing: &'static str = "", "nobody has seen it missing where its NICs are";
     /// What it reads from the environment, and ought to find there.
     environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the answer. The
-    /// answer alone proves nothing, and a probe has to confirm even this.
+    /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the
+    /// answer. The answer alone proves nothing, and a probe has to confirm even this.
     progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";
     /// With `FI_THREAD_COMPLETION`, memory may be registered by one thread while another polls.
     registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
     /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
     avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
-    /// It orders writes among themselves unless the endpoint is opened without, and that costs. The engine needs no such order.
+    /// It orders writes among themselves unless the endpoint is opened without, and that costs. The
+    /// engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
-    /// Errors that belong to no operation go to an event queue, and end the process where an endpoint has none.
+    /// Errors that belong to no operation go to an event queue, and end the process where an
+    /// endpoint has none.
     events: bool = false, "nothing of it is known to need an event queue";
-    /// Least entries of a completion queue, where more than what a rail has under way go through it.
+    /// Least entries of a completion queue, where more than what a rail has under way go through
+    /// it.
     completions: usize = 0, "a queue has room for what a rail has under way";
-    /// A write may tell its target, by immediate data, that its own data is there, and the target's completion
-    /// queue has room for all who write to it.
+    /// A write may tell its target, by immediate data, that its own data is there, and the target's
+    /// completion queue has room for all who write to it.
     immediate_data: bool = false, "whether its completion queue has room for all peers has not been examined";
     /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
     outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
-    /// Bytes of the longest message that costs little more than a short one, up to `MAX_LONG_MESSAGE`: what has no cheaper way,
-    /// and needs no more memory for receives than can be spared.
+    /// Bytes of the longest message that costs little more than a short one, up to
+    /// `MAX_LONG_MESSAGE`: what has no cheaper way, and needs no more memory for receives than can
+    /// be spared.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
-    /// The NIC executes atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
-    /// processor, in whichever thread polls there, which is our proxy thread.
+    /// The NIC executes atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the
+    /// target's processor, in whichever thread polls there, which is our proxy thread.
     hardware_atomics: bool = false, "the target's processor would do them as well";
     /// An atomic that returns nothing is posted as one that does, the result being dropped.
     atomics_always_fetch: bool = false, "they are posted as they are";
-    /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of those before
-    /// without a doorbell.
+    /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of
+    /// those before without a doorbell.
     batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";
 
-    /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they are counted: there may be
-    /// few, or small ones may be better.
+    /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they
+    /// are counted: there may be few, or small ones may be better.
     random_keys: bool = false, "whether it takes any 64 bits for a key has not been examined";
 
     /// It is asked for device memory without the user insisting.
@@ -111,8 +115,8 @@ impl Nic {
     }
 }
 
-/// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what
-/// it takes to do without a rail that fails.
+/// Whether an endpoint can be closed that has operations under way, and another be opened in its
+/// domain: what it takes to do without a rail that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reopening {
     /// The rail laboratory has shown it.
@@ -136,7 +140,7 @@ impl Striping {
     /// NICs reach their rate with operations of some hundred KiB.
     const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
-    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that this is
-    /// little beside it.
+    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that
+    /// this is little beside it.
     pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
 }

@@ -1,4 +1,5 @@
-//! ofi_rxm: the layer that makes reliable datagram endpoints of connections, under verbs and older tcp.
+//! ofi_rxm: the layer that makes reliable datagram endpoints of connections, under verbs and older
+//! tcp.
 
 use libfabric_sys::Version;
 
@@ -12,9 +13,10 @@ pub(super) const PROGRESS_THREAD: Fact<Option<Version>> = Fact::code(
     "libfabric 1.17 to 2.6: prov/rxm/src/rxm_conn.c",
 );
 
-/// The thread waits with no time limit, and resets the wake-up signal before it looks: a signal to stop that comes
-/// in between is lost, and closing the endpoint, which joins the thread, never returns. The thread also costs a
-/// lock for each call: 8-byte writes went at 72 thousand a second with it and at 117 thousand without.
+/// The thread waits with no time limit, and resets the wake-up signal before it looks: a signal to
+/// stop that comes in between is lost, and closing the endpoint, which joins the thread, never
+/// returns. The thread also costs a lock for each call: 8-byte writes went at 72 thousand a second
+/// with it and at 117 thousand without.
 pub(super) const AVOIDS_AUTO: Fact<bool> = Fact::seen(
     true,
     "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
@@ -38,7 +40,8 @@ pub(super) const UNIVERSE: Variable = Variable::new(
     ),
 );
 
-/// Over verbs messages of ours are of 256 bytes at most, and longer ones than the buffers go by rendezvous.
+/// Over verbs messages of ours are of 256 bytes at most, and longer ones than the buffers go by
+/// rendezvous.
 pub(super) const BUFFERS: Variable = Variable::new(
     "FI_OFI_RXM_BUFFER_SIZE",
     Fact::code(

@@ -14,12 +14,13 @@ pub struct Choice {
     pub own: bool,
 }
 
-/// Ranks the NICs for one of the PEs of this host, the one with index `me` among `gpus`: its share of
-/// the nearest ones, then the others by distance.
+/// Ranks the NICs for one of the PEs of this host, the one with index `me` among `gpus`: its share
+/// of the nearest ones, then the others by distance.
 ///
-/// PEs that have the same nearest NICs share them: each gets an equal part, or where there are fewer
-/// NICs than PEs they take turns. So no two PEs begin with the same NIC while a third is idle. Every
-/// PE of the host comes to a ranking that fits the others', if all are given the same lists.
+/// PEs that have the same nearest NICs share them: each gets an equal part, or where there are
+/// fewer NICs than PEs they take turns. So no two PEs begin with the same NIC while a third is
+/// idle. Every PE of the host comes to a ranking that fits the others', if all are given the same
+/// lists.
 ///
 /// Where a PE's GPU, or the place of the NICs, is not known, all NICs are as near.
 pub fn choose(

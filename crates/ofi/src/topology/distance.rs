@@ -44,7 +44,8 @@ impl fmt::Display for Distance {
     }
 }
 
-/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows, and so the NICs that its providers list; else `/sys`.
+/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows, and so the NICs that its
+/// providers list; else `/sys`.
 pub fn sysfs() -> PathBuf {
     let named = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
     named.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)

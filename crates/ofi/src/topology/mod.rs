@@ -1,8 +1,8 @@
 //! Distances of NICs from GPUs: PCIe and NUMA distance, from sysfs.
 //!
 //! The kernel shows each PCI device as a directory below the root complex and the bridges that lead
-//! to it. Where the ways to two devices part says what their traffic crosses: a switch, several, the
-//! processor's root complex, or the link between processors.
+//! to it. Where the ways to two devices part says what their traffic crosses: a switch, several,
+//! the processor's root complex, or the link between processors.
 //!
 //! Nothing here is kept: each question reads sysfs, which takes some system calls. It is asked when
 //! rails are chosen and when memory is registered first.

@@ -24,13 +24,14 @@ pub enum Decided {
 pub struct Plan {
     /// Who has decided.
     pub decided: Decided,
-    /// The NICs, as indices into the list given, each with its distance from the PE's GPU where that
-    /// is known.
+    /// The NICs, as indices into the list given, each with its distance from the PE's GPU where
+    /// that is known.
     pub nics: Vec<(usize, Option<Distance>)>,
-    /// The others, the nearest first, for a PE none of whose NICs can be opened. None where the user has named them.
+    /// The others, the nearest first, for a PE none of whose NICs can be opened. None where the
+    /// user has named them.
     pub spare: Vec<usize>,
-    /// The least distance of those that are not among them, where one of those is nearer than all that
-    /// are.
+    /// The least distance of those that are not among them, where one of those is nearer than all
+    /// that are.
     pub passed_over: Option<(usize, Distance)>,
 }
 
@@ -50,8 +51,8 @@ pub struct Known<'a> {
 }
 
 impl Plan {
-    /// Decides, for at most `most` NICs: what the user has named, in that order; else what the host has
-    /// picked, the nearest first; else the PE's share of the nearest NICs.
+    /// Decides, for at most `most` NICs: what the user has named, in that order; else what the host
+    /// has picked, the nearest first; else the PE's share of the nearest NICs.
     pub fn make(topology: &Topology, known: &Known<'_>, most: usize) -> Self {
         let Known { nics, gpus, me, named, picked } = *known;
         let ranking = choose(topology, nics, gpus, me);

@@ -191,7 +191,8 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
     (stream, right.is_proven(true, &proof))
 }
 
-/// A PE that ends while the others are awaited leaves its place to its next try, and who knows no job is shown no proof.
+/// A PE that ends while the others are awaited leaves its place to its next try, and who knows no
+/// job is shown no proof.
 #[test]
 fn a_pe_that_ends_before_the_start_may_come_again() {
     let (listener, at) = listener();
@@ -274,7 +275,8 @@ fn guesses_are_limited_and_keep_no_pe_away() {
             assert!(!half_join(at, 1, 8).1);
             answered += 1;
         }
-        // Each beyond the free ones has waited for those before it, but for those that were on their way.
+        // Each beyond the free ones has waited for those before it, but for those that were on
+        // their way.
         assert!(started.elapsed() >= 15 * EACH, "{answered} in {:?}", started.elapsed());
         let others = [1, 2].map(|me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3))));
         let mut all = vec![center.join().unwrap().unwrap()];

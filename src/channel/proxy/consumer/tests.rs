@@ -311,8 +311,8 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     assert_eq!(published(&shared, 0), 0);
 }
 
-/// What makes data visible before it is published runs the lane, and what fails in these iterations looks
-/// over to the rings that come after.
+/// What makes data visible before it is published runs the lane, and what fails in these iterations
+/// looks over to the rings that come after.
 #[test]
 fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut random = Random(3);
@@ -381,8 +381,8 @@ fn fetch_or_put(is_fetch: bool) -> Descriptor {
     }
 }
 
-/// A ring whose operations are for a PE that does nothing is not emptied for ever; others are served all along, and
-/// when the PE goes on, all of it is done.
+/// A ring whose operations are for a PE that does nothing is not emptied for ever; others are
+/// served all along, and when the PE goes on, all of it is done.
 #[test]
 fn a_peer_that_has_stopped_delays_no_other_ring() {
     const FETCHES: u64 = 6000;

@@ -1,4 +1,5 @@
-//! PEs that share the NICs of a host, each with a GPU that is near to some: the NICs' own counters say which are used.
+//! PEs that share the NICs of a host, each with a GPU that is near to some: the NICs' own counters
+//! say which are used.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +12,8 @@ use super::{Lab, Library, counted, on_device, says, trial};
 use crate::fabric::job;
 use crate::matrix::run;
 
-/// Puts of each PE to each other one, and their bytes: such as the NIC writes, and such as are messages.
+/// Puts of each PE to each other one, and their bytes: such as the NIC writes, and such as are
+/// messages.
 const PUTS: u64 = 32;
 const BYTES: u64 = 16 << 10;
 const SMALL_PUTS: u64 = 512;
@@ -20,7 +22,8 @@ const SMALL: u64 = 64;
 /// PEs of one host.
 struct Host {
     name: &'static str,
-    /// The machine in `tests/data/topology`, the laboratory's persona with the same NICs, and how many of these are there.
+    /// The machine in `tests/data/topology`, the laboratory's persona with the same NICs, and how
+    /// many of these are there.
     machine: &'static str,
     persona: &'static str,
     nics: u8,

@@ -1,6 +1,7 @@
 //! The plugin on EFA NICs that are not there: libfabric's own efa provider, over `tools/labs/efa`.
 //!
-//! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that `make efa-lab` tells of.
+//! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that
+//! `make efa-lab` tells of.
 
 pub(crate) mod hosts;
 mod refused;
@@ -60,7 +61,8 @@ impl Library {
     }
 }
 
-/// Whether a process may read another's memory, as the NICs here do. Where it may not, it may not read its own either.
+/// Whether a process may read another's memory, as the NICs here do. Where it may not, it may not
+/// read its own either.
 fn reaches_other_processes() -> Need<()> {
     let (from, mut to) = (1_u8, 0_u8);
     let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
@@ -215,7 +217,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         Ok(())
     }));
     trials.push(trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
-        // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their reads unused as well.
+        // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their reads
+        // unused as well.
         let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
         let job = job.param("rounds", 20).param("most", 2 << 20);
         let report = run(lab.on(job, "p4d", 2, "auto"))?;
@@ -239,7 +242,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(format!("memory_that_is_refused_{on}"), Library::Second, move |lab| {
             // The first registrations are of the endpoints; this is one of the heap's chunks.
             let job = job("connect", 2, Layout::V7).heap(64 << 20, 1 << 20);
-            // PEs that fail do not close their endpoints, of which fabric efa's shm would leave files.
+            // PEs that fail do not close their endpoints, of which fabric efa's shm would leave
+            // files.
             let job = job.env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
             let job = lab.on(job, "p5en", 2, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "register=60");
             fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
@@ -291,14 +295,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
         Ok(())
     }));
-    // On a p4d most of what fabric efa sends is of its own protocol. What fails of it belongs to no operation.
+    // On a p4d most of what fabric efa sends is of its own protocol. What fails of it belongs to no
+    // operation.
     for (fabric, persona, at) in [("efa-direct", "p5en", 200), ("efa", "p4d", 100)] {
         let name = format!("a_nic_that_dies_{}", fabric.replace('-', "_"));
         trials.push(trial(name, Library::Second, move |lab| {
             let job =
                 job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
             let job = lab.on(job, persona, 2, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
-            // Fabric efa writes by software of the target, whose proxy thread has failed: its peer waits until this.
+            // Fabric efa writes by software of the target, whose proxy thread has failed: its peer
+            // waits until this.
             let job = job.env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20);
             let job = job.env_of_pe(0, "EFA_LAB_FAULTS", format!("kill=1:{at}"));
             fails(&job.grace(Duration::from_secs(30)).run()?, 0, "rail 1 (rdmap")
@@ -329,7 +335,8 @@ fn staged(all: bool) -> Vec<Trial> {
     rows.map(trial_of).collect()
 }
 
-/// The job, with heaps and buffers on a device: a stand-in, whose memory faults when the CPU touches it.
+/// The job, with heaps and buffers on a device: a stand-in, whose memory faults when the CPU
+/// touches it.
 fn on_device(job: JobSettings) -> JobSettings {
     job.memory(MemoryKind::Device).cuda_driver(fake_cuda_dir())
 }
@@ -347,8 +354,8 @@ fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// The fabric that is right for a machine with the libfabric that a PE has found. Of efa-direct those before 2.4 want that
-/// the NIC knows unsolicited receives.
+/// The fabric that is right for a machine with the libfabric that a PE has found. Of efa-direct
+/// those before 2.4 want that the NIC knows unsolicited receives.
 fn best(text: &str, persona: &str) -> &'static str {
     let found = |version: &str| text.contains(&format!("libfabric {version}"));
     let none = found("1.") || found("2.0 ");

@@ -22,8 +22,8 @@ pub(super) fn trials() -> Vec<Trial> {
         let job = job.param("operations", 2_000).param("descriptors", true);
         lab.on(job, "p5", 3, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
     };
-    // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are monitored, and on the
-    // first of the NICs that are there the host lane's.
+    // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are
+    // monitored, and on the first of the NICs that are there the host lane's.
     let faults = [
         ("domain", "domain={}", "fi_domain failed: Cannot allocate memory", 0),
         ("endpoint", "pair={}:1", "fi_enable failed: Cannot allocate memory", 0),

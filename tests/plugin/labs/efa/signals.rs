@@ -1,4 +1,5 @@
-//! Signals on NICs that write with immediate data: they need nothing more of the sender, and overrun no queue.
+//! Signals on NICs that write with immediate data: they need nothing more of the sender, and
+//! overrun no queue.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use super::{Lab, Library, counted, says, trial};
 use crate::fabric::job;
 use crate::matrix::run;
 
-/// Bytes of the puts: more than go in one message, less than is cut for all rails and so posted piece by piece.
+/// Bytes of the puts: more than go in one message, less than is cut for all rails and so posted
+/// piece by piece.
 const LENGTHS: [u64; 3] = [209, 4 << 10, 300 << 10];
 
 /// How often each.
@@ -19,7 +21,8 @@ const ROUNDS: u64 = 10;
 /// How long a PE looks at a word without calling the plugin.
 const PATIENCE: &str = "patience";
 
-/// Bytes that each PE puts with one signal, and those of each of its segments: more than there are receives.
+/// Bytes that each PE puts with one signal, and those of each of its segments: more than there are
+/// receives.
 const FLOOD: u64 = 8 << 20;
 const SEGMENT: u64 = 4096;
 /// Receives of a rail.
@@ -111,7 +114,8 @@ pub(crate) fn turned_away(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// All other PEs put to PE 0, which calls nothing until more segments are there than it has receives, and no more come.
+/// All other PEs put to PE 0, which calls nothing until more segments are there than it has
+/// receives, and no more come.
 pub(crate) fn deaf(job: &mut Job) -> Result<(), BoxError> {
     let (me, n, patience) = (job.pe(), job.n_pes(), Duration::from_secs(job.param(PATIENCE)?));
     let host = job.init()?;

@@ -129,8 +129,8 @@ impl<'m> Bed<'m> {
                 published: pointer(published.addr + ring * 64)?,
                 published_in: PublishedIn::Host,
             };
-            // SAFETY: the memory is zeroed, of that size and aligned to a page; the bed keeps it, and
-            // makes one consumer of each ring. Producers are the device API's.
+            // SAFETY: the memory is zeroed, of that size and aligned to a page; the bed keeps it,
+            // and makes one consumer of each ring. Producers are the device API's.
             unsafe { Ring::new(memory) }.map_err(|error| MachineError(error.to_string()))
         });
         let consumers = consumers.collect::<Result<_, _>>()?;
@@ -264,7 +264,7 @@ fn pointer<T>(addr: usize) -> Result<NonNull<T>, MachineError> {
 
 /// The bytes of plain C structures.
 fn bytes_of<T: Copy>(values: &[T]) -> &[u8] {
-    // SAFETY: the structures of the header have no padding that is not a field; of those that are made
-    // here, every byte is set.
+    // SAFETY: the structures of the header have no padding that is not a field; of those that are
+    // made here, every byte is set.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }

@@ -1,4 +1,5 @@
-//! An image of what kernels leave: the heaps of all PEs, what threads have told, and the context's error.
+//! An image of what kernels leave: the heaps of all PEs, what threads have told, and the context's
+//! error.
 
 use channel_producer::AREAS;
 use channel_sys as c;

@@ -1,6 +1,6 @@
-//! Checks and measures the device channel: kernels, or CPU threads with the same source, at one end of its
-//! rings, and the consumer at the other. There is no fabric in between, but for `job`: this process stands in for
-//! the peers.
+//! Checks and measures the device channel: kernels, or CPU threads with the same source, at one end
+//! of its rings, and the consumer at the other. There is no fabric in between, but for `job`: this
+//! process stands in for the peers.
 //!
 //! ```text
 //! machines    where kernels run and their memory is: gpu, host

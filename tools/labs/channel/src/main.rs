@@ -12,8 +12,8 @@
 //! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, and how fast
 //! ```
 //!
-//! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
-//! wrong, with status 1.
+//! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0;
+//! when something is wrong, with status 1.
 
 use std::process::ExitCode;
 

@@ -34,8 +34,8 @@ pub struct Rate {
     pub total: u64,
 }
 
-/// Descriptors a second, from the first that is taken to the last, all of them checked: none is missing, and
-/// each thread's are in order.
+/// Descriptors a second, from the first that is taken to the last, all of them checked: none is
+/// missing, and each thread's are in order.
 ///
 /// # Errors
 /// When the kernel fails, or something is missing or out of order.
@@ -101,8 +101,8 @@ pub fn rate(machine: &dyn Machine, rate: &Rate) -> Result<f64, MachineError> {
     Ok((expected - 1) as f64 / last.duration_since(first).as_secs_f64().max(1e-9))
 }
 
-/// Takes from these rings until all consumers together have `expected`. Returns when the first one and the
-/// last one were there.
+/// Takes from these rings until all consumers together have `expected`. Returns when the first one
+/// and the last one were there.
 fn consume(
     rings: &mut [Ring],
     (threads, rounds): (u32, u64),
@@ -160,8 +160,8 @@ fn consume(
 /// How long things take, in nanoseconds of the GPU's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
-    /// From a push to its echo: the CPU sees the descriptor, and the GPU the word that the CPU then sets.
-    /// Half of all are below.
+    /// From a push to its echo: the CPU sees the descriptor, and the GPU the word that the CPU then
+    /// sets. Half of all are below.
     pub echo: f64,
     /// The same, of which one in a hundred is above.
     pub echo_p99: f64,
@@ -174,8 +174,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// From the stores to the CPU's seeing them, if the way of the echo takes one look, its mean: half of a
-    /// look goes by until one begins that meets the word, and half until it is back.
+    /// From the stores to the CPU's seeing them, if the way of the echo takes one look, its mean:
+    /// half of a look goes by until one begins that meets the word, and half until it is back.
     pub fn seen(&self) -> f64 {
         self.echo - self.push - self.look
     }

@@ -1,5 +1,5 @@
-//! Models of what must be in memory after each kernel of `cuda/kernels/bodies.cuh`, computed from what
-//! the API promises.
+//! Models of what must be in memory after each kernel of `cuda/kernels/bodies.cuh`, computed from
+//! what the API promises.
 
 use std::collections::BTreeMap;
 

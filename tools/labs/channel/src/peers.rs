@@ -1,7 +1,9 @@
-//! Stands in for proxy, fabric and peers: takes operations from all rings and carries them out on the heaps.
+//! Stands in for proxy, fabric and peers: takes operations from all rings and carries them out on
+//! the heaps.
 //!
-//! It delivers in an order of chance, as late as it may, and keeps to nothing but what the device API
-//! promises: a fence's order, and that a signal comes after its data. So a kernel that relies on more finds out.
+//! It delivers in an order of chance, as late as it may, and keeps to nothing but what the device
+//! API promises: a fence's order, and that a signal comes after its data. So a kernel that relies
+//! on more finds out.
 
 use std::collections::VecDeque;
 
@@ -171,7 +173,8 @@ impl Peers {
         Ok(old)
     }
 
-    /// Sets a word of PE 0's heap, of an area, as a peer would: what was set before is seen with it.
+    /// Sets a word of PE 0's heap, of an area, as a peer would: what was set before is seen with
+    /// it.
     ///
     /// # Errors
     /// As the machine answers.

@@ -102,7 +102,8 @@ unsafe extern "C" fn set_option(
 macro_rules! entered {
     ($($name:ident = $table:ident: $type:ty, $field:ident($($argument:ident: $of:ty),*);)*) => {$(
         unsafe extern "C" fn $name(endpoint: *mut fid_ep, $($argument: $of),*) -> isize {
-            // SAFETY: called as the manual page of the operation says, on an endpoint of the persona.
+            // SAFETY: called as the manual page of the operation says, on an endpoint of the
+            // persona.
             unsafe {
                 let hook = Hook::<$type>::of((*endpoint).$table);
                 let _inside = hook.domain.enter(stringify!($field));

@@ -55,7 +55,8 @@ pub(crate) unsafe fn list(hints: *const fi_info) -> Result<*mut fi_info, c_int> 
     }
     let mut first = ptr::null_mut();
     for nic in (0..persona.nics).rev() {
-        // SAFETY: the hints are an info; what `real` gives is one, and belongs to this list from then on.
+        // SAFETY: the hints are an info; what `real` gives is one, and belongs to this list from
+        // then on.
         unsafe {
             let info = real(hints, nic)?;
             show(info, hints, nic);
@@ -195,7 +196,8 @@ pub(crate) unsafe fn with_real_fabric<R>(
     let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let fabric = names.values().next().map(|(fabric, _)| fabric.clone()).unwrap_or_default();
     drop(names);
-    // SAFETY: by contract; the structure's end, which newer libraries have, is not looked at by `fi_fabric`.
+    // SAFETY: by contract; the structure's end, which newer libraries have, is not looked at by
+    // `fi_fabric`.
     let mut real = unsafe { attr.read() };
     real.prov_name = CARRIER.as_ptr().cast_mut();
     real.name = fabric.as_ptr().cast_mut();

@@ -1,19 +1,22 @@
-//! A persona of cxi: a libfabric with one provider, which shows cxi's attributes and keeps its rules.
+//! A persona of cxi: a libfabric with one provider, which shows cxi's attributes and keeps its
+//! rules.
 //!
-//! Data goes by `tcp;ofi_rxm` of a real libfabric. Its objects are used as they are, but for the tables of operations that
-//! matter, which are replaced by tables of this library. So what it proves is that its rules are kept, and nothing of
-//! cxi's own code. The rules are from libfabric's sources, `prov/cxi` of 1.21 to 2.6:
+//! Data goes by `tcp;ofi_rxm` of a real libfabric. Its objects are used as they are, but for the
+//! tables of operations that matter, which are replaced by tables of this library. So what it
+//! proves is that its rules are kept, and nothing of cxi's own code. The rules are from libfabric's
+//! sources, `prov/cxi` of 1.21 to 2.6:
 //!
-//! - Progress is manual; regions belong to endpoints (`FI_MR_ENDPOINT`) and are bound to one that is enabled, enabled, and
-//!   closed before it. A region has no key before.
-//! - Short of `FI_THREAD_SAFE` an endpoint has no lock. Enabling and closing a region waits for events that reading the completion queue
-//!   would take: two threads in an endpoint, its queue and its regions at once end the process.
-//! - A dma-buf is known from libfabric 2.5 on. Before, its description would be read as vectors, and a region of other
-//!   memory made: that ends the process.
+//! - Progress is manual; regions belong to endpoints (`FI_MR_ENDPOINT`) and are bound to one that
+//!   is enabled, enabled, and closed before it. A region has no key before.
+//! - Short of `FI_THREAD_SAFE` an endpoint has no lock. Enabling and closing a region waits for
+//!   events that reading the completion queue would take: two threads in an endpoint, its queue and
+//!   its regions at once end the process.
+//! - A dma-buf is known from libfabric 2.5 on. Before, its description would be read as vectors,
+//!   and a region of other memory made: that ends the process.
 //! - What is injected fits into a command of the NIC.
 //!
-//! What costs time alone is printed, for tests to read: whether writes are ordered, how many completions a queue holds, whether CUDA copies
-//! small writes from memory of devices.
+//! What costs time alone is printed, for tests to read: whether writes are ordered, how many
+//! completions a queue holds, whether CUDA copies small writes from memory of devices.
 //!
 //! # Environment
 //! | variable | default | |

@@ -43,7 +43,8 @@ pub(crate) unsafe extern "C" fn register(
 ) -> c_int {
     /// The real provider's keys are ours to choose.
     static KEYS: AtomicU64 = AtomicU64::new(1);
-    // SAFETY: called as `fi_mr(3)` says, on a domain of the persona, whose first field its identifier is.
+    // SAFETY: called as `fi_mr(3)` says, on a domain of the persona, whose first field its
+    // identifier is.
     unsafe {
         let hook = Hook::of((*domain.cast::<fid_domain>()).mr);
         let state = hook.domain;
@@ -132,7 +133,8 @@ unsafe extern "C" fn close(region: *mut fid) -> c_int {
     }
 }
 
-/// As long as the NIC takes to answer, at least: another thread gets a turn, if nothing keeps it out.
+/// As long as the NIC takes to answer, at least: another thread gets a turn, if nothing keeps it
+/// out.
 fn wait_for_the_nic() {
     std::thread::yield_now();
 }

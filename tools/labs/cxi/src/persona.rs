@@ -32,7 +32,8 @@ impl Persona {
         })
     }
 
-    /// Whether small writes from memory of devices are CUDA's copies, as the environment is when the provider starts.
+    /// Whether small writes from memory of devices are CUDA's copies, as the environment is when
+    /// the provider starts.
     pub(crate) fn copies_by_cuda(&self) -> bool {
         static COPIES: OnceLock<bool> = OnceLock::new();
         *COPIES.get_or_init(|| {

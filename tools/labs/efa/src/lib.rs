@@ -1,26 +1,31 @@
-//! EFA NICs that are not there: `libibverbs.so.1` and `libefa.so.1` for libfabric's own efa provider.
+//! EFA NICs that are not there: `libibverbs.so.1` and `libefa.so.1` for libfabric's own efa
+//! provider.
 //!
-//! The provider's code runs as it is shipped; what it would ask of the kernel and of a NIC, it asks of this library.
-//! One file has both names, as two links in a directory of `LD_LIBRARY_PATH`: the loader knows a file that it has
-//! already, so both are one library with one state. It has no symbol versions; the loader asks for none where a
-//! library has none at all.
+//! The provider's code runs as it is shipped; what it would ask of the kernel and of a NIC, it asks
+//! of this library. One file has both names, as two links in a directory of `LD_LIBRARY_PATH`: the
+//! loader knows a file that it has already, so both are one library with one state. It has no
+//! symbol versions; the loader asks for none where a library has none at all.
 //!
-//! A job is a directory. Each NIC is a file in it, which every process of the job maps: its queue pairs, the
-//! addresses it knows, and its memory regions with the process that each belongs to. The NIC that sends does all the
-//! work: it finds the region or the receive at the target and reads or writes that process's memory
-//! (`process_vm_readv`, `process_vm_writev`). So targets are passive, as with a real NIC: data arrives while they
-//! compute or sleep. Work is done when a queue is polled, and by a thread of the device for those who do not poll.
+//! A job is a directory. Each NIC is a file in it, which every process of the job maps: its queue
+//! pairs, the addresses it knows, and its memory regions with the process that each belongs to. The
+//! NIC that sends does all the work: it finds the region or the receive at the target and reads or
+//! writes that process's memory (`process_vm_readv`, `process_vm_writev`). So targets are passive,
+//! as with a real NIC: data arrives while they compute or sleep. Work is done when a queue is
+//! polled, and by a thread of the device for those who do not poll.
 //!
-//! What SRD leaves open is drawn by a seed: packets of an operation, and of different ones, arrive in any order within
-//! a window; completions come in any order. What it forbids is held against the caller:
+//! What SRD leaves open is drawn by a seed: packets of an operation, and of different ones, arrive
+//! in any order within a window; completions come in any order. What it forbids is held against the
+//! caller:
 //!
-//! - A full send or receive queue refuses with `ENOMEM`, and a refused post takes with it what was posted since the
-//!   last doorbell.
-//! - A local key that does not cover a buffer, a remote one that does not cover the address or lacks the right, a
-//!   message longer than the MTU, a queue pair that is not there: an error completion with the device's status.
+//! - A full send or receive queue refuses with `ENOMEM`, and a refused post takes with it what was
+//!   posted since the last doorbell.
+//! - A local key that does not cover a buffer, a remote one that does not cover the address or
+//!   lacks the right, a message longer than the MTU, a queue pair that is not there: an error
+//!   completion with the device's status.
 //! - RDMA from a NIC that the target has no address handle of is refused there.
 //! - A message that finds no receive is tried again, and refused when the tries are over.
-//! - A write with immediate data takes a receive, unless the queue pair was made for unsolicited ones.
+//! - A write with immediate data takes a receive, unless the queue pair was made for unsolicited
+//!   ones.
 //! - A completion queue that overruns ends the process, and so do two threads in one queue at once.
 //!
 //! # Environment
@@ -35,7 +40,8 @@
 //! | `EFA_LAB_SEED` | 1 | of the order in which things happen |
 //! | `EFA_LAB_FAULTS` | | see `faults.rs` |
 //!
-//! `SYSFS_PATH` must be `EFA_LAB_DIR/sys`, which this library fills: the provider reads its NICs' places there.
+//! `SYSFS_PATH` must be `EFA_LAB_DIR/sys`, which this library fills: the provider reads its NICs'
+//! places there.
 
 mod calls;
 mod config;

@@ -12,18 +12,19 @@ use crate::launch::{Bootstrap, Ended};
 /// What shows that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proof {
-    /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`, and those in
-    /// `clients`, which check their own data. Where something that it needs is missing, it prints `skipped: <what>`
-    /// in place of `ok`.
+    /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`,
+    /// and those in `clients`, which check their own data. Where something that it needs is
+    /// missing, it prints `skipped: <what>` in place of `ok`.
     Result,
     /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
     Rows,
-    /// Every PE ends well, prints a line that begins with this, and none with an error in it: NVSHMEM's examples, of
-    /// which each checks its own data, or prints what came of it. `{pe}`, `{pes}`, `{before}` (the PE before it in the ring) and
-    /// `{sum}` (of its number and of all) stand for numbers. Where this is empty, no error is enough.
+    /// Every PE ends well, prints a line that begins with this, and none with an error in it:
+    /// NVSHMEM's examples, of which each checks its own data, or prints what came of it. `{pe}`,
+    /// `{pes}`, `{before}` (the PE before it in the ring) and `{sum}` (of its number and of all)
+    /// stand for numbers. Where this is empty, no error is enough.
     Says(&'static str),
-    /// PE 1 is killed in the middle, and PE 0 has the transport's error that names it. Whether NVSHMEM
-    /// ends the process then is its own affair, and remarked.
+    /// PE 1 is killed in the middle, and PE 0 has the transport's error that names it. Whether
+    /// NVSHMEM ends the process then is its own affair, and remarked.
     Death,
 }
 
@@ -284,10 +285,10 @@ impl fmt::Display for Case {
     }
 }
 
-/// NVSHMEM's perftests that make sense with a remote transport and two PEs on one GPU, and arguments with
-/// which each takes some seconds. The options are those of its 3.x sources: `-b` and `-e` the smallest and
-/// the largest size, `-n` and `-w` rounds measured and before, `-c` and `-t` blocks and threads, `-a` the
-/// atomic.
+/// NVSHMEM's perftests that make sense with a remote transport and two PEs on one GPU, and
+/// arguments with which each takes some seconds. The options are those of its 3.x sources: `-b` and
+/// `-e` the smallest and the largest size, `-n` and `-w` rounds measured and before, `-c` and `-t`
+/// blocks and threads, `-a` the atomic.
 pub const PERFTESTS: &[(&str, &str)] = &[
     ("shmem_put_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
     ("shmem_get_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
@@ -346,8 +347,8 @@ const fn example(program: &'static str, args: &'static str, says: &'static str) 
     Example { program, args, pes: 2, says, own_gpus: false }
 }
 
-/// NVSHMEM's public examples that need no MPI. `put-block` is not among them: a PE looks at its data while its peer may still
-/// be putting it.
+/// NVSHMEM's public examples that need no MPI. `put-block` is not among them: a PE looks at its
+/// data while its peer may still be putting it.
 pub const EXAMPLES: &[Example] = &[
     example("collective-launch", "", "results on device [{pe}] is {sum}"),
     example("dev-guide-ring", "", "{pe}: received message {before}"),
@@ -356,8 +357,9 @@ pub const EXAMPLES: &[Example] = &[
     example("ring-reduce", "", ""),
     example("thread-group", "", "[{pe} of {pes}] run complete"),
     Example { own_gpus: true, ..example("user-buffer", "", "No errors found") },
-    // It takes the number of PEs for that of its experts, 16: with fewer it asks for words of PEs that are not there, and
-    // NVSHMEM ends with a fault. Without '-c' its kernels read memory of malloc, which few machines allow.
+    // It takes the number of PEs for that of its experts, 16: with fewer it asks for words of PEs
+    // that are not there, and NVSHMEM ends with a fault. Without '-c' its kernels read memory of
+    // malloc, which few machines allow.
     Example { pes: 16, own_gpus: true, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
 ];
 

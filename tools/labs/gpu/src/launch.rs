@@ -1,4 +1,5 @@
-//! The PEs of one job of any NVSHMEM program: how they find one another, and where their output stays.
+//! The PEs of one job of any NVSHMEM program: how they find one another, and where their output
+//! stays.
 
 use std::fs::{self, File};
 use std::io;

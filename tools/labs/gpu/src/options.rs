@@ -10,7 +10,8 @@ use crate::launch::Bootstrap;
 #[derive(Debug, Parser)]
 #[command(version)]
 pub struct Options {
-    /// The NVSHMEM: a directory with include and lib. With pip it is nvidia/nvshmem in site-packages.
+    /// The NVSHMEM: a directory with include and lib. With pip it is nvidia/nvshmem in
+    /// site-packages.
     #[arg(long)]
     pub nvshmem: PathBuf,
     /// The directory with this project's nvshmem_transport_libfabric.so.N.

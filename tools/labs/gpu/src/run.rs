@@ -15,8 +15,8 @@ use crate::launch::Job;
 use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
 
-/// After one PE has failed, the others have so long to say what they know of it. Above the timeout that
-/// the case of a dying PE sets.
+/// After one PE has failed, the others have so long to say what they know of it. Above the timeout
+/// that the case of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
 /// Settings for what the user's environment leaves open.
@@ -168,8 +168,8 @@ fn shortened(text: &str) -> String {
     if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).collect() }
 }
 
-/// What makes every PE's traffic with others go through the transport that is tested, and what makes
-/// that show. Of what concerns neither, the user's own environment decides.
+/// What makes every PE's traffic with others go through the transport that is tested, and what
+/// makes that show. Of what concerns neither, the user's own environment decides.
 fn environment(
     options: &Options,
     nvshmem: &Installation,

@@ -1,5 +1,5 @@
-//! The command with scripts in place of NVSHMEM programs: what it starts, what it passes on, what it
-//! believes.
+//! The command with scripts in place of NVSHMEM programs: what it starts, what it passes on, what
+//! it believes.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

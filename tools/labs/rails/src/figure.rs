@@ -6,8 +6,8 @@ use crate::experiment::{Experiment, Figure, Measure};
 use crate::run::Ran;
 
 impl Experiment {
-    /// A measure's value and its unit. None when a run that it needs has not been made, or has ended
-    /// before there was anything to measure: then not even wrong bytes are known.
+    /// A measure's value and its unit. None when a run that it needs has not been made, or has
+    /// ended before there was anything to measure: then not even wrong bytes are known.
     pub fn figure(
         &self,
         measure: &Measure,
@@ -37,8 +37,8 @@ impl Experiment {
 }
 
 impl Ran {
-    /// How far apart the first host's rails are in the bytes they have received: the difference between
-    /// most and least, over the mean.
+    /// How far apart the first host's rails are in the bytes they have received: the difference
+    /// between most and least, over the mean.
     pub fn imbalance(&self) -> Option<f64> {
         let received = self.carried.first()?.iter().map(|rail| rail.received as f64);
         let least = received.clone().reduce(f64::min)?;

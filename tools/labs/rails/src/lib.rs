@@ -1,9 +1,9 @@
 //! The rail laboratory: several hosts with several rails on one machine.
 //!
-//! Hosts are network namespaces, rails are virtual Ethernet shaped to a rate, and the PEs on them are real
-//! processes that load the plugin. So bandwidth over several rails, slow rails and rails that
-//! fail are what they are between machines, at rates that two cores can carry. It takes root (or
-//! `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`) and iproute2; [`missing`] says what is not there.
+//! Hosts are network namespaces, rails are virtual Ethernet shaped to a rate, and the PEs on them
+//! are real processes that load the plugin. So bandwidth over several rails, slow rails and rails
+//! that fail are what they are between machines, at rates that two cores can carry. It takes root
+//! (or `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`) and iproute2; [`missing`] says what is not there.
 //!
 //! What is done on them is data: an [`Experiment`] is a file of `tests/lab`.
 

@@ -68,8 +68,8 @@ const BYTES_PER_MBIT: f64 = 1e6 / 8.0;
 /// Runs the experiments.
 ///
 /// # Errors
-/// Something was wrong: a job failed, a byte was wrong, or there can be no lab here. That something was
-/// slow is no error.
+/// Something was wrong: a job failed, a byte was wrong, or there can be no lab here. That something
+/// was slow is no error.
 fn run(options: &Options) -> Result<(), BoxError> {
     if let Some(reason) = rail_lab::missing() {
         return Err(format!("there can be no lab here: {reason}").into());

@@ -113,8 +113,8 @@ impl Surroundings for Namespace {
     fn take_in(&self, command: &mut Command) {
         let fd = self.file.as_raw_fd();
         // SAFETY: between fork and exec only setns is called, which is async-signal-safe; the
-        // descriptor is open in the child, as exec has not closed it yet, and the caller keeps it open
-        // in this process until the child is there.
+        // descriptor is open in the child, as exec has not closed it yet, and the caller keeps it
+        // open in this process until the child is there.
         unsafe { command.pre_exec(move || enter(fd)) };
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Each rail is a network by itself, 10.77.RAIL.0/24, in which host H has the address
 //! 10.77.RAIL.(H + 1), on an interface named `railRAIL`. Two hosts are joined by a pair of virtual
-//! Ethernet interfaces for each rail. More hosts are each joined to a switch: a namespace with one bridge
-//! for each rail. Every interface that sends onto a link is shaped with a token bucket, so a link has
-//! its rate in each direction by itself.
+//! Ethernet interfaces for each rail. More hosts are each joined to a switch: a namespace with one
+//! bridge for each rail. Every interface that sends onto a link is shaped with a token bucket, so a
+//! link has its rate in each direction by itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::rate::Rate;
 /// The largest packet. What TCP carries in such packets is 99.2 % of what is on the wire.
 const MTU: u32 = 9000;
 
-/// What TCP hands down at once as one packet (segmentation offload), in bytes: less than two of them, as
-/// the token bucket passes a packet whole or not at all.
+/// What TCP hands down at once as one packet (segmentation offload), in bytes: less than two of
+/// them, as the token bucket passes a packet whole or not at all.
 const GSO: u32 = 16 << 10;
 
-/// Bytes that may leave at more than the rate after a pause: two packets, and what a timer that is late
-/// may cost. With less a link does not come to its rate; and an operation gains that much on
+/// Bytes that may leave at more than the rate after a pause: two packets, and what a timer that is
+/// late may cost. With less a link does not come to its rate; and an operation gains that much on
 /// each rail that it uses, so it is to be small.
 const BURST: u32 = 18 << 10;
 const LATE: Duration = Duration::from_micros(50);
@@ -233,7 +233,8 @@ impl Network {
         Ok(())
     }
 
-    /// Waits until every host's interfaces are in service: libfabric passes over those that are not.
+    /// Waits until every host's interfaces are in service: libfabric passes over those that are
+    /// not.
     ///
     /// # Errors
     /// They are not, for longer than that takes.
@@ -288,9 +289,9 @@ pub(crate) fn nic(rail: usize) -> String {
     format!("rail{rail}")
 }
 
-/// Makes all labs alike, in an empty namespace. Congestion control is Reno, which is in every kernel and
-/// free for every namespace: the machine's own may probe, or pace by its own idea of the rate. There is no
-/// IPv6, whose interfaces talk by themselves.
+/// Makes all labs alike, in an empty namespace. Congestion control is Reno, which is in every
+/// kernel and free for every namespace: the machine's own may probe, or pace by its own idea of the
+/// rate. There is no IPv6, whose interfaces talk by themselves.
 fn settle() -> Result<(), LabError> {
     const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
     const IPV6: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
@@ -301,8 +302,8 @@ fn settle() -> Result<(), LabError> {
     }
 }
 
-/// Reads a line of `/proc/net/dev`: the name, eight numbers of what was received, eight of what was sent,
-/// bytes first.
+/// Reads a line of `/proc/net/dev`: the name, eight numbers of what was received, eight of what was
+/// sent, bytes first.
 fn carried(list: &str, name: &str) -> Option<Carried> {
     let of_line = |line: &str| {
         let (interface, numbers) = line.split_once(':')?;

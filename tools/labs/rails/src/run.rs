@@ -1,5 +1,5 @@
-//! Runs an experiment: for each run it makes the hosts, starts the PEs on them, lets happen what is to
-//! happen, and collects what came of it.
+//! Runs an experiment: for each run it makes the hosts, starts the PEs on them, lets happen what is
+//! to happen, and collects what came of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -131,8 +131,8 @@ impl Subject {
         })
     }
 
-    /// Bytes per second of TCP by itself from the first host to the second: over each rail alone, and
-    /// over all at once, which is what this machine can carry.
+    /// Bytes per second of TCP by itself from the first host to the second: over each rail alone,
+    /// and over all at once, which is what this machine can carry.
     ///
     /// # Errors
     /// The lab fails.

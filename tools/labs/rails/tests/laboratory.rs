@@ -1,4 +1,5 @@
-//! What the rail laboratory is made of: namespaces that are apart, links that carry, fail and change.
+//! What the rail laboratory is made of: namespaces that are apart, links that carry, fail and
+//! change.
 
 use libtest_mimic::{Arguments, Failed};
 use rail_lab::{Change, End, Link, Namespace, Network, tcp};

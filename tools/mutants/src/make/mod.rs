@@ -1,4 +1,5 @@
-//! The making of a kit: the sources of a part are rewritten in a copy of the tree, until what is left of its mutants builds.
+//! The making of a kit: the sources of a part are rewritten in a copy of the tree, until what is
+//! left of its mutants builds.
 
 mod render;
 mod sites;
@@ -88,8 +89,8 @@ pub(crate) fn make(options: &Options) -> Result<()> {
     collect(options, &programs, &mutants)
 }
 
-/// The root of a crate, with the runtime as a module. That names a function of C, which a crate without unsafe code must
-/// be allowed.
+/// The root of a crate, with the runtime as a module. That names a function of C, which a crate
+/// without unsafe code must be allowed.
 fn with_runtime(text: &str, root: &Path) -> String {
     let text = text.replace("#![forbid(unsafe_code)]", "");
     let up = "../".repeat(root.components().count() - 1);
@@ -199,7 +200,8 @@ fn fault(message: &Value) -> Fault {
     Fault { text, places: spans.iter().map(place).collect() }
 }
 
-/// The mutants that faults are about: those of the smallest rewritten place that an error is in, or around.
+/// The mutants that faults are about: those of the smallest rewritten place that an error is in, or
+/// around.
 fn blame(faults: &[Fault], rendered: &HashMap<PathBuf, Rendered>) -> Vec<Id> {
     let mut blamed: Vec<Id> = faults.iter().flat_map(|fault| blame_one(fault, rendered)).collect();
     blamed.sort_unstable();

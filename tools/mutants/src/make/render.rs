@@ -1,4 +1,5 @@
-//! A file with all its mutants, each behind a condition. No operand is evaluated twice, or is in the code twice.
+//! A file with all its mutants, each behind a condition. No operand is evaluated twice, or is in
+//! the code twice.
 
 use std::ops::Range;
 
@@ -14,7 +15,8 @@ pub(crate) struct Rendered {
 
 /// A file with those of its mutants that are `built`.
 pub(crate) fn render(text: &str, sites: &[Site], built: &dyn Fn(Id) -> bool) -> Rendered {
-    // A site inside another comes behind it; of those with the same bytes the outer was found first.
+    // A site inside another comes behind it; of those with the same bytes the outer was found
+    // first.
     let mut order: Vec<_> = sites.iter().collect();
     order.sort_by_key(|site| (site.place.start, std::cmp::Reverse(site.place.end)));
     let mut renderer = Renderer { text, sites: order, built, done: Rendered::default() };

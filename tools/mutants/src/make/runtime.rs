@@ -1,5 +1,6 @@
-// What the rewritten code asks: whether a mutant is on. `MUTANT` is its number; with `MUTANTS_REACHED` none is on, and
-// the numbers of those that were asked for are in the file of that name when the process ends.
+// What the rewritten code asks: whether a mutant is on. `MUTANT` is its number; with
+// `MUTANTS_REACHED` none is on, and the numbers of those that were asked for are in the file of
+// that name when the process ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

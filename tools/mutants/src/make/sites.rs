@@ -179,7 +179,8 @@ fn computed(operator: &BinOp) -> Option<Operators> {
         BinOp::Shl(_) => ("<<", &[">>"]),
         BinOp::Shr(_) => (">>", &["<<"]),
         BinOp::BitAnd(_) => ("&", &["|", "^"]),
-        // `^` is the same where parts that have no bits in common are put together, which is what `|` is for here.
+        // `^` is the same where parts that have no bits in common are put together, which is what
+        // `|` is for here.
         BinOp::BitOr(_) => ("|", &["&"]),
         BinOp::BitXor(_) => ("^", &["|", "&"]),
         _ => return None,

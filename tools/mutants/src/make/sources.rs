@@ -55,7 +55,8 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The names of all that constants are computed by, in these files: functions of these names stay `const`.
+/// The names of all that constants are computed by, in these files: functions of these names stay
+/// `const`.
 pub(crate) fn in_constants(files: &[syn::File]) -> HashSet<String> {
     let mut names = Names::default();
     loop {

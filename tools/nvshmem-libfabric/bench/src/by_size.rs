@@ -14,8 +14,8 @@ use crate::suites::puts::{Puts, Transfers};
 use crate::times::case::Side;
 use crate::times::stats::Spread;
 
-/// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no more
-/// than this many bytes are.
+/// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no
+/// more than this many bytes are.
 const WINDOW: u64 = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 
@@ -75,7 +75,8 @@ impl Test {
         Transfers { direction, bytes, window, sides: &[Side::Plugin] }
     }
 
-    /// What is made of the seconds of an operation: GB/s, microseconds, or million operations a second.
+    /// What is made of the seconds of an operation: GB/s, microseconds, or million operations a
+    /// second.
     fn value(self, bytes: u64, seconds: f64) -> f64 {
         match self {
             Test::PutBandwidth | Test::GetBandwidth => bytes as f64 / seconds / 1e9,
@@ -129,8 +130,8 @@ impl BySize {
         self.len() == 0
     }
 
-    /// Measures between two PEs for about so long each row, with settings for the plugin besides what the
-    /// environment has. Calls `step` after each case.
+    /// Measures between two PEs for about so long each row, with settings for the plugin besides
+    /// what the environment has. Calls `step` after each case.
     ///
     /// # Errors
     /// Wrong bytes, or a job that failed.
@@ -246,7 +247,8 @@ mod tests {
         let all = BySize { most: 4 << 20, of_rails: false };
         let names: BTreeSet<String> = all.cases().iter().map(Transfers::to_string).collect();
         assert_eq!(names.len(), all.len());
-        // 20 sizes of bandwidth for puts and gets, 7 of latency for each; rates are of the same puts.
+        // 20 sizes of bandwidth for puts and gets, 7 of latency for each; rates are of the same
+        // puts.
         assert_eq!((all.len(), all.rows().count()), (2 * 20 + 2 * 7, 2 * 20 + 2 * 7 + 2));
         assert!(names.contains("put_8B_by_64") && names.contains("get_4MiB_by_4"), "{names:?}");
         let of_rails = BySize { most: 100, of_rails: true };

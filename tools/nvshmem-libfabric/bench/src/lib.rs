@@ -5,8 +5,8 @@
 //! Ends with one line per figure, `MEASURE <name> <value> <unit>`. The exit status says whether
 //! everything was right; how fast it was, only the figures say.
 //!
-//! It is a program of its own, and `bench` and the report of `perf` of the tool for users, which is built without a C++
-//! compiler and so without what drives the device channel.
+//! It is a program of its own, and `bench` and the report of `perf` of the tool for users, which is
+//! built without a C++ compiler and so without what drives the device channel.
 #![cfg_attr(not(feature = "channel"), allow(dead_code))]
 
 // First: its macros are for the modules behind it.

@@ -40,8 +40,8 @@ fn bench(arguments: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("the bench did not start: {e}"))
 }
 
-/// Names of the figures of a run that is as short as it can be, each with a value that a measurement
-/// can have.
+/// Names of the figures of a run that is as short as it can be, each with a value that a
+/// measurement can have.
 fn short_run(suite: &str, more: &[&str]) -> BTreeSet<String> {
     let mut arguments = vec![suite, "--jobs", "1", "--rounds", "2", "--round-ms", "1"];
     arguments.extend(more);

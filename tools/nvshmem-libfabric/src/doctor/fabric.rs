@@ -1,4 +1,5 @@
-//! libfabric: its version, what is taken of it and why not the rest, and the environment that providers need.
+//! libfabric: its version, what is taken of it and why not the rest, and the environment that
+//! providers need.
 
 use super::Check;
 use crate::info::Info;

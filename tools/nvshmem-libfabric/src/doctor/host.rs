@@ -65,7 +65,8 @@ fn descriptors(limits: &str, rdma: bool, rails: usize) -> Check {
     if rdma {
         return Check::ok(ID, format!("{limit} files may be open; RDMA needs few"));
     }
-    // Over sockets, each PE has connections of every rail and of the host lane to each other, in either direction.
+    // Over sockets, each PE has connections of every rail and of the host lane to each other, in
+    // either direction.
     let pes = limit.saturating_sub(OTHER_DESCRIPTORS) / (2 * (rails as u64 + 1));
     let reason =
         format!("{limit} files may be open, enough for jobs of about {pes} PEs over sockets");
@@ -110,7 +111,8 @@ fn bootstrap(interfaces: &[Interface], named: Option<&str>) -> Check {
     let details: Vec<String> = there.iter().map(|interface| describe(interface)).collect();
     let named = named.unwrap_or_default().trim();
     if !named.is_empty() {
-        // As in NCCL, from which it comes: names begin with one of these, or '=' is in front for whole names, '^' for all others.
+        // As in NCCL, from which it comes: names begin with one of these, or '=' is in front for
+        // whole names, '^' for all others.
         let (list, others) = match named.strip_prefix('^') {
             Some(list) => (list, true),
             None => (named, false),
@@ -191,8 +193,8 @@ fn shared_memory(mounts: &str) -> Check {
     }
 }
 
-/// Files of processes that have ended without removing them. Names of libfabric and NVSHMEM hold the number of the
-/// process.
+/// Files of processes that have ended without removing them. Names of libfabric and NVSHMEM hold
+/// the number of the process.
 fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     const ID: &str = "left-behind";
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();

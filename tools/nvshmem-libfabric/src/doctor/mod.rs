@@ -1,4 +1,5 @@
-//! `doctor`: checks of this machine that change nothing, each with a verdict, the reason, and what helps.
+//! `doctor`: checks of this machine that change nothing, each with a verdict, the reason, and what
+//! helps.
 
 mod fabric;
 mod gpus;
@@ -141,7 +142,8 @@ impl Diagnosis {
     }
 }
 
-/// Checks, and prints. Whether the transport works here; and with `--strict`, whether nothing is in its way.
+/// Checks, and prints. Whether the transport works here; and with `--strict`, whether nothing is in
+/// its way.
 ///
 /// # Errors
 /// What was named is not there.

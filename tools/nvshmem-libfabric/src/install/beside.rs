@@ -56,7 +56,8 @@ enum Now {
     Nothing,
     /// A file of ours, by its digest.
     Ours(String),
-    /// Something else: the file that came with NVSHMEM, or what a package manager has put there since.
+    /// Something else: the file that came with NVSHMEM, or what a package manager has put there
+    /// since.
     Other,
 }
 
@@ -70,8 +71,8 @@ impl Now {
         // A link that leads nowhere is not what was installed.
         let is = digest(target).unwrap_or_default();
         let recorded = record.entry(&name).is_some_and(|entry| entry.is_ours(&is));
-        // A file with our note that no record has: put there by hand, or by an older version's update that was killed
-        // before its last step. It is not worth the original that is kept.
+        // A file with our note that no record has: put there by hand, or by an older version's
+        // update that was killed before its last step. It is not worth the original that is kept.
         let replaces_original = || record.more.original && place.has_original() && has_note(target);
         if recorded || replaces_original() { Self::Ours(is) } else { Self::Other }
     }
@@ -161,15 +162,15 @@ fn replace(
         }
     };
     let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Recorded before it is done, with what is there until then: whoever is killed in between leaves a target that is
-    // either what it was or what it is to be, and the record knows both.
+    // Recorded before it is done, with what is there until then: whoever is killed in between
+    // leaves a target that is either what it was or what it is to be, and the record knows both.
     let entry = Entry { name, sha256, before };
     Record::new(vec![entry], Replaced { original: kept }).write(&place.record)?;
     staged.rename(target)
 }
 
-/// Gives a file a second name, so that a rename brings back the very same; a copy where the file system has no such names.
-/// One that was kept before is there until the new one is whole.
+/// Gives a file a second name, so that a rename brings back the very same; a copy where the file
+/// system has no such names. One that was kept before is there until the new one is whole.
 fn keep(file: &Path, place: &Place) -> Result<(), ToolError> {
     let name = place.original();
     let fresh = place.record.join(".original");
@@ -193,7 +194,8 @@ fn keep(file: &Path, place: &Place) -> Result<(), ToolError> {
         copy().map_err(refused(&fresh, "cannot be written"))?;
     }
     staged.rename(&name)?;
-    // A rename from one name of a file to another of the same file does nothing, and says that it is done.
+    // A rename from one name of a file to another of the same file does nothing, and says that it
+    // is done.
     let _ = fs::remove_file(&fresh);
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! `install` and `uninstall`: our files in a prefix of their own, or one of them beside an NVSHMEM that is there.
+//! `install` and `uninstall`: our files in a prefix of their own, or one of them beside an NVSHMEM
+//! that is there.
 //!
-//! All that can be refused is refused before anything is changed. Files appear whole, by a rename, so that a process that
-//! has an old one loaded keeps it. What was done is recorded, and `uninstall` undoes what is recorded and no more.
+//! All that can be refused is refused before anything is changed. Files appear whole, by a rename,
+//! so that a process that has an old one loaded keeps it. What was done is recorded, and
+//! `uninstall` undoes what is recorded and no more.
 
 mod beside;
 mod prefix;
@@ -67,7 +69,8 @@ fn digest(path: &Path) -> io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A copy of a file under a name of its own in the directory where it is to be, gone unless it gets there.
+/// A copy of a file under a name of its own in the directory where it is to be, gone unless it gets
+/// there.
 struct Staged(Option<PathBuf>);
 
 impl Staged {

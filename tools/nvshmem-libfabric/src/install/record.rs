@@ -17,7 +17,8 @@ pub(super) struct Entry {
     pub(super) name: String,
     /// What was installed, so that what others have put in its place is known.
     pub(super) sha256: String,
-    /// What was installed before. It is still there where an update was killed between record and file.
+    /// What was installed before. It is still there where an update was killed between record and
+    /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<String>,
 }
@@ -79,7 +80,8 @@ impl<T: Serialize + DeserializeOwned> Record<T> {
         };
         write().map_err(refused(&path, "cannot be written"))?;
         staged.rename(&path)?;
-        // On the disk before what it is the record of. A file system that cannot do this for a directory has other ways.
+        // On the disk before what it is the record of. A file system that cannot do this for a
+        // directory has other ways.
         let _ = File::open(directory).and_then(|directory| directory.sync_all());
         Ok(())
     }

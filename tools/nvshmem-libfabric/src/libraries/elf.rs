@@ -1,5 +1,5 @@
-//! ELF files, as far as the dynamic linker and the owner of a plugin can be read from their headers and constants.
-//! Nothing is loaded or run.
+//! ELF files, as far as the dynamic linker and the owner of a plugin can be read from their headers
+//! and constants. Nothing is loaded or run.
 
 use std::fs::File;
 use std::io;

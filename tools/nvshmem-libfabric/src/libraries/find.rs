@@ -13,9 +13,9 @@ use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
 /// Directories in which packages of NVSHMEM put it.
 const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshmem"];
 
-/// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else `NVSHMEM_HOME`,
-/// `LD_LIBRARY_PATH`, the packages of Python that this program is among, those of `python3`, the linker's cache, and the usual
-/// directories.
+/// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else
+/// `NVSHMEM_HOME`, `LD_LIBRARY_PATH`, the packages of Python that this program is among, those of
+/// `python3`, the linker's cache, and the usual directories.
 ///
 /// # Errors
 /// What was named is none.
@@ -65,8 +65,8 @@ fn add(found: &mut Vec<Nvshmem>, libraries: Vec<PathBuf>, by: &str, linker: &Lin
     }
 }
 
-/// Python's packages that this program is among, where pip has installed it: it serves those of its environment, also where
-/// that is not the one of the `python3` on `PATH`.
+/// Python's packages that this program is among, where pip has installed it: it serves those of its
+/// environment, also where that is not the one of the `python3` on `PATH`.
 fn own_packages() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let package = program.parent()?.parent()?;

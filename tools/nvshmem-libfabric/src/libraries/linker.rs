@@ -1,8 +1,8 @@
 //! The dynamic linker's search, done again: which file a name leads to, and by which rule.
 //!
-//! The rules are those of ld.so(8) for programs without privileges: what is preloaded, `DT_RPATH` of who asks (and of
-//! whom that was loaded by) unless it has a `DT_RUNPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, the cache, the default
-//! directories.
+//! The rules are those of ld.so(8) for programs without privileges: what is preloaded, `DT_RPATH`
+//! of who asks (and of whom that was loaded by) unless it has a `DT_RUNPATH`, `LD_LIBRARY_PATH`,
+//! `DT_RUNPATH`, the cache, the default directories.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -89,7 +89,8 @@ impl Linker {
         &self.library_path
     }
 
-    /// The file that is taken for a name when `chain[0]` asks, which `chain[1]` has loaded, and so on.
+    /// The file that is taken for a name when `chain[0]` asks, which `chain[1]` has loaded, and so
+    /// on.
     pub(crate) fn find(&self, name: &str, chain: &[&Loaded]) -> Option<Found> {
         if name.contains('/') {
             return fitting(Path::new(name), Rule::Rpath);
@@ -161,8 +162,8 @@ impl Linker {
         })
     }
 
-    /// The library that a program comes to through what it is linked against, if its name begins with `prefix`, with the
-    /// way there.
+    /// The library that a program comes to through what it is linked against, if its name begins
+    /// with `prefix`, with the way there.
     pub(crate) fn library_of(&self, program: &Path, prefix: &str) -> Option<(Found, Vec<Loaded>)> {
         let elf = Elf::read(program).ok()?;
         let mut queue = vec![vec![(program.to_owned(), elf)]];

@@ -1,4 +1,5 @@
-//! Libraries of this machine, as files: what the dynamic linker makes of a name, the NVSHMEMs, and our plugins.
+//! Libraries of this machine, as files: what the dynamic linker makes of a name, the NVSHMEMs, and
+//! our plugins.
 
 pub(crate) mod elf;
 pub(crate) mod find;

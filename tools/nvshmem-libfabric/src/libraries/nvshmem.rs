@@ -1,4 +1,5 @@
-//! An NVSHMEM host library: which release it is, which plugin file it asks for, and which it would get.
+//! An NVSHMEM host library: which release it is, which plugin file it asks for, and which it would
+//! get.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -209,7 +210,8 @@ impl Said {
 }
 
 impl Said {
-    /// Transports of an older release may have been left behind; only what has none of the right one is wrong.
+    /// Transports of an older release may have been left behind; only what has none of the right
+    /// one is wrong.
     fn neighbours(&mut self, numbers: &[u32]) {
         let by = "the other transports beside it";
         match (self.number, numbers) {
@@ -251,7 +253,8 @@ fn header(lib: &Path) -> Option<Header> {
     Some(Header { release, number: value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION") })
 }
 
-/// The numbers in the names of transports in a directory. Transports for libfabric are left out: ours may be among them.
+/// The numbers in the names of transports in a directory. Transports for libfabric are left out:
+/// ours may be among them.
 fn neighbours(directory: &Path) -> Vec<u32> {
     let number = |name: &str| {
         let (name, number) = name.split_once(".so.")?;

@@ -1,4 +1,5 @@
-//! `perf`: the plugin measured between two PEs of this machine by the benches' rounds, in the layout of NVSHMEM's perftests.
+//! `perf`: the plugin measured between two PEs of this machine by the benches' rounds, in the
+//! layout of NVSHMEM's perftests.
 
 mod plot;
 mod report;
@@ -161,8 +162,8 @@ fn fewer(all: u32) -> Vec<u32> {
     doubled.take_while(|rails| *rails < all).chain([all]).collect()
 }
 
-/// Beside raw libfabric, on the provider that was taken: each side of a case for about so many milliseconds in a job. The inner
-/// error is why there is nothing to compare.
+/// Beside raw libfabric, on the provider that was taken: each side of a case for about so many
+/// milliseconds in a job. The inner error is why there is nothing to compare.
 fn beside(
     opened: &str,
     plugins: &Plugins,

@@ -40,7 +40,8 @@ pub(super) struct Plot<'a> {
     pub(super) across: Across,
     pub(super) x: &'a str,
     pub(super) y: &'a str,
-    /// The vertical axis shows factors: ten times as much is as far from one as from ten to a hundred.
+    /// The vertical axis shows factors: ten times as much is as far from one as from ten to a
+    /// hundred.
     pub(super) factors: bool,
     pub(super) curves: &'a [Curve],
 }

@@ -1,4 +1,5 @@
-//! The report of a measurement: one page with plots, tables and the numbers, which needs no network and nothing beside it.
+//! The report of a measurement: one page with plots, tables and the numbers, which needs no network
+//! and nothing beside it.
 
 use std::error::Error;
 use std::fmt::Write as _;

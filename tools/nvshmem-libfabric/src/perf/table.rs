@@ -3,7 +3,8 @@
 use nvshmem_bench::{Row, Test};
 use serde::Serialize;
 
-/// Rounds of which the fast ones are more than this much faster than the slow ones have been disturbed.
+/// Rounds of which the fast ones are more than this much faster than the slow ones have been
+/// disturbed.
 const UNEVEN: f64 = 2.0;
 
 /// Head of the column, name of the metric, its unit, and whether more is better.

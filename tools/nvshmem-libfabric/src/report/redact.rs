@@ -1,8 +1,8 @@
 //! What is taken out of a report: who, where, and what may be a secret.
 //!
-//! Replaced are the names of this user and host, names of other hosts as far as they are known or are like this one's but for
-//! their digits, addresses other than loopback's also inside words, what stands before a host in a URL, values of variables that
-//! are not told, and UUIDs.
+//! Replaced are the names of this user and host, names of other hosts as far as they are known or
+//! are like this one's but for their digits, addresses other than loopback's also inside words,
+//! what stands before a host in a URL, values of variables that are not told, and UUIDs.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -55,13 +55,15 @@ impl Redactor {
     }
 
     fn of(mut words: Vec<(String, &'static str)>) -> Self {
-        // Shorter ones would be replaced everywhere; a home of `/` says nothing, and `root` is nobody's name.
+        // Shorter ones would be replaced everywhere; a home of `/` says nothing, and `root` is
+        // nobody's name.
         words.retain(|(word, _)| word.len() > 2 && word != "root" && word != "localhost");
         words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
         Self { words, hosts: BTreeSet::new() }
     }
 
-    /// Takes note of a host's name, and of its first part. Digits stand for any, so that its neighbours are known as well.
+    /// Takes note of a host's name, and of its first part. Digits stand for any, so that its
+    /// neighbours are known as well.
     fn learn(&mut self, name: &str) {
         let short = name.split('.').next().unwrap_or(name);
         for name in [name, short] {
@@ -149,7 +151,8 @@ fn replace_word(text: &str, word: &str, by: &str) -> String {
     out
 }
 
-/// Goes through a text, and replaces what is found where a word may begin. The same gets the same number.
+/// Goes through a text, and replaces what is found where a word may begin. The same gets the same
+/// number.
 fn numbered(
     text: &str,
     by: &str,
@@ -236,7 +239,8 @@ fn address_v6(rest: &str, last: Option<char>) -> Option<usize> {
     if rest[end..].starts_with(char::is_alphanumeric) || rest[..end].matches(':').count() < 2 {
         return None;
     }
-    // The longest that is one: a port, a prefix of a log or the end of a sentence may follow it. None is longer than this.
+    // The longest that is one: a port, a prefix of a log or the end of a sentence may follow it.
+    // None is longer than this.
     let most = end.min(45);
     let address = (2..=most).rev().find_map(|len| {
         let cut = rest[len..].chars().next().is_some_and(|c| c.is_ascii_hexdigit());
@@ -272,7 +276,8 @@ fn logins(text: &str) -> String {
     out
 }
 
-/// Takes out values of variables that are not told, where a log has them: `NAME=value`, `NAME: value` or `NAME="value"`.
+/// Takes out values of variables that are not told, where a log has them: `NAME=value`,
+/// `NAME: value` or `NAME="value"`.
 fn untold(text: &str) -> String {
     let of_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let (mut out, mut rest) = (String::new(), text);

@@ -1,5 +1,5 @@
-//! Which variables a report tells. Of others it tells the name, and that it is set: a value may be a secret of whatever name, as
-//! a job's key is under `FI_OPX_UUID`.
+//! Which variables a report tells. Of others it tells the name, and that it is set: a value may be
+//! a secret of whatever name, as a job's key is under `FI_OPX_UUID`.
 
 use nvshmem_transport_libfabric::logging;
 use nvshmem_transport_libfabric::settings::Settings;
@@ -7,7 +7,8 @@ use nvshmem_transport_libfabric::settings::Settings;
 /// What the variables begin with that decide how NVSHMEM and its libraries behave.
 const PREFIXES: [&str; 5] = ["NVSHMEM", "FI_", "CUDA_", "MLX5_", "LD_"];
 
-/// Those whose values are told, beside this transport's own settings: switches, sizes, names of interfaces and libraries.
+/// Those whose values are told, beside this transport's own settings: switches, sizes, names of
+/// interfaces and libraries.
 const TOLD: &[&str] = &[
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",

@@ -1,8 +1,9 @@
 //! `run`: a program with our transport in front of NVSHMEM's, in any command line that starts one.
 //!
-//! NVSHMEM's packages look beside their own library before they look at `LD_LIBRARY_PATH`, but what is loaded already under
-//! the name that they ask for comes before both. So the file for the program's NVSHMEM is preloaded, and this process becomes the program:
-//! its signals, its output and its exit status are its own.
+//! NVSHMEM's packages look beside their own library before they look at `LD_LIBRARY_PATH`, but what
+//! is loaded already under the name that they ask for comes before both. So the file for the
+//! program's NVSHMEM is preloaded, and this process becomes the program: its signals, its output
+//! and its exit status are its own.
 
 mod program;
 
@@ -19,7 +20,8 @@ use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
 use program::Program;
 
-/// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else before it starts.
+/// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else
+/// before it starts.
 pub(crate) const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 pub(crate) const FAILED: u8 = 125;

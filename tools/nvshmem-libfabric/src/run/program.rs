@@ -20,8 +20,8 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// The NVSHMEM of the first program that has one. Launchers and wrappers have none, so the words behind them are looked
-    /// at as well.
+    /// The NVSHMEM of the first program that has one. Launchers and wrappers have none, so the
+    /// words behind them are looked at as well.
     pub(super) fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
         words.iter().filter_map(|word| Self::of(word)).find_map(|program| program.nvshmem(linker))
     }

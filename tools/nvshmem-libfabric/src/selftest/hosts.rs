@@ -1,7 +1,8 @@
 //! Hosts that a self-test is spread over: how each is reached, and whether all have the same.
 //!
-//! On each host a shell is started by the agent, such as `ssh HOST`, and told by its standard input what to do: see
-//! [`nvshmem_sim::Remote`]. Nothing listens for it, and nothing of the job is on a command line.
+//! On each host a shell is started by the agent, such as `ssh HOST`, and told by its standard input
+//! what to do: see [`nvshmem_sim::Remote`]. Nothing listens for it, and nothing of the job is on a
+//! command line.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -32,7 +33,8 @@ const HERE: &str = "localhost";
 /// Where the agent's words have the name of the host, if not behind them.
 const NAME: &str = "{host}";
 
-/// The line that says that the host has been reached. What its shell says before is nobody's concern.
+/// The line that says that the host has been reached. What its shell says before is nobody's
+/// concern.
 const REACHED: &str = "nvshmem-libfabric: reached";
 /// The line that says that there is no such program.
 const ABSENT: &str = "nvshmem-libfabric: absent";
@@ -119,7 +121,8 @@ impl Problem {
     }
 }
 
-/// The hosts that the options name, all of which have this version of the tool and the plugin file of a number.
+/// The hosts that the options name, all of which have this version of the tool and the plugin file
+/// of a number.
 ///
 /// # Errors
 /// Every host that has not, and why.
@@ -293,7 +296,8 @@ fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
     Ok(plugins.directory.clone())
 }
 
-/// The providers to try: those that were named, which every host has, or the one that all would take.
+/// The providers to try: those that were named, which every host has, or the one that all would
+/// take.
 ///
 /// # Errors
 /// A host has not, or hosts would take different ones.

@@ -1,7 +1,9 @@
-//! `selftest`: all operations between PEs of this machine or of several, on the plugin files that are installed, every byte checked.
+//! `selftest`: all operations between PEs of this machine or of several, on the plugin files that
+//! are installed, every byte checked.
 //!
-//! The PEs are processes of this program, driven as NVSHMEM drives the plugin; neither a GPU nor NVSHMEM is needed. Over more than two
-//! hosts each pair is tried by itself first, so that who does not reach whom is told, and then all together.
+//! The PEs are processes of this program, driven as NVSHMEM drives the plugin; neither a GPU nor
+//! NVSHMEM is needed. Over more than two hosts each pair is tried by itself first, so that who does
+//! not reach whom is told, and then all together.
 
 mod hosts;
 pub(crate) mod named;
@@ -93,7 +95,8 @@ pub(crate) fn defaults(plugin_dir: Option<PathBuf>) -> SelftestOptions {
     }
 }
 
-/// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where none is named.
+/// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where
+/// none is named.
 struct Place<'a> {
     pes: u32,
     hosts: Vec<(&'a Host, u32)>,

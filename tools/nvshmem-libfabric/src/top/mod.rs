@@ -1,4 +1,5 @@
-//! `top`: the counters of running PEs of this machine, by rail and peer, from the pages that they publish.
+//! `top`: the counters of running PEs of this machine, by rail and peer, from the pages that they
+//! publish.
 
 mod page;
 mod prometheus;

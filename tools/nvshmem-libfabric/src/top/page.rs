@@ -1,4 +1,5 @@
-//! A page of counters as the plugin writes it, read with distrust: what is in it goes to a terminal.
+//! A page of counters as the plugin writes it, read with distrust: what is in it goes to a
+//! terminal.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,7 +54,8 @@ pub(super) type Counters = BTreeMap<String, u64>;
 impl Page {
     /// None where there is no such file any more.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, String> {
-        // The directory is this user's alone, so it stays what it is. A pipe would have `top` wait for who writes to it.
+        // The directory is this user's alone, so it stays what it is. A pipe would have `top` wait
+        // for who writes to it.
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(there) if !there.is_file() => return Err(String::from("it is no file")),

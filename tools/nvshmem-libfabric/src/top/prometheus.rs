@@ -1,4 +1,5 @@
-//! Counters in the text format of Prometheus, for the textfile collector of its node exporter or any other way.
+//! Counters in the text format of Prometheus, for the textfile collector of its node exporter or
+//! any other way.
 
 use std::fmt::Write as _;
 
@@ -28,7 +29,8 @@ pub(super) fn text(pes: &[Pe]) -> String {
     text
 }
 
-/// The metrics of all rails, or of all peers: each with its help, its type and its samples together, as the format wants.
+/// The metrics of all rails, or of all peers: each with its help, its type and its samples
+/// together, as the format wants.
 fn family<T>(
     text: &mut String,
     pes: &[Pe],

@@ -1,5 +1,5 @@
-//! `trace`: what NVSHMEM has called, from recordings of a job's PEs: as a timeline, and looked through for what is read
-//! before anything has ordered it.
+//! `trace`: what NVSHMEM has called, from recordings of a job's PEs: as a timeline, and looked
+//! through for what is read before anything has ordered it.
 
 mod check;
 mod job;

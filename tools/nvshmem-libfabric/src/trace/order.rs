@@ -1,9 +1,10 @@
 //! Order: what a program has put in order by what it called, and the reads of what it has not.
 //!
-//! A write is ordered before a read once its lane has waited for a quiet. Before a read by another PE, which may have waited
-//! for anything, it is also once its lane has sent what tells of it: the signal of the same put, a signal apart, or anything
-//! behind a fence. What may have been polled itself, a `p` or a word, is no such write. That a PE has waited is not seen, so
-//! times decide what another PE can have known; they do between PEs of one machine only.
+//! A write is ordered before a read once its lane has waited for a quiet. Before a read by another
+//! PE, which may have waited for anything, it is also once its lane has sent what tells of it: the
+//! signal of the same put, a signal apart, or anything behind a fence. What may have been polled
+//! itself, a `p` or a word, is no such write. That a PE has waited is not seen, so times decide
+//! what another PE can have known; they do between PEs of one machine only.
 
 use std::collections::{BTreeMap, HashMap};
 

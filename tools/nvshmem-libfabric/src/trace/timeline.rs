@@ -1,7 +1,7 @@
 //! A job's timeline, in the trace event format of JSON that Perfetto and Chrome's own viewer open.
 //!
-//! A PE is a process there, its proxy thread and the threads of the program are two threads. A call that has not returned
-//! has no end.
+//! A PE is a process there, its proxy thread and the threads of the program are two threads. A call
+//! that has not returned has no end.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded into the tool: kills the process just before its KILLER_AT-th change of a file or directory, as a power cut or
- * an impatient user may. With KILLER_RENAMES only renames count. With KILLER_NO_LINKS the file system has no hard links.
+ * Preloaded into the tool: kills the process just before its KILLER_AT-th change of a file or
+ * directory, as a power cut or an impatient user may. With KILLER_RENAMES only renames count. With
+ * KILLER_NO_LINKS the file system has no hard links.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,6 @@
-/* A stand-in for NVSHMEM's host library: the constant with its release, and the way that it loads a transport. With
-   PROGRAM, a program that is linked to it and says which file was loaded; with TRANSPORT, a transport of somebody's. */
+/* A stand-in for NVSHMEM's host library: the constant with its release, and the way that it loads a
+ * transport. With PROGRAM, a program that is linked to it and says which file was loaded; with
+ * TRANSPORT, a transport of somebody's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

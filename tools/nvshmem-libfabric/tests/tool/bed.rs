@@ -1,4 +1,5 @@
-//! What the cases stand on: scratch directories, NVSHMEMs in them, plugin files as they are installed, and the tool.
+//! What the cases stand on: scratch directories, NVSHMEMs in them, plugin files as they are
+//! installed, and the tool.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,8 +61,9 @@ impl Scratch {
         self.executable(name, &format!("#!/bin/sh\n{text}\n"))
     }
 
-    /// Writes a file that can be started. Another process does: a child that another thread starts meanwhile
-    /// would have the file open for writing for a while, and what is open for writing does not start.
+    /// Writes a file that can be started. Another process does: a child that another thread starts
+    /// meanwhile would have the file open for writing for a while, and what is open for writing
+    /// does not start.
     pub(crate) fn executable(&self, name: &str, text: &str) -> PathBuf {
         let path = self.at(name);
         let mut install = Command::new("install");
@@ -82,7 +84,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A file as far as `uninstall` is to bring it back: what it has, its mode, when it was changed, and which it is.
+/// A file as far as `uninstall` is to bring it back: what it has, its mode, when it was changed,
+/// and which it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) bytes: Vec<u8>,
@@ -203,7 +206,8 @@ pub(crate) struct MadeUp {
 }
 
 impl MadeUp {
-    /// One of a release, with headers and two transports, that looks beside itself first, as NVIDIA's packages do.
+    /// One of a release, with headers and two transports, that looks beside itself first, as
+    /// NVIDIA's packages do.
     pub(crate) fn new(scratch: &Scratch, name: &str, release: &str, number: u32) -> Self {
         let made = Self { prefix: scratch.at(name), number };
         fs::create_dir_all(made.prefix.join("lib")).expect("directories");
@@ -306,8 +310,8 @@ pub(crate) fn trial(name: &str, run: fn() -> Result<(), Failed>) -> Trial {
     Trial::test(name, run)
 }
 
-/// A case for each release whose package may have been fetched: those that `scripts/nvshmem-wheels.txt` lists, by which every
-/// plugin file is asked for by some.
+/// A case for each release whose package may have been fetched: those that
+/// `scripts/nvshmem-wheels.txt` lists, by which every plugin file is asked for by some.
 pub(crate) fn of_wheels(name: &str, run: fn(&MadeUp) -> Result<(), Failed>) -> Vec<Trial> {
     const LIST: &str = include_str!("../../../../scripts/nvshmem-wheels.txt");
     let listed = |release: &str| LIST.lines().any(|line| line.split(' ').next() == Some(release));

@@ -14,7 +14,8 @@ use crate::bed::{Scratch, expect};
 /// What it may take on a machine that is very busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the page is asked in the browser: where its pictures and their lines are, and which text they have.
+/// What the page is asked in the browser: where its pictures and their lines are, and which text
+/// they have.
 const QUESTION: &str = "<script>addEventListener('load', () => {
     const box = (of) => { const b = of.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
     const plots = [...document.querySelectorAll('svg')].map((svg) => ({

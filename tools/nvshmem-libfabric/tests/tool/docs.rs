@@ -1,7 +1,9 @@
-//! Documentation that is run: the commands of its pages, in a scratch place; and the catalogue of errors, against the sources.
+//! Documentation that is run: the commands of its pages, in a scratch place; and the catalogue of
+//! errors, against the sources.
 //!
-//! NVSHMEM, launchers and `make` are stand-ins there, and outside of the full tier what takes long is shorter. A block whose first line
-//! begins with `# Not run in the tests` is only parsed, by the shell and by the tool's own options.
+//! NVSHMEM, launchers and `make` are stand-ins there, and outside of the full tier what takes long
+//! is shorter. A block whose first line begins with `# Not run in the tests` is only parsed, by the
+//! shell and by the tool's own options.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,8 +41,8 @@ const TURNS: usize = 3;
 /// What the first line of a block begins with that is not run.
 const NOT_RUN: &str = "# Not run in the tests";
 
-/// The tool in front of the tool: what depends on the machine is no failure, and what takes long is shorter, but for the full
-/// tier.
+/// The tool in front of the tool: what depends on the machine is no failure, and what takes long is
+/// shorter, but for the full tier.
 const WRAPPER: &str = r#"
 tool=OPT/bin/nvshmem-libfabric
 case "FULL $*" in
@@ -210,7 +212,8 @@ const WITH_ERRORS: [&str; 8] = [
     "src/channel/bootstrap/error.rs",
 ];
 
-/// Every text of the page is in the sources, and every error of the kinds that users meet on the page.
+/// Every text of the page is in the sources, and every error of the kinds that users meet on the
+/// page.
 fn errors() -> Result<(), Failed> {
     let page = fs::read_to_string(root().join("docs/errors.md"))?;
     let keys: Vec<String> = page.lines().filter_map(key).collect();

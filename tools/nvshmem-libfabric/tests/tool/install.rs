@@ -1,4 +1,5 @@
-//! `install` and `uninstall`: the right file gets there, the original comes back, and what does not fit changes nothing.
+//! `install` and `uninstall`: the right file gets there, the original comes back, and what does not
+//! fit changes nothing.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -82,7 +83,8 @@ fn again() -> Result<(), Failed> {
     good(&mut install(&made))?;
     let said = good(&mut install(&made))?;
     expect(said.contains("is there already"), || said.clone())?;
-    // An update of ours keeps the original that is kept. Any other of our files stands for an older version here.
+    // An update of ours keeps the original that is kept. Any other of our files stands for an older
+    // version here.
     let older = scratch.at("older");
     fs::create_dir(&older)?;
     let file = older.join(file_name(7));

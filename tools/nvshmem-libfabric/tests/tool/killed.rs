@@ -1,4 +1,5 @@
-//! `install`, an update and `uninstall` killed before each of their changes: the original comes back whatever is done next.
+//! `install`, an update and `uninstall` killed before each of their changes: the original comes
+//! back whatever is done next.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -175,7 +176,8 @@ fn one(
     Ok(killed)
 }
 
-/// An update by an older version of this tool that was killed has left a record of what it did not put there any more.
+/// An update by an older version of this tool that was killed has left a record of what it did not
+/// put there any more.
 fn one_digest() -> Result<(), Failed> {
     for then in [Install, Uninstall] {
         let bed = Bed::new()?;
@@ -218,7 +220,8 @@ fn in_a_prefix() -> Result<(), Failed> {
             if !killed {
                 break;
             }
-            // Whole files are hashed for each: the record's rename, some of the files', and the last.
+            // Whole files are hashed for each: the record's rename, some of the files', and the
+            // last.
             at += 3;
         }
         expect(at > 6, || format!("killed at {at} places only"))?;

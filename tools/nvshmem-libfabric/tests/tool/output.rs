@@ -1,4 +1,5 @@
-//! Output that nobody reads to its end, or that cannot be written: no panic, and a status that tells.
+//! Output that nobody reads to its end, or that cannot be written: no panic, and a status that
+//! tells.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -218,7 +218,8 @@ fn deb((): ()) -> Result<(), Failed> {
         fs::create_dir_all(tree.join("var/lib/dpkg").join(directory))?;
     }
     scratch.write("tree/var/lib/dpkg/status", "");
-    // In an empty tree nothing that it depends on is installed, and its files are of whoever runs this.
+    // In an empty tree nothing that it depends on is installed, and its files are of whoever runs
+    // this.
     let dpkg = |arguments: &[&str]| {
         let mut dpkg = command("dpkg");
         dpkg.arg("--root").arg(&tree).args([
@@ -281,7 +282,8 @@ fn bad_input() -> Result<(), Failed> {
     refused(&old, &out, "wheel", &format!("{}: is missing", file_name(7)))
 }
 
-/// Spack itself is not to be had from package registries, so its words have stand-ins here, which note what is said.
+/// Spack itself is not to be had from package registries, so its words have stand-ins here, which
+/// note what is said.
 fn spack((): ()) -> Result<(), Failed> {
     let recipe = root()
         .join("packaging/spack/spack_repo/nvshmem_libfabric/packages/nvshmem_libfabric/package.py");

@@ -1,5 +1,5 @@
-//! The file of a recording: where everything is in it, and how it is read back, with distrust. `tools/recorder` writes it,
-//! `nvshmem-libfabric trace` reads it.
+//! The file of a recording: where everything is in it, and how it is read back, with distrust.
+//! `tools/recorder` writes it, `nvshmem-libfabric trace` reads it.
 //!
 //! ```text
 //! header     32 words       what was recorded, and how many there are of each of the others
@@ -7,8 +7,9 @@
 //! records    8 words each   calls, in a ring: record number N is at N modulo their count
 //! ```
 //!
-//! Words are of 64 bits, little endian. A record's last word has the low half of its number, one more than that so that it
-//! is never that of a place nobody has written to: what was being written when its process was killed is told apart.
+//! Words are of 64 bits, little endian. A record's last word has the low half of its number, one
+//! more than that so that it is never that of a place nobody has written to: what was being written
+//! when its process was killed is told apart.
 #![forbid(unsafe_code)]
 
 use thiserror::Error;
@@ -223,7 +224,8 @@ pub fn who(pe: u32, status: i32) -> u64 {
     u64::from(status as u32) << 32 | u64::from(pe)
 }
 
-/// What the record of a number has in the low half of its last word: never 0, which what is being written has.
+/// What the record of a number has in the low half of its last word: never 0, which what is being
+/// written has.
 pub fn mark(number: u64) -> u64 {
     number % 0xffff_ffff + 1
 }
@@ -267,8 +269,8 @@ pub fn file_bytes(regions: u32, records: u64) -> u64 {
     words * 8
 }
 
-/// The header of a recording of a PE, by a process, with places for so many regions and records. Times are 0, and so are
-/// counts.
+/// The header of a recording of a PE, by a process, with places for so many regions and records.
+/// Times are 0, and so are counts.
 pub fn header(
     (pe, n_pes): (u32, u32),
     (process, regions): (u32, u32),
@@ -433,7 +435,8 @@ impl Recording {
         })
     }
 
-    /// The region that an address of this PE was in at some time, by its place among all, and how far into it.
+    /// The region that an address of this PE was in at some time, by its place among all, and how
+    /// far into it.
     pub fn place(&self, address: u64, time: u64) -> Option<(usize, u64)> {
         let found = self.regions.iter().enumerate().rev().filter(|(_, region)| region.time <= time);
         found.filter_map(|(at, region)| Some((at, region.offset(address)?))).next()
@@ -445,7 +448,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// The bytes of a recording that a process would have written: for tests, and to fuzz what reads it.
+/// The bytes of a recording that a process would have written: for tests, and to fuzz what reads
+/// it.
 pub fn encode(
     (pe, n_pes): (u32, u32),
     capacity: u64,

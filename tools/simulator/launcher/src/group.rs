@@ -51,8 +51,8 @@ struct Watched {
     end: Option<(End, Duration)>,
 }
 
-/// Starts the commands, and waits until all have ended. `serve` is called again and again meanwhile,
-/// and must not wait. A process that fails is no error of this.
+/// Starts the commands, and waits until all have ended. `serve` is called again and again
+/// meanwhile, and must not wait. A process that fails is no error of this.
 ///
 /// # Errors
 /// One cannot be started, or that of `serve`. The others are killed then.

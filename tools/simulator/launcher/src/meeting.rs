@@ -14,7 +14,8 @@ const PE: &str = "LAUNCHER_PE";
 const PES: &str = "LAUNCHER_PES";
 const PORT: &str = "LAUNCHER_PORT";
 
-/// The launcher's side. When it is dropped and PE 0 has ended, who still wants to connect is refused.
+/// The launcher's side. When it is dropped and PE 0 has ended, who still wants to connect is
+/// refused.
 #[derive(Debug)]
 pub struct Meeting {
     listener: TcpListener,

@@ -1,7 +1,7 @@
 //! A PMI-1 server for the PEs of one job: what `mpiexec` is to NVSHMEM's default bootstrap.
 //!
-//! PMI-1 is lines of `key=value` words over a socket; MPICH's wire protocol, version 1.1. A PE asks and
-//! waits for the answer, so one line per PE is under way at most.
+//! PMI-1 is lines of `key=value` words over a socket; MPICH's wire protocol, version 1.1. A PE asks
+//! and waits for the answer, so one line per PE is under way at most.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -36,8 +36,8 @@ impl Server {
         Self { pes: Vec::new(), values: HashMap::new() }
     }
 
-    /// Makes the connection of the next PE. Gives what becomes its standard input, and what else its
-    /// environment needs.
+    /// Makes the connection of the next PE. Gives what becomes its standard input, and what else
+    /// its environment needs.
     ///
     /// # Errors
     /// No socket can be made.

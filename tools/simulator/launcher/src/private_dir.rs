@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried. Each is 64 random bits, so the first is free unless something else is wrong.
+/// Names that are tried. Each is 64 random bits, so the first is free unless something else is
+/// wrong.
 const TRIES: usize = 8;
 
 /// A private directory, removed at the end.

@@ -1,5 +1,5 @@
-//! The two C++ maps through which the host tells a plugin about users' buffers in the heap, laid out as
-//! libstdc++ lays out an `unordered_map` from pointers to words.
+//! The two C++ maps through which the host tells a plugin about users' buffers in the heap, laid
+//! out as libstdc++ lays out an `unordered_map` from pointers to words.
 
 use nvshmem_abi::c;
 

@@ -278,8 +278,8 @@ impl<'a> Host<'a> {
         self.shared.gpu.map(Faults::of)
     }
 
-    /// Copies of the driver alone, of up to so many bytes at a time; none when this PE's heap is of host
-    /// memory. They must be gone before [`Host::finalize`].
+    /// Copies of the driver alone, of up to so many bytes at a time; none when this PE's heap is of
+    /// host memory. They must be gone before [`Host::finalize`].
     ///
     /// # Errors
     /// There is no memory for them.
@@ -317,7 +317,8 @@ impl<'a> Host<'a> {
     /// Waits for something in memory, as a kernel does that looks at it.
     ///
     /// # Errors
-    /// The proxy thread has failed, which would have brought it, or the time of a wait is over; or what `done` gives.
+    /// The proxy thread has failed, which would have brought it, or the time of a wait is over; or
+    /// what `done` gives.
     pub fn wait_until(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
         let (start, deadline) = (Instant::now(), self.job.settings.step_deadline);
         let fatal = self.job.bootstrap.fatal();
@@ -413,12 +414,12 @@ impl<'a> Host<'a> {
 
 impl Host<'_> {
     /// Ends the PE as a host does that has met an error and finalizes all the same: nothing is
-    /// completed and nobody waited for. What cannot be released, as what has failed may still be under way, is freed after the
-    /// transport's end. Not collective.
+    /// completed and nobody waited for. What cannot be released, as what has failed may still be
+    /// under way, is freed after the transport's end. Not collective.
     ///
     /// # Errors
-    /// The proxy thread does not end, or the plugin does not let its transport be taken down. That the
-    /// proxy thread had failed is none.
+    /// The proxy thread does not end, or the plugin does not let its transport be taken down. That
+    /// the proxy thread had failed is none.
     pub fn tear_down(self) -> Result<()> {
         let Host { proxy, user, shared, .. } = self;
         match proxy.stop() {
@@ -438,8 +439,8 @@ fn sole(shared: Arc<Shared>) -> Result<Shared> {
         .map_err(|_| Error::Usage("operations are still in use at finalize".into()))
 }
 
-/// Releases the heap and then the buffers, finalizes the transport, and unloads the plugin where that
-/// version does so.
+/// Releases the heap and then the buffers, finalizes the transport, and unloads the plugin where
+/// that version does so.
 fn end(shared: Arc<Shared>) -> Result<()> {
     let Shared { transport, regions, .. } = sole(shared)?;
     regions.end(&transport)?;

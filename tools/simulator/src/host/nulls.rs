@@ -12,7 +12,8 @@ use crate::host::transport::AmoCall;
 pub type NullCall = (String, i32);
 
 impl Ops {
-    /// Makes every call with each of its pointers NULL in turn, and the others sound, on this thread's queue pair.
+    /// Makes every call with each of its pointers NULL in turn, and the others sound, on this
+    /// thread's queue pair.
     ///
     /// # Errors
     /// The places do not exist.
@@ -43,7 +44,8 @@ impl Ops {
                         _ => (&raw mut there, null_mut()),
                     };
                     let Some(rma) = table.rma else { continue };
-                    // SAFETY: the transport is connected; descriptors are locals of memory that stays, or NULL.
+                    // SAFETY: the transport is connected; descriptors are locals of memory that
+                    // stays, or NULL.
                     let status = unsafe { rma(raw, at, verb, there, here, bytes, qp) };
                     answers.push((format!("{null} of {name}, is_nbi {is_nbi}"), status));
                     // SAFETY: as above.
@@ -76,7 +78,8 @@ impl Ops {
             [(null_mut(), start, "handle"), (&raw mut handle, null_mut(), "memory")]
         {
             let status = match table.get_mem_handle {
-                // SAFETY: memory that stays, and a place for its handle; NULL is what the call is to refuse.
+                // SAFETY: memory that stays, and a place for its handle; NULL is what the call is
+                // to refuse.
                 GetMemHandle::WithHandleIn(Some(f)) => unsafe {
                     f(out, null_mut(), start, len, raw, true)
                 },

@@ -61,8 +61,8 @@ impl Ops {
         Ops { shared, thread, got, more, region: AtomicU64::new(0) }
     }
 
-    /// From here on puts are issued with the word that another follows at once, or without it. Layouts
-    /// 6 and 7 pass it on.
+    /// From here on puts are issued with the word that another follows at once, or without it.
+    /// Layouts 6 and 7 pass it on.
     pub fn set_more_follows(&self, more: bool) {
         self.more.store(more, Ordering::Relaxed);
     }
@@ -335,7 +335,8 @@ impl Ops {
         Ok(Status(status))
     }
 
-    /// As [`Ops::raw_put`] for the put of a put with signal, where the layout has that. The signal is sound.
+    /// As [`Ops::raw_put`] for the put of a put with signal, where the layout has that. The signal
+    /// is sound.
     ///
     /// # Safety
     /// See [`Ops::raw_put`].

@@ -1,5 +1,5 @@
-//! Operations made ready once and issued many times: a loop that measures neither looks chunks up nor
-//! allocates.
+//! Operations made ready once and issued many times: a loop that measures neither looks chunks up
+//! nor allocates.
 
 use std::sync::atomic::Ordering;
 

@@ -22,7 +22,8 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Opens the file that a host of this layout opens for the transport that the environment names.
+    /// Opens the file that a host of this layout opens for the transport that the environment
+    /// names.
     pub(crate) fn load(dir: &Path, layout: Layout) -> Result<Plugin> {
         let named = std::env::var("NVSHMEM_REMOTE_TRANSPORT");
         let named = named.unwrap_or_else(|_| String::from("libfabric"));

@@ -60,9 +60,9 @@ impl JobSettings {
         self.run_with(&mut |_, _, _| {})
     }
 
-    /// As [`JobSettings::run`], and calls `on_told` with the PE, its process and what it has told. The collective
-    /// that it joins, and those that it joins afterwards, do not complete before `on_told` has returned; neither does
-    /// anything else, so it is to be brief.
+    /// As [`JobSettings::run`], and calls `on_told` with the PE, its process and what it has told.
+    /// The collective that it joins, and those that it joins afterwards, do not complete before
+    /// `on_told` has returned; neither does anything else, so it is to be brief.
     ///
     /// # Errors
     /// See [`JobSettings::run`].
@@ -405,7 +405,8 @@ impl Launcher<'_> {
             self.leftovers.note_mapped(process.id());
             process.kill();
             if self.settings.remote_of_pe.contains_key(&(index as u32)) {
-                // What was killed may be what has started the PE only. Its input is closed, by which it ends.
+                // What was killed may be what has started the PE only. Its input is closed, by
+                // which it ends.
                 pe.link = None;
             }
             if matches!(pe.outcome, None | Some(Outcome::Finished)) {

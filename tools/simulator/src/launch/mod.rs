@@ -1,4 +1,5 @@
-//! The launch of a job: its processes are started, their collectives done, and what became of them reported.
+//! The launch of a job: its processes are started, their collectives done, and what became of them
+//! reported.
 
 mod coordinator;
 pub(crate) mod launcher;

@@ -1,8 +1,11 @@
-//! A PE on another host: the command that starts a shell there, and the lines that make that shell the PE.
+//! A PE on another host: the command that starts a shell there, and the lines that make that shell
+//! the PE.
 //!
-//! The command, such as `ssh HOST`, executes on the host what stands behind it, with its own standard streams. All that the PE
-//! is to know goes there by the standard input: every user of a host can read command lines. What the PE and the launcher tell each other
-//! goes by the same streams, so the launcher listens nowhere, and a PE whose launcher has gone finds its input closed and ends.
+//! The command, such as `ssh HOST`, executes on the host what stands behind it, with its own
+//! standard streams. All that the PE is to know goes there by the standard input: every user of a
+//! host can read command lines. What the PE and the launcher tell each other goes by the same
+//! streams, so the launcher listens nowhere, and a PE whose launcher has gone finds its input
+//! closed and ends.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -27,7 +30,8 @@ pub(crate) const BEGINS: &str = "nvshmem-sim: begins";
 
 /// A shell on a host, whose input is what it does.
 ///
-/// Its one word is the same to an agent that hands it to another shell, as `ssh` does, and to one that does not.
+/// Its one word is the same to an agent that hands it to another shell, as `ssh` does, and to one
+/// that does not.
 pub fn shell(agent: &[OsString]) -> Command {
     let mut words = agent.iter();
     let mut command = Command::new(words.next().cloned().unwrap_or_default());

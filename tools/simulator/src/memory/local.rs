@@ -1,8 +1,8 @@
 //! Memory of a PE that the plugin may read and write behind Rust's back.
 //!
-//! It is reached through raw pointers only: a reference would promise the compiler that nobody
-//! else writes. What the other side has written may be read after whatever tells that it is there:
-//! a quiet, a barrier, or a flag read with [`Local::load_acquire`]. Device memory is never touched by
+//! It is reached through raw pointers only: a reference would promise the compiler that nobody else
+//! writes. What the other side has written may be read after whatever tells that it is there: a
+//! quiet, a barrier, or a flag read with [`Local::load_acquire`]. Device memory is never touched by
 //! the CPU: every access is a copy of the driver's that has ended on return.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of anonymous pages, aligned to `align` (a power of two) and at least to 4096.
+    /// Maps `len` bytes of anonymous pages, aligned to `align` (a power of two) and at least
+    /// to 4096.
     pub(crate) fn new(len: u64, align: u64) -> Result<Mapping> {
         let too_large = || Error::Usage(format!("{len} bytes are more than can be mapped"));
         let align = usize::try_from(align).map_err(|_| too_large())?.max(4096);
@@ -96,8 +97,8 @@ impl Mapping {
         Mapping { start, len: memory.len(), owner: Owner::Device(memory) }
     }
 
-    /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory before
-    /// it is registered.
+    /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory
+    /// before it is registered.
     pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
         if let Owner::Pages = self.owner {
             let (start, len) = (self.start.cast(), self.len);
@@ -203,8 +204,8 @@ impl<'a> Local<'a> {
     pub fn part(self, offset: u64, len: u64) -> Result<Local<'a>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
-                // Inside the mapping or at its end. `wrapping_add` makes no promise, as the memory may
-                // be none of this machine's.
+                // Inside the mapping or at its end. `wrapping_add` makes no promise, as the memory
+                // may be none of this machine's.
                 let start = self.start.wrapping_add(offset as usize);
                 Ok(Local { start, len, ..self })
             }

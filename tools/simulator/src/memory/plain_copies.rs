@@ -30,8 +30,8 @@ impl PlainCopies {
         Ok(PlainCopies { gpu, stream, host, device })
     }
 
-    /// Starts `count` copies out of the device, of `bytes` each and of places of their own, and waits
-    /// for all of them.
+    /// Starts `count` copies out of the device, of `bytes` each and of places of their own, and
+    /// waits for all of them.
     ///
     /// # Errors
     /// They are more bytes than there is memory for, or the driver's.
@@ -79,7 +79,8 @@ impl PlainCopies {
 
 impl Drop for PlainCopies {
     fn drop(&mut self) {
-        // SAFETY: this stream's own, not used any more. Every copy has ended, or failed with the device.
+        // SAFETY: this stream's own, not used any more. Every copy has ended, or failed with the
+        // device.
         let destroyed = self.gpu.bound(|gpu| unsafe { gpu.driver.destroy_stream(self.stream) });
         if let Err(error) = destroyed {
             eprintln!("nvshmem-sim: ending the stream of plain copies: {error}");

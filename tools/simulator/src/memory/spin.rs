@@ -1,5 +1,5 @@
-//! A kernel that stays on the device until it is told to end, as kernels of NVSHMEM's users do while
-//! they wait for one another.
+//! A kernel that stays on the device until it is told to end, as kernels of NVSHMEM's users do
+//! while they wait for one another.
 
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,8 +58,8 @@ type FakeRelease = unsafe extern "C" fn(usize) -> Status;
 /// A kernel that spins, on a stream of its own that waits for no other. It is ended when this is
 /// dropped; [`Spinner::stop`] also tells whether it had been running until then.
 ///
-/// Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel runs: the
-/// driver waits for it.
+/// Memory is not given back, and [`crate::Host::finalize`] does not return, while a kernel runs:
+/// the driver waits for it.
 #[derive(Debug)]
 pub struct Spinner {
     gpu: &'static Gpu,

@@ -64,8 +64,8 @@ impl Job {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
     }
 
-    /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of its
-    /// device.
+    /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of
+    /// its device.
     ///
     /// # Errors
     /// There is no driver or no device, or the PE has memory of the host only.

@@ -1,4 +1,5 @@
-//! Scenarios of traffic between all PEs, every byte and word checked: what tests and self-tests run.
+//! Scenarios of traffic between all PEs, every byte and word checked: what tests and self-tests
+//! run.
 //!
 //! Each is for any number of PEs, layout, heap and provider.
 

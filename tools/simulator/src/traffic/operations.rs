@@ -67,8 +67,8 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let pattern = |kind: u64, sender: u32| Pattern::of(&[kind, sender.into()]);
     let source = host.alloc(area, 8)?;
     host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
-    // The user thread sends from a buffer of its own, at an odd address: where the heap is on a device,
-    // some PEs have the buffer there, and some in the host's memory.
+    // The user thread sends from a buffer of its own, at an odd address: where the heap is on a
+    // device, some PEs have the buffer there, and some in the host's memory.
     let buffer = match me % 2 {
         0 => host.register(area, 13)?,
         _ => host.register_in(MemoryKind::Host, area, 13)?,
@@ -223,7 +223,8 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Buffers that nobody registered, which the providers here take, or refuse for want of a descriptor.
+/// Buffers that nobody registered, which the providers here take, or refuse for want of a
+/// descriptor.
 fn unregistered(host: &Host<'_>, me: u32, n: u32, refused: bool) -> Result<(), BoxError> {
     const LEN: u64 = 10_000;
     let target = host.alloc(LEN, 64)?;

@@ -1,5 +1,5 @@
-//! Fence, signals and quiet, seen from the target: a flag behind a fence never comes before its data, nor does a
-//! signal that is sent apart from it, and what a quiet has ended is visible.
+//! Fence, signals and quiet, seen from the target: a flag behind a fence never comes before its
+//! data, nor does a signal that is sent apart from it, and what a quiet has ended is visible.
 
 use crate::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
@@ -13,16 +13,15 @@ const SLOT: u64 = 64 << 10;
 const FLAG: u64 = SLOT - 16;
 const ANSWER: u64 = SLOT - 8;
 
-/// Who sends: a user thread, the proxy with a fence before its flag, and the proxy with a signal's operation in
-/// place of fence and flag.
+/// Who sends: a user thread, the proxy with a fence before its flag, and the proxy with a signal's
+/// operation in place of fence and flag.
 const USER: u64 = 0;
 const FENCED: u64 = 1;
 const SIGNALLED: u64 = 2;
 const KINDS: [u64; 3] = [USER, FENCED, SIGNALLED];
 
-/// Everybody sends to everybody else, from both threads. Each receiver watches the flags and checks the data at the
-/// moment it sees one.
-/// The scenario.
+/// Everybody sends to everybody else, from both threads. Each receiver watches the flags and checks
+/// the data at the moment it sees one. The scenario.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
@@ -89,8 +88,8 @@ fn send(
         host.proxy().put(pe, fenced.plus(offset), from_fenced.plus(offset), len)?;
         host.user().put_nbi(pe, user.plus(offset), from_user.plus(offset), len)?;
     }
-    // As NVSHMEM sends a put with signal of a stream that does not block: no fence, and the signal by itself. Before
-    // the fence of the others, or behind it.
+    // As NVSHMEM sends a put with signal of a stream that does not block: no fence, and the signal
+    // by itself. Before the fence of the others, or behind it.
     let with_signal = || -> Result<(), BoxError> {
         for (offset, len) in halves {
             host.proxy().put(pe, signalled.plus(offset), from_signalled.plus(offset), len)?;

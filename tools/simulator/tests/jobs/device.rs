@@ -1,5 +1,5 @@
-//! Heaps of device memory, on a stand-in for CUDA's driver: a plugin whose CPU touches them dies. The test
-//! plugin moves no such memory, so each PE looks at its own.
+//! Heaps of device memory, on a stand-in for CUDA's driver: a plugin whose CPU touches them dies.
+//! The test plugin moves no such memory, so each PE looks at its own.
 
 use libtest_mimic::Trial;
 use nvshmem_sim::{BoxError, Error, Job, JobSettings, MemoryKind, Outcome, Pattern};

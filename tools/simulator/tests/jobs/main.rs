@@ -1,5 +1,5 @@
-//! The simulator against plugins that are wrong: each trial is named after what is wrong with one, and
-//! requires that the job fails with words that tell of it. A plugin that is right goes first.
+//! The simulator against plugins that are wrong: each trial is named after what is wrong with one,
+//! and requires that the job fails with words that tell of it. A plugin that is right goes first.
 
 mod device;
 mod traffic;

@@ -1,6 +1,6 @@
-//! The baton: of several lanes on threads of their own, exactly one runs at a time, whoever holds it.
-//! It goes on when its holder relaxes, to the one that the seed picks. So blocking calls of
-//! the lanes can be tested against one another, and a run can still be repeated.
+//! The baton: of several lanes on threads of their own, exactly one runs at a time, whoever holds
+//! it. It goes on when its holder relaxes, to the one that the seed picks. So blocking calls of the
+//! lanes can be tested against one another, and a run can still be repeated.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,8 @@ pub(super) struct Baton {
 struct State {
     /// Runners that have not ended, by number.
     running: Vec<usize>,
-    /// The threads of all runners that have entered, by number: only the one that goes on is woken up.
+    /// The threads of all runners that have entered, by number: only the one that goes on is woken
+    /// up.
     threads: Vec<Option<Thread>>,
     random: u64,
 }

@@ -39,8 +39,8 @@ impl FakeFabric {
         self.alloc_reached(pe, len, Reach::Direct)
     }
 
-    /// As [`FakeFabric::alloc`], memory that is reached in this way. The fake panics when the fabric or a lane touches
-    /// it in another.
+    /// As [`FakeFabric::alloc`], memory that is reached in this way. The fake panics when the
+    /// fabric or a lane touches it in another.
     pub fn alloc_reached(&self, pe: Pe, len: usize, reach: Reach) -> usize {
         self.lock().memory.alloc(pe, len, reach)
     }
@@ -110,7 +110,8 @@ impl FakeFabric {
         self.lock().overheard = Some(Vec::new());
     }
 
-    /// The messages that somebody has read who did so: to whom they went, by which rail of theirs, and their bytes.
+    /// The messages that somebody has read who did so: to whom they went, by which rail of theirs,
+    /// and their bytes.
     pub fn overheard(&self) -> Vec<(Pe, RailId, Vec<u8>)> {
         self.lock().overheard.clone().unwrap_or_default()
     }
@@ -145,7 +146,8 @@ impl FakeFabric {
         self.lock().held_up.insert(pe, nanoseconds);
     }
 
-    /// The next `count` messages that are delivered fail all the same, as [`FakeFabric::report_failing`] says.
+    /// The next `count` messages that are delivered fail all the same, as
+    /// [`FakeFabric::report_failing`] says.
     pub fn fail_delivered_messages(&self, count: u32) {
         self.lock().fail_delivered = count;
     }
@@ -165,8 +167,8 @@ impl FakeFabric {
         self.lock().links.hold_data(hold);
     }
 
-    /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it is
-    /// neither delivered nor refused, and what is under way is delivered late.
+    /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it
+    /// is neither delivered nor refused, and what is under way is delivered late.
     pub fn link_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
         self.lock().links.set_link(from, to, false);
     }
@@ -197,8 +199,8 @@ impl FakeFabric {
         self.lock().links.set_rail((pe, rail), true);
     }
 
-    /// From now on, or no longer, what is under way where nothing goes fails after a while, though it may
-    /// be delivered late all the same.
+    /// From now on, or no longer, what is under way where nothing goes fails after a while, though
+    /// it may be delivered late all the same.
     pub fn dead_links_fail(&self, fail: bool) {
         self.lock().dead_links_fail = fail;
     }

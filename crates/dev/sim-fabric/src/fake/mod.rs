@@ -2,7 +2,8 @@
 //! misbehaviour a real fabric has, drawn from a seed so that a failure can be run again.
 //!
 //! Time moves only when a port is polled or relaxes, so nothing here waits. The fabric checks what
-//! it is asked to do (keys, bounds, work-request ids, descriptors, depth) more strictly than any provider.
+//! it is asked to do (keys, bounds, work-request ids, descriptors, depth) more strictly than any
+//! provider.
 
 mod baton;
 mod copies;

@@ -29,7 +29,8 @@ pub struct FakePort {
     pe: Pe,
     limits: Vec<RailLimits>,
     names: Vec<String>,
-    /// Work-request ids in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
+    /// Work-request ids in flight on each rail, to catch a lane that uses one twice or exceeds the
+    /// depth.
     wr_ids: Vec<HashSet<WrId>>,
     /// When the messages on each rail will have left that were not polled as having left.
     leaving: Vec<VecDeque<u64>>,

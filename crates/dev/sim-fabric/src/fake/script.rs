@@ -13,21 +13,22 @@ pub struct Script {
     pub delay: (u64, u64),
     /// How much longer these rails take, wherever they are: (rail, factor).
     pub slow_rails: Vec<(RailId, u64)>,
-    /// How much these rails of each PE carry: (rail, bytes per microsecond). What is posted on one goes
-    /// through it one after the other, and takes [`Script::delay`] besides. Others carry any amount.
+    /// How much these rails of each PE carry: (rail, bytes per microsecond). What is posted on one
+    /// goes through it one after the other, and takes [`Script::delay`] besides. Others carry any
+    /// amount.
     pub rates: Vec<(RailId, u64)>,
     /// Of a hundred messages, how many are delivered twice.
     pub duplicate_percent: u32,
     /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
     /// posted on the same rail without more to follow.
     pub doorbells: bool,
-    /// A rail has one queue for segments and messages, of its depth: a message has a place in it until it has
-    /// left, and that was polled.
+    /// A rail has one queue for segments and messages, of its depth: a message has a place in it
+    /// until it has left, and that was polled.
     pub shared_queue: bool,
     /// Of a hundred messages, how many take so many nanoseconds longer.
     pub stragglers: (u32, u64),
-    /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail until
-    /// the fabric has room for it.
+    /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail
+    /// until the fabric has room for it.
     pub connecting: (u64, u64),
 }
 

@@ -1,8 +1,10 @@
-//! Gates: an operation of a user thread that begins while another thread's quiet waits for the same PE waits for that.
+//! Gates: an operation of a user thread that begins while another thread's quiet waits for the same
+//! PE waits for that.
 //!
-//! A quiet is over when nothing is under way to its PE. While other threads go on, there may never be such a moment. So what
-//! begins after a quiet stays behind it, but for what stayed behind an earlier one: that is no more than there are threads. Each
-//! moment at which nothing is under way lets all go that waited before it, quiets and operations.
+//! A quiet is over when nothing is under way to its PE. While other threads go on, there may never
+//! be such a moment. So what begins after a quiet stays behind it, but for what stayed behind an
+//! earlier one: that is no more than there are threads. Each moment at which nothing is under way
+//! lets all go that waited before it, quiets and operations.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,10 @@
-//! The queue by which user threads hand operations over to the proxy lane: those on staged memory, and to PEs whose
-//! paths have failed.
+//! The queue by which user threads hand operations over to the proxy lane: those on staged memory,
+//! and to PEs whose paths have failed.
 //!
-//! What is staged takes messages, which peers send to proxy lanes only, and copies, which belong to one
-//! thread. So user threads hand such operations over, and wait for them where they have to. In one
-//! queue, so they are submitted, and fenced, in their order. What finds no room waits for its peer alone: what is behind it
-//! for other peers goes past.
+//! What is staged takes messages, which peers send to proxy lanes only, and copies, which belong to
+//! one thread. So user threads hand such operations over, and wait for them where they have to. In
+//! one queue, so they are submitted, and fenced, in their order. What finds no room waits for its
+//! peer alone: what is behind it for other peers goes past.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -134,8 +134,8 @@ pub fn handover(
 }
 
 impl Outbox {
-    /// Hands a put or a get over, and waits for its end if asked to. It allocates a kilobyte, for the
-    /// handles; the proxy thread, which copies megabytes for it, frees that.
+    /// Hands a put or a get over, and waits for its end if asked to. It allocates a kilobyte, for
+    /// the handles; the proxy thread, which copies megabytes for it, frees that.
     ///
     /// # Errors
     /// The proxy lane's error about it, if waited for. That the proxy lane does not take it.

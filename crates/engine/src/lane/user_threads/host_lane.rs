@@ -130,8 +130,8 @@ impl<P: Port> HostLane<P> {
 
     /// Hands an operation over if that is the way it goes. Whether it was.
     ///
-    /// The two ways are not ordered with one another by fences, so the one waits until nothing is under
-    /// way to the PE in the other. Programs hardly mix them.
+    /// The two ways are not ordered with one another by fences, so the one waits until nothing is
+    /// under way to the PE in the other. Programs hardly mix them.
     fn hand_over(&self, request: &Request<'_>, wait: bool) -> Result<bool, EngineError> {
         let Some(outbox) = &self.outbox else { return Ok(false) };
         if request.len == 0 {

@@ -1,8 +1,10 @@
-//! User threads: their lane, what they hand over to the proxy thread, and how the proxy's lane carries that out.
+//! User threads: their lane, what they hand over to the proxy thread, and how the proxy's lane
+//! carries that out.
 //!
-//! What they hand over is in the order of their own lane, and in none with what the proxy thread submits. So what finds no room
-//! waits for its peer in a line of its own, beside that of pending operations ([`crate::lane::pending_queue`]). Where there
-//! are both, they take turns: the one whose turn it is has what room there is, the other what is left of it, and the turn passes when
+//! What they hand over is in the order of their own lane, and in none with what the proxy thread
+//! submits. So what finds no room waits for its peer in a line of its own, beside that of pending
+//! operations ([`crate::lane::pending_queue`]). Where there are both, they take turns: the one
+//! whose turn it is has what room there is, the other what is left of it, and the turn passes when
 //! the first has got something. So neither waits for as long as somebody goes on with the other.
 
 mod gates;
@@ -87,7 +89,8 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Submits what waits for a peer, pending or handed over, as far as it goes; first that whose turn it is.
+    /// Submits what waits for a peer, pending or handed over, as far as it goes; first that whose
+    /// turn it is.
     pub(crate) fn serve_both(
         &mut self,
         pending_queue: &mut PendingQueue,
@@ -127,7 +130,8 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Carries something on that was handed over, as far as there is room: it comes back if there was too little.
+    /// Carries something on that was handed over, as far as there is room: it comes back if there
+    /// was too little.
     fn carry_on(&mut self, inbox: &mut Inbox, taken: Taken, moved: &mut bool) -> Option<Taken> {
         let mut current = match taken {
             Taken::Transfer(current) => current,
@@ -166,8 +170,8 @@ impl<P: Port> Lane<P> {
         None
     }
 
-    /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so, or to a PE with a
-    /// fallback route.
+    /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so,
+    /// or to a PE with a fallback route.
     pub(crate) fn hands_over(
         &mut self,
         request: &Request<'_>,

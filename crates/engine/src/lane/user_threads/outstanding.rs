@@ -1,6 +1,8 @@
-//! What user threads have handed over to the proxy lane and has not ended, by PE, and what of it has failed.
+//! What user threads have handed over to the proxy lane and has not ended, by PE, and what of it
+//! has failed.
 //!
-//! Who finds nothing outstanding for a PE sees all that the proxy thread has done for it, in memory as well.
+//! Who finds nothing outstanding for a PE sees all that the proxy thread has done for it, in memory
+//! as well.
 
 use std::sync::PoisonError;
 
@@ -30,7 +32,8 @@ impl<E: Clone> Outstanding<E> {
         }
     }
 
-    /// How many there are, fences among them. A hint: what it does not show yet, the next call does.
+    /// How many there are, fences among them. A hint: what it does not show yet, the next call
+    /// does.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.all.load(Ordering::Relaxed)
@@ -54,7 +57,8 @@ impl<E: Clone> Outstanding<E> {
         self.all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An operation for the PE has ended: with this failure, if nobody is told of it who waits for it alone.
+    /// An operation for the PE has ended: with this failure, if nobody is told of it who waits for
+    /// it alone.
     pub(crate) fn end(&self, pe: Pe, failed: Option<E>) {
         if let Some(failed) = failed {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);

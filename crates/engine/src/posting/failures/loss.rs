@@ -1,7 +1,8 @@
-//! Lost segments: posted, or to be posted, on a path that has failed, so that nobody knows what becomes of them.
+//! Lost segments: posted, or to be posted, on a path that has failed, so that nobody knows what
+//! becomes of them.
 //!
-//! They wait here until [`crate::recovery::reissue`] posts them again. If one completes after all, in the
-//! meantime, it has ended, as always.
+//! They wait here until [`crate::recovery::reissue`] posts them again. If one completes after all,
+//! in the meantime, it has ended, as always.
 
 use crate::ids::{Pe, WrId};
 use crate::port::{Direction, Port};
@@ -45,8 +46,8 @@ impl<P: Port> Core<P> {
         segment.set_waits(segment.waits().without(Waits::FABRIC));
     }
 
-    /// A segment that was in doubt has completed: whether the fabric had its work-request id. It counts as posted
-    /// then.
+    /// A segment that was in doubt has completed: whether the fabric had its work-request id. It
+    /// counts as posted then.
     pub(crate) fn came_back(&mut self, wr_id: WrId) -> bool {
         let segment = self.transmit.segment_mut(wr_id);
         let had = segment.waits().has(Waits::FABRIC);

@@ -1,11 +1,13 @@
 //! Failures: which operations end, which peers are declared failed, and who is told.
 //!
-//! A failed segment or message ends the connection to its peer: nothing more is sent there, since what
-//! follows might be a flag for data that never left. Other peers go on, and have the room that its operations
-//! took: those end, but for what the fabric or the peer may still touch. The lane's first failure is
-//! told to the proxy's loop for ever after; a connection's first one to every later call about the peer.
+//! A failed segment or message ends the connection to its peer: nothing more is sent there, since
+//! what follows might be a flag for data that never left. Other peers go on, and have the room that
+//! its operations took: those end, but for what the fabric or the peer may still touch. The lane's
+//! first failure is told to the proxy's loop for ever after; a connection's first one to every
+//! later call about the peer.
 //!
-//! Where rails are monitored, a segment that the fabric refuses is set aside first, and recovery decides.
+//! Where rails are monitored, a segment that the fabric refuses is set aside first, and recovery
+//! decides.
 
 pub(crate) mod loss;
 pub(crate) mod watchdog;
@@ -64,8 +66,8 @@ pub(crate) enum Event {
     /// A segment that its mechanism moves is not posted and will not be: it ends with
     /// [`Core::end_dropped`], after what it has was given back.
     Dropped(WrId),
-    /// The fabric has refused or failed a segment, and recovery may send it another way. A message is in no
-    /// queue; bytes are among [`Failures::take_lost`].
+    /// The fabric has refused or failed a segment, and recovery may send it another way. A message
+    /// is in no queue; bytes are among [`Failures::take_lost`].
     Refused(WrId, PortError),
     /// The fabric has refused a message that belongs to no segment.
     PathFailed { pe: Pe, rail: RailId, error: PortError },
@@ -178,7 +180,8 @@ impl Failures {
         self.orphans == 0
     }
 
-    /// Whether there may be another line in the log of what a peer can bring about, and how many there were not.
+    /// Whether there may be another line in the log of what a peer can bring about, and how many
+    /// there were not.
     pub(crate) fn may_say(&mut self, now: u64) -> Option<Unsaid> {
         self.lines.admit_at(now)
     }
@@ -219,7 +222,8 @@ impl Failures {
 }
 
 impl<P: Port> Core<P> {
-    /// A rail has failed as a whole: so has every connection with something on it, which may never end.
+    /// A rail has failed as a whole: so has every connection with something on it, which may never
+    /// end.
     #[cold]
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.transmit.port().rail_name(rail).to_owned();
@@ -235,8 +239,8 @@ impl<P: Port> Core<P> {
         self.fail_lane(failed);
     }
 
-    /// Asks all peers once more for the acknowledgements that they were asked for: the question may have been on the rail
-    /// that has failed, and nobody is told of that.
+    /// Asks all peers once more for the acknowledgements that they were asked for: the question may
+    /// have been on the rail that has failed, and nobody is told of that.
     fn ask_again(&mut self, failed: RailId) {
         let transmit = &self.transmit;
         self.peers.ask_all_again(|connection| {
@@ -246,8 +250,8 @@ impl<P: Port> Core<P> {
         });
     }
 
-    /// A segment that the fabric refused or failed: it goes another way if that may be, or ends, and its
-    /// connection with it. It is none of the rail's segments in flight any more.
+    /// A segment that the fabric refused or failed: it goes another way if that may be, or ends,
+    /// and its connection with it. It is none of the rail's segments in flight any more.
     #[cold]
     pub(crate) fn fail_segment(&mut self, wr_id: WrId, error: PortError) {
         if self.failures.recovers() && !error.blames_operation() && self.set_aside(wr_id) {
@@ -328,8 +332,9 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The messages to a peer that was given up end, those that have left and those that wait for its window: no
-    /// acknowledgement or reply of it is waited for any more, and they take room of others.
+    /// The messages to a peer that was given up end, those that have left and those that wait for
+    /// its window: no acknowledgement or reply of it is waited for any more, and they take room of
+    /// others.
     #[cold]
     pub(crate) fn end_messages(&mut self, pe: Pe) {
         let channel = self.peers.link_mut(pe);
@@ -345,8 +350,8 @@ impl<P: Port> Core<P> {
         self.peers.forget_messages(pe);
     }
 
-    /// What the fabric, or a copy, may still do for a peer that was declared failed: its memory is not free. What is in
-    /// a queue is dropped there, and sets out no more.
+    /// What the fabric, or a copy, may still do for a peer that was declared failed: its memory is
+    /// not free. What is in a queue is dropped there, and sets out no more.
     fn note_orphans(&mut self, pe: Pe) {
         for wr_id in self.transmit.wr_ids(|s| s.pe == pe && s.is_out()) {
             let segment = self.transmit.segment(wr_id);
@@ -373,7 +378,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Whether there may be another line in the log of what a peer can bring about, and how many there were not.
+    /// Whether there may be another line in the log of what a peer can bring about, and how many
+    /// there were not.
     #[cold]
     pub(crate) fn may_say(&mut self) -> Option<Unsaid> {
         let now = self.transmit.now();

@@ -5,8 +5,8 @@ use crate::atomic::AtomicOp;
 use crate::posting::tests::{Bed, PLAIN, Setup, failed, lost};
 use crate::state::segment::Kind;
 
-/// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were in doubt,
-/// messages not. But not if their peer was declared failed.
+/// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were
+/// in doubt, messages not. But not if their peer was declared failed.
 #[test]
 fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
     enum What {
@@ -41,7 +41,8 @@ fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
     }
 }
 
-/// What the fabric may still do for a peer that was declared failed, and for no other, keeps the memory of this process.
+/// What the fabric may still do for a peer that was declared failed, and for no other, keeps the
+/// memory of this process.
 #[test]
 fn orphans_are_what_the_fabric_has_for_a_peer_that_was_given_up() {
     let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });

@@ -1,17 +1,19 @@
-//! Answers about staged memory that have numbers: where rails are monitored. One that went down with its rail is sent again
-//! like any message, and taken once; without, who waits for it would wait for ever, or a bounce buffer that it gives back be nobody's.
+//! Answers about staged memory that have numbers: where rails are monitored. One that went down
+//! with its rail is sent again like any message, and taken once; without, who waits for it would
+//! wait for ever, or a bounce buffer that it gives back be nobody's.
 //!
 //! # Why they cannot deadlock
-//! An answer takes a number of its peer's window, and a slot of those set aside for answers: a peer may have as many as are left for
-//! others. Both come back when the peer acknowledges. So nothing that an acknowledgement waits for may wait for an answer that has
-//! not left:
+//! An answer takes a number of its peer's window, and a slot of those set aside for answers: a peer
+//! may have as many as are left for others. Both come back when the peer acknowledges. So nothing
+//! that an acknowledgement waits for may wait for an answer that has not left:
 //! - What is not acknowledged when it arrives waits for requests with lower numbers to be executed
-//!   ([`crate::state::messages::order`]). Of these, a pull waits for a bounce buffer for bytes on their way in, and to be read, for
-//!   which the peer needs the keys.
-//! - Such bounce buffers are held by what is being read and copied: by pulls, and by gets that were told where to read, which may
-//!   need keys as well.
-//! - So a pull leaves, and a get is told, when all keys that are due to the peer have left ([`Core::owe_keys`]). What has left
-//!   arrives, be it the second time: to be sent again it needs no number and no slot.
+//!   ([`crate::state::messages::order`]). Of these, a pull waits for a bounce buffer for bytes on
+//!   their way in, and to be read, for which the peer needs the keys.
+//! - Such bounce buffers are held by what is being read and copied: by pulls, and by gets that were
+//!   told where to read, which may need keys as well.
+//! - So a pull leaves, and a get is told, when all keys that are due to the peer have left
+//!   ([`Core::owe_keys`]). What has left arrives, be it the second time: to be sent again it needs
+//!   no number and no slot.
 //!
 //! No other answer is waited for by anything that an acknowledgement waits for.
 

@@ -1,4 +1,5 @@
-//! What has arrived from peers, before it is executed: whether it is of this job, and whether it is new.
+//! What has arrived from peers, before it is executed: whether it is of this job, and whether it is
+//! new.
 
 use crate::ids::Pe;
 use crate::port::Port;

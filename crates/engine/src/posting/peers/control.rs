@@ -15,9 +15,10 @@ use crate::wire::message::{Body, Message};
 use crate::wire::staged::{MAX_PAYLOAD, Staged};
 use crate::wire::window::{Seq, WINDOW};
 
-/// Most messages without a number that are due to a peer. One that keeps the rules has no more coming to it: answers to its
-/// fetches (16) and to its requests about staged memory (64), refusals of what its window has (512), and, for as many
-/// requests of this PE's, their releases and the keys of a region.
+/// Most messages without a number that are due to a peer. One that keeps the rules has no more
+/// coming to it: answers to its fetches (16) and to its requests about staged memory (64), refusals
+/// of what its window has (512), and, for as many requests of this PE's, their releases and the
+/// keys of a region.
 const DUE: u32 = 1024;
 
 const _: () = assert!(FETCHES + WINDOW + 4 * 64 < DUE);
@@ -46,8 +47,8 @@ impl Peers {
 }
 
 impl<P: Port> Core<P> {
-    /// Sends the replies and the control messages that are due, as far as there is room. A few that find none delay
-    /// no others, of either kind.
+    /// Sends the replies and the control messages that are due, as far as there is room. A few that
+    /// find none delay no others, of either kind.
     #[cold]
     pub(crate) fn send_control(&mut self, packet: &mut LongPacket) -> bool {
         let mut moved = false;
@@ -145,7 +146,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As much is due to a peer as may be: it has asked for more than it may, and is declared failed.
+    /// As much is due to a peer as may be: it has asked for more than it may, and is declared
+    /// failed.
     #[cold]
     fn is_owed_too_much(&mut self, pe: Pe) {
         if self.peers.check(pe).is_ok() {
@@ -226,7 +228,8 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup};
     use crate::state::messages::order::{Kept, Waiting};
 
-    /// No peer gets all the room for answers: the one that has asked for too much is declared failed, and no other.
+    /// No peer gets all the room for answers: the one that has asked for too much is declared
+    /// failed, and no other.
     #[test]
     fn a_peer_that_is_owed_too_much_is_given_up() {
         for (others, owed, good) in
@@ -249,7 +252,8 @@ mod tests {
         }
     }
 
-    /// Thousands, to peers that can be reached and one that cannot: each has what is due to it, which is counted by peer.
+    /// Thousands, to peers that can be reached and one that cannot: each has what is due to it,
+    /// which is counted by peer.
     #[test]
     fn however_many_answers_are_due_each_peer_has_its_own() {
         let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });

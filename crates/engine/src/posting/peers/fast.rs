@@ -1,6 +1,7 @@
 //! The fast path of messages about words: what meets no obstacle, in few instructions.
 //!
-//! At the first obstacle, before anything has happened, it gives up; the general way ([`super::requests`]) takes over.
+//! At the first obstacle, before anything has happened, it gives up; the general way
+//! ([`super::requests`]) takes over.
 
 use crate::atomic::Atomic;
 use crate::ids::Pe;

@@ -1,4 +1,5 @@
-//! Numbered messages: how one leaves, waits for the peer's window, and ends when it is acknowledged.
+//! Numbered messages: how one leaves, waits for the peer's window, and ends when it is
+//! acknowledged.
 
 use log::debug;
 
@@ -37,7 +38,8 @@ impl Peers {
         }
     }
 
-    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
+    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was
+    /// before.
     pub(crate) fn want_ack(&mut self, pe: Pe) {
         let channel = self.connections.link_mut(pe);
         if let Some(channel) = channel {
@@ -55,8 +57,8 @@ impl Peers {
         }
     }
 
-    /// Asks all peers once more that have not failed for the acknowledgements that they were asked for; calls a function
-    /// with their connections.
+    /// Asks all peers once more that have not failed for the acknowledgements that they were asked
+    /// for; calls a function with their connections.
     pub(in crate::posting) fn ask_all_again(&mut self, mut each: impl FnMut(&mut Connection)) {
         let Self { connections, control, .. } = self;
         connections.for_each(|connection| {
@@ -81,8 +83,9 @@ impl Peers {
         }
     }
 
-    /// Somebody waits for what acknowledgements bring: room, or the end of what was sent. All peers with messages that
-    /// nobody has asked about yet are asked, so that who waits for one after the other waits once.
+    /// Somebody waits for what acknowledgements bring: room, or the end of what was sent. All peers
+    /// with messages that nobody has asked about yet are asked, so that who waits for one after the
+    /// other waits once.
     #[inline]
     pub(crate) fn want_acks(&mut self) {
         while let Some(pe) = self.messages.first_unasked() {
@@ -102,8 +105,8 @@ impl Peers {
         }
     }
 
-    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
-    /// must not hold up the window.
+    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that
+    /// waits must not hold up the window.
     pub(crate) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.messages.packet_mut(slot));
@@ -196,7 +199,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
+    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of
+    /// it.
     fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
         let pe = self.transmit.segment(wr_id).pe;
         let Some(connection) = self.peers.find(pe) else { return Ok(rail) };
@@ -225,8 +229,8 @@ impl<P: Port> Core<P> {
         Err(Left::Again)
     }
 
-    /// Sends the oldest message to a peer again that has to be, as it was. None if there is none; the rail that has failed, if
-    /// one has.
+    /// Sends the oldest message to a peer again that has to be, as it was. None if there is none;
+    /// the rail that has failed, if one has.
     pub(crate) fn resend_first(&mut self, pe: Pe) -> Option<Result<Posted, (RailId, PortError)>> {
         let Peers { connections, messages, seal, .. } = &mut self.peers;
         let connection = connections.find_mut(pe)?;
@@ -253,8 +257,8 @@ impl<P: Port> Core<P> {
         Some(sent.map_err(|error| (rail, error)))
     }
 
-    /// The segment of a message that has left, as the fabric names it when it has failed; none if it was
-    /// acknowledged.
+    /// The segment of a message that has left, as the fabric names it when it has failed; none if
+    /// it was acknowledged.
     pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
         let (slot, segment) = self.peers.messages.named_by(wr_id)?;
         let segment = WrId(segment);
@@ -266,8 +270,8 @@ impl<P: Port> Core<P> {
     pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
         let Failure { wr_id, error, .. } = failure;
         match wr_id.filter(|wr_id| *wr_id != CONTROL) {
-            // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
-            // peer's, which would wait for ever.
+            // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one
+            // of the peer's, which would wait for ever.
             None => self.fail_rail(rail, error),
             Some(wr_id) => match self.sent_as(wr_id) {
                 Some(segment) => self.fail_segment(segment, error),
@@ -377,7 +381,8 @@ pub(crate) fn send_packet<P: Port>(
     sent
 }
 
-/// What a request that leaves with this number says that it comes behind. More than it has to come behind does no harm.
+/// What a request that leaves with this number says that it comes behind. More than it has to come
+/// behind does no harm.
 fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
     // Asks are ordered with nothing; where signals are counted, their data has kept the order.
     if segment.direction == Direction::Read || segment.kind == Kind::CountedSignal {

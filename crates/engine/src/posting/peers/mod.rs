@@ -126,7 +126,8 @@ impl Peers {
         self.connections.ended(plain, count);
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
+    /// the job.
     #[inline]
     pub(super) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
         self.connections.open(pe, paths)
@@ -154,7 +155,8 @@ impl Peers {
         self.due.pop()
     }
 
-    /// Calls a function with the peers that answers were sent to since this was asked last, each once.
+    /// Calls a function with the peers that answers were sent to since this was asked last, each
+    /// once.
     pub(crate) fn drain_answered(&mut self, mut each: impl FnMut(Pe)) {
         for pe in self.answered.drain(..) {
             if let Some(connection) = self.connections.find_mut(pe) {
@@ -191,7 +193,8 @@ impl Peers {
         self.marks.of_mine(pe, tag)
     }
 
-    /// The peer that has marked a write so, and the slot of its put, if that is true: see [`Peers::is_mark_of`].
+    /// The peer that has marked a write so, and the slot of its put, if that is true: see
+    /// [`Peers::is_mark_of`].
     pub(crate) fn marked_by(&self, mark: u64) -> (Pe, usize) {
         self.marks.named(mark)
     }

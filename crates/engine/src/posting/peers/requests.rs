@@ -2,11 +2,12 @@
 //!
 //! # Why messages cannot deadlock
 //! Every message that comes in is taken at once, whatever else is full: carrying it out needs no
-//! slot, and what it calls forth (a reply, an acknowledgement) is queued in room that was set aside:
-//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::state::messages::reliable_channel::FETCHES)
-//! places per peer for replies, since a peer has no more fetches under way. So a peer's messages
-//! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
-//! acknowledgements open, and those we ask for as soon as anybody waits.
+//! slot, and what it calls forth (a reply, an acknowledgement) is queued in room that was set
+//! aside: a bit per peer for acknowledgements, which are cumulative, and
+//! [`FETCHES`](crate::state::messages::reliable_channel::FETCHES) places per peer for replies,
+//! since a peer has no more fetches under way. So a peer's messages never wait for ours. Ours wait
+//! for (a) the fabric, (b) the peer's window, which its acknowledgements open, and those we ask for
+//! as soon as anybody waits.
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
@@ -21,7 +22,8 @@ use crate::wire::message::{Body, Message, Spot};
 use crate::wire::window::Seq;
 
 impl<P: Port> Core<P> {
-    /// Submits a message about a word if there is room for it, to leave behind `what`. Never blocks.
+    /// Submits a message about a word if there is room for it, to leave behind `what`. Never
+    /// blocks.
     #[inline]
     pub(crate) fn try_message<'b>(
         &mut self,

@@ -25,7 +25,8 @@ impl Peers {
         self.messages.give_beside(message);
     }
 
-    /// The segment is over, or goes on as a transfer; its message may still wait for its acknowledgement.
+    /// The segment is over, or goes on as a transfer; its message may still wait for its
+    /// acknowledgement.
     pub(crate) fn forget_fragment(&mut self, message: u32) {
         self.messages.forget_fragment(message);
     }
@@ -62,8 +63,8 @@ impl Peers {
         }
     }
 
-    /// The messages to a peer that `so` says of, by rail, have to be sent again, before any write that is submitted from here
-    /// on. Whether there are any.
+    /// The messages to a peer that `so` says of, by rail, have to be sent again, before any write
+    /// that is submitted from here on. Whether there are any.
     pub(crate) fn lose_messages(&mut self, pe: Pe, so: impl FnMut(RailId) -> bool) -> bool {
         let Some(connection) = self.connections.find_mut(pe) else { return false };
         let lost =
@@ -79,7 +80,8 @@ impl Peers {
         self.messages.first_missing(self.channel(pe)?)
     }
 
-    /// Whom a message that a work-request id names is for, and the rail that it went out on, while it is not acknowledged.
+    /// Whom a message that a work-request id names is for, and the rail that it went out on, while
+    /// it is not acknowledged.
     pub(crate) fn unacknowledged(&self, wr_id: WrId) -> Option<(Pe, RailId)> {
         self.connections.iter().find_map(|connection| {
             let channel = connection.channel.as_deref()?;

@@ -15,8 +15,8 @@ impl Peers {
     }
 }
 
-/// What a request says that it comes behind, when it leaves: a signal behind the puts that have left as messages, if any
-/// have; an atomic behind nothing.
+/// What a request says that it comes behind, when it leaves: a signal behind the puts that have
+/// left as messages, if any have; an atomic behind nothing.
 #[test]
 fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
     let mut bed = Bed::new(Setup { reach: Reach::Staged, ..PLAIN });

@@ -16,8 +16,8 @@ impl<P: Port> Transmit<P> {
         &self.segments
     }
 
-    /// What the segments in use say. Those that were `raised` are in no queue; batches have more than segments where
-    /// something is pending.
+    /// What the segments in use say. Those that were `raised` are in no queue; batches have more
+    /// than segments where something is pending.
     pub(crate) fn tally(&self, has_pending: bool, raised: &[WrId]) -> Result<Found, Discrepancy> {
         self.segments.audit(has_pending)?;
         let found = tally(&self.segments, self.rails.len(), raised);
@@ -25,7 +25,8 @@ impl<P: Port> Transmit<P> {
         Ok(found)
     }
 
-    /// What it keeps. So many segments are set aside, and so many operations wait for rails, or are pending.
+    /// What it keeps. So many segments are set aside, and so many operations wait for rails, or are
+    /// pending.
     pub(crate) fn audit(
         &self,
         found: &Found,

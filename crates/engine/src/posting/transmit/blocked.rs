@@ -1,13 +1,14 @@
-//! Blocked peers: those for whom the fabric has no room at present, as while a connection is made, though it may have
-//! room for others.
+//! Blocked peers: those for whom the fabric has no room at present, as while a connection is made,
+//! though it may have room for others.
 //!
-//! What is to go to such a peer over the rail leaves the rail's queue and waits by itself, in its order. Each iteration
-//! tries the first segment of a few blocked peers, in turn. So what is for others does not wait behind it, and a
-//! fabric that has no room for anybody is asked a few times only.
+//! What is to go to such a peer over the rail leaves the rail's queue and waits by itself, in its
+//! order. Each iteration tries the first segment of a few blocked peers, in turn. So what is for
+//! others does not wait behind it, and a fabric that has no room for anybody is asked a few times
+//! only.
 //!
 //! # Why nothing stays without a doorbell
-//! A write that was to ring for those before it may find itself here. It is tried again until the fabric takes it, as
-//! at the front of the rail's queue, and always with the doorbell.
+//! A write that was to ring for those before it may find itself here. It is tried again until the
+//! fabric takes it, as at the front of the rail's queue, and always with the doorbell.
 
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::Port;

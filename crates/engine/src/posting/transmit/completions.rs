@@ -1,5 +1,5 @@
-//! The ends of segments: what a completion, or a segment that is dropped, means for its operation, its connection
-//! and what is behind them.
+//! The ends of segments: what a completion, or a segment that is dropped, means for its operation,
+//! its connection and what is behind them.
 
 use std::iter;
 
@@ -15,8 +15,8 @@ use crate::state::segment::{Kind, Plain, Segment, Stage};
 
 /// The completions of one poll, on their way into the lane's books.
 ///
-/// Most are plain and of the same peer as the one before. Those are counted, and their connection is told
-/// once, when the run ends.
+/// Most are plain and of the same peer as the one before. Those are counted, and their connection
+/// is told once, when the run ends.
 #[derive(Debug)]
 pub(crate) struct Drain<'a> {
     segments: &'a mut SegmentTable,
@@ -121,8 +121,8 @@ impl Completions for Drain<'_> {
 }
 
 impl<P: Port> Core<P> {
-    /// Takes a rail's completions, and ends those segments of which that is all. How many those were;
-    /// [`Transmit::next_rare`] has the others.
+    /// Takes a rail's completions, and ends those segments of which that is all. How many those
+    /// were; [`Transmit::next_rare`] has the others.
     #[inline(always)]
     pub(crate) fn poll(&mut self, rail: RailId) -> (Polled, u32) {
         let Transmit { port, segments, rare, .. } = &mut self.transmit;
@@ -131,8 +131,8 @@ impl<P: Port> Core<P> {
         (polled, drain.finish())
     }
 
-    /// Applies one completion of bytes that no mechanism moves, except for the rail's own count. Whether it
-    /// was of such a segment in flight.
+    /// Applies one completion of bytes that no mechanism moves, except for the rail's own count.
+    /// Whether it was of such a segment in flight.
     pub(crate) fn completed(&mut self, wr_id: WrId) -> bool {
         let segment = self.transmit.segments.away(wr_id);
         let reissued = segment.is_some_and(Segment::is_reissued_write);
@@ -167,8 +167,9 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a connection
-    /// that has failed. Not before fences that came later, which is why it does not look at them.
+    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a
+    /// connection that has failed. Not before fences that came later, which is why it does not look
+    /// at them.
     pub(in crate::posting) fn unchain(&mut self, wr_id: WrId) {
         let segment = &mut self.transmit.segments[wr_id.0];
         let Segment { pe, rail, .. } = *segment;

@@ -135,8 +135,8 @@ impl<P: Port> Core<P> {
         self.launched(wr_id, rail, Stage::AtomicPosted, posted)
     }
 
-    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
-    /// in.
+    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage
+    /// it is in.
     #[inline]
     fn launched(
         &mut self,
@@ -176,8 +176,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind its
-    /// connection's fence.
+    /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind
+    /// its connection's fence.
     pub(crate) fn set_out(&mut self, wr_id: WrId) {
         if self.passes_fence(wr_id) && !self.waits_for_puts(wr_id) {
             let rail = self.transmit.segments[wr_id.0].rail;
@@ -186,8 +186,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Whether a segment that is under way is a signal that goes out behind the puts before it, and there are some.
-    /// [`Core::release`] lets it go.
+    /// Whether a segment that is under way is a signal that goes out behind the puts before it, and
+    /// there are some. [`Core::release`] lets it go.
     #[inline]
     fn waits_for_puts(&mut self, wr_id: WrId) -> bool {
         let segment = &mut self.transmit.segments[wr_id.0];
@@ -207,8 +207,8 @@ impl<P: Port> Core<P> {
         true
     }
 
-    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its connection's
-    /// fence; once that is passed it sets out, or [`Event::Begins`] says so.
+    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its
+    /// connection's fence; once that is passed it sets out, or [`Event::Begins`] says so.
     pub(crate) fn passes_fence(&mut self, wr_id: WrId) -> bool {
         let segment = &mut self.transmit.segments[wr_id.0];
         let (pe, direction) = (segment.pe, segment.direction);
@@ -284,7 +284,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.
+    /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose
+    /// fence has been passed.
     #[cold]
     pub(crate) fn release(&mut self, pe: Pe) {
         while let Some(connection) = self.peers.find_mut(pe) {

@@ -1,26 +1,28 @@
-//! Bursts: puts of which the caller says that another follows at once, posted so that the NIC's doorbell
-//! is rung once for several.
+//! Bursts: puts of which the caller says that another follows at once, posted so that the NIC's
+//! doorbell is rung once for several.
 //!
 //! # How a burst ends
-//! A fabric that was told that more follows may leave what it has taken where the device does not look,
-//! until something is posted without that word. libfabric has no call that only rings. So nothing is
-//! posted while it is not known what comes next: puts of a burst go into their rails' queues, and
-//! [`Core::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
-//! end of a burst is therefore nothing but a turn of the queues. It comes with the first put without
-//! the hint, with every other operation and fence, with each progress iteration (progress, quiet, and
-//! whatever waits), with the end of a region, and after [`BURST`] puts.
+//! A fabric that was told that more follows may leave what it has taken where the device does not
+//! look, until something is posted without that word. libfabric has no call that only rings. So
+//! nothing is posted while it is not known what comes next: puts of a burst go into their rails'
+//! queues, and [`Core::post_ready`] posts each queue to its end, all but the last with
+//! [`Doorbell::Owe`]. The end of a burst is therefore nothing but a turn of the queues. It comes
+//! with the first put without the hint, with every other operation and fence, with each progress
+//! iteration (progress, quiet, and whatever waits), with the end of a region, and after [`BURST`]
+//! puts.
 //!
 //! # Why nothing stays without a doorbell
-//! A segment is posted with a doorbell owed only if the next in the same rail's queue is a write to the
-//! same peer and the rail's depth has room for both. Neither may have immediate data: such a write is always
-//! posted with its doorbell. Both are then posted in one go, unless the fabric has no room for the
-//! second. Then that stays at the front of its queue, which every iteration retries, and from there on it is
-//! posted with the doorbell, since [`Rail::unrung`] says that some are owed. It can only go away unposted
-//! when the connection to its peer has failed, which has taken those before it along.
+//! A segment is posted with a doorbell owed only if the next in the same rail's queue is a write to
+//! the same peer and the rail's depth has room for both. Neither may have immediate data: such a
+//! write is always posted with its doorbell. Both are then posted in one go, unless the fabric has
+//! no room for the second. Then that stays at the front of its queue, which every iteration
+//! retries, and from there on it is posted with the doorbell, since [`Rail::unrung`] says that some
+//! are owed. It can only go away unposted when the connection to its peer has failed, which has
+//! taken those before it along.
 //!
 //! So a doorbell is rung as soon as the fabric takes one more write. It cannot refuse that for ever
-//! for want of what the unrung ones hold: they are at most [`BURST`] and always leave a place of the
-//! rail's depth free. With a depth of one no doorbell is ever owed.
+//! for want of what the unrung ones hold: they are at most [`BURST`] and always leave a place of
+//! the rail's depth free. With a depth of one no doorbell is ever owed.
 //!
 //! [`Rail::unrung`]: crate::state::rail::Rail::unrung
 
@@ -31,8 +33,8 @@ use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::state::segment::Kind;
 
-/// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives its hint
-/// for batches of 16 by default.
+/// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives
+/// its hint for batches of 16 by default.
 const BURST: u32 = 16;
 
 /// What becomes of the doorbell when a segment is posted.
@@ -110,8 +112,8 @@ impl<P: Port> Transmit<P> {
         self.burst.has_withheld()
     }
 
-    /// Whether the doorbell may be owed for the segment at the front of a rail's queue, when `burst`
-    /// have been posted without it in one go before.
+    /// Whether the doorbell may be owed for the segment at the front of a rail's queue, when
+    /// `burst` have been posted without it in one go before.
     pub(super) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
         let state = &self.rails[rail.index()];
         let segment = &self.segments[front];

@@ -1,6 +1,7 @@
 //! The fast path of puts and gets: what meets no obstacle, in few instructions.
 //!
-//! At the first obstacle, before anything has happened, it gives up; the general way says what is wrong, or finds room.
+//! At the first obstacle, before anything has happened, it gives up; the general way says what is
+//! wrong, or finds room.
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
@@ -16,11 +17,12 @@ use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 
 impl<P: Port> Transmit<P> {
-    /// Posts a put or a get, to the peer that this connection is of, as one segment on the connection's next path.
+    /// Posts a put or a get, to the peer that this connection is of, as one segment on the
+    /// connection's next path.
     ///
     /// # Errors
-    /// None: nothing has happened. Some: the segment is in its place, and the fabric has not taken it; it is for
-    /// [`Core::dispatch_declined`].
+    /// None: nothing has happened. Some: the segment is in its place, and the fabric has not taken
+    /// it; it is for [`Core::dispatch_declined`].
     #[inline(always)]
     pub(crate) fn try_post(
         &mut self,
@@ -47,8 +49,8 @@ impl<P: Port> Transmit<P> {
             }
         };
         let Some((wr_id, segment)) = self.segments.take_slot() else { return Err(None) };
-        // All is in its place before the fabric is asked. So if it declines, the segment is one that
-        // waits, and what it takes to say so need not be kept through the call.
+        // All is in its place before the fabric is asked. So if it declines, the segment is one
+        // that waits, and what it takes to say so need not be kept through the call.
         let transfer = Transfer { direction, local, len, remote, key };
         segment.make_plain(pe, direction, connection.put_class(), batch);
         segment.rail = path.rail;
@@ -65,8 +67,8 @@ impl<P: Port> Transmit<P> {
         }
     }
 
-    /// Whether a message may be sent over a rail right away: nothing waits before it there, nor in a burst, which the
-    /// general way ends.
+    /// Whether a message may be sent over a rail right away: nothing waits before it there, nor in
+    /// a burst, which the general way ends.
     #[inline(always)]
     pub(in crate::posting) fn is_clear(&self, rail: RailId) -> bool {
         self.has_fast_path
@@ -101,7 +103,8 @@ impl<P: Port> Transmit<P> {
         self.segments.take_sent(path, message, born, width, class, batch);
     }
 
-    /// Whether memory is registered, which is not where memory was found last. From here on that is where this was.
+    /// Whether memory is registered, which is not where memory was found last. From here on that is
+    /// where this was.
     pub(crate) fn finds_registered(&mut self, addr: usize, len: usize) -> bool {
         self.regions.recent_desc(addr, len, RailId(0)).is_none()
             && self.regions.find(addr, len, self.needs_desc).0
@@ -120,8 +123,8 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
-    /// Tries a segment again that [`Transmit::try_post`] found declined, with reasons. It waits in its
-    /// rail's queue if there is no room.
+    /// Tries a segment again that [`Transmit::try_post`] found declined, with reasons. It waits in
+    /// its rail's queue if there is no room.
     ///
     /// # Errors
     /// The failure of its connection.

@@ -41,7 +41,8 @@ impl<P: Port> Core<P> {
         self.transmit.paths.get(pe, self.transmit.balance.next_in_turn(now, usable))
     }
 
-    /// The path of what cannot wait for a rail, but is no short operation either: fragments of staged memory.
+    /// The path of what cannot wait for a rail, but is no short operation either: fragments of
+    /// staged memory.
     pub(crate) fn fragment_path(&mut self, pe: Pe) -> Option<Hop> {
         if self.transmit.balance.is_on() {
             let now = self.transmit.now();
@@ -67,8 +68,9 @@ impl<P: Port> Core<P> {
         self.transmit.transfer(request, 0, 1, &hop).map(drop)
     }
 
-    /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
-    /// fence. `of` is the class of the operation, if that is under way. Whether there was room for it.
+    /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those
+    /// before any fence. `of` is the class of the operation, if that is under way. Whether there
+    /// was room for it.
     #[expect(clippy::too_many_arguments, reason = "what a segment is")]
     pub(crate) fn send_stripe(
         &mut self,
@@ -123,8 +125,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As [`Core::take_load`], of a segment that ends or, if it is a part of a fragment, has ended. With a stripe
-    /// ends the use of its room, too.
+    /// As [`Core::take_load`], of a segment that ends or, if it is a part of a fragment, has ended.
+    /// With a stripe ends the use of its room, too.
     pub(crate) fn end_load(&mut self, wr_id: WrId, done: bool) {
         if std::mem::take(&mut self.transmit.segments[wr_id.0].is_stripe) {
             self.transmit.stripes.used -= 1;
@@ -133,8 +135,8 @@ impl<P: Port> Core<P> {
         self.take_load(wr_id, done);
     }
 
-    /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says whether
-    /// the rail has moved them.
+    /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says
+    /// whether the rail has moved them.
     pub(in crate::posting) fn take_load(&mut self, wr_id: WrId, done: bool) {
         let segment = &mut self.transmit.segments[wr_id.0];
         if !std::mem::take(&mut segment.in_load) {
@@ -154,7 +156,8 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As [`Core::end_load`] of a segment that has completed, before it is known whether there is one.
+    /// As [`Core::end_load`] of a segment that has completed, before it is known whether there is
+    /// one.
     pub(crate) fn end_load_completed(&mut self, wr_id: WrId) {
         let posted = |segment: &Segment| segment.stage == Stage::Posted;
         if self.transmit.segments.away(wr_id).is_some_and(posted) {
@@ -164,8 +167,8 @@ impl<P: Port> Core<P> {
 }
 
 impl<P: Port> Transmit<P> {
-    /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
-    /// in service, and of these the ones that are not about to be closed, if there are any.
+    /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to
+    /// it is in service, and of these the ones that are not about to be closed, if there are any.
     pub(super) fn usable(&self, pe: Pe, recovers: bool) -> u32 {
         let in_service = self.paths.in_service(pe);
         if !recovers {

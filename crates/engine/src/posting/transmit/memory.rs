@@ -1,4 +1,5 @@
-//! The local side of transfers: which memory is registered, and what the fabric needs to know of it.
+//! The local side of transfers: which memory is registered, and what the fabric needs to know of
+//! it.
 
 use crate::error::EngineError;
 use crate::ids::RailId;
@@ -29,8 +30,8 @@ impl<P: Port> Transmit<P> {
         self.needs_desc
     }
 
-    /// Whether local memory may be staged. It may be once some is registered, also in a process that has loaded CUDA only
-    /// after the PEs were connected.
+    /// Whether local memory may be staged. It may be once some is registered, also in a process
+    /// that has loaded CUDA only after the PEs were connected.
     #[inline]
     pub(crate) fn has_devices(&mut self) -> bool {
         self.regions.sync();
@@ -38,7 +39,8 @@ impl<P: Port> Transmit<P> {
         self.devices
     }
 
-    /// The local side of a request from byte `sent` on, as a rail is to know it. A value is the caller's to cut.
+    /// The local side of a request from byte `sent` on, as a rail is to know it. A value is the
+    /// caller's to cut.
     pub(crate) fn local_side(
         &mut self,
         request: &Request<'_>,

@@ -1,4 +1,5 @@
-//! Transmission: the port, the rails and their queues, the segments on them, and the room that there is for more.
+//! Transmission: the port, the rails and their queues, the segments on them, and the room that
+//! there is for more.
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;
@@ -63,17 +64,18 @@ pub(crate) struct Transmit<P: Port> {
     burst: Burst,
 }
 
-/// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
-/// turns, whoever else does in these, so that nobody gets every place. It is as if drawn: with iterations that alternate, a caller
-/// whose own steps come at the same pace had each place that became free.
+/// Who comes first where several want the place that becomes free in a queue of the fabric. Each
+/// does in half of the turns, whoever else does in these, so that nobody gets every place. It is as
+/// if drawn: with iterations that alternate, a caller whose own steps come at the same pace had
+/// each place that became free.
 #[derive(Clone, Copy, Debug)]
 struct Phase(u32);
 
 impl Phase {
     /// Another iteration.
     fn advance(&mut self) {
-        // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section 7.1); its upper bits are
-        // the random ones.
+        // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section
+        // 7.1); its upper bits are the random ones.
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     }
 
@@ -233,9 +235,10 @@ impl<P: Port> Core<P> {
         self.transmit.transfers(self.peers.message_segments()) < self.transmit.transfer_room
     }
 
-    /// Whether another transfer to a peer may be submitted. A peer has a share of the room: two, or several times as
-    /// many under way as the rails have room for besides. So one that takes nothing does not fill the rails, and
-    /// leaves some of their room to the next such peer as well.
+    /// Whether another transfer to a peer may be submitted. A peer has a share of the room: two, or
+    /// several times as many under way as the rails have room for besides. So one that takes
+    /// nothing does not fill the rails, and leaves some of their room to the next such peer as
+    /// well.
     pub(crate) fn is_within_quota(&self, pe: Pe) -> bool {
         let mine = |connection: &Connection| {
             let channel = connection.channel.as_deref();
@@ -253,8 +256,8 @@ impl<P: Port> Core<P> {
         used < self.transmit.transfer_room && fits_quota(mine, used, self.transmit.in_flight_room)
     }
 
-    /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as
-    /// for transfers.
+    /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of
+    /// the rail's room, as for transfers.
     pub(crate) fn is_within_atomic_quota(&self, pe: Pe, rail: RailId) -> bool {
         let used = self.transmit.fabric_atomics().map_or(0, FabricAtomics::used);
         let under_way = |connection: &Connection| {

@@ -139,7 +139,8 @@ impl<P: Port> Transmit<P> {
         connection.rotate(&self.paths);
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
+    /// the job.
     #[inline]
     pub(in crate::posting) fn open<'a>(
         &mut self,
@@ -155,7 +156,8 @@ impl<P: Port> Transmit<P> {
         hop
     }
 
-    /// The connection's next path, if its rail is not paused, or else the one after that. None if that one's is as well.
+    /// The connection's next path, if its rail is not paused, or else the one after that. None if
+    /// that one's is as well.
     pub(in crate::posting) fn running_path(&self, connection: &mut Connection) -> Option<Hop> {
         if self.rail(connection.next.rail).is_paused() {
             self.rotate(connection);
@@ -186,7 +188,8 @@ impl<P: Port> Transmit<P> {
         Some(WrId(index))
     }
 
-    /// Whether something waits that turns have to look after: in the rails' queues, for rails, or for peers.
+    /// Whether something waits that turns have to look after: in the rails' queues, for rails, or
+    /// for peers.
     #[inline(always)]
     pub(crate) fn has_ready(&self) -> bool {
         self.ready != 0
@@ -202,14 +205,16 @@ impl<P: Port> Transmit<P> {
         self.ready -= 1;
     }
 
-    /// Another turn of the queues. Whether what is due without a number comes before segments in it.
+    /// Another turn of the queues. Whether what is due without a number comes before segments in
+    /// it.
     pub(crate) fn next_turn(&mut self) -> bool {
         self.phase.advance();
         self.phase.control_first()
     }
 
-    /// Something that no PE of this job has sent, or that was damaged or broke off: anybody who reaches the rail can send that.
-    /// It has no effect but to be counted, and the first one of a rail is reported.
+    /// Something that no PE of this job has sent, or that was damaged or broke off: anybody who
+    /// reaches the rail can send that. It has no effect but to be counted, and the first one of a
+    /// rail is reported.
     #[cold]
     pub(crate) fn drop_foreign(&mut self, rail: RailId, what: &dyn Display) {
         let foreign = &mut self.rails[rail.index()].counters.foreign;

@@ -27,8 +27,8 @@ impl<P: Port> Transmit<P> {
         self.segments.take()
     }
 
-    /// Takes a segment for a mechanism itself, which belongs to no batch and is no transfer of this lane's. It is given back
-    /// with [`Transmit::give_reserved`].
+    /// Takes a segment for a mechanism itself, which belongs to no batch and is no transfer of this
+    /// lane's. It is given back with [`Transmit::give_reserved`].
     pub(crate) fn take_reserved(&mut self) -> Option<WrId> {
         let submitted = self.segments.batches.enter(Batch::NONE);
         let wr_id = self.segments.take();
@@ -89,7 +89,8 @@ impl<P: Port> Transmit<P> {
         self.segments.in_use_mut().map(|(_, segment)| segment)
     }
 
-    /// See [`SegmentTable::finish_message`](crate::state::segment::table::SegmentTable::finish_message).
+    /// See
+    /// [`SegmentTable::finish_message`](crate::state::segment::table::SegmentTable::finish_message).
     #[inline(always)]
     pub(in crate::posting) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
         self.segments.finish_message(index)

@@ -33,7 +33,8 @@ impl<P: Port> Transmit<P> {
     }
 }
 
-/// Whoever else comes first in an iteration, and at whatever pace turns are counted: of two who want a place each gets it about as often.
+/// Whoever else comes first in an iteration, and at whatever pace turns are counted: of two who
+/// want a place each gets it about as often.
 #[test]
 fn each_comes_first_in_half_of_the_iterations_of_the_other() {
     for pace in 1..=32 {
@@ -62,8 +63,9 @@ fn there_is_room_for_less_than_the_most() {
     assert_eq!([0, 2, 3, 4].map(left), [true, true, false, false]);
 }
 
-/// A fabric that has no room is asked for no more than eight peers in an iteration: of those in a queue, and of those that wait by
-/// themselves. All that waits is counted, and leaves when there is room.
+/// A fabric that has no room is asked for no more than eight peers in an iteration: of those in a
+/// queue, and of those that wait by themselves. All that waits is counted, and leaves when there is
+/// room.
 #[test]
 fn an_iteration_asks_for_room_for_eight_peers() {
     let mut bed = Bed::new(Setup { n_pes: 22, depth: 64, ..PLAIN });
@@ -138,7 +140,8 @@ fn sixteen_puts_share_a_doorbell_if_there_is_room_for_them() {
     }
 }
 
-/// The fourth put of a burst fails. A message does not ring for those before it; the next put does, whatever follows it.
+/// The fourth put of a burst fails. A message does not ring for those before it; the next put does,
+/// whatever follows it.
 #[test]
 fn what_a_failed_burst_owes_is_rung_with_the_next_put() {
     let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
@@ -169,8 +172,8 @@ fn a_run_of_completions_ends_where_another_peer_begins() {
     assert!(rare.pop().is_none() && core.transmit.segments.used() == 0);
 }
 
-/// What a fence has held, and a signal behind puts, leave in the turn in which they may, by their own rail, though rails are
-/// monitored: no path has failed.
+/// What a fence has held, and a signal behind puts, leave in the turn in which they may, by their
+/// own rail, though rails are monitored: no path has failed.
 #[test]
 fn what_was_held_leaves_at_once_by_its_own_rail() {
     for signals in [false, true] {
@@ -203,7 +206,8 @@ fn what_was_held_leaves_at_once_by_its_own_rail() {
     }
 }
 
-/// A signal whose data has ended is no more, if its peer was given up meanwhile: it does not wait for its rail.
+/// A signal whose data has ended is no more, if its peer was given up meanwhile: it does not wait
+/// for its rail.
 #[test]
 fn a_chained_signal_to_a_peer_that_was_given_up_ends() {
     let mut bed = Bed::new(Setup { signals: SignalEngine::Chained, ..PLAIN });
@@ -242,8 +246,8 @@ fn rails_that_may_be_used_lead_to_the_peer_and_are_not_about_to_be_closed() {
     }
 }
 
-/// What is wrong with an operation that is not submitted yet is said at once, but for local memory of which that can only be
-/// said later.
+/// What is wrong with an operation that is not submitted yet is said at once, but for local memory
+/// of which that can only be said later.
 #[test]
 fn a_request_is_checked_before_its_turn() {
     for (reach, devices, is_refused) in [

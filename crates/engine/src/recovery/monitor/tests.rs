@@ -100,7 +100,8 @@ fn acknowledgements_are_due_from_the_last_one_on_or_from_when_they_are_waited_fo
     }
 }
 
-/// A peer whose messages over rail 0 have not been heard of since 100, and that has shown life since.
+/// A peer whose messages over rail 0 have not been heard of since 100, and that has shown life
+/// since.
 fn unheard() -> PeerHealth {
     let mut peer = PeerHealth::new(2, 3);
     (peer.unheard, peer.alive) = (100, 101);
@@ -165,7 +166,8 @@ fn what_is_here_at_the_first_look_is_life() {
     assert_eq!((peer.alive, peer.unheard), (7, 7));
 }
 
-/// Since when nothing was due is the look before; that something has come in meanwhile was seen then at the latest.
+/// Since when nothing was due is the look before; that something has come in meanwhile was seen
+/// then at the latest.
 #[test]
 fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
     let (none, here) = ((FIRST, FIRST), (FIRST, FIRST.next()));

@@ -1,4 +1,5 @@
-//! The order of items and turns, against a model; that nobody starves, at whatever rhythm there is room; and that nothing walks.
+//! The order of items and turns, against a model; that nobody starves, at whatever rhythm there is
+//! room; and that nothing walks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -113,7 +114,8 @@ fn something_is_put_behind_all_where_it_is_wanted() {
     queue.audit("items").unwrap();
 }
 
-/// Whatever is done with it in whatever order, against a model; and in the room of the most at a time.
+/// Whatever is done with it in whatever order, against a model; and in the room of the most at a
+/// time.
 #[test]
 fn a_queue_does_as_its_model() {
     for_seeds("a_queue_does_as_its_model", &[], 20, |seed| {
@@ -156,12 +158,14 @@ fn a_queue_does_as_its_model() {
                 assert_eq!(first, model.values().any(may).then_some(true));
             }
         }
-        // An operation at a time: the one that is done, and those that the model has yet to take out.
+        // An operation at a time: the one that is done, and those that the model has yet to take
+        // out.
         assert!(queue.items.len() <= most + 1 && queue.peers.len() <= peers + 1);
     });
 }
 
-/// Whoever may have one waits for no more iterations of others than there are peers, whatever they have and give back meanwhile.
+/// Whoever may have one waits for no more iterations of others than there are peers, whatever they
+/// have and give back meanwhile.
 #[test]
 fn nobody_starves_who_has_what_it_needs() {
     for_seeds("nobody_starves_who_has_what_it_needs", &[], 100, |seed| {
@@ -196,7 +200,8 @@ fn nobody_starves_who_has_what_it_needs() {
     });
 }
 
-/// However many wait, and whatever is done: of those whose need is not met none is looked at, and on a walk few more than are tried.
+/// However many wait, and whatever is done: of those whose need is not met none is looked at, and
+/// on a walk few more than are tried.
 #[test]
 fn nothing_walks_through_peers() {
     for n in [10, 1000] {
@@ -229,8 +234,8 @@ fn nothing_walks_through_peers() {
     }
 }
 
-/// Walks, in each of which there is room as `room` says, for all peers together, and for a peer as `takes` says. Gives who was
-/// served, in that order. All want more for ever.
+/// Walks, in each of which there is room as `room` says, for all peers together, and for a peer as
+/// `takes` says. Gives who was served, in that order. All want more for ever.
 fn serve(
     queue: &mut FairQueue<()>,
     walks: usize,
@@ -262,8 +267,9 @@ fn all(n: u32) -> FairQueue<()> {
     queue
 }
 
-/// Here are all rhythms: a place in each walk, or in each second, third one; for all numbers of peers, of which the first few
-/// are refused for reasons of their own. Each of the others is served as often as the next one, or nearly.
+/// Here are all rhythms: a place in each walk, or in each second, third one; for all numbers of
+/// peers, of which the first few are refused for reasons of their own. Each of the others is served
+/// as often as the next one, or nearly.
 #[test]
 fn no_rhythm_of_places_gives_them_all_to_the_same() {
     for n in [1, 2, 3, 5, 7, 8, 9, 10, 12, 16, 17, 18, 24, 36] {

@@ -12,7 +12,8 @@ use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{NIL, Stage};
 
 impl ReliableChannel {
-    /// What a channel keeps beside the segments of its peer. What was dropped with a connection that has failed is not counted.
+    /// What a channel keeps beside the segments of its peer. What was dropped with a connection
+    /// that has failed is not counted.
     pub(crate) fn audit(
         &self,
         segments: &SegmentTable,
@@ -38,7 +39,8 @@ impl ReliableChannel {
 }
 
 impl MessageTable {
-    /// The slots in use: those of the channels, each with whether its connection has failed, and those that segments have.
+    /// The slots in use: those of the channels, each with whether its connection has failed, and
+    /// those that segments have.
     pub(crate) fn audit<'a>(
         &self,
         channels: &[(&'a ReliableChannel, bool)],

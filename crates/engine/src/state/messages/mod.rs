@@ -1,5 +1,5 @@
-//! Messages as a lane keeps them: those to and from one peer, the slots of all that are on their way, what of a peer waits for
-//! others, and those without numbers.
+//! Messages as a lane keeps them: those to and from one peer, the slots of all that are on their
+//! way, what of a peer waits for others, and those without numbers.
 
 #[cfg(any(test, feature = "audit"))]
 pub(crate) mod audit;

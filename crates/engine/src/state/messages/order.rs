@@ -1,19 +1,23 @@
-//! Order at the target: what of a peer's requests has arrived and is not executed, and which of them wait for others.
+//! Order at the target: what of a peer's requests has arrived and is not executed, and which of
+//! them wait for others.
 //!
-//! A request may say that it comes behind all with a number below a *mark*. It is executed when each of these has arrived
-//! and is executed; all others are executed as they arrive. Marks rise with the numbers of their requests, so of
-//! those that wait the first one is due first.
+//! A request may say that it comes behind all with a number below a *mark*. It is executed when
+//! each of these has arrived and is executed; all others are executed as they arrive. Marks rise
+//! with the numbers of their requests, so of those that wait the first one is due first.
 //!
 //! # Why it cannot deadlock
-//! A request waits for lower numbers only, so of those that are here the lowest never waits for another. It has what it needs:
-//! one that waits holds a place in here, in which there is room for a window's, and nothing else; but for pulls, which may
-//! have a bounce buffer. Those get it in the order of their numbers, and not before all that they come behind have
-//! arrived: so the lower ones have theirs by then, or want none.
+//! A request waits for lower numbers only, so of those that are here the lowest never waits for
+//! another. It has what it needs: one that waits holds a place in here, in which there is room for
+//! a window's, and nothing else; but for pulls, which may have a bounce buffer. Those get it in the
+//! order of their numbers, and not before all that they come behind have arrived: so the lower ones
+//! have theirs by then, or want none.
 //!
 //! # How much waits
-//! At most [`WINDOW`] requests of a peer, whatever it sends: none is taken whose number is a window or more from the
-//! first that waits ([`ReliableChannel::is_beyond`](crate::state::messages::reliable_channel::Channel::is_beyond)). These are 140 KiB, and 2 MiB more for
-//! payloads of a peer that does not keep the rules. Once nothing waits, no more than [`KEPT`] places are kept.
+//! At most [`WINDOW`] requests of a peer, whatever it sends: none is taken whose number is a window
+//! or more from the first that waits
+//! ([`ReliableChannel::is_beyond`](crate::state::messages::reliable_channel::Channel::is_beyond)).
+//! These are 140 KiB, and 2 MiB more for payloads of a peer that does not keep the rules. Once
+//! nothing waits, no more than [`KEPT`] places are kept.
 //!
 //! [`WINDOW`]: crate::wire::window::WINDOW
 
@@ -44,7 +48,8 @@ pub(crate) struct Order {
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     Short(Packet),
-    /// One with data of some KiB, of which a peer that keeps the rules has 32 at most here: 133 KiB.
+    /// One with data of some KiB, of which a peer that keeps the rules has 32 at most here: 133
+    /// KiB.
     Long(Box<LongPacket>),
 }
 

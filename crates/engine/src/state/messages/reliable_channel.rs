@@ -14,10 +14,12 @@ pub(crate) const FETCHES: u32 = 16;
 /// A request for an acknowledgement goes out at the latest after so many messages.
 pub(super) const REQUEST_EVERY: u32 = WINDOW / 4;
 
-/// In [`ReliableChannel::next_unasked`] of a channel that is not among them. No PE: there are at most 65536.
+/// In [`ReliableChannel::next_unasked`] of a channel that is not among them. No PE: there are at
+/// most 65536.
 pub(super) const UNLISTED: u32 = NIL - 1;
 
-/// The number of the first message of every connection. Near the wrap, so that every job crosses it.
+/// The number of the first message of every connection. Near the wrap, so that every job crosses
+/// it.
 pub(crate) const FIRST: Seq = Seq(u32::MAX - 99);
 
 /// Replies to fetches, by place: the fetch's request id, and the word.
@@ -28,8 +30,8 @@ type Replies = [Option<(RequestId, u64)>; FETCHES as usize];
 pub(crate) struct ReliableChannel {
     /// The peer.
     pub(super) pe: Pe,
-    /// The next peer among those with messages that nobody has asked about, or [`NIL`]; [`UNLISTED`] if this is none
-    /// of them.
+    /// The next peer among those with messages that nobody has asked about, or [`NIL`];
+    /// [`UNLISTED`] if this is none of them.
     pub(super) next_unasked: u32,
     /// Number of the next message to the peer.
     pub(crate) next: Seq,
@@ -38,7 +40,8 @@ pub(crate) struct ReliableChannel {
     pub(crate) newest: u32,
     /// The latest acknowledgement that the peer has given.
     pub(crate) ack_received: Seq,
-    /// Everything before this number has arrived, as the peer has said last; it may wait there for what it comes behind.
+    /// Everything before this number has arrived, as the peer has said last; it may wait there for
+    /// what it comes behind.
     arrived: Seq,
     /// Messages that have a slot and have not left.
     pub(crate) unsent: u32,
@@ -73,13 +76,13 @@ pub(crate) struct ReliableChannel {
     pub(crate) tags: Option<Box<Tags>>,
     /// The counts of the peer's counted puts, likewise.
     pub(crate) counts: Option<Box<Counts>>,
-    /// The first of the peer's requests that have arrived, were not executed and are not acknowledged before that: the
-    /// first in `counted`, `refused` and `order`.
+    /// The first of the peer's requests that have arrived, were not executed and are not
+    /// acknowledged before that: the first in `counted`, `refused` and `order`.
     unapplied: Option<Seq>,
     /// The first of the peer's signals that wait for their data.
     counted: Option<Seq>,
-    /// The first of the peer's requests that cannot be executed. It is never acknowledged: what tells of
-    /// the refusal may come later than an acknowledgement, on another rail.
+    /// The first of the peer's requests that cannot be executed. It is never acknowledged: what
+    /// tells of the refusal may come later than an acknowledgement, on another rail.
     refused: Option<Seq>,
     /// The order of the peer's requests, from the first one on that needs it.
     order: Option<Box<Order>>,
@@ -89,7 +92,8 @@ pub(crate) struct ReliableChannel {
     pub(crate) last_put: Seq,
     /// Pulls to the peer that have left and have not ended.
     pub(crate) pulls: u32,
-    /// Writes under way that have left as messages, less [`ReliableChannel::unacknowledged`], modulo 2^32. An answer is no write.
+    /// Writes under way that have left as messages, less [`ReliableChannel::unacknowledged`],
+    /// modulo 2^32. An answer is no write.
     pub(crate) apart: u32,
 }
 
@@ -219,7 +223,8 @@ impl ReliableChannel {
         }
     }
 
-    /// Whether the connection has to be put into the lane's control queue now, where it is from here on.
+    /// Whether the connection has to be put into the lane's control queue now, where it is from
+    /// here on.
     #[inline]
     pub(crate) fn enters_control(&mut self) -> bool {
         let enters = (self.request_due || self.ack_due) && !self.in_control;
@@ -239,8 +244,8 @@ impl ReliableChannel {
         self.unapplied = all.reduce(|first, next| if next.is_before(first) { next } else { first });
     }
 
-    /// Whether a number is too far ahead for any correct sender, which sends no more than a window from the first that is not
-    /// acknowledged. What waits here for its data or in `order` is not.
+    /// Whether a number is too far ahead for any correct sender, which sends no more than a window
+    /// from the first that is not acknowledged. What waits here for its data or in `order` is not.
     pub(crate) fn is_beyond(&self, seq: Seq) -> bool {
         let waits = self.order.as_deref().and_then(Order::first);
         let is_far = |first: Seq| !seq.is_before(first) && seq.after(first) >= WINDOW;
@@ -332,8 +337,8 @@ impl ReliableChannel {
         self.requested
     }
 
-    /// The peer asks for everything before `seq` to be acknowledged. If it `recovers` it is told at once what has arrived
-    /// and waits here, or it would take it for lost.
+    /// The peer asks for everything before `seq` to be acknowledged. If it `recovers` it is told at
+    /// once what has arrived and waits here, or it would take it for lost.
     pub(crate) fn asked(&mut self, seq: Seq, recovers: bool) {
         self.wanted = match self.wanted {
             Some(wanted) if seq.is_before(wanted) => Some(wanted),
@@ -346,8 +351,8 @@ impl ReliableChannel {
         self.check_wanted();
     }
 
-    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it waits for a
-    /// message that carries it, or for the peer to ask.
+    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it
+    /// waits for a message that carries it, or for the peer to ask.
     #[inline(always)]
     pub(crate) fn check_wanted(&mut self) {
         let ack = self.ack();

@@ -1,4 +1,5 @@
-//! The table of messages that are on their way, one slot each, in the order of their numbers by peer.
+//! The table of messages that are on their way, one slot each, in the order of their numbers by
+//! peer.
 
 use std::iter;
 
@@ -9,8 +10,8 @@ use crate::state::segment::NIL;
 use crate::wire::message::Packet;
 use crate::wire::window::{Seq, WINDOW};
 
-/// Bits of the work-request id of a message that are its slot, and its number's bits above them. With one bit less than a work-request id
-/// has, since the last one is no message's.
+/// Bits of the work-request id of a message that are its slot, and its number's bits above them.
+/// With one bit less than a work-request id has, since the last one is no message's.
 const SLOT_BITS: u32 = 12;
 pub(super) const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
 
@@ -77,12 +78,14 @@ pub(crate) struct MessageTable {
     /// The first of these that is free, and how many are.
     pub(super) free_answer: u32,
     pub(super) answers_left: u32,
-    /// Slots in use that stand for no segment of their own: those of fragments, and of messages whose segment is over.
+    /// Slots in use that stand for no segment of their own: those of fragments, and of messages
+    /// whose segment is over.
     beside: u32,
-    /// Slots of segments that are acknowledged and wait for their answer: see [`MessageTable::set_aside`].
+    /// Slots of segments that are acknowledged and wait for their answer: see
+    /// [`MessageTable::set_aside`].
     pub(super) aside: u32,
-    /// The first of the peers with messages that nobody has asked to acknowledge since they left, or [`NIL`]. Some of
-    /// them may have been acknowledged all the same.
+    /// The first of the peers with messages that nobody has asked to acknowledge since they left,
+    /// or [`NIL`]. Some of them may have been acknowledged all the same.
     unasked: u32,
 }
 
@@ -123,8 +126,8 @@ impl MessageTable {
         self.first_answer - self.left - self.beside
     }
 
-    /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
-    /// speak of it when the slot is another's, some bits of the number.
+    /// What a message is named by towards the fabric when it leaves with this number: its slot and,
+    /// as the fabric may speak of it when the slot is another's, some bits of the number.
     #[inline(always)]
     pub(crate) fn wr_id(index: u32, seq: Seq) -> WrId {
         WrId(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
@@ -244,8 +247,9 @@ impl MessageTable {
         self.slots.get(index as usize).map(|slot| slot.rail)
     }
 
-    /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there are never more segments
-    /// than the lane has room for. [`MessageTable::restore`] gives one back; which one makes no difference.
+    /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there
+    /// are never more segments than the lane has room for. [`MessageTable::restore`] gives one
+    /// back; which one makes no difference.
     pub(crate) fn set_aside(&mut self, index: u32) {
         self.slots[index as usize].next = std::mem::replace(&mut self.aside, index);
     }
@@ -292,8 +296,8 @@ impl MessageTable {
     pub(crate) fn forget_fragment(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.segment = NIL;
-        // The bounce buffer that it brings has another use from here on. Sent again, it tells of the bytes and brings none: its peer
-        // has them, or will not ask for them.
+        // The bounce buffer that it brings has another use from here on. Sent again, it tells of
+        // the bytes and brings none: its peer has them, or will not ask for them.
         slot.tail = Tail::NONE;
     }
 
@@ -346,7 +350,8 @@ impl MessageTable {
         slots.find(|slot| !slot.seq.is_before(heard)).map(|slot| slot.rail)
     }
 
-    /// The messages of a channel that `so` says of, by rail, have to be sent again. How many there are.
+    /// The messages of a channel that `so` says of, by rail, have to be sent again. How many there
+    /// are.
     pub(crate) fn lose(
         &mut self,
         channel: &ReliableChannel,
@@ -388,8 +393,8 @@ impl MessageTable {
         }
     }
 
-    /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`. Gives its slot
-    /// and its segment.
+    /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`. Gives its
+    /// slot and its segment.
     #[inline]
     pub(crate) fn pop_acked(
         &mut self,
@@ -410,15 +415,17 @@ impl MessageTable {
 }
 
 impl ReliableChannel {
-    /// Whether another message may be sent that has no slot yet: see [`ReliableChannel::is_within_quota`].
+    /// Whether another message may be sent that has no slot yet: see
+    /// [`ReliableChannel::is_within_quota`].
     #[inline(always)]
     pub(crate) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
         let unacknowledged = self.unacknowledged();
         unacknowledged < WINDOW && unacknowledged < messages.left
     }
 
-    /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges nothing takes half
-    /// of them at most, and however many such peers there are, as many as each has are left for others.
+    /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges
+    /// nothing takes half of them at most, and however many such peers there are, as many as each
+    /// has are left for others.
     pub(crate) fn is_within_quota(&self, messages: &MessageTable) -> bool {
         self.unacknowledged() + self.unsent < messages.left
     }

@@ -1,9 +1,10 @@
 //! Messages that a lane owes its peers: answers, and news that they wait for.
 //!
-//! They have no numbers, and are not acknowledged, unless rails are monitored: then all but replies to fetches have, see
-//! [`crate::posting::peers::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
-//! ([`FETCHES`](crate::state::messages::reliable_channel::FETCHES)) and requests about staged memory, and the keys of a
-//! region are told to a peer once.
+//! They have no numbers, and are not acknowledged, unless rails are monitored: then all but replies
+//! to fetches have, see [`crate::posting::peers::answers`]. How many there are is bounded by what
+//! peers may ask for at a time: fetches
+//! ([`FETCHES`](crate::state::messages::reliable_channel::FETCHES)) and requests about staged
+//! memory, and the keys of a region are told to a peer once.
 
 use std::sync::Arc;
 
@@ -41,8 +42,8 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// What a message of it has in the place of a number, if it has none of its own: that of the request that a reply
-    /// answers.
+    /// What a message of it has in the place of a number, if it has none of its own: that of the
+    /// request that a reply answers.
     pub(crate) fn request(&self) -> Seq {
         if let What::Word { request_id, .. } = self { request_id.seq } else { Seq(0) }
     }

@@ -137,24 +137,26 @@ impl RegionCache {
         }
     }
 
-    /// The descriptor on a rail of this lane for `len` bytes of local memory at `addr`, at least one, if they are
-    /// where memory was found last, and the fabric reaches them. [`RegionCache::find`] finds it elsewhere.
+    /// The descriptor on a rail of this lane for `len` bytes of local memory at `addr`, at least
+    /// one, if they are where memory was found last, and the fabric reaches them.
+    /// [`RegionCache::find`] finds it elsewhere.
     #[inline(always)]
     pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
         let known = self.recent.fabric.has(addr, len) && self.is_current();
         known.then(|| self.recent.descs[rail.index()])
     }
 
-    /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found last, and the CPU
-    /// reaches them.
+    /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found
+    /// last, and the CPU reaches them.
     #[inline(always)]
     pub(crate) fn is_loadable(&self, addr: usize, len: usize) -> bool {
         self.recent.cpu.has(addr, len) && self.is_current()
     }
 
-    /// Looks for local memory of at least one byte that was not found where memory was found last. Whether the fabric
-    /// reaches it, and whether the CPU does; [`RegionCache::recent_desc`] and [`RegionCache::is_loadable`] say the same
-    /// from now on. Neither where it takes a closer look: it is not registered, and that makes a difference.
+    /// Looks for local memory of at least one byte that was not found where memory was found last.
+    /// Whether the fabric reaches it, and whether the CPU does; [`RegionCache::recent_desc`] and
+    /// [`RegionCache::is_loadable`] say the same from now on. Neither where it takes a closer look:
+    /// it is not registered, and that makes a difference.
     pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) -> (bool, bool) {
         self.sync();
         // Once some memory is a device's, nothing is known of what is not registered.
@@ -172,7 +174,8 @@ impl RegionCache {
     }
 
     fn find_region(&mut self, addr: usize, len: usize, needs_desc: bool, all_alike: bool) {
-        // Of regions that overlap, the last one to begin. If it is too short, a closer look finds another.
+        // Of regions that overlap, the last one to begin. If it is too short, a closer look finds
+        // another.
         let behind = self.within.partition_point(|view| view.base <= addr);
         let Some(view) = behind.checked_sub(1).and_then(|at| self.within.get(at)) else { return };
         let range = Range { base: view.base, len: view.len };
@@ -212,7 +215,8 @@ impl RegionCache {
         self.view(handle, addr, len).map(|(view, _)| view.descs(kind))
     }
 
-    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in it.
+    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in
+    /// it.
     #[inline]
     pub(crate) fn view(
         &mut self,
@@ -338,8 +342,8 @@ impl RegionCache {
         }
     }
 
-    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and is
-    /// reached directly.
+    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and
+    /// is reached directly.
     #[inline(always)]
     pub(crate) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
         let view = self.views.get(place_of(spot.slot))?.as_deref();

@@ -28,8 +28,9 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
     EngineError::Register { addr, len, why, no_memory }
 }
 
-/// Bits of a slot that are its place in the table. Those above are of its region's stamp, so that a message which names a region
-/// that is gone does not name the one that has its place: not before 4096 others were registered.
+/// Bits of a slot that are its place in the table. Those above are of its region's stamp, so that a
+/// message which names a region that is gone does not name the one that has its place: not before
+/// 4096 others were registered.
 const PLACE_BITS: u32 = 20;
 
 /// Most regions at a time.
@@ -57,7 +58,8 @@ pub struct RegionTable<M: MemoryPort> {
     me: Pe,
     index: Arc<RegionIndex>,
     slots: Mutex<Slots<M::Region>>,
-    /// Bytes of a bounce buffer of bounce memory, for the handles of staged regions; 0 before there is one.
+    /// Bytes of a bounce buffer of bounce memory, for the handles of staged regions; 0 before there
+    /// is one.
     bounce_len: AtomicU64,
 }
 
@@ -181,8 +183,8 @@ impl<M: MemoryPort> RegionTable<M> {
             host_descs: host_descs.into(),
         });
         self.index.change(place, Some(Arc::clone(&view)));
-        // What is for local use only is read by peers where they are asked to, and they are told the
-        // keys then.
+        // What is for local use only is read by peers where they are asked to, and they are told
+        // the keys then.
         let keys = if access == Access::LocalAndRemote { keys } else { Vec::new() };
         let staged = reach == Reach::Staged && access == Access::LocalAndRemote;
         let handle = Handle {
@@ -199,12 +201,13 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok((view, handle))
     }
 
-    /// Ends the registration that the handle names. Nobody waits for an operation that uses the memory.
+    /// Ends the registration that the handle names. Nobody waits for an operation that uses the
+    /// memory.
     ///
     /// # Errors
-    /// A handle that is not of a region registered here. Or an operation that has failed may still touch the
-    /// memory: it stays registered then, until this is called again. Lanes that look after their rails see to it
-    /// meanwhile, as they are turned, that the operation ends.
+    /// A handle that is not of a region registered here. Or an operation that has failed may still
+    /// touch the memory: it stays registered then, until this is called again. Lanes that look
+    /// after their rails see to it meanwhile, as they are turned, that the operation ends.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
         let (at, stamp) = (place_of(view.slot()), view.stamp());

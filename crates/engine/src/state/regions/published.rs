@@ -1,4 +1,5 @@
-//! A value that any thread may change, with a number by which who has a copy finds out, in one load, that it has changed.
+//! A value that any thread may change, with a number by which who has a copy finds out, in one
+//! load, that it has changed.
 
 use std::fmt;
 use std::sync::PoisonError;
@@ -17,7 +18,8 @@ impl<T> Published<T> {
         Self { number: AtomicU64::new(0), value: Mutex::new(value) }
     }
 
-    /// Changes the value. A change that panics leaves it as far as it came, with the number of before.
+    /// Changes the value. A change that panics leaves it as far as it came, with the number of
+    /// before.
     pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
         let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut value);
@@ -25,8 +27,8 @@ impl<T> Published<T> {
         self.number.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a value of this number is the newest, as far as this thread can know: of a change that it was told of, by whoever
-    /// made it, it knows.
+    /// Whether a value of this number is the newest, as far as this thread can know: of a change
+    /// that it was told of, by whoever made it, it knows.
     #[inline(always)]
     pub(crate) fn is_at(&self, number: u64) -> bool {
         self.number.load(Ordering::Relaxed) == number

@@ -42,7 +42,8 @@ pub(crate) enum Stage {
     Staged,
     /// The rest of an operation that waits for rails.
     Pooled,
-    /// It was in doubt, and is posted again as soon as that is safe: see [`crate::recovery::reissue`].
+    /// It was in doubt, and is posted again as soon as that is safe: see
+    /// [`crate::recovery::reissue`].
     Lost,
 }
 
@@ -55,14 +56,15 @@ pub(crate) enum Kind {
     Counted,
     /// The same as a transfer, of an operation whose rail is chosen by load.
     Stripe,
-    /// The rest of such an operation, which is not bytes for one rail yet: see [`crate::striping::pool`].
+    /// The rest of such an operation, which is not bytes for one rail yet: see
+    /// [`crate::striping::pool`].
     Pooled,
     /// A message whose request returns nothing. It ends with the peer's acknowledgement.
     Message,
     /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
     CountedSignal,
-    /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where the word
-    /// goes.
+    /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where
+    /// the word goes.
     Fetch,
     /// An atomic that the fabric executes. It ends with its completion.
     FabricAtomic,
@@ -75,8 +77,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it is bytes that the fabric moves as they are, rather than having a place in the table of
-    /// messages, in the pool or among the atomics of the fabric.
+    /// Whether it is bytes that the fabric moves as they are, rather than having a place in the
+    /// table of messages, in the pool or among the atomics of the fabric.
     #[inline]
     pub(crate) fn is_rma(self) -> bool {
         use Kind::{Counted, Reissued, Stripe, Transfer};
@@ -96,7 +98,8 @@ impl Kind {
     }
 }
 
-/// What a write is among those of its connection: a put, of one of two generations, or a change of a word.
+/// What a write is among those of its connection: a put, of one of two generations, or a change of
+/// a word.
 ///
 /// A signal that is sent apart from its data waits for the generation of puts before it; see
 /// [`Connection`](crate::state::connection::Connection).
@@ -112,8 +115,8 @@ pub(crate) enum WriteClass {
 
 /// One segment and its place in the list it is in.
 ///
-/// Two cache lines, so that an index becomes an address with a shift. The first five fields, in this
-/// order, are one word; see [`Segment::mark`].
+/// Two cache lines, so that an index becomes an address with a shift. The first five fields, in
+/// this order, are one word; see [`Segment::mark`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Segment {
@@ -129,17 +132,19 @@ pub(crate) struct Segment {
     pub(super) tag: u8,
     /// If it is [`COUNTED`]: the operation that counts its segments.
     op: u32,
-    /// Next in the queue it is in: free list, held queue or rail queue. While posted: [`SEEN`], or nothing.
+    /// Next in the queue it is in: free list, held queue or rail queue. While posted: [`SEEN`], or
+    /// nothing.
     pub(super) next: u32,
-    /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was posted
-    /// at once: then it is some earlier moment.
+    /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
+    /// posted at once: then it is some earlier moment.
     pub(crate) born: u32,
-    /// Its message in the message table, its place in the pool or its slot among the atomics of the fabric, by
-    /// kind; or [`NIL`].
+    /// Its message in the message table, its place in the pool or its slot among the atomics of the
+    /// fabric, by kind; or [`NIL`].
     pub(super) place: u32,
     /// The rail it goes out on.
     pub(crate) rail: RailId,
-    /// Its bytes are among those that its rail has ahead: see [`crate::striping::pool`]. Not in a free slot.
+    /// Its bytes are among those that its rail has ahead: see [`crate::striping::pool`]. Not in a
+    /// free slot.
     pub(crate) in_load: bool,
     /// It has one of the slots set aside for stripes. Not in a free slot.
     pub(crate) is_stripe: bool,
@@ -203,8 +208,8 @@ impl Segment {
         self.tag = batch.0;
     }
 
-    /// Peer, stage, kind, direction and who counts it, in one number: equal marks are equal in all of
-    /// them.
+    /// Peer, stage, kind, direction and who counts it, in one number: equal marks are equal in all
+    /// of them.
     #[inline(always)]
     pub(super) fn mark(&self) -> u64 {
         mark(self.pe, self.stage, self.kind, self.direction, self.tag)
@@ -400,8 +405,8 @@ impl Segment {
         self.kind == Kind::Reissued && self.direction == Direction::Write
     }
 
-    /// The local memory that it touches, if the core moves it: an address and a length. Messages have copied what they
-    /// carry.
+    /// The local memory that it touches, if the core moves it: an address and a length. Messages
+    /// have copied what they carry.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         match (self.kind, self.transfer.local) {
             (Kind::Fetch, _) => Some(self.result().memory(self.transfer.len)),
@@ -459,14 +464,16 @@ impl Segment {
     };
 }
 
-/// In [`Segment::next`] of a posted segment: it was posted when last looked at. Not a slot, and gone as soon as
-/// the slot is free or in a queue.
+/// In [`Segment::next`] of a posted segment: it was posted when last looked at. Not a slot, and
+/// gone as soon as the slot is free or in a queue.
 const SEEN: u32 = 1 << 30;
 
-/// The tag of a segment that an operation counts; whether a batch does as well is in the segment then.
+/// The tag of a segment that an operation counts; whether a batch does as well is in the segment
+/// then.
 pub(super) const COUNTED: u8 = u8::MAX;
 
-/// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction and batch.
+/// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction
+/// and batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plain {
     pub(super) mark: u64,

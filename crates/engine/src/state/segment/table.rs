@@ -42,8 +42,8 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
-    /// knows a work-request id by.
+    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the
+    /// port knows a work-request id by.
     pub(crate) fn new(capacity: u32, context: impl Fn(WrId) -> Context) -> Self {
         let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -60,8 +60,8 @@ impl SegmentTable {
         self.used
     }
 
-    /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
-    /// one, and what it is among the writes, which is a put. None when the table is full.
+    /// Takes a free slot; its content is what its last user left, but for the batch, which is the
+    /// current one, and what it is among the writes, which is a put. None when the table is full.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<WrId> {
         let index = self.free;
@@ -90,8 +90,8 @@ impl SegmentTable {
         self.slots.get(self.free as usize).map(|_| WrId(self.free))
     }
 
-    /// Takes the slot that [`SegmentTable::next_wr_id`] has named, for a message that has been sent:
-    /// about a word of `width` bytes, in slot `message` of the message table.
+    /// Takes the slot that [`SegmentTable::next_wr_id`] has named, for a message that has been
+    /// sent: about a word of `width` bytes, in slot `message` of the message table.
     #[inline(always)]
     pub(crate) fn take_sent(
         &mut self,
@@ -143,8 +143,8 @@ impl SegmentTable {
         self.give(wr_id);
     }
 
-    /// Frees the slot of a segment that has completed. None if the work-request id is not of one that is
-    /// posted.
+    /// Frees the slot of a segment that has completed. None if the work-request id is not of one
+    /// that is posted.
     pub(crate) fn finish(&mut self, wr_id: WrId) -> Option<Finished> {
         let slot = self.slots.get(wr_id.index())?;
         if slot.stage != Stage::Posted || slot.kind.is_staged() {
@@ -162,8 +162,9 @@ impl SegmentTable {
         (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
     }
 
-    /// Frees the slots at `indices` as far as there are such and their segments, which have completed, are plain ones of
-    /// `of`. How many; [`SegmentTable::count_finished`] is told of them.
+    /// Frees the slots at `indices` as far as there are such and their segments, which have
+    /// completed, are plain ones of `of`. How many; [`SegmentTable::count_finished`] is told of
+    /// them.
     #[inline(always)]
     pub(crate) fn finish_plain(
         &mut self,
@@ -191,8 +192,9 @@ impl SegmentTable {
         self.slots.get(index).is_some()
     }
 
-    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
-    /// acknowledged now, and that no operation counts; gives its class. Otherwise nothing happens.
+    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and
+    /// is acknowledged now, and that no operation counts; gives its class. Otherwise nothing
+    /// happens.
     #[inline(always)]
     pub(crate) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
         let slot = self.slots.get_mut(index as usize)?;
@@ -246,8 +248,8 @@ impl SegmentTable {
 }
 
 impl SegmentTable {
-    /// See [`Lane::audit`](crate::lane::Lane::audit). Batches have more than segments where operations of
-    /// theirs are `pending`.
+    /// See [`Lane::audit`](crate::lane::Lane::audit). Batches have more than segments where
+    /// operations of theirs are `pending`.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, pending: bool) -> Result<(), Discrepancy> {
         let used = || self.slots.iter().filter(|slot| slot.stage != Stage::Free);
@@ -348,7 +350,8 @@ mod tests {
         assert!(table.has(1) && !table.has(2) && table.plain(WrId(2)).is_none());
     }
 
-    /// The short way to the end of a message: for none that has not left, or that an operation waits for.
+    /// The short way to the end of a message: for none that has not left, or that an operation
+    /// waits for.
     #[test]
     fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
         let mut table = SegmentTable::new(3, |_| Context(0));

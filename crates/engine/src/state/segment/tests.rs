@@ -12,7 +12,8 @@ fn of(kind: Kind) -> Segment {
     segment
 }
 
-/// What an earlier segment has left in the slot of an atomic, or of what others move, is not in use.
+/// What an earlier segment has left in the slot of an atomic, or of what others move, is not in
+/// use.
 #[test]
 fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() {
     use Kind::*;

@@ -24,8 +24,8 @@ use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
 
 /// The rails of one lane.
 ///
-/// Posting, polling and messages allocate nothing and format nothing unless they fail, and lock only
-/// where the provider demands it.
+/// Posting, polling and messages allocate nothing and format nothing unless they fail, and lock
+/// only where the provider demands it.
 #[derive(Debug)]
 pub struct OfiPort {
     rails: Box<[PortRail]>,
@@ -185,7 +185,8 @@ impl Messaging for OfiPort {
             return Err(no_such_rail(rail));
         };
         let PortRail { rail, gate, messages, .. } = port_rail;
-        // SAFETY: the tail is the local side of a put, which the caller of the put vouches for until it ends.
+        // SAFETY: the tail is the local side of a put, which the caller of the put vouches for
+        // until it ends.
         unsafe { messages.send_with_tail(rail, gate, to, wr_id, head, tail) }
     }
 
@@ -199,9 +200,9 @@ impl Messaging for OfiPort {
         bytes: &[u8],
     ) -> bool {
         if bytes.len() <= fast.inject_size() {
-            // SAFETY: `&mut self` makes this the lane's only thread, and without a mutex there is no
-            // gate to enter. `fast` is of a rail of this port, as the trait demands, and the rail keeps
-            // the endpoint open. The length is checked.
+            // SAFETY: `&mut self` makes this the lane's only thread, and without a mutex there is
+            // no gate to enter. `fast` is of a rail of this port, as the trait demands, and the
+            // rail keeps the endpoint open. The length is checked.
             return unsafe { fast.inject(bytes, to.0) } == 0;
         }
         matches!(self.send(rail, to, wr_id, bytes), Ok(Posted::Yes))
@@ -232,8 +233,9 @@ impl RailControl for OfiPort {
             let text = String::from("its memory is bound to the endpoint (FI_MR_ENDPOINT)");
             return Err(refused("opening a rail again", text));
         }
-        // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here, and the
-        // engine asks for [`DataPath::fast`] again. No region is bound to the endpoint, as just checked.
+        // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here,
+        // and the engine asks for [`DataPath::fast`] again. No region is bound to the endpoint, as
+        // just checked.
         let address = unsafe { rail.endpoint().reopen() }?;
         *queue = rail.endpoint().queue().direct();
         self.fetched = 0;

@@ -80,7 +80,8 @@ impl DataPath for OfiPort {
             Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
             Local::Inline(value) => {
                 let Some(port_rail) = self.rails.get(rail.index()) else { return false };
-                // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in use.
+                // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in
+                // use.
                 match unsafe { self.contexts.set_value(wr_id, value) } {
                     Some(place) if is_inline(transfer) => (place, port_rail.values_desc),
                     _ => return false,
@@ -97,8 +98,8 @@ impl DataPath for OfiPort {
             context: context.0 as *mut c_void,
         };
         // SAFETY: as in `post`; without a mutex there is no gate to enter. `fast` is of a rail of
-        // this port and `context` the work-request id's, as the trait demands. The rail keeps the endpoint
-        // open.
+        // this port and `context` the work-request id's, as the trait demands. The rail keeps the
+        // endpoint open.
         let code = unsafe {
             match transfer.direction {
                 Direction::Write => fast.write(&op),
@@ -160,7 +161,8 @@ impl DataPath for OfiPort {
     }
 }
 
-/// Completions of a poll that are no segments'. Out of the way, so that the loop over the others is short.
+/// Completions of a poll that are no segments'. Out of the way, so that the loop over the others is
+/// short.
 struct Others {
     count: usize,
     /// The first that is nobody's.
@@ -257,8 +259,8 @@ impl OfiPort {
         let Some(cell) = self.contexts.cell(wr_id).filter(|_| port_rail.rail.has_atomics()) else {
             return Err(refused("posting an atomic", String::from("FI_ATOMIC was not asked for")));
         };
-        // SAFETY: inside the array. `&mut self` makes this the only thread, and the work-request id is not in
-        // use, so the provider does not have the cell.
+        // SAFETY: inside the array. `&mut self` makes this the only thread, and the work-request id
+        // is not in use, so the provider does not have the cell.
         unsafe {
             let FabricAtomic { operand, compare, .. } = *atomic;
             cell.write(AtomicCell { operand, compare, result: 0 });
@@ -273,8 +275,9 @@ impl OfiPort {
             context,
         };
         let gate = port_rail.gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context and
-        // cell live as long as the rail, and nobody uses the cell before the work-request id comes back.
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context
+        // and cell live as long as the rail, and nobody uses the cell before the work-request id
+        // comes back.
         let code = unsafe { port_rail.rail.endpoint().atomic(row, &op) };
         drop(gate);
         answer(port_rail, code, || atomic_calls::name_of(row))

@@ -1,4 +1,5 @@
-//! Every kernel of PE 0 against its model, with real peers: what must be in the heaps of all PEs after it.
+//! Every kernel of PE 0 against its model, with real peers: what must be in the heaps of all PEs
+//! after it.
 
 use channel_producer::{AREAS, Form};
 use nvshmem_transport_libfabric::channel::MemoryLocation;
@@ -11,7 +12,8 @@ use crate::job::pe::{Job, Pe};
 use crate::machines::machine::MachineError;
 use crate::models::{self, Shape};
 
-/// Rings and slots of each: those that nothing fills, and the smallest, in which everything waits for room.
+/// Rings and slots of each: those that nothing fills, and the smallest, in which everything waits
+/// for room.
 const RINGS: [(u32, u64); 2] = [(4, 4096), (1, 64)];
 
 /// A PE's part of all checks with heaps there. How many there were.

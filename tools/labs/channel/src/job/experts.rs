@@ -1,5 +1,6 @@
-//! Experts: tokens go to the experts that a router has chosen for them, and come back, from one kernel
-//! (`cuda/kernels/experts.cuh`). Every value that comes of it is compared with what it must be.
+//! Experts: tokens go to the experts that a router has chosen for them, and come back, from one
+//! kernel (`cuda/kernels/experts.cuh`). Every value that comes of it is compared with what it must
+//! be.
 
 use std::iter;
 
@@ -11,7 +12,8 @@ use crate::job::pe::{Job, Pe};
 use crate::machines::machine::MachineError;
 use crate::models::mix;
 
-/// Experts of a PE, and experts that are chosen for a token: `NLFX_EXPERTS` and `NLFX_CHOSEN` of the kernel.
+/// Experts of a PE, and experts that are chosen for a token: `NLFX_EXPERTS` and `NLFX_CHOSEN` of
+/// the kernel.
 const EXPERTS: usize = 8;
 const CHOSEN: usize = 8;
 
@@ -40,7 +42,8 @@ pub struct Size {
     pub shape: (u32, u32),
 }
 
-/// What a PE's router says in a round: experts for each token, all different, and a weight for each.
+/// What a PE's router says in a round: experts for each token, all different, and a weight for
+/// each.
 struct Router {
     chosen: Vec<i16>,
     weights: Vec<f32>,
@@ -141,7 +144,8 @@ fn one(pe: &Pe<'_>, size: &Size, round: u64) -> Result<f64, MachineError> {
     pe.write(area::BACK, &vec![0; EXPERTS * n])?;
     pe.channel.barrier()?;
     let told = pe.kernel("experts", Form::Block, tokens as u64, values, shape)?;
-    // All that was to come is here when its kernel has ended, and nobody begins the next round before the barrier.
+    // All that was to come is here when its kernel has ended, and nobody begins the next round
+    // before the barrier.
     pe.channel.barrier()?;
 
     let failed = |what: String| Err(MachineError(format!("PE {me}, round {round}: {what}")));

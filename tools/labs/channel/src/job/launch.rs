@@ -19,7 +19,8 @@ impl From<io::Error> for MachineError {
     }
 }
 
-/// Starts this program once for each of `n_pes` PEs, with these arguments and variables, and waits for all.
+/// Starts this program once for each of `n_pes` PEs, with these arguments and variables, and waits
+/// for all.
 ///
 /// # Errors
 /// One does not end well.

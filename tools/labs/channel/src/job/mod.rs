@@ -1,4 +1,5 @@
-//! The whole way: kernels of several PEs, each in a process of its own, with their channels and a fabric between.
+//! The whole way: kernels of several PEs, each in a process of its own, with their channels and a
+//! fabric between.
 //!
 //! ```text
 //! launch    starts the processes
@@ -8,8 +9,8 @@
 //! experts   tokens to experts and back
 //! ```
 //!
-//! Several PEs may be on one GPU. Then their kernels take turns, unless CUDA's multi-process service runs, and no
-//! time means anything.
+//! Several PEs may be on one GPU. Then their kernels take turns, unless CUDA's multi-process
+//! service runs, and no time means anything.
 
 pub mod checks;
 pub mod experts;

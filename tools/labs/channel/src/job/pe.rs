@@ -162,8 +162,8 @@ impl Pe<'_> {
         };
         let me = self.job.me;
         let since = Instant::now();
-        // SAFETY: the channel and all memory stay until the kernel has ended; if it does not, this process
-        // ends.
+        // SAFETY: the channel and all memory stay until the kernel has ended; if it does not, this
+        // process ends.
         let mut running = unsafe { machine.launch(name, args, blocks, threads) }?;
         while !running.is_done()? {
             if since.elapsed() > DEADLINE {

@@ -54,8 +54,8 @@ pub trait Machine: Debug {
     /// When there is none.
     fn fast(&self, content: &[u8]) -> Result<Memory, MachineError>;
 
-    /// Zeroed memory on the device, where the CPU does not reach it but through [`Machine::read`] and
-    /// [`Machine::write`].
+    /// Zeroed memory on the device, where the CPU does not reach it but through [`Machine::read`]
+    /// and [`Machine::write`].
     ///
     /// # Errors
     /// When there is none.
@@ -67,8 +67,8 @@ pub trait Machine: Debug {
     /// As the device answers.
     fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError>;
 
-    /// Copies into memory on the device. Kernels see it before whatever is written to any of their memory later; words
-    /// of 8 bytes and less that are aligned they see whole.
+    /// Copies into memory on the device. Kernels see it before whatever is written to any of their
+    /// memory later; words of 8 bytes and less that are aligned they see whole.
     ///
     /// # Errors
     /// As the device answers.

@@ -1,4 +1,5 @@
-//! Where kernels run: a GPU, or this process' threads in its place; and how the CPU gets at their memory.
+//! Where kernels run: a GPU, or this process' threads in its place; and how the CPU gets at their
+//! memory.
 
 pub mod gpu;
 pub mod host;

@@ -1,4 +1,5 @@
-//! Memory of kernels as the CPU reads and writes it while they run: by its address, or through the machine.
+//! Memory of kernels as the CPU reads and writes it while they run: by its address, or through the
+//! machine.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

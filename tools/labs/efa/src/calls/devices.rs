@@ -83,7 +83,8 @@ unsafe extern "C" fn ibv_query_device(
     0
 }
 
-/// Callers of old give a shorter place: what it lacks stands behind `link_layer`, and is zero already.
+/// Callers of old give a shorter place: what it lacks stands behind `link_layer`, and is zero
+/// already.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut u8) -> i32 {
     if port != 1 {

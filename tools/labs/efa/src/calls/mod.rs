@@ -1,7 +1,7 @@
 //! The functions that libfabric calls, by their C names.
 //!
-//! What each does, and for which arguments, is in libibverbs's manual. All are entered as C enters them: pointers are
-//! what an earlier call gave, or what the manual asks for.
+//! What each does, and for which arguments, is in libibverbs's manual. All are entered as C enters
+//! them: pointers are what an earlier call gave, or what the manual asks for.
 
 #![allow(missing_docs, clippy::missing_safety_doc)]
 

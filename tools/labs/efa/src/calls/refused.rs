@@ -1,7 +1,7 @@
 //! What an EFA device does not offer, or no provider of the lab comes to.
 //!
-//! Libfabrics that have their providers built in are linked to all of libibverbs, and so is librdmacm, which they need:
-//! they do not load without these names.
+//! Libfabrics that have their providers built in are linked to all of libibverbs, and so is
+//! librdmacm, which they need: they do not load without these names.
 
 use std::ffi::c_void;
 

@@ -92,7 +92,8 @@ impl Cq {
     /// The queue behind what callers hold.
     ///
     /// # Safety
-    /// It is from [`Self::create`], not destroyed, and nobody else has it while the reference lives.
+    /// It is from [`Self::create`], not destroyed, and nobody else has it while the reference
+    /// lives.
     unsafe fn of<'a>(cq: *mut ibv_cq_ex) -> &'a mut Self {
         // SAFETY: as above; `ex` is the first field.
         unsafe { &mut *cq.cast() }
@@ -191,7 +192,8 @@ impl Cq {
     }
 }
 
-// SAFETY of all below: callers give what `Cq::create` made, and enter one at a time, which is checked.
+// SAFETY of all below: callers give what `Cq::create` made, and enter one at a time, which is
+// checked.
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> i32 {
     // SAFETY: see above.

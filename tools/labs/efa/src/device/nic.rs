@@ -217,7 +217,8 @@ impl Nic {
         Ok(Box::into_raw(Box::new(mr)))
     }
 
-    /// Where a buffer of a work request is, if its key is of the queue's domain, covers it and has the right.
+    /// Where a buffer of a work request is, if its key is of the queue's domain, covers it and has
+    /// the right.
     pub(crate) fn buffer(
         &self,
         domain: Domain,
@@ -235,8 +236,8 @@ impl Nic {
     }
 }
 
-/// Whether the kernel would pin memory: it is there, and the process may read it. The first and the last byte stand
-/// for all of it.
+/// Whether the kernel would pin memory: it is there, and the process may read it. The first and the
+/// last byte stand for all of it.
 fn can_be_pinned(at: u64, length: usize) -> bool {
     if length == 0 {
         return true;

@@ -171,7 +171,8 @@ impl Qp {
     /// The queue pair behind what callers hold.
     ///
     /// # Safety
-    /// It is from [`Self::create`], not destroyed, and nobody else has it while the reference lives.
+    /// It is from [`Self::create`], not destroyed, and nobody else has it while the reference
+    /// lives.
     unsafe fn of<'a>(qp: *mut ibv_qp_ex) -> &'a mut Self {
         // SAFETY: as above; `ex` is the first field, and the queue pair the first in that.
         unsafe { &mut *qp.cast() }
@@ -336,7 +337,8 @@ impl Qp {
     /// # Safety
     /// The request, its list and its address handle are what the manual asks for.
     unsafe fn send(&mut self, request: &ibv_send_wr) -> i32 {
-        // SAFETY: as above; the immediate data is there with the operations that have some, and the address always.
+        // SAFETY: as above; the immediate data is there with the operations that have some, and the
+        // address always.
         let (immediate, to, parts) = unsafe {
             let list = list_at(request.sg_list, request.num_sge as usize);
             (request.__bindgen_anon_1.imm_data, request.wr.ud, list)
@@ -409,8 +411,9 @@ unsafe fn bytes_at<'a>(at: *const u8, count: usize) -> &'a [u8] {
     unsafe { list_at(at, count) }
 }
 
-// SAFETY of all below: callers give what `Qp::create` made, and enter one at a time, which is checked from the start of
-// a batch of work requests to its end; lists have the length that is given with them.
+// SAFETY of all below: callers give what `Qp::create` made, and enter one at a time, which is
+// checked from the start of a batch of work requests to its end; lists have the length that is
+// given with them.
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: see above.

@@ -1,7 +1,7 @@
 //! The wire: what NICs of this process have under way, and its delivery.
 //!
-//! An operation is cut into packets. Which packet goes next, and which completion, is drawn within a window. One
-//! lock holds all of it: a poll that finds it taken leaves the work to who has it.
+//! An operation is cut into packets. Which packet goes next, and which completion, is drawn within
+//! a window. One lock holds all of it: a poll that finds it taken leaves the work to who has it.
 
 use std::collections::VecDeque;
 use std::process;
@@ -464,8 +464,9 @@ fn transfer(
     }
     let (ours, theirs) = (local.len() as libc::c_ulong, there.len() as libc::c_ulong);
     let pid = other as libc::pid_t;
-    // SAFETY: the kernel checks both sides, as a NIC's tables do; memory that is not there is an error of the call. What
-    // the memory is used for is between those who registered it and those who got its key.
+    // SAFETY: the kernel checks both sides, as a NIC's tables do; memory that is not there is an
+    // error of the call. What the memory is used for is between those who registered it and those
+    // who got its key.
     let moved = unsafe {
         if writes {
             libc::process_vm_writev(pid, local.as_ptr(), ours, there.as_ptr(), theirs, 0)

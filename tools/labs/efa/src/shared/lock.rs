@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct SharedLock(AtomicU32);
 
 impl SharedLock {
-    /// Runs `work` with the lock held. What it guards is left as it is where a holder died, which writes little and
-    /// in one go; a job that loses a process expects no more.
+    /// Runs `work` with the lock held. What it guards is left as it is where a holder died, which
+    /// writes little and in one go; a job that loses a process expects no more.
     pub(crate) fn with<R>(&self, work: impl FnOnce() -> R) -> R {
         let mine = process::id();
         let mut tries = 0_u32;

@@ -19,7 +19,8 @@ pub(crate) struct Mapping<T> {
 /// Types that live in shared memory.
 ///
 /// # Safety
-/// Zeros are a value of it, every field that changes while it is shared is an atomic, and it holds no pointer.
+/// Zeros are a value of it, every field that changes while it is shared is an atomic, and it holds
+/// no pointer.
 pub(crate) unsafe trait Shared {}
 
 // SAFETY: what can change is atomic, as `Shared` demands.
@@ -28,8 +29,8 @@ unsafe impl<T: Shared> Send for Mapping<T> {}
 unsafe impl<T: Shared> Sync for Mapping<T> {}
 
 impl<T: Shared> Mapping<T> {
-    /// Maps a file of `T` and `more` bytes, made where it is not there. Processes may do so at the same time: all
-    /// give it the same length, and new pages are zeros.
+    /// Maps a file of `T` and `more` bytes, made where it is not there. Processes may do so at the
+    /// same time: all give it the same length, and new pages are zeros.
     pub(crate) fn create(path: &Path, more: usize) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
@@ -70,7 +71,8 @@ impl<T: Shared> Mapping<T> {
     /// The entries of type `E` behind the `T`.
     pub(crate) fn entries<E: Shared>(&self) -> &[E] {
         let count = (self.bytes - size_of::<T>()) / size_of::<E>();
-        // SAFETY: the mapping has these bytes, zeros are a value, and both types begin at multiples of eight.
+        // SAFETY: the mapping has these bytes, zeros are a value, and both types begin at multiples
+        // of eight.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().add(1).cast(), count) }
     }
 }

@@ -1,6 +1,8 @@
-//! Memory that the processes of a job share: NICs, receive queues and completion queues, as files that each maps.
+//! Memory that the processes of a job share: NICs, receive queues and completion queues, as files
+//! that each maps.
 //!
-//! Every structure here is valid as zeros, which a new file has, and holds numbers alone: no pointers.
+//! Every structure here is valid as zeros, which a new file has, and holds numbers alone: no
+//! pointers.
 
 pub(crate) mod completions;
 mod lock;

@@ -200,7 +200,8 @@ impl NicState {
         self.qps[qp.number as usize].ready.store(1, Ordering::Release);
     }
 
-    /// The queue pair that a message with this number and key is for. None where there is no such one.
+    /// The queue pair that a message with this number and key is for. None where there is no such
+    /// one.
     pub(crate) fn qp(&self, number: u32, qkey: u32) -> Option<QpId> {
         let slot = self.qps.get(number as usize)?;
         let generation = slot.generation.load(Ordering::Acquire);
@@ -214,7 +215,8 @@ impl NicState {
         Domain(self.qps[qp.number as usize].domain.load(Ordering::Relaxed))
     }
 
-    /// Makes an address known in a protection domain, and returns its handle's number. None when there is no room.
+    /// Makes an address known in a protection domain, and returns its handle's number. None when
+    /// there is no room.
     pub(crate) fn add_ah(&self, domain: Domain, gid: Gid) -> Option<u32> {
         self.lock.with(|| {
             let known = self.ah(domain, gid);

@@ -17,7 +17,8 @@ mod generated {
 
 pub(crate) use generated::*;
 
-/// A macro of `efadv.h` and of the kernel's interface that bindgen leaves out: the completion has immediate data.
+/// A macro of `efadv.h` and of the kernel's interface that bindgen leaves out: the completion has
+/// immediate data.
 pub(crate) const WITH_IMM: u32 = 1 << 1;
 
 /// The statuses in which an EFA device ends an operation, as `efa_io_comp_status` numbers them.

@@ -13,7 +13,8 @@ use crate::experiment::{Experiment, Workload};
 pub(crate) const TEXT: &str = "experiment";
 pub(crate) const RUN: &str = "run";
 
-/// The scenario of the lab's PEs, under the name [`crate::SCENARIO`], for [`nvshmem_sim::pe_entry`].
+/// The scenario of the lab's PEs, under the name [`crate::SCENARIO`], for
+/// [`nvshmem_sim::pe_entry`].
 ///
 /// # Errors
 /// What failed, on this PE or on another.

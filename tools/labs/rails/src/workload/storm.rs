@@ -1,11 +1,11 @@
-//! Everybody puts to, signals, adds to and reads from everybody else, round after round, and every byte
-//! and every total is checked.
+//! Everybody puts to, signals, adds to and reads from everybody else, round after round, and every
+//! byte and every total is checked.
 //!
 //! In round R a PE asks for all its operations of that round without waiting. Half way it tells the
 //! launcher that the round has begun: events happen while operations are under way, and are over
-//! before the round's barrier is. Then it checks what the others have sent: a signalled slot as soon as
-//! its signal is there, the others after the barrier, while the next round is under way. Two sets of
-//! slots take turns for that.
+//! before the round's barrier is. Then it checks what the others have sent: a signalled slot as
+//! soon as its signal is there, the others after the barrier, while the next round is under way.
+//! Two sets of slots take turns for that.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use nvshmem_sim::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 
 use super::tally::{BYTES, ROUND, SECONDS, Tally};
 
-/// Bytes of the slots that a PE writes in one round at each other PE. Every second is put with a signal.
+/// Bytes of the slots that a PE writes in one round at each other PE. Every second is put with a
+/// signal.
 const SLOTS: [u64; 20] = [
     8,
     64,

@@ -1,10 +1,12 @@
 //! Instructions of a thread between marks, counted by valgrind's callgrind.
 //!
-//! Callgrind writes a dump of the thread that enters the function [`nvshmem_bench_mark`], and starts again from zero for it.
-//! What other threads do meanwhile, such as a look at the process once a second, is of no operation and not in it.
+//! Callgrind writes a dump of the thread that enters the function [`nvshmem_bench_mark`], and
+//! starts again from zero for it. What other threads do meanwhile, such as a look at the process
+//! once a second, is of no operation and not in it.
 //!
-//! A section lies between two marks: so many operations of one kind. Each kind has two sections of different length, and their
-//! difference over the difference in operations is free of what begins and ends a section.
+//! A section lies between two marks: so many operations of one kind. Each kind has two sections of
+//! different length, and their difference over the difference in operations is free of what begins
+//! and ends a section.
 
 mod profile;
 
@@ -72,8 +74,8 @@ impl Callgrind {
 
     /// What is in a section.
     fn profile(&self, section: usize) -> Result<Profile, BoxError> {
-        // The first mark ends what came before the first section; between two sections lies a dump of
-        // its own.
+        // The first mark ends what came before the first section; between two sections lies a dump
+        // of its own.
         let path = self.dump(2 * section + 2)?;
         let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         if !text.contains(MARK) {
@@ -82,8 +84,8 @@ impl Callgrind {
         Profile::parse(&text).map_err(|e| format!("{}: {e}", path.display()).into())
     }
 
-    /// What an operation costs, from two sections of it, a short one and the long one behind it, with so
-    /// many operations each.
+    /// What an operation costs, from two sections of it, a short one and the long one behind it,
+    /// with so many operations each.
     ///
     /// # Errors
     /// Files that are missing or not understood.

@@ -1,13 +1,13 @@
 //! Instructions by object and function, out of what valgrind's callgrind writes.
 //!
-//! The format is in valgrind's manual, "Callgrind Format Specification"; callgrind is asked for names
-//! and positions in full. The sum of what was read is compared with the file's own total, so that a
-//! misread file is an error and not a wrong figure.
+//! The format is in valgrind's manual, "Callgrind Format Specification"; callgrind is asked for
+//! names and positions in full. The sum of what was read is compared with the file's own total, so
+//! that a misread file is an error and not a wrong figure.
 
 use std::collections::BTreeMap;
 
-/// Instructions executed in one dump: in a function of an object itself, with everything inlined into it,
-/// and not in what it calls.
+/// Instructions executed in one dump: in a function of an object itself, with everything inlined
+/// into it, and not in what it calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Profile(BTreeMap<(String, String), u64>);
 

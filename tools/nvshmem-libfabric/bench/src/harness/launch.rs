@@ -18,8 +18,8 @@ use crate::times::rounds::Rounds;
 /// What a job may take beyond its rounds.
 pub(crate) const ALLOWANCE: Duration = Duration::from_secs(180);
 
-/// What a round of a side may take with what surrounds it, generously: windows of 64 MiB at a tenth of
-/// what sockets do.
+/// What a round of a side may take with what surrounds it, generously: windows of 64 MiB at a tenth
+/// of what sockets do.
 const PER_ROUND: Duration = Duration::from_secs(1);
 
 /// Runs a job to its end, which must be a good one, and calls `on_told` with what PE 0 tells.

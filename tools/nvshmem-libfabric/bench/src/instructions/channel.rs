@@ -1,5 +1,6 @@
-//! Instructions per descriptor: everything from the ring to the engine, and back until it is published as
-//! done, over a fabric that does nothing; less what the same puts cost when the engine is called directly.
+//! Instructions per descriptor: everything from the ring to the engine, and back until it is
+//! published as done, over a fabric that does nothing; less what the same puts cost when the engine
+//! is called directly.
 
 use channel_producer::Producer;
 use engine::ids::Pe;

@@ -1,6 +1,7 @@
-//! Instructions of what goes on when something waits for each of many peers, or many are known, over a fabric in which nothing
-//! moves: an iteration while peers wait for bounce buffers and none is free, an answer while as many are due that cannot leave, and a look
-//! at rails. They are to be the same however many peers there are.
+//! Instructions of what goes on when something waits for each of many peers, or many are known,
+//! over a fabric in which nothing moves: an iteration while peers wait for bounce buffers and none
+//! is free, an answer while as many are due that cannot leave, and a look at rails. They are to be
+//! the same however many peers there are.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -325,7 +326,8 @@ impl Bench {
         Ok(lane.start(&Request { direction, pe, remote_handle, remote_addr, local, len: 8 })?)
     }
 
-    /// Turns, while something waits for a bounce buffer for each of the peers, and all bounce buffers are in use.
+    /// Turns, while something waits for a bounce buffer for each of the peers, and all bounce
+    /// buffers are in use.
     fn no_bounce(&self) -> Result<(), BoxError> {
         let device = vec![0_u64; 8];
         let staged = self.regions.register(addr(&device), 64, Access::Local)?;

@@ -1,4 +1,5 @@
-//! The efa provider on NICs that are not there: jobs of two hosts with one NIC each, on either fabric.
+//! The efa provider on NICs that are not there: jobs of two hosts with one NIC each, on either
+//! fabric.
 
 use std::path::{Path, PathBuf};
 

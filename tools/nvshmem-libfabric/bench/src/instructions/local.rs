@@ -1,5 +1,6 @@
-//! Instructions of the engine for a put and a get, by what local memory it is, over a fabric that does nothing: memory
-//! that needs no look, memory whose descriptor is wanted, and memory of a device that the fabric reaches.
+//! Instructions of the engine for a put and a get, by what local memory it is, over a fabric that
+//! does nothing: memory that needs no look, memory whose descriptor is wanted, and memory of a
+//! device that the fabric reaches.
 
 use engine::ids::Pe;
 use engine::lane::Lane;

@@ -115,7 +115,8 @@ impl<'a> Setting<'a> {
         parts.join(", ")
     }
 
-    /// Puts with signal that are too long for one message, by each engine that efa-direct has for them.
+    /// Puts with signal that are too long for one message, by each engine that efa-direct has for
+    /// them.
     fn long(options: &'a Options) -> impl Iterator<Item = Self> {
         let direct = options.efa.fabrics().into_iter().filter(efa::Efa::is_direct);
         direct.flat_map(|efa| {
@@ -127,7 +128,8 @@ impl<'a> Setting<'a> {
         })
     }
 
-    /// One rail, with and without CUDA where there is a driver, on [`PROVIDER`] and the fabrics of efa.
+    /// One rail, with and without CUDA where there is a driver, on [`PROVIDER`] and the fabrics of
+    /// efa.
     fn all(options: &'a Options) -> Vec<Self> {
         let drivers = [None, options.cuda_driver.as_deref()];
         let drivers = &drivers[..1 + usize::from(options.cuda_driver.is_some())];
@@ -232,8 +234,8 @@ fn signals(options: &Options, report: &mut Report, setting: Setting<'_>) -> Resu
     Ok(())
 }
 
-/// Counts in a job of two PEs, which have a device where a stand-in for its driver is given: for each PE that is
-/// counted, what it has counted.
+/// Counts in a job of two PEs, which have a device where a stand-in for its driver is given: for
+/// each PE that is counted, what it has counted.
 fn job(
     options: &Options,
     report: &mut Report,

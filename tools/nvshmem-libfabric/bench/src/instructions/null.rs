@@ -1,5 +1,5 @@
-//! A fabric that does nothing: what is posted is complete at the next poll. What is left of an operation's
-//! cost is ours.
+//! A fabric that does nothing: what is posted is complete at the next poll. What is left of an
+//! operation's cost is ours.
 
 use engine::Watchdog;
 use engine::atomic::Atomic;

@@ -1,5 +1,5 @@
-//! Instructions of the calls that every job makes all the time, by the number of peers that have been talked to, over a
-//! fabric that does nothing. They are to be the same however many there are.
+//! Instructions of the calls that every job makes all the time, by the number of peers that have
+//! been talked to, over a fabric that does nothing. They are to be the same however many there are.
 
 use engine::ids::Pe;
 use engine::lane::Lane;

@@ -1,4 +1,5 @@
-//! Puts with signal, and signals alone: the PEs' part. Both PEs are counted, in sections that are marked on both at once.
+//! Puts with signal, and signals alone: the PEs' part. Both PEs are counted, in sections that are
+//! marked on both at once.
 
 use nvshmem_abi::c;
 use nvshmem_sim::{BoxError, Job, Piece, PlannedAmo};
@@ -51,7 +52,8 @@ impl Kind {
     }
 }
 
-/// The figures, of PE 0 and of PE 1. Their names end like this. Of signals alone only where no put is long.
+/// The figures, of PE 0 and of PE 1. Their names end like this. Of signals alone only where no put
+/// is long.
 pub(super) fn counted(suffix: &str, long: bool) -> Vec<Vec<Counted>> {
     let bytes = if long { LONG } else { 8 };
     let kinds = if long { &Kind::ALL[..1] } else { &Kind::ALL };

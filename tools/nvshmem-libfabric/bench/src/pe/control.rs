@@ -63,8 +63,8 @@ pub(crate) enum Command {
         word: SymAddr,
         value: u64,
     },
-    /// While puts are under way: go on until all stamps have arrived, and then for some turns more, so
-    /// that whatever tells the other side of it has left.
+    /// While puts are under way: go on until all stamps have arrived, and then for some turns more,
+    /// so that whatever tells the other side of it has left.
     AwaitStamps {
         slots: Slots,
         seed: u64,

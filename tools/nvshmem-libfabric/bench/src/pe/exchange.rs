@@ -1,8 +1,8 @@
 //! Numbered messages between PE 0 and its peers, there and back.
 //!
-//! A message is a stamped slot, and a signal that is set to the message's number. Who waits sees the
-//! signal first and then checks the stamps: a signal that overtakes its data is found. On the raw side
-//! it is the slot alone.
+//! A message is a stamped slot, and a signal that is set to the message's number. Who waits sees
+//! the signal first and then checks the stamps: a signal that overtakes its data is found. On the
+//! raw side it is the slot alone.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ pub(crate) const WORD: u64 = 128;
 pub(crate) struct Mailboxes {
     /// Where every message sent is stamped.
     pub(crate) outgoing: SymAddr,
-    /// Slots of [`LARGEST`] bytes into which messages are put: at PE 0 one for each peer, at the peers
-    /// the first.
+    /// Slots of [`LARGEST`] bytes into which messages are put: at PE 0 one for each peer, at the
+    /// peers the first.
     pub(crate) incoming: SymAddr,
     /// A word for each slot: the signal that follows it.
     pub(crate) signals: SymAddr,

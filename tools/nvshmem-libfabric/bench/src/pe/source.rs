@@ -122,7 +122,8 @@ impl<'a, S> Source<'a, S> {
         Ok(elapsed)
     }
 
-    /// A section whose instructions are counted, of this PE and of the peers that are counted as well.
+    /// A section whose instructions are counted, of this PE and of the peers that are counted as
+    /// well.
     ///
     /// # Errors
     /// Those of the work.

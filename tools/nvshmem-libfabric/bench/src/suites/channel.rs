@@ -1,10 +1,11 @@
-//! The rate of descriptors to a peer process over shm, beside that of the engine called directly, in turns
-//! in the same proxy thread.
+//! The rate of descriptors to a peer process over shm, beside that of the engine called directly,
+//! in turns in the same proxy thread.
 //!
-//! A round of the channel's begins with full rings, which the proxy thread has been kept from: kernels
-//! that produce take no time of a CPU, and here there is no core for another thread. It ends when the last
-//! slot is published as done. A round of the other's begins and ends in the proxy thread: the same puts by
-//! the engine's shortest way, with a turn after every batch, until all are delivered.
+//! A round of the channel's begins with full rings, which the proxy thread has been kept from:
+//! kernels that produce take no time of a CPU, and here there is no core for another thread. It
+//! ends when the last slot is published as done. A round of the other's begins and ends in the
+//! proxy thread: the same puts by the engine's shortest way, with a turn after every batch, until
+//! all are delivered.
 
 use std::fmt;
 use std::io;
@@ -161,8 +162,9 @@ fn through(channel: &Channel, heap: usize) -> Result<Duration, BoxError> {
             if Instant::now() > end {
                 return Err("the rings are not drained".into());
             }
-            // Seldom: a round takes tens of milliseconds, and each look takes a core from one of the two
-            // threads that move data. Every 20 microseconds they cost a quarter of the rate.
+            // Seldom: a round takes tens of milliseconds, and each look takes a core from one of
+            // the two threads that move data. Every 20 microseconds they cost a quarter of the
+            // rate.
             thread::sleep(Duration::from_micros(300));
         }
         let end = Instant::now();

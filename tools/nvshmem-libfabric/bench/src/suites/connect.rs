@@ -1,6 +1,8 @@
-//! Start-up: what connecting a job's endpoints takes, and the first contact of every PE with every other.
+//! Start-up: what connecting a job's endpoints takes, and the first contact of every PE with every
+//! other.
 //!
-//! The processes of a job share this machine's cores, so what counts is how the figures grow with the number of PEs.
+//! The processes of a job share this machine's cores, so what counts is how the figures grow with
+//! the number of PEs.
 
 use std::time::{Duration, Instant};
 

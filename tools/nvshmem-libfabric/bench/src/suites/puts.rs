@@ -1,7 +1,7 @@
 //! Puts and gets: the plugin beside raw libfabric, or by itself at every size.
 //!
-//! Both sides run on the same memory, in the same loop: post a window, with a poll after every 32 posts
-//! as NVSHMEM's proxy does, then wait for all of it.
+//! Both sides run on the same memory, in the same loop: post a window, with a poll after every 32
+//! posts as NVSHMEM's proxy does, then wait for all of it.
 
 use std::fmt;
 

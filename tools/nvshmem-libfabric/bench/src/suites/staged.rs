@@ -1,10 +1,10 @@
-//! Puts and gets of device memory that the fabric does not reach: beside the same operations on host
-//! memory, and beside copies of the driver alone.
+//! Puts and gets of device memory that the fabric does not reach: beside the same operations on
+//! host memory, and beside copies of the driver alone.
 //!
-//! All sides go through the plugin of the same two processes, over the same connections: the heap's last
-//! chunk is host memory that the fabric reaches, and the one before is on the device. Only the proxy
-//! threads are bound to cores: the threads of a stand-in's streams, which copy, begin before that and
-//! run where there is room.
+//! All sides go through the plugin of the same two processes, over the same connections: the heap's
+//! last chunk is host memory that the fabric reaches, and the one before is on the device. Only the
+//! proxy threads are bound to cores: the threads of a stand-in's streams, which copy, begin before
+//! that and run where there is room.
 
 use std::fmt;
 use std::path::PathBuf;

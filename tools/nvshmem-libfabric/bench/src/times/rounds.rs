@@ -117,8 +117,8 @@ impl Rounds {
         all
     }
 
-    /// Time of an operation of a side, of several that which took longest, over that of another, round
-    /// by round.
+    /// Time of an operation of a side, of several that which took longest, over that of another,
+    /// round by round.
     pub(crate) fn ratios(&self, of: &[Side], over: Side) -> Vec<f64> {
         let of: Vec<Vec<f64>> = of.iter().map(|side| self.seconds(*side)).collect();
         // None where one of the sides was not measured.

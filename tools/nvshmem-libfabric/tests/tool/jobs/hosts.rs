@@ -1,6 +1,8 @@
-//! `selftest --hosts`: hosts that are network namespaces of this machine, and an agent that starts a shell in one.
+//! `selftest --hosts`: hosts that are network namespaces of this machine, and an agent that starts
+//! a shell in one.
 //!
-//! What an agent does when a host is off, has no such program or another version, it does for hosts of these names.
+//! What an agent does when a host is off, has no such program or another version, it does for hosts
+//! of these names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,8 +44,8 @@ struct Bed {
 }
 
 impl Bed {
-    /// Hosts `a`, `b` and `c` for as many as there are; and others that are of no use. The agent writes down what it was asked, and
-    /// the process that its shell becomes.
+    /// Hosts `a`, `b` and `c` for as many as there are; and others that are of no use. The agent
+    /// writes down what it was asked, and the process that its shell becomes.
     fn new(hosts: usize, rails: usize) -> Result<Self, Failed> {
         let rate: Rate = "1gbit".parse()?;
         let bed =
@@ -86,7 +88,8 @@ impl Bed {
         text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Waits for a PE on a host, which the tool has become. The shell before it was asked what is there.
+    /// Waits for a PE on a host, which the tool has become. The shell before it was asked what is
+    /// there.
     fn pe_on(&self, host: &str) -> Result<u32, Failed> {
         wait(&format!("a PE on {host}"), || {
             let pe = self.processes(host).get(1).copied()?;
@@ -242,7 +245,8 @@ fn sshd() -> Need<PathBuf> {
     Err(String::from("no /usr/sbin/sshd (Debian's openssh-server) or no /usr/bin/ssh"))
 }
 
-/// A server on the loopback interface of a network that nobody else has, with keys of its own. It is one host under two names.
+/// A server on the loopback interface of a network that nobody else has, with keys of its own. It
+/// is one host under two names.
 fn by_sshd(sshd: &Path) -> Result<(), Failed> {
     let (scratch, network) = (Scratch::new(), Arc::new(Namespace::new()?));
     network.ip(&[String::from("link set lo up")])?;

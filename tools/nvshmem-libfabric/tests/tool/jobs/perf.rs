@@ -47,7 +47,8 @@ fn rows() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The page is what a browser shows: every plot in full, with a line for each curve, and nothing beside it.
+/// The page is what a browser shows: every plot in full, with a line for each curve, and nothing
+/// beside it.
 fn report() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let page = scratch.at("out.html");

@@ -1,4 +1,5 @@
-//! `top`: what a running job has published, as the job counts it; what processes have left; what is another user's.
+//! `top`: what a running job has published, as the job counts it; what processes have left; what is
+//! another user's.
 
 use std::fs;
 use std::io::Read;
@@ -257,7 +258,8 @@ fn ended() -> Result<(), Failed> {
     expect(output.status.success() && fs::read_dir(&kept)?.next().is_none(), || said.to_string())
 }
 
-/// Copies the pages of a job that runs, as if it would not remove them. One of them is spoilt for a while.
+/// Copies the pages of a job that runs, as if it would not remove them. One of them is spoilt for a
+/// while.
 fn keep(pages: &Path, kept: &Path) -> Result<Vec<String>, Failed> {
     fs::create_dir(kept)?;
     fs::set_permissions(kept, fs::Permissions::from_mode(0o700))?;

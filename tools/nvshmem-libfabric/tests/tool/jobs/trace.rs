@@ -1,5 +1,5 @@
-//! `trace`: what the recorder in front of a transport records, as a timeline, and what is found in it: nothing in what is in
-//! order, and the first read of what is not.
+//! `trace`: what the recorder in front of a transport records, as a timeline, and what is found in
+//! it: nothing in what is in order, and the first read of what is not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -122,7 +122,8 @@ fn other_plugin() -> PathBuf {
     built::directory("plugin-of-others", &[(name, name)]).join(name)
 }
 
-/// A job of one of these programs, or of the simulator's, with the recorder in front as `run --record` has it.
+/// A job of one of these programs, or of the simulator's, with the recorder in front as
+/// `run --record` has it.
 fn start(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
     let number = layout.major();
     let file = |of| plugins().join(nvshmem_abi::file_name(of, number)).display().to_string();
@@ -212,7 +213,8 @@ fn timeline() -> Result<(), Failed> {
             })?;
             let put = recording.records.iter().find(|record| record.kind == Kind::Put);
             let put = put.ok_or("no put")?;
-            // The same place in the heap of the one as in that of the other, by what both have registered.
+            // The same place in the heap of the one as in that of the other, by what both have
+            // registered.
             let there = read(&files[next as usize])?.place(put.remote, u64::MAX);
             let here = recording.place(put.local, u64::MAX);
             expect(there.is_some() && here.is_some(), || format!("{put:?}: {there:?} {here:?}"))?;

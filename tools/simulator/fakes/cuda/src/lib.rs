@@ -15,19 +15,22 @@
 //! - A copy that leaves the allocation it starts in fails with `CUDA_ERROR_INVALID_VALUE`, also
 //!   where the next allocation is mapped right behind.
 //! - Memory of the VMM interface belongs to no context: `CU_POINTER_ATTRIBUTE_CONTEXT` is null.
-//! - `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuModuleLoadData`, `cuModuleUnload`, `cuCtxSetLimit` and the first
-//!   launch of a kernel that is loaded lazily wait until their context is idle, as long as that takes. No other call on
-//!   the context returns meanwhile, copies and queries of the transport's among them. Other contexts are not held up, but for
-//!   copies of memory that belongs to the one that waits (`cuMemAlloc`, managed memory) and for `cuCtxCreate`.
-//! - While a kernel of another context runs, copies to the device of less than 32 KiB take 2.4 ms: they are done by kernels, too,
-//!   and contexts take turns. Copies of two rows and more do not. Memory that belongs to a context is copied in that one.
+//! - `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuModuleLoadData`, `cuModuleUnload`,
+//!   `cuCtxSetLimit` and the first launch of a kernel that is loaded lazily wait until their
+//!   context is idle, as long as that takes. No other call on the context returns meanwhile, copies
+//!   and queries of the transport's among them. Other contexts are not held up, but for copies of
+//!   memory that belongs to the one that waits (`cuMemAlloc`, managed memory) and for
+//!   `cuCtxCreate`.
+//! - While a kernel of another context runs, copies to the device of less than 32 KiB take 2.4 ms:
+//!   they are done by kernels, too, and contexts take turns. Copies of two rows and more do not.
+//!   Memory that belongs to a context is copied in that one.
 //! - Words that streams are to store in managed memory or in a pool's are refused.
 //! - The legacy stream and the blocking streams wait for one another. A copy from or to memory that
 //!   is not page-locked returns when it is done.
 //! - While a stream is captured in the global mode, calls that could disturb it fail on threads of
 //!   that mode, and spoil the capture.
-//! - A copy that takes time brings some bytes at the end of that time: its first half, or 4 bytes of its first or last word, if
-//!   it goes to the host.
+//! - A copy that takes time brings some bytes at the end of that time: its first half, or 4 bytes
+//!   of its first or last word, if it goes to the host.
 //! - What is made in a context ends with it: streams, memory of the device, page-locked memory.
 //! - New memory of a device is not zero.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
@@ -59,8 +62,8 @@
 //! | `FAKE_CUDA_HOST_WRITES` | 1 | words of the host that streams are to set: 0 refused, 2 taken and never set |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |
 //!
-//! The functions `fake_cuda_*` in `calls/extras.rs` do the same for one device while a program runs, and
-//! put a kernel that spins on a stream.
+//! The functions `fake_cuda_*` in `calls/extras.rs` do the same for one device while a program
+//! runs, and put a kernel that spins on a stream.
 
 mod calls;
 mod state;

@@ -1,4 +1,5 @@
-//! What the stand-in does as a driver does, called as C calls it. Every test has a device of its own.
+//! What the stand-in does as a driver does, called as C calls it. Every test has a device of its
+//! own.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -77,8 +78,8 @@ const HELD_UP: u32 = 9;
 /// Calls a function.
 macro_rules! ask {
     ($name:ident($($argument:expr),*)) => {{
-        // SAFETY: the types are those of the functions above; pointers lead to places of the test's, or
-        // are null where that is answered, as every number is.
+        // SAFETY: the types are those of the functions above; pointers lead to places of the
+        // test's, or are null where that is answered, as every number is.
         unsafe { $name($($argument),*) }
     }};
 }

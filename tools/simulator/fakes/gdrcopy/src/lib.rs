@@ -4,8 +4,8 @@
 //! A mapping leads to the second mapping of the device's pages. Memory must be pinned in whole GPU
 //! pages of 64 KiB, inside one allocation. The interface is GDRCopy's public one.
 //!
-//! Environment: `FAKE_GDRCOPY_VERSION` (`MAJOR.MINOR`, 2.4 by default); `FAKE_GDRCOPY_REFUSE=1`, and
-//! `gdr_open` finds no kernel module.
+//! Environment: `FAKE_GDRCOPY_VERSION` (`MAJOR.MINOR`, 2.4 by default); `FAKE_GDRCOPY_REFUSE=1`,
+//! and `gdr_open` finds no kernel module.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;

@@ -1,5 +1,5 @@
-//! A plugin for layout 7 without a network, which is right unless `TEST_PLUGIN_WRONG` names what is to
-//! be wrong with it: what the simulator must find.
+//! A plugin for layout 7 without a network, which is right unless `TEST_PLUGIN_WRONG` names what is
+//! to be wrong with it: what the simulator must find.
 //!
 //! It moves bytes between the processes of one machine with `process_vm_writev`, at once. Atomic
 //! operations are not atomic between processes; one PE at a time may change a word.
@@ -305,7 +305,8 @@ extern "C" fn put_signal(
     _sig_bytes: c::nvt_amo_bytesdesc,
     _qp: i32,
 ) -> i32 {
-    // SAFETY: the host passes three vectors of equal length and a descriptor, valid through the call.
+    // SAFETY: the host passes three vectors of equal length and a descriptor, valid through the
+    // call.
     let done = unsafe {
         (0..(*remote).len()).try_for_each(|i| {
             let (remote, local) = (&*(*remote).begin.add(i), &*(*local).begin.add(i));

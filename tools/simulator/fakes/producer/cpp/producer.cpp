@@ -52,7 +52,8 @@ int nlfh_wait_until_f32(const nlf_context *ctx, const float *word, unsigned comp
 
 size_t nlfh_sizeof_args() { return sizeof(nlfk_args); }
 
-/* Runs a kernel's body as thread `thread` of `threads`, each a block of its own. Returns -1 for an unknown name. */
+/* Runs a kernel's body as thread `thread` of `threads`, each a block of its own. Returns -1 for an
+ * unknown name. */
 int nlfh_run(const char *name, const nlfk_args *args, uint64_t thread, uint64_t threads) {
     const nlfk_self self = {thread, threads, thread, threads, 0, 1};
     nlf_host_set_block((unsigned)thread);

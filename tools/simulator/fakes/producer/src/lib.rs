@@ -1,8 +1,10 @@
-//! The device API of the channel for CPU threads: the same source that nvcc compiles for kernels, compiled by
-//! the host's C++ compiler. Tests and benches produce real descriptors with it where there is no GPU.
+//! The device API of the channel for CPU threads: the same source that nvcc compiles for kernels,
+//! compiled by the host's C++ compiler. Tests and benches produce real descriptors with it where
+//! there is no GPU.
 //!
-//! A thread is a block of its own, of the number that it sets with [`set_block`]; which ring it uses follows
-//! from that. What the functions do, and when, is in `cuda/nvshmem_libfabric_device.cuh`.
+//! A thread is a block of its own, of the number that it sets with [`set_block`]; which ring it
+//! uses follows from that. What the functions do, and when, is in
+//! `cuda/nvshmem_libfabric_device.cuh`.
 
 mod context;
 
@@ -146,8 +148,8 @@ pub fn set_block(block: u32) {
     unsafe { nlfh_set_block(block) }
 }
 
-/// What the calling thread does between two looks while it waits, from now on; with None it yields, as at first.
-/// The number is how often it has looked. For tests that have to be in step with it.
+/// What the calling thread does between two looks while it waits, from now on; with None it yields,
+/// as at first. The number is how often it has looked. For tests that have to be in step with it.
 pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
     // SAFETY: sets a function of this thread.
     unsafe { nlfh_set_pause(pause) }
@@ -171,7 +173,8 @@ macro_rules! compared {
 }
 compared! { f64: nlfh_test_f64; f32: nlfh_test_f32; i32: nlfh_test_i32; }
 
-/// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same number.
+/// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same
+/// number.
 ///
 /// # Panics
 /// When there is no such kernel.
@@ -190,7 +193,8 @@ pub fn size_of_args() -> usize {
     unsafe { nlfh_sizeof_args() }
 }
 
-/// The device API on a context, for the calling thread's ring. Statuses are `NLF_OK` or `NLF_ERROR_*`.
+/// The device API on a context, for the calling thread's ring. Statuses are `NLF_OK` or
+/// `NLF_ERROR_*`.
 #[derive(Clone, Copy, Debug)]
 pub struct Producer(*const nlf_context);
 
@@ -207,8 +211,8 @@ impl Producer {
     /// The API on a context.
     ///
     /// # Safety
-    /// The context and all it points to live as long as the result is used, and regions of its table are
-    /// memory that may be read and written by whoever takes from the rings.
+    /// The context and all it points to live as long as the result is used, and regions of its
+    /// table are memory that may be read and written by whoever takes from the rings.
     pub unsafe fn new(context: *const nlf_context) -> Self {
         Self(context)
     }

@@ -11,7 +11,8 @@ impl World {
             let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
             let copies = self.copies.iter().map(|copy| copy.due);
             let next = flights.chain(self.letters.next_due()).chain(copies).min();
-            // Not all the way, so that a loop which waits long iterations often, as a real one does.
+            // Not all the way, so that a loop which waits long iterations often, as a real one
+            // does.
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
         }

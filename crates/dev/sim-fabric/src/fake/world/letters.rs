@@ -26,7 +26,8 @@ pub(in crate::fake) struct Letter {
     pub(in crate::fake) generation: u32,
     pub(in crate::fake) mail: Mail,
     pub(in crate::fake) due: u64,
-    /// The lane and the work-request id of a message, while its sender may still be told that it has failed.
+    /// The lane and the work-request id of a message, while its sender may still be told that it
+    /// has failed.
     pub(in crate::fake) sent: Option<(usize, WrId)>,
 }
 
@@ -43,7 +44,8 @@ impl Letter {
     }
 }
 
-/// All that is on its way. Thousands may wait for a link that is dead: they are looked at when a link changes.
+/// All that is on its way. Thousands may wait for a link that is dead: they are looked at when a
+/// link changes.
 #[derive(Default, Debug)]
 pub(in crate::fake) struct Letters {
     /// Those that find a way, by when they are due and by their number.

@@ -23,7 +23,8 @@ pub(in crate::fake) struct World {
     connected: HashMap<(usize, RailId, Pe), u64>,
     /// PEs whose messages take so much longer.
     pub(in crate::fake) held_up: HashMap<Pe, u64>,
-    /// Messages that are delivered and fail all the same: how many still, and those that have not been reported.
+    /// Messages that are delivered and fail all the same: how many still, and those that have not
+    /// been reported.
     pub(in crate::fake) fail_delivered: u32,
     pub(in crate::fake) failing: Vec<(usize, RailId, WrId)>,
     /// Calls that fail: how many of the kind go well before them, and how many fail.
@@ -54,8 +55,8 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) fail_settling: bool,
     pub(in crate::fake) copies: Vec<Moving>,
     pub(in crate::fake) copied: HashMap<Pe, VecDeque<Copied>>,
-    /// PEs that share their bounce memory, those whose lanes have said that they copy from that of others, and those whose
-    /// processes have ended.
+    /// PEs that share their bounce memory, those whose lanes have said that they copy from that of
+    /// others, and those whose processes have ended.
     pub(in crate::fake) sharing: HashSet<Pe>,
     pub(in crate::fake) announced: HashSet<Pe>,
     pub(in crate::fake) ended: HashSet<Pe>,

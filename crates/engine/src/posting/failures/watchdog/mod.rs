@@ -1,5 +1,5 @@
-//! The watchdog: finds operations that do not end, and gives a warning with the particulars, then reports, then an
-//! error.
+//! The watchdog: finds operations that do not end, and gives a warning with the particulars, then
+//! reports, then an error.
 
 use std::time::Duration;
 
@@ -12,23 +12,26 @@ use crate::posting::peers::Peers;
 use crate::posting::transmit::Transmit;
 use crate::state::segment::{Segment, Stage};
 
-/// Most progress iterations between two looks at the clock. Reading the clock costs tens of nanoseconds,
-/// so this makes it less than one per iteration. Where turns take long it is read after fewer of them.
+/// Most progress iterations between two looks at the clock. Reading the clock costs tens of
+/// nanoseconds, so this makes it less than one per iteration. Where turns take long it is read
+/// after fewer of them.
 const TURNS: u32 = 256;
 
-/// As so many iterations counts one that has given up the core: it may have it back as soon as microseconds, or as late as
-/// tens of milliseconds later, however long the turns before it took.
+/// As so many iterations counts one that has given up the core: it may have it back as soon as
+/// microseconds, or as late as tens of milliseconds later, however long the turns before it took.
 const GIVEN_UP: u32 = 16;
 
 /// Least time between two looks at all connections, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
 /// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
-/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no chance to complete it
-/// meanwhile. Well above [`PERIOD`], in which the clock is read twice while the lane is turned.
+/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no
+/// chance to complete it meanwhile. Well above [`PERIOD`], in which the clock is read twice while
+/// the lane is turned.
 const MAX_GAP: u64 = 5_000_000_000;
 
-/// Nor does it count for more than this part of the deadline, or one such gap would be all of a short one.
+/// Nor does it count for more than this part of the deadline, or one such gap would be all of a
+/// short one.
 const GAPS: u64 = 2;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
@@ -71,7 +74,8 @@ pub struct Watchdog {
     has_warned: bool,
     /// Looks so far, modulo 2^32.
     looks: u32,
-    /// Whether a segment of any connection has ended since the last look, and when that was so last.
+    /// Whether a segment of any connection has ended since the last look, and when that was so
+    /// last.
     has_moved: bool,
     moved: u32,
     /// The peers for which something was under way at the last look.
@@ -114,7 +118,8 @@ impl Watchdog {
         self.turns = 1;
     }
 
-    /// A time in the units of stamps, at least two of them: one may be over as soon as it has begun.
+    /// A time in the units of stamps, at least two of them: one may be over as soon as it has
+    /// begun.
     pub(crate) fn stamps(time: Duration) -> u32 {
         let units = u64::try_from(time.as_nanos() >> STAMP_SHIFT).unwrap_or(u64::MAX);
         units.clamp(1, 1 << 24) as u32 + 1
@@ -137,8 +142,8 @@ impl Watchdog {
         self.turns = self.turns.saturating_sub(GIVEN_UP - 1).max(1);
     }
 
-    /// Takes in how long the turns have taken since the clock was last read. Were it read too seldom, time that does not count
-    /// ([`MAX_GAP`]) would pass for each bit of what does.
+    /// Takes in how long the turns have taken since the clock was last read. Were it read too
+    /// seldom, time that does not count ([`MAX_GAP`]) would pass for each bit of what does.
     fn pace(&mut self, now: u64) {
         let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
         let wanted = if gap < PERIOD / 4 {
@@ -156,7 +161,8 @@ impl Watchdog {
         self.every = wanted;
     }
 
-    /// Whether it is time to look at the connections, and at the rails: also where no wait is ever reported or given up.
+    /// Whether it is time to look at the connections, and at the rails: also where no wait is ever
+    /// reported or given up.
     pub(crate) fn starts(&mut self, now: u64) -> bool {
         self.pace(now);
         let gap = now.saturating_sub(self.looked);
@@ -178,7 +184,8 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
-    /// Whether the time of what waits since `since`, on the clock of stamps, is up: after so many seconds.
+    /// Whether the time of what waits since `since`, on the clock of stamps, is up: after so many
+    /// seconds.
     pub(crate) fn gives_up(&self, since: u32) -> Option<u64> {
         let overdue = self.overdue(since, u32::MAX).filter(|overdue| overdue.fails);
         overdue.map(|Overdue { seconds, .. }| seconds)
@@ -192,8 +199,9 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the connections whose time is up, with the error.
     ///
-    /// `staged` is when staging has last moved, `parking` the peers for which operations are pending. It walks through the segments in
-    /// use and these, four times a second and only while the lane is turned; connections for which nothing is under way cost nothing.
+    /// `staged` is when staging has last moved, `parking` the peers for which operations are
+    /// pending. It walks through the segments in use and these, four times a second and only while
+    /// the lane is turned; connections for which nothing is under way cost nothing.
     pub(crate) fn look<P: Port>(
         &mut self,
         peers: &mut Peers,
@@ -215,8 +223,8 @@ impl Watchdog {
             self.moved = self.stamp;
         }
         // What counts is the time without movement: of the segment's connection once the segment is
-        // posted, of its rail while it waits there. Many segments over a slow channel each take long,
-        // but something moves all the time.
+        // posted, of its rail while it waits there. Many segments over a slow channel each take
+        // long, but something moves all the time.
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => {
@@ -319,9 +327,10 @@ impl Watchdog {
 }
 
 impl Watchdog {
-    /// Connections that are not quiet, in a lane in which nothing has moved since `moved`. What waits for others, or is pending
-    /// until there is room, has no time of its own: it leans on that of those that it waits for. Should they have none
-    /// either, as what the fabric still has for a peer that was declared failed, nobody would ever be told. So such a connection is
+    /// Connections that are not quiet, in a lane in which nothing has moved since `moved`. What
+    /// waits for others, or is pending until there is room, has no time of its own: it leans on
+    /// that of those that it waits for. Should they have none either, as what the fabric still has
+    /// for a peer that was declared failed, nobody would ever be told. So such a connection is
     /// given up as well, after twice the time that others have.
     #[cold]
     fn without_movement(&self, peers: &Peers, moved: u32) -> Vec<(Pe, EngineError)> {

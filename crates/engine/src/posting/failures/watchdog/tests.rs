@@ -212,7 +212,8 @@ fn a_wait_lasts_since_what_it_waits_for_has_moved() {
     }
 }
 
-/// Of a peer that has failed nobody is told again, nor twice of one whose connection and segment both wait.
+/// Of a peer that has failed nobody is told again, nor twice of one whose connection and segment
+/// both wait.
 #[test]
 fn a_peer_is_given_up_once() {
     for has_failed in [false, true] {

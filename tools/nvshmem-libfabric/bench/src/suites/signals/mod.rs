@@ -90,7 +90,8 @@ impl State {
         Ok(Self { areas, boxes, counter, signals: 0, fetched, result, sum: 0 })
     }
 
-    /// A PE's memory alone, without a raw side. It is host memory, behind what there is of a device's.
+    /// A PE's memory alone, without a raw side. It is host memory, behind what there is of a
+    /// device's.
     pub(crate) fn open(host: &Host<'_>) -> Result<Opened<Self>, BoxError> {
         let description = match host.device() {
             Some(device) => {
@@ -107,7 +108,8 @@ impl State {
         job.heap(HEAP_BYTES, HEAP_BYTES)
     }
 
-    /// The same, of processes with CUDA: the heap's first chunk is on the device of a stand-in, the last is host memory.
+    /// The same, of processes with CUDA: the heap's first chunk is on the device of a stand-in, the
+    /// last is host memory.
     pub(crate) fn job_with_device(job: JobSettings, driver: &Path) -> JobSettings {
         job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never")
             .memory(MemoryKind::DeviceVmm)

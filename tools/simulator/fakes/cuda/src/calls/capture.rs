@@ -1,6 +1,6 @@
-//! Capture of graphs, as far as it concerns others: while a stream is captured in the global mode, a
-//! thread in that mode must not make calls that could disturb the capture. One that does is refused,
-//! and the capture is spoilt. Nothing is captured here.
+//! Capture of graphs, as far as it concerns others: while a stream is captured in the global mode,
+//! a thread in that mode must not make calls that could disturb the capture. One that does is
+//! refused, and the capture is spoilt. Nothing is captured here.
 
 use std::cell::Cell;
 use std::ptr;

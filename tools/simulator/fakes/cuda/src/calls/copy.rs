@@ -23,8 +23,8 @@ const DOWN: Sides = Sides { from_device: true, to_device: false };
 const ACROSS: Sides = Sides { from_device: true, to_device: true };
 const ANY: Sides = Sides { from_device: false, to_device: false };
 
-/// Copies to a device shorter than this are done by kernels of the driver's own, as those within a device are. All others are
-/// done by copy engines.
+/// Copies to a device shorter than this are done by kernels of the driver's own, as those within a
+/// device are. All others are done by copy engines.
 const COPY_ENGINE_FROM: usize = 32 << 10;
 
 fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: bool) -> Outcome {
@@ -44,8 +44,8 @@ fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: b
     give_copy(&stream, Work::Copy { from, to, len, by_kernels }, wait || !locked)
 }
 
-/// Takes a copy, unless the device is to refuse it. It waits while a call has the context to itself that one of its sides belongs
-/// to. Whether the driver knows both sides.
+/// Takes a copy, unless the device is to refuse it. It waits while a call has the context to itself
+/// that one of its sides belongs to. Whether the driver knows both sides.
 fn accept(stream: &Stream, from: &Place, to: &Place) -> Result<bool, Status> {
     [from, to].into_iter().filter_map(Place::owner).for_each(Context::pass);
     let device = stream.context.device;

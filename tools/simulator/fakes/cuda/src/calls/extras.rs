@@ -101,10 +101,11 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 }
 
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
-/// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that
-/// ask whether a stream or an event is done, 7 copies and fills that waited for a turn of the device, since a kernel of
-/// another context was on it. Of this moment: 8 contexts that a call has to itself while it waits for them to be idle, 9 other
-/// calls on such contexts, 10 bytes of stack of a thread, of the context that has fewest. Not a `CUresult`.
+/// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that ask
+/// whether a stream or an event is done, 7 copies and fills that waited for a turn of the device,
+/// since a kernel of another context was on it. Of this moment: 8 contexts that a call has to
+/// itself while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of
+/// a thread, of the context that has fewest. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);

@@ -1,6 +1,7 @@
-//! Kernels: there is nothing that could run them, but one is known by its name and done by the CPU. It waits for a word of the
-//! host, as the transport has it do to measure copies beside a kernel. Every other one is refused, after the call has waited as a
-//! driver's does: see [`crate::state::context`].
+//! Kernels: there is nothing that could run them, but one is known by its name and done by the CPU.
+//! It waits for a word of the host, as the transport has it do to measure copies beside a kernel.
+//! Every other one is refused, after the call has waited as a driver's does: see
+//! [`crate::state::context`].
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::state::settings::variable;
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Status, answer, put};
 use crate::state::table::Table;
 
-/// The kernel that is known: it sets the second word from its argument, and ends when the first one is set.
+/// The kernel that is known: it sets the second word from its argument, and ends when the first one
+/// is set.
 const WAITS: &CStr = c"nvshmem_libfabric_wait";
 
 /// A module with that kernel. A kernel's handle is its module's.

@@ -4,11 +4,13 @@
 //! enqueued, and theirs waits for the legacy stream's. Waiting is always for work enqueued before,
 //! so it ends.
 //!
-//! Some calls have their context to themselves: they wait until it is idle, and while they do every other call on the
-//! context waits for them. So a driver does on an H200 (580.159) for `cuMemFree`, `cuMemFreeHost`, `cuModuleLoadData`,
-//! `cuModuleUnload`, `cuCtxSetLimit`, `cuMemHostUnregister`, and for the first launch of a kernel that is loaded lazily.
-//! Other contexts, also of the same device, are not held up, but by what has to do with the one that waits: copies of memory
-//! that belongs to it (`cuMemAlloc`, managed memory), and making a context. What an address is can be asked at any time.
+//! Some calls have their context to themselves: they wait until it is idle, and while they do every
+//! other call on the context waits for them. So a driver does on an H200 (580.159) for `cuMemFree`,
+//! `cuMemFreeHost`, `cuModuleLoadData`, `cuModuleUnload`, `cuCtxSetLimit`, `cuMemHostUnregister`,
+//! and for the first launch of a kernel that is loaded lazily. Other contexts, also of the same
+//! device, are not held up, but by what has to do with the one that waits: copies of memory that
+//! belongs to it (`cuMemAlloc`, managed memory), and making a context. What an address is can be
+//! asked at any time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -212,8 +214,9 @@ impl Context {
         taken
     }
 
-    /// What a call does that has the context to itself, and waits first until the context is idle. As long as it waits,
-    /// for a kernel that does not end for one, no other call on the context returns.
+    /// What a call does that has the context to itself, and waits first until the context is idle.
+    /// As long as it waits, for a kernel that does not end for one, no other call on the context
+    /// returns.
     pub(crate) fn alone<T>(&self, call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
         *self.until_free() = true;
         let outcome = self.synchronize().and_then(|()| call());
@@ -227,7 +230,8 @@ impl Context {
         *lock(&self.taken)
     }
 
-    /// Whether a kernel of another context of the device runs, with which this one's share the device by turns.
+    /// Whether a kernel of another context of the device runs, with which this one's share the
+    /// device by turns.
     pub(crate) fn is_beside_a_kernel(&self) -> bool {
         of_device(self.device)
             .iter()

@@ -83,7 +83,8 @@ pub(crate) fn forget(mapping: Mapping) -> Outcome {
     let Mapping { base, len, kind, device, .. } = mapping;
     let used = if kind == Kind::Pinned { &device.pinned } else { &device.memory };
     used.fetch_sub(len as u64, Relaxed);
-    // SAFETY: a program that frees memory, or destroys the context that it is of, has no use for it.
+    // SAFETY: a program that frees memory, or destroys the context that it is of, has no use for
+    // it.
     unsafe { unmap(base, round_up(len)?) };
     Ok(())
 }

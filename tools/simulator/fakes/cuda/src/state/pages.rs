@@ -76,7 +76,8 @@ impl Place {
         matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool))
     }
 
-    /// The context that memory of a device is copied in, whatever context it is asked in: the one that has it.
+    /// The context that memory of a device is copied in, whatever context it is asked in: the one
+    /// that has it.
     pub(crate) fn owner(&self) -> Option<&'static Context> {
         self.context.filter(|_| matches!(self.kind, Some(Kind::Device | Kind::Managed)))
     }

@@ -76,7 +76,8 @@ pub(crate) struct Behaviour {
     /// Whether 64-bit stream memory operations and dma-buf export are offered.
     pub(crate) stream_ops: AtomicU32,
     pub(crate) dma_buf: AtomicU32,
-    /// What becomes of words of the host that a stream is to set: 0 refused, 1 set, 2 taken and never set.
+    /// What becomes of words of the host that a stream is to set: 0 refused, 1 set, 2 taken and
+    /// never set.
     pub(crate) host_writes: AtomicU32,
     /// Whether memory can be made and mapped apart.
     pub(crate) vmm: AtomicU32,

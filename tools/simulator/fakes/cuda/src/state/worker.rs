@@ -155,7 +155,8 @@ fn run(context: &Context, work: &Work) {
 
 /// What the kernel does that is known: see [`Work::Wait`].
 fn wait_for_word(words: usize) {
-    // SAFETY: two words of page-locked memory, which the program uses by atomic accesses; it keeps them until the kernel has ended.
+    // SAFETY: two words of page-locked memory, which the program uses by atomic accesses; it keeps
+    // them until the kernel has ended.
     let word = |index: usize| unsafe { AtomicU32::from_ptr((words + 4 * index) as *mut u32) };
     word(1).store(1, SeqCst);
     while word(0).load(SeqCst) == 0 {
@@ -164,8 +165,8 @@ fn wait_for_word(words: usize) {
     }
 }
 
-/// Waits for a turn of the device, if another context has a kernel on it: without the multi-process service kernels of two
-/// contexts do not run at once, and an H200 changes over after so long.
+/// Waits for a turn of the device, if another context has a kernel on it: without the multi-process
+/// service kernels of two contexts do not run at once, and an H200 changes over after so long.
 fn take_turns(context: &Context) {
     const TURN: Duration = Duration::from_micros(2_380);
     if context.is_beside_a_kernel() {
@@ -174,9 +175,10 @@ fn take_turns(context: &Context) {
     }
 }
 
-/// Bytes of a copy that come when the others have: its first half, so that who looks at its end alone is wrong, or a word of 4
-/// bytes at either of its ends, so that half of a word of 8 bytes is there. Memory of a device has words of 8 bytes whole, as on
-/// an H200. A copy that takes no time differs less: its other bytes come a moment before.
+/// Bytes of a copy that come when the others have: its first half, so that who looks at its end
+/// alone is wrong, or a word of 4 bytes at either of its ends, so that half of a word of 8 bytes is
+/// there. Memory of a device has words of 8 bytes whole, as on an H200. A copy that takes no time
+/// differs less: its other bytes come a moment before.
 fn late_bytes(device: &Device, len: usize, on_device: bool, fast: bool) -> Range<usize> {
     let half = if fast { len } else { len.div_ceil(16) * 8 };
     let half = 0..half.min(len);
@@ -191,7 +193,8 @@ fn late_bytes(device: &Device, len: usize, on_device: bool, fast: bool) -> Range
     }
 }
 
-/// Where in a copy the word of 8 bytes is, aligned at its source, of which one half is late. None where it is not all copied.
+/// Where in a copy the word of 8 bytes is, aligned at its source, of which one half is late. None
+/// where it is not all copied.
 fn halved_word(from: usize, len: usize, late: &Range<usize>) -> Option<usize> {
     if late.len() != 4 {
         return None;
