@@ -157,8 +157,9 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_ATOMICS" atomics: AtomicsChoice = ofi().atomics, Names;
 
     /// Size of a bounce buffer in bytes. Device memory that the NICs cannot reach is copied through
-    /// these, in page-locked host memory.
-    Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 512 << 10,
+    /// these, in page-locked host memory. PEs of one host fill them; for a fabric a quarter of one
+    /// is used at a time, or 512 KiB if that is more.
+    Users "NVSHMEM_LIBFABRIC_STAGING_CHUNK" staging_chunk: usize = 2 << 20,
         // Two pools of the largest are 512 GiB, far above what can be page-locked: the driver says
         // so.
         bytes(PAGE, 1 << 30).multiple_of(PAGE);

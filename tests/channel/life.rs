@@ -36,7 +36,7 @@ pub(crate) fn stuck(place: &Place) {
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32, "after the deadline");
     let why = channel.error().unwrap();
-    assert!(why.contains("proxy thread has not made a turn"), "{why}");
+    assert!(why.contains("proxy thread has not made an iteration"), "{why}");
     let end = channel.stop().unwrap_err().to_string();
     assert!(end.contains("does not come back") && end.contains("not freed"), "{end}");
     // What the thread may use is there when it comes back after all.

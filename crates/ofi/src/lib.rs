@@ -25,7 +25,7 @@
 //! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send
 //! from what is too long for `fi_inject`. They belong to the rail, and their use to its port:
 //! completions of messages never reach the engine, which only takes what has come in: messages, and
-//! the remote data of peers' writes.
+//! the immediate data of peers' writes.
 //!
 //! # Ownership
 //! Every libfabric object has one owner that closes it when dropped, and holds what it was made

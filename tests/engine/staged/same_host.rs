@@ -329,7 +329,7 @@ fn dead_peer(has_ended: bool) -> (Job, bool) {
 
 /// Until its process has ended it may read them.
 #[test]
-fn chunks_of_a_peer_that_has_died_come_back() {
+fn bounce_buffers_of_a_peer_that_has_died_come_back() {
     let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
     let (job, done) = dead_peer(true);
     assert!(done);

@@ -313,7 +313,7 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// What comes without the job's cookie is counted, and that is all: messages, also those that would
-/// be right with it, remote data, and what cannot be received.
+/// be right with it, immediate data, and what cannot be received.
 fn strangers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     let mut bed = Bed::new(*how);

@@ -27,14 +27,14 @@ use crate::words::access::Words;
 use crate::words::way::WordsOptions;
 use crate::words::word_range::{Mapper, WordRange};
 use engine::port::PortError;
-use engine::port::copies::{Bounce, MAX_CHUNKS};
+use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS};
 
 /// How to stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StagingOptions {
     /// Bytes of a bounce buffer of bounce memory: a multiple of 4096, and not 0.
     pub bounce_len: usize,
-    /// Bounce buffers for each direction: 1 to [`MAX_CHUNKS`].
+    /// Bounce buffers for each direction: 1 to [`MAX_BOUNCE_BUFFERS`].
     pub bounces: u16,
     /// How words are reached.
     pub words: WordsOptions,
@@ -221,7 +221,8 @@ impl Staging {
             return Ok((index, of.mapper, of.context.is_own()));
         }
         let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
-        if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&bounces) {
+        if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_BOUNCE_BUFFERS).contains(&bounces)
+        {
             return Err(StagingError::Options { bounces, bounce_len });
         }
         // What fails here leaves nothing behind.

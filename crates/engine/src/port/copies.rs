@@ -12,7 +12,7 @@ use crate::ids::Pe;
 use crate::port::outcome::{PortError, Posted};
 
 /// Most bounce buffers of bounce memory for one direction.
-pub const MAX_CHUNKS: u16 = 256;
+pub const MAX_BOUNCE_BUFFERS: u16 = 256;
 
 /// How the bytes at an address are reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,9 +67,9 @@ pub struct Bounce {
     pub addr: usize,
     /// Bytes of a bounce buffer, a multiple of 4096.
     pub bounce_len: usize,
-    /// Bounce buffers for bytes on their way out. 1 to [`MAX_CHUNKS`].
+    /// Bounce buffers for bytes on their way out. 1 to [`MAX_BOUNCE_BUFFERS`].
     pub out: u16,
-    /// Bounce buffers for bytes on their way in. 1 to [`MAX_CHUNKS`].
+    /// Bounce buffers for bytes on their way in. 1 to [`MAX_BOUNCE_BUFFERS`].
     pub inward: u16,
 }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{LaneKind, Pe, WrId};
-use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
+use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_BOUNCE_BUFFERS};
 use crate::port::{Desc, POLL_BATCH};
 use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::exposures::Exposures;
@@ -24,7 +24,7 @@ pub(crate) const PEER_REQUESTS: u32 = 64;
 
 /// Segments set aside for what peers ask for: one for each bounce buffer, and for copies from
 /// bounce buffers of theirs.
-pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32 + SHARED_COPIES;
+pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_BOUNCE_BUFFERS as u32 + SHARED_COPIES;
 
 /// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no
 /// length.

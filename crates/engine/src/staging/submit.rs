@@ -118,6 +118,8 @@ impl Staging {
         if by_peer {
             most = most.min(remote.bounce_len());
         }
+        let shares = by_peer && self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
+        let most = fragment_len(len, most, shares);
         while *sent < len {
             // Fragments with messages are not among the messages of the connection's books.
             if !core.fits_quota(self.state().peer(pe).fragments) {
@@ -305,5 +307,39 @@ impl FabricSide {
         let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
         let desc = self.region.as_ref().map(|(view, kind)| desc_of(view.descs(*kind), rail));
         LocalEnd::Fabric { desc: desc.unwrap_or_default(), exposed }
+    }
+}
+
+/// Bytes of each fragment of an operation of `len` bytes, where bounce buffers take `most`.
+///
+/// Peers that share bounce memory leave all to copy engines, whose copies cost the same whatever
+/// their length: long ones, but four of them at least, so that both engines work at a time. A
+/// fabric is best kept busy by more and shorter ones: measured over tcp and shm, none are better
+/// than those of [`FRAGMENT`].
+fn fragment_len(len: usize, most: usize, shares: bool) -> usize {
+    let wanted = if shares { len.div_ceil(4).next_multiple_of(4096) } else { most / 4 };
+    wanted.max(FRAGMENT).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_are_long_between_peers_that_share_and_short_for_a_fabric() {
+        let (kib, mib) = (1 << 10, 1 << 20);
+        for (len, most, shares, fragment) in [
+            (1, 2 * mib, true, FRAGMENT),
+            (2 * mib, 2 * mib, true, FRAGMENT),
+            (2 * mib + 1, 2 * mib, true, 516 * kib),
+            (8 * mib, 2 * mib, true, 2 * mib),
+            (64 * mib, 2 * mib, true, 2 * mib),
+            (64 * mib, 4096, true, 4096),
+            (64 * mib, 2 * mib, false, FRAGMENT),
+            (64 * mib, 8 * mib, false, 2 * mib),
+            (64 * mib, 64 * kib, false, 64 * kib),
+        ] {
+            assert_eq!(fragment_len(len, most, shares), fragment, "{len} {most} {shares}");
+        }
     }
 }

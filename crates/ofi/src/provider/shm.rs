@@ -21,7 +21,7 @@ pub(super) const SHM: Profile = Profile {
     immediate_data: Fact::seen(
         true,
         "the data was seen to be there before what is told of it",
-        "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
+        "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
     ),
     longest_message: Fact::code(
         4096,

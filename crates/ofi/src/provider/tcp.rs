@@ -17,7 +17,7 @@ const REGISTERS_BESIDE: Fact<bool> = Fact::seen(
 const REMOTE_DATA: Fact<bool> = Fact::seen(
     true,
     "the data was seen to be there before what is told of it",
-    "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
+    "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
 );
 const OUTLIVES_RECEIVES: Fact<bool> = Fact::seen(
     true,

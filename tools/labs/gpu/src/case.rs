@@ -28,6 +28,17 @@ pub enum Proof {
     Death,
 }
 
+/// The GPUs that the PEs of a program may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gpus {
+    /// Those that there are, shared if they are fewer than the PEs.
+    Any,
+    /// One for each PE.
+    Own,
+    /// One for all.
+    One,
+}
+
 /// A program to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Case {
@@ -39,8 +50,8 @@ pub struct Case {
     pub proof: Proof,
     /// How many PEs it has; else as many as the options say.
     pub pes: Option<u32>,
-    /// Whether each PE must have a GPU of its own.
-    pub own_gpus: bool,
+    /// Which GPUs its PEs may have.
+    pub gpus: Gpus,
     /// How its PEs find one another.
     pub bootstrap: Bootstrap,
     /// Settings of its own.
@@ -74,7 +85,7 @@ impl Case {
             args: args.split_whitespace().map(str::to_owned).collect(),
             proof: if dies { Proof::Death } else { Proof::Result },
             pes: None,
-            own_gpus: false,
+            gpus: Gpus::Any,
             bootstrap,
             env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
         }
@@ -87,14 +98,17 @@ impl Case {
 
     /// An example of NVSHMEM's.
     pub fn example(example: &Example, bootstrap: Bootstrap) -> Self {
-        let Example { program, args, pes, says, own_gpus } = *example;
+        let Example { program, args, pes, says, gpus } = *example;
         // So that many PEs find room on a small GPU.
-        let size = (String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"));
+        let mut env = vec![(String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"))];
+        if gpus == Gpus::One {
+            env.push((String::from("CUDA_VISIBLE_DEVICES"), String::from("0")));
+        }
         Self {
             proof: Proof::Says(says),
             pes: Some(pes),
-            own_gpus,
-            env: vec![size],
+            gpus,
+            env,
             ..Self::upstream(program, args, bootstrap)
         }
     }
@@ -107,7 +121,7 @@ impl Case {
 
     /// Why it cannot run on a machine with so many GPUs, if that is known.
     pub fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
-        let gpus = gpus.filter(|gpus| self.own_gpus && *gpus < pes)?;
+        let gpus = gpus.filter(|gpus| self.gpus == Gpus::Own && *gpus < pes)?;
         Some(format!("each of its {pes} PEs wants a GPU of its own, and there are {gpus}"))
     }
 
@@ -339,12 +353,12 @@ pub struct Example {
     pub pes: u32,
     /// See [`Proof::Says`].
     pub says: &'static str,
-    /// See [`Case::own_gpus`].
-    pub own_gpus: bool,
+    /// See [`Case::gpus`].
+    pub gpus: Gpus,
 }
 
 const fn example(program: &'static str, args: &'static str, says: &'static str) -> Example {
-    Example { program, args, pes: 2, says, own_gpus: false }
+    Example { program, args, pes: 2, says, gpus: Gpus::Any }
 }
 
 /// NVSHMEM's public examples that need no MPI. `put-block` is not among them: a PE looks at its
@@ -354,13 +368,15 @@ pub const EXAMPLES: &[Example] = &[
     example("dev-guide-ring", "", "{pe}: received message {before}"),
     example("on-stream", "", "[{pe} of {pes}] run complete"),
     example("ring-bcast", "", ""),
-    example("ring-reduce", "", ""),
+    // It creates its events before it chooses its device, so that on a device other than the first
+    // CUDA refuses to record them.
+    Example { gpus: Gpus::One, ..example("ring-reduce", "", "") },
     example("thread-group", "", "[{pe} of {pes}] run complete"),
-    Example { own_gpus: true, ..example("user-buffer", "", "No errors found") },
+    Example { gpus: Gpus::Own, ..example("user-buffer", "", "No errors found") },
     // It takes the number of PEs for that of its experts, 16: with fewer it asks for words of PEs
     // that are not there, and NVSHMEM ends with a fault. Without '-c' its kernels read memory of
     // malloc, which few machines allow.
-    Example { pes: 16, own_gpus: true, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
+    Example { pes: 16, gpus: Gpus::Own, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
 ];
 
 #[cfg(test)]
