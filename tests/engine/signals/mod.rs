@@ -4,6 +4,7 @@ mod counted;
 mod fabric_atomics;
 mod forged;
 mod long;
+mod race;
 mod separate;
 mod ways;
 
@@ -19,13 +20,14 @@ use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use engine::request::{LocalSide, Request};
 use engine::signal::counted::TAGS;
 use engine::wire::handle::HandleBytes;
-use sim_fabric::{Event, FakeFabric, Script};
+use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
+pub(crate) use self::race::{race, race_with};
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{
-    Job, Member, Random, Shape, audit, random_lonely, random_rates, random_spread, random_words,
+    Job, Member, Random, Shape, random_lonely, random_rates, random_spread, random_words,
 };
 
 /// Where the peers' heaps are, and their words.
@@ -110,68 +112,6 @@ impl Targets {
             len,
         }
     }
-}
-
-/// Counts a program that is over.
-struct Over<'a>(&'a std::sync::atomic::AtomicUsize);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-    }
-}
-
-/// Runs one program per PE. A PE whose program is over makes progress until all are.
-pub(crate) fn race(
-    job: Job,
-    seed: u64,
-    program: impl Fn(u32, &mut Member, &Targets) -> Result<(), EngineError> + Sync,
-) -> (FakeFabric, Vec<Member>) {
-    let iterate = |member: &mut Member| {
-        member.lane.progress().unwrap();
-    };
-    let program = |pe: u32, member: &mut Member, targets: &Targets| {
-        program(pe, member, targets).unwrap();
-    };
-    let (fabric, members) = race_with(job, seed, program, iterate);
-    (fabric, members.into_iter().map(|(member, ())| member).collect())
-}
-
-/// As [`race`], with programs that tell something, and another iteration for those that are over.
-pub(crate) fn race_with<R: Send>(
-    job: Job,
-    seed: u64,
-    program: impl Fn(u32, &mut Member, &Targets) -> R + Sync,
-    iterate: impl Fn(&mut Member) + Sync,
-) -> (FakeFabric, Vec<(Member, R)>) {
-    let targets = Targets::of(&job);
-    let (fabric, heap) = (job.fabric.clone(), job.heap);
-    let left = std::sync::atomic::AtomicUsize::new(job.members.len());
-    let runners = job.members.into_iter().enumerate().map(|(pe, mut member)| {
-        let (targets, fabric, left) = (&targets, &fabric, &left);
-        let (program, iterate) = (&program, &iterate);
-        let run = move || {
-            // Also when it panics, or the others would wait for it for ever.
-            let over = Over(left);
-            let told = program(pe as u32, &mut member, targets);
-            audit(&member.lane);
-            drop(over);
-            while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
-                iterate(&mut member);
-                fabric.step();
-            }
-            (member, told)
-        };
-        Box::new(run) as Box<dyn FnOnce() -> (Member, R) + Send + '_>
-    });
-    let runners = runners.collect();
-    let members = fabric.race(seed, runners).into_iter().map(|result| match result {
-        Ok(member) => member,
-        Err(panic) => std::panic::resume_unwind(panic),
-    });
-    let members: Vec<(Member, R)> = members.collect();
-    members.iter().for_each(|(member, _)| member.check_canaries(&fabric, heap));
-    (fabric, members)
 }
 
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
