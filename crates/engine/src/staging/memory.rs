@@ -104,7 +104,7 @@ impl Staging {
     }
 
     /// What requests of peers have stored and applied is there. To be called before anything is
-    /// sent: what was carried out is acknowledged with whatever goes to the peer next.
+    /// sent: what was executed is acknowledged with whatever goes to the peer next.
     #[inline]
     pub(crate) fn settle<P: Port>(&mut self, core: &mut Core<P>) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {

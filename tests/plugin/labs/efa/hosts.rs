@@ -105,7 +105,11 @@ pub(super) fn trials(all: bool) -> Vec<Trial> {
                 // Where the driver's stand-in says that it is.
                 also_at(&root, address, &format!("fafe:{pe:02x}:00.0"));
             }
-            let report = run(Lab::on_one_host(job).env("FI_EFA_ENABLE_SHM_TRANSFER", 0))?;
+            // Bytes are to go over NICs, as between hosts.
+            let job = job
+                .env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
+                .env("NVSHMEM_LIBFABRIC_DEBUG", "share_bounce=0");
+            let report = run(Lab::on_one_host(job))?;
             let nics: Vec<String> = (0..usize::from(host.nics))
                 .map(|nic| {
                     let name = format!("nic{nic}");
