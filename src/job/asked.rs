@@ -1,5 +1,5 @@
 //! Questions to proxy threads: how many are open in this process is one number, which these threads
-//! look at once a iteration.
+//! look at once an iteration.
 //!
 //! Only the proxy thread may look at its lane. Who wants to know what is in it asks, and is
 //! answered in the next iteration.

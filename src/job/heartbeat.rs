@@ -46,7 +46,7 @@ impl Pulse {
 pub(crate) struct Still {
     /// For how long.
     pub(crate) seconds: u64,
-    /// It has begun a iteration, and has not come back.
+    /// It has begun an iteration, and has not come back.
     inside: bool,
     /// The deadline is over.
     pub(crate) fails: bool,

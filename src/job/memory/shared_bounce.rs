@@ -37,7 +37,7 @@ use engine::wire::handshake::fabric_hash;
 const RECORD_BYTES: usize = 56;
 
 /// Most bytes of all bounce buffers: twice what settings allow.
-const MOST_CHUNKS: usize = 1 << 40;
+const MOST_BOUNCE_BYTES: usize = 1 << 40;
 
 /// Most bytes that are given pages at once.
 const MOST_TOUCHED: usize = 256 << 20;
@@ -190,7 +190,7 @@ impl Offer {
         if namespace != self.record.namespace {
             return Err(String::from("it is in another PID namespace"));
         }
-        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MOST_CHUNKS);
+        let bounces = usize::try_from(bounces).ok().filter(|bounces| *bounces <= MOST_BOUNCE_BYTES);
         let layout = SharedLayout::new(bounces.ok_or("it offers too much")?, self.n_pes);
         // Before it is opened: if it has ended by then, nothing is.
         let process = process(pid);

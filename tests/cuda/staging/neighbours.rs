@@ -16,7 +16,7 @@ use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::any("neighbours_copy_from_each_other_s_chunks", both_ways),
+        Case::any("neighbours_copy_from_each_other_s_bounce_buffers", both_ways),
         Case::any("a_neighbour_s_memory_is_only_read_and_only_inside", inside),
         Case::any("copies_from_a_neighbour_allocate_nothing", no_allocation),
         Case::any("memory_of_a_neighbour_stays_until_it_is_let_go", outlives),

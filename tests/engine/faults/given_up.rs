@@ -101,7 +101,7 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
 /// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
 /// nobody waits for.
 #[test]
-fn messages_to_a_peer_that_was_given_up_end() {
+fn messages_to_a_peer_that_has_failed_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
     let (targets, place) = (Targets::of(&job), job.members[0].scratch);
     for _ in 0..600 {

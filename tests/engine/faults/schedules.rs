@@ -424,9 +424,9 @@ fn what_was_promised_is_there_under_every_schedule_of_faults() {
 }
 
 /// Seeds that have failed: waits without an end; fetched words that could not be stored, which a
-/// quiet has promised; a message that failed when its peer was given up; copies for a peer that was
-/// given up, which the audit took to have ended; bytes that were posted again twice, and given up
-/// while the fabric had them.
+/// quiet has promised; a message that failed when its peer was declared failed; copies for a peer
+/// that was given up, which the audit took to have ended; bytes that were posted again twice, and
+/// given up while the fabric had them.
 const KEPT: [u32; 13] = [
     3024618905, 227088684, 227088876, 227089177, 552078324, 552078555, 552078702, 552079224,
     552080981, 488259825, 1651858274, 1651859090, 2856821154,

@@ -155,7 +155,7 @@ fn paths_that_fail_and_come_back_are_told_of_by_name() {
     assert_eq!(lines, ["WARN: rail 1 (fake1) to rail 0 of PE 1 is in service again"]);
 }
 
-/// Each peer that is given up is told of, the second one as well.
+/// Each peer that is declared failed is told of, the second one as well.
 #[test]
 fn each_failure_is_told_of() {
     let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());

@@ -299,7 +299,8 @@ fn a_peer_that_does_not_share_cannot_name_a_place() {
     assert_eq!(copied(&job), 0);
 }
 
-/// Of a PE that was given up, which holds all bounce buffers of PE 0, while PE 0 puts to another.
+/// Of a PE that was declared failed, which holds all bounce buffers of PE 0, while PE 0 puts to
+/// another.
 fn dead_peer(has_ended: bool) -> (Job, bool) {
     let deadline = Some(Duration::from_secs(2));
     let mut job = job(&Shape { bounce: (1024, 2, 2), deadline, ..shape(3) });

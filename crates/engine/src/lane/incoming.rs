@@ -217,7 +217,7 @@ impl<P: Port> Lane<P> {
         let is_pull = matches!(body, Body::Staged(Staged::Pull { .. }));
         let Some(connection) = self.core.peers.find_mut(pe) else { return };
         let channel = connection.channel();
-        let due = if is_pull { channel.has_arrived(mark) } else { channel.is_carried_out(mark) };
+        let due = if is_pull { channel.has_arrived(mark) } else { channel.is_executed(mark) };
         if due && !channel.holds {
             return self.execute_now(pe, seq, &body, Some(mark));
         }
@@ -228,7 +228,7 @@ impl<P: Port> Lane<P> {
 
     fn execute_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
         match self.execute(pe, body, mark) {
-            Ok(()) => self.staging.carried_out(pe, seq),
+            Ok(()) => self.staging.executed(pe, seq),
             Err(why) => self.core.cannot_execute(pe, seq, why),
         }
     }
@@ -396,7 +396,7 @@ impl<P: Port> Lane<P> {
         }
         let (place, width) = (segment.result(), segment.transfer.len);
         self.core.drop_segment(wr_id);
-        // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+        // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
         if self.core.peers.check(pe).is_ok() {
             self.staging.store_result(&mut self.core, pe, place, value, width);
         }
@@ -453,7 +453,7 @@ mod tests {
             let place = Place { addr: staged, reach: Reach::Staged };
             staging.sync_regions(core);
             staging.store_soon(core, place, &[7], false).unwrap();
-            staging.carried_out(Pe(1), Seq(1));
+            staging.executed(Pe(1), Seq(1));
             let before = bed.fabric.settled();
             bed.lane.settle_before(&body);
             assert_eq!(bed.fabric.settled() - before, u32::from(settles), "{body:?}");

@@ -90,7 +90,7 @@ impl<P: Port> Lane<P> {
         let busy = self.iterate();
         if is_idle(idle, busy) {
             self.core.transmit.port_mut().relax();
-            self.core.failures.count_given_up();
+            self.core.failures.count_yielded();
         }
     }
 
@@ -159,8 +159,8 @@ impl<P: Port> Lane<P> {
             Some(Outcome::Ended(fetched)) => {
                 let pe = self.core.transmit.segment(wr_id).pe;
                 self.core.drop_segment(wr_id);
-                // Nobody waits for what comes from a peer that was given up: the memory may be
-                // gone.
+                // Nobody waits for what comes from a peer that was declared failed: the memory may
+                // be gone.
                 if let (Some(word), Ok(())) = (fetched, self.core.peers.check(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
@@ -246,7 +246,7 @@ impl<P: Port> Lane<P> {
         loop {
             let Some(event) = core.failures.next_event() else {
                 // Last: what is dropped already has an event of its own.
-                let Some(pe) = core.failures.next_given_up() else { break };
+                let Some(pe) = core.failures.next_failed() else { break };
                 staging.give_up(core, pe);
                 core.end_messages(pe);
                 continue;

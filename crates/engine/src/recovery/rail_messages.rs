@@ -142,7 +142,7 @@ impl Recovery {
                 }
             }
             Rails::ReplyAgain { request_id, place } => {
-                let channel = core.peers.link_mut(pe);
+                let channel = core.peers.channel_mut(pe);
                 let replies = channel.and_then(|channel| channel.replies.as_deref());
                 let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
                 if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {

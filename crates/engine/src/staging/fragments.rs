@@ -248,7 +248,7 @@ impl Staging {
             self.answer_peer_request(core, wr_id, refusal(pe, request_id, why));
             return false;
         }
-        let waits = !channel.is_carried_out(mark);
+        let waits = !channel.is_executed(mark);
         if waits && !self.ends_with_its_connection(core, wr_id) {
             self.state().peer(pe).in_order.push_back(wr_id);
         }

@@ -97,7 +97,7 @@ impl Staging {
     /// A peer's request with this number was executed, or will be with the next
     /// [`Staging::settle`].
     #[inline]
-    pub(crate) fn carried_out(&mut self, pe: Pe, seq: Seq) {
+    pub(crate) fn executed(&mut self, pe: Pe, seq: Seq) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
             state.unsettled.push((pe, seq));
         }

@@ -232,10 +232,10 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         role: Role,
-        carried_out: bool,
+        executed: bool,
     ) {
         if let (Role::Pull(request_id), Some(connection)) = (role, core.peers.find_mut(pe)) {
-            connection.channel().end_pull(request_id.seq, carried_out);
+            connection.channel().end_pull(request_id.seq, executed);
             core.peers.note_due(pe);
         }
     }

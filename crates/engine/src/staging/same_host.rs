@@ -40,8 +40,8 @@ pub(crate) struct SameHost {
     queue: VecDeque<Wanted>,
     /// Such copies under way.
     under_way: u32,
-    /// Peers that were given up while their process may still read.
-    given_up: Vec<Pe>,
+    /// Peers that were declared failed while their process may still read.
+    failed: Vec<Pe>,
 }
 
 impl SameHost {
@@ -152,7 +152,7 @@ impl Staging {
                 let why = "what it comes behind cannot be executed";
                 self.refuse(core, pe, role, request_id, why);
             }
-            (Some(channel), Some(mark), _) if !channel.is_carried_out(mark) => {
+            (Some(channel), Some(mark), _) if !channel.is_executed(mark) => {
                 self.state().peer(pe).behind.push_back(wanted);
             }
             _ => self.state().same_host.queue.push_back(wanted),
@@ -231,8 +231,8 @@ impl Staging {
         }
     }
 
-    /// A peer was given up: nothing more is copied for it, and its bounce buffers come back once
-    /// its process has ended.
+    /// A peer was declared failed: nothing more is copied for it, and its bounce buffers come back
+    /// once its process has ended.
     #[cold]
     pub(crate) fn give_up_same_host<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let state = self.state();
@@ -241,8 +241,8 @@ impl Staging {
         peer.behind.clear();
         peer.shared_waiting = 0;
         let shares = |state: &State| state.bouncing.as_ref()?.copies.window(pe);
-        if shares(state).is_some() && !state.same_host.given_up.contains(&pe) {
-            state.same_host.given_up.push(pe);
+        if shares(state).is_some() && !state.same_host.failed.contains(&pe) {
+            state.same_host.failed.push(pe);
         }
         self.take_back_bounce_buffers(core);
     }
@@ -252,16 +252,16 @@ impl Staging {
     #[cold]
     pub(crate) fn take_back_bounce_buffers<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(state) = self.state.as_deref_mut() else { return };
-        if state.same_host.given_up.is_empty() {
+        if state.same_host.failed.is_empty() {
             return;
         }
-        for at in (0..state.same_host.given_up.len()).rev() {
+        for at in (0..state.same_host.failed.len()).rev() {
             let State { same_host, bouncing: Some(bouncing), .. } = self.state() else { return };
-            let pe = same_host.given_up[at];
+            let pe = same_host.failed[at];
             if !bouncing.copies.has_ended(pe) {
                 continue;
             }
-            same_host.given_up.swap_remove(at);
+            same_host.failed.swap_remove(at);
             // What it has asked for and not released, and what it was to read of ours.
             let lent = std::mem::take(&mut self.state().lent);
             let (its, others) =

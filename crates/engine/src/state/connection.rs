@@ -527,7 +527,7 @@ impl Connections {
 
     /// As [`Connections::channel`], to change them.
     #[inline]
-    pub(crate) fn link_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
+    pub(crate) fn channel_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
         self.find_mut(pe)?.channel.as_deref_mut()
     }
 

@@ -311,7 +311,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             // PE 1 may be the first to see it, and end: then its other NIC is gone as well.
             fails(&report, 0, "rail 1 (rdmap").or_else(|why| {
                 let ended = fails(&report, 0, "Unresponsive receiver");
-                ended.and_then(|()| fails(&report, 1, "rail ")).map_err(|_| why)
+                ended.and_then(|()| fails(&report, 1, "on rail 1 (rdmap")).map_err(|_| why)
             })
         }));
     }

@@ -396,6 +396,16 @@ mod tests {
     const OK: End = End::Exited(0);
 
     #[test]
+    fn an_example_for_one_gpu_sees_one_and_others_see_all() {
+        for example in EXAMPLES {
+            let case = Case::example(example, Bootstrap::Pmi);
+            let sees = case.env.iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
+            let one = (example.program == "ring-reduce").then_some("0");
+            assert_eq!(sees.map(|(_, value)| value.as_str()), one, "{}", example.program);
+        }
+    }
+
+    #[test]
     fn a_program_has_worked_when_every_pe_says_so() {
         let case = Case::own("put", "", Bootstrap::Uid);
         let said = |n: u32| format!("a table\nRESULT put pe {n} ok\n");

@@ -48,8 +48,8 @@ pub(crate) struct Failures {
     recovers: bool,
     /// What mechanisms have to see to, oldest first.
     events: VecDeque<Event>,
-    /// Peers that were given up, and for whose answers something may still wait.
-    given_up: Vec<Pe>,
+    /// Peers that were declared failed, and for whose answers something may still wait.
+    failed_peers: Vec<Pe>,
     /// Of lines in the log that peers can bring about.
     lines: RateLimit,
     /// Segments that were in doubt and that recovery does not know of yet.
@@ -92,7 +92,7 @@ impl Failures {
             first: None,
             recovers: false,
             events: VecDeque::new(),
-            given_up: Vec::new(),
+            failed_peers: Vec::new(),
             lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
             orphans: 0,
@@ -122,10 +122,10 @@ impl Failures {
         self.watchdog.is_due()
     }
 
-    /// The turn that was counted last has given up the core.
+    /// The iteration that was counted last has given up the core.
     #[inline]
-    pub(crate) fn count_given_up(&mut self) {
-        self.watchdog.count_given_up();
+    pub(crate) fn count_yielded(&mut self) {
+        self.watchdog.count_yielded();
     }
 
     /// Whether it is time to look at the connections, and at the rails.
@@ -166,8 +166,8 @@ impl Failures {
     }
 
     /// Takes a peer that was declared failed.
-    pub(crate) fn next_given_up(&mut self) -> Option<Pe> {
-        self.given_up.pop()
+    pub(crate) fn next_failed(&mut self) -> Option<Pe> {
+        self.failed_peers.pop()
     }
 
     /// Takes the segments that were in doubt and that recovery does not know of yet.
@@ -326,18 +326,18 @@ impl<P: Port> Core<P> {
             }
             if is_first {
                 self.note_orphans(pe);
-                self.failures.given_up.push(pe);
+                self.failures.failed_peers.push(pe);
                 self.failures.watchdog.hurry();
             }
         }
     }
 
-    /// The messages to a peer that was given up end, those that have left and those that wait for
-    /// its window: no acknowledgement or reply of it is waited for any more, and they take room of
-    /// others.
+    /// The messages to a peer that was declared failed end, those that have left and those that
+    /// wait for its window: no acknowledgement or reply of it is waited for any more, and they take
+    /// room of others.
     #[cold]
     pub(crate) fn end_messages(&mut self, pe: Pe) {
-        let channel = self.peers.link_mut(pe);
+        let channel = self.peers.channel_mut(pe);
         let Some(channel) = channel else { return };
         let mut waiting = std::mem::replace(&mut channel.waiting, Queue::EMPTY);
         while let Some(wr_id) = self.transmit.dequeue(&mut waiting) {
@@ -363,7 +363,7 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment has ended: if it was a orphan, its memory is free.
+    /// A segment has ended: if it was an orphan, its memory is free.
     #[inline]
     pub(crate) fn is_no_orphan(&mut self, wr_id: WrId) {
         if self.failures.orphans != 0 {

@@ -8,7 +8,7 @@ use crate::state::segment::Kind;
 /// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were
 /// in doubt, messages not. But not if their peer was declared failed.
 #[test]
-fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
+fn what_fails_is_set_aside_unless_its_peer_has_failed() {
     enum What {
         Bytes,
         Fragment,
@@ -44,7 +44,7 @@ fn what_fails_is_set_aside_unless_its_peer_was_given_up() {
 /// What the fabric may still do for a peer that was declared failed, and for no other, keeps the
 /// memory of this process.
 #[test]
-fn orphans_are_what_the_fabric_has_for_a_peer_that_was_given_up() {
+fn orphans_are_what_the_fabric_has_for_a_peer_that_has_failed() {
     let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
     [1, 1, 1, 2, 1].into_iter().for_each(|pe| bed.put(pe));
     let core = bed.lane.core_mut();

@@ -231,7 +231,7 @@ mod tests {
     /// No peer gets all the room for answers: the one that has asked for too much is declared
     /// failed, and no other.
     #[test]
-    fn a_peer_that_is_owed_too_much_is_given_up() {
+    fn a_peer_that_is_owed_too_much_is_declared_failed() {
         for (others, owed, good) in
             [(0, DUE, true), (0, DUE + 1, false), (2, DUE, true), (2, DUE + 1, false)]
         {

@@ -33,7 +33,7 @@ impl Peers {
 
     /// A message was acknowledged whose operation is under way still.
     fn set_apart(&mut self, pe: Pe) {
-        if let Some(channel) = self.connections.link_mut(pe) {
+        if let Some(channel) = self.connections.channel_mut(pe) {
             channel.apart = channel.apart.wrapping_add(1);
         }
     }
@@ -41,7 +41,7 @@ impl Peers {
     /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was
     /// before.
     pub(crate) fn want_ack(&mut self, pe: Pe) {
-        let channel = self.connections.link_mut(pe);
+        let channel = self.connections.channel_mut(pe);
         if let Some(channel) = channel {
             channel.want_ack();
             self.queue_control(pe);
@@ -50,7 +50,7 @@ impl Peers {
 
     /// The same, of somebody who asks in each iteration: once for each answer.
     pub(crate) fn want_ack_in_turn(&mut self, pe: Pe) {
-        let channel = self.connections.link_mut(pe);
+        let channel = self.connections.channel_mut(pe);
         if let Some(channel) = channel {
             channel.want_ack_in_turn();
             self.queue_control(pe);
@@ -75,7 +75,7 @@ impl Peers {
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
     pub(crate) fn queue_control(&mut self, pe: Pe) {
-        let channel = self.connections.link_mut(pe);
+        let channel = self.connections.channel_mut(pe);
         if let Some(channel) = channel {
             if channel.enters_control() {
                 self.control.push_back(pe);
@@ -95,7 +95,7 @@ impl Peers {
 
     #[cold]
     fn ask_first(&mut self, pe: Pe) {
-        let channel = self.connections.link_mut(pe);
+        let channel = self.connections.channel_mut(pe);
         if let Some(channel) = channel {
             self.messages.pop_unasked(channel);
             channel.want_ack();

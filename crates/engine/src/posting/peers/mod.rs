@@ -100,8 +100,8 @@ impl Peers {
 
     /// As [`Peers::channel`], to change them.
     #[inline]
-    pub(crate) fn link_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
-        self.connections.link_mut(pe)
+    pub(crate) fn channel_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
+        self.connections.channel_mut(pe)
     }
 
     /// All connections that were opened, in that order.

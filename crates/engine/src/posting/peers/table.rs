@@ -58,7 +58,7 @@ impl Peers {
 
     /// No acknowledgement of a peer is waited for any more.
     pub(in crate::posting) fn forget_messages(&mut self, pe: Pe) {
-        if let Some(channel) = self.connections.link_mut(pe) {
+        if let Some(channel) = self.connections.channel_mut(pe) {
             self.messages.forget_all(channel);
         }
     }

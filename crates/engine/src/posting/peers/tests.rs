@@ -27,7 +27,7 @@ fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
         }
         bed.lane.atomic(&atomic(&heaps, 1, op)).unwrap();
         let core = bed.lane.core_mut();
-        let channel = core.peers.connections.link_mut(Pe(1)).unwrap();
+        let channel = core.peers.connections.channel_mut(Pe(1)).unwrap();
         assert_eq!((channel.has_sent_puts(), channel.pulls), (puts, 0));
         let packet = core.peers.messages.packet_mut(channel.newest);
         u16::from_le_bytes([packet.bytes()[22], packet.bytes()[23]])

@@ -206,10 +206,10 @@ fn what_was_held_leaves_at_once_by_its_own_rail() {
     }
 }
 
-/// A signal whose data has ended is no more, if its peer was given up meanwhile: it does not wait
-/// for its rail.
+/// A signal whose data has ended is no more, if its peer was declared failed meanwhile: it does not
+/// wait for its rail.
 #[test]
-fn a_chained_signal_to_a_peer_that_was_given_up_ends() {
+fn a_chained_signal_to_a_peer_that_has_failed_ends() {
     let mut bed = Bed::new(Setup { signals: SignalEngine::Chained, ..PLAIN });
     let heaps = Arc::clone(&bed.heaps);
     let signal = atomic(&heaps, 1, AtomicOp::SignalSet);

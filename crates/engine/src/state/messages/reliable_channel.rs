@@ -274,7 +274,7 @@ impl ReliableChannel {
     pub(crate) fn next_due(&mut self) -> Option<Waiting> {
         let order = self.order.as_deref()?;
         let is_pull = order.first_early().is_some_and(|mark| self.has_arrived(mark));
-        if !is_pull && !order.first_word().is_some_and(|mark| self.is_carried_out(mark)) {
+        if !is_pull && !order.first_word().is_some_and(|mark| self.is_executed(mark)) {
             return None;
         }
         let order = self.order.as_deref_mut()?;
@@ -290,7 +290,7 @@ impl ReliableChannel {
     }
 
     /// Whether they are executed.
-    pub(crate) fn is_carried_out(&self, mark: Seq) -> bool {
+    pub(crate) fn is_executed(&self, mark: Seq) -> bool {
         self.has_arrived(mark)
             && self.unapplied.is_none_or(|first| !first.is_before(mark))
             && !self.order.as_deref().is_some_and(|order| order.pulls_before(mark))
@@ -307,11 +307,11 @@ impl ReliableChannel {
     }
 
     /// It has ended. If it is not executed, nothing that comes behind it ever is.
-    pub(crate) fn end_pull(&mut self, seq: Seq, carried_out: bool) {
+    pub(crate) fn end_pull(&mut self, seq: Seq, executed: bool) {
         if let Some(order) = self.order.as_deref_mut() {
             order.end_pull(seq);
         }
-        if !carried_out {
+        if !executed {
             self.refuse(seq);
         }
     }

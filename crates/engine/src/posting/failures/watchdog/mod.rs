@@ -136,9 +136,9 @@ impl Watchdog {
         true
     }
 
-    /// The turn that was counted last has given up the core.
+    /// The iteration that was counted last has given up the core.
     #[inline]
-    pub(crate) fn count_given_up(&mut self) {
+    pub(crate) fn count_yielded(&mut self) {
         self.turns = self.turns.saturating_sub(GIVEN_UP - 1).max(1);
     }
 

@@ -58,7 +58,7 @@ fn an_iteration_that_has_given_up_the_core_counts_as_many() {
     }
     let mut count = 0;
     while !watchdog.is_due() {
-        watchdog.count_given_up();
+        watchdog.count_yielded();
         count += 1;
     }
     assert_eq!(count, TURNS / GIVEN_UP);
@@ -215,7 +215,7 @@ fn a_wait_lasts_since_what_it_waits_for_has_moved() {
 /// Of a peer that has failed nobody is told again, nor twice of one whose connection and segment
 /// both wait.
 #[test]
-fn a_peer_is_given_up_once() {
+fn a_peer_is_declared_failed_once() {
     for has_failed in [false, true] {
         let mut bed = Bed::new(PLAIN);
         bed.put(1);
