@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use ofi::topology::Distance;
-use ofi::{AtomicsChoice, BatchChoice, GpuDirect, Progress, Provider, Threading};
+use ofi::{BatchChoice, GpuDirect, Progress, Provider, Threading};
 
 /// A type whose every value has a name.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -49,7 +49,6 @@ impl Choice for Provider {
 names! {
     Progress { Auto = "auto", Manual = "manual" }
     Threading { Completion = "completion", Domain = "domain", Safe = "safe" }
-    AtomicsChoice { Auto = "auto", Native = "native", Target = "target" }
     BatchChoice { Auto = "auto", Always = "always", Never = "never" }
     GpuDirect { Auto = "auto", Always = "always", Never = "never" }
     Distance { Loc = "loc", Pix = "pix", Pxb = "pxb", Phb = "phb", Node = "node", Sys = "sys" }

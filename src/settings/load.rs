@@ -242,7 +242,6 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1", "/opt/lib/libfabric.so.1"),
             ("NVSHMEM_LIBFABRIC_RAIL_BALANCE", "Round_Robin", "round_robin"),
             ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "64K", "65536"),
-            ("NVSHMEM_LIBFABRIC_ATOMICS", "native", "native"),
             ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "64k", "65536"),
             ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256", "256"),
             ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "Program", "program"),

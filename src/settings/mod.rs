@@ -40,7 +40,6 @@ impl Settings {
             threading: self.threading,
             queue_depth: self.queue_depth,
             max_segment: self.max_segment,
-            atomics: self.atomics,
             batch_rma: if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma },
             gpu_direct: self.gpu_direct,
             gdr_level: self.gdr_level,

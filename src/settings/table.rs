@@ -12,7 +12,7 @@ use super::choices::{
 use super::kind::{DeviceList, Kind, Names, Number, Page, Text, Time, Truth, bytes, number};
 use super::load::Sources;
 use ofi::topology::Distance;
-use ofi::{AtomicsChoice, BatchChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
+use ofi::{BatchChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -35,6 +35,7 @@ pub(super) const WITHOUT_EFFECT: &[&str] =
 /// What has become of variables of before, beside those whose names are keys of [`DEBUG`] now.
 pub(super) const BEFORE: &[(&str, &str)] = &[
     ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "is now NVSHMEM_LIBFABRIC_DEBUG=signals=..."),
+    ("NVSHMEM_LIBFABRIC_ATOMICS", "is gone, as the target's proxy thread executes all atomics"),
     ("NVSHMEM_LIBFABRIC_TRACE", RECORDER),
     ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", RECORDER),
 ];
@@ -149,12 +150,6 @@ settings! {
     /// verbs.
     Users "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD" stripe_threshold: StripeThreshold = StripeThreshold::Auto,
         bytes(8192, u64::MAX); // Shorter ones take the rails in turn.
-
-    /// Who executes atomics and signals; the same on all PEs. `native`: the fabric, and it is an
-    /// error if a rail lacks an operation; signals are then sent once their data is delivered.
-    /// `target`: the target's proxy thread. `auto`: the fabric where its hardware does all of them
-    /// (cxi), else the target.
-    Users "NVSHMEM_LIBFABRIC_ATOMICS" atomics: AtomicsChoice = ofi().atomics, Names;
 
     /// Size of a bounce buffer in bytes. Device memory that the NICs cannot reach is copied through
     /// these, in page-locked host memory. PEs of one host fill them; for a fabric a quarter of one

@@ -117,8 +117,6 @@ impl Job {
                     command.env("NVSHMEM_LIBFABRIC_LIBRARY", cxi_lab());
                     command.env("CXI_LAB_LIBFABRIC", carrier).env("CXI_LAB_VERSION", "2.6");
                     command.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always");
-                    // Words and few bytes are then the peers' processors'.
-                    command.env("NVSHMEM_LIBFABRIC_ATOMICS", "target");
                 }
                 Some(library) => {
                     command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);

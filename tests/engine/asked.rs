@@ -132,8 +132,7 @@ fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
 fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     const LEN: usize = 4096;
     let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
-    let under_way =
-        ["put", "get", "held", "pooled", "staged", "fetch", "native", "value", "signal"];
+    let under_way = ["put", "get", "held", "pooled", "staged", "fetch", "value", "signal"];
     let pending = ["pending put", "pending get", "pending fetch", "pending signal"];
     for kind in under_way.into_iter().chain(pending) {
         let shape = Shape {
@@ -141,7 +140,6 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             staged: if kind == "staged" { 0b10 } else { 0 },
             spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
             longest_message: MAX_LONG_MESSAGE,
-            native: kind == "native",
             ..Shape::default()
         };
         let mut job = Job::new(4, &shape, Script::default());
@@ -167,7 +165,7 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
             "pooled" => job.put(0, 1, LEN, LEN).map(|()| LEN),
-            "pending fetch" | "native" | "fetch" => {
+            "pending fetch" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
                 job.members[0].lane.amo(&fetch).map(|()| 16)

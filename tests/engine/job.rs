@@ -5,7 +5,6 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use engine::Watchdog;
-use engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use engine::error::EngineError;
 use engine::ids::{LaneKind, Pe, RailId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
@@ -46,8 +45,6 @@ pub(crate) struct Shape {
     pub(crate) mark_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
-    /// Whether the fabric executes atomics.
-    pub(crate) native: bool,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
     pub(crate) staged: u32,
     /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken
@@ -130,7 +127,6 @@ impl Default for Shape {
             mark_bytes: 8,
             signals: SignalEngine::Auto,
             spread: Spread::ROUND_ROBIN,
-            native: false,
             staged: 0,
             by_fabric: 0,
             words: 0,
@@ -266,12 +262,6 @@ fn controls(n_pes: u32, rails: u8) -> Vec<PeerAddr> {
     ends.map(|(pe, remote)| FakeFabric::control_address(Pe(pe), RailId(remote))).collect()
 }
 
-/// By the one rail whose path leads to the target's first.
-fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
-    let to = |pe| FakeFabric::address(Pe(pe), TARGET_RAIL);
-    (0..n_pes).map(|pe| AtomicPath { rail: RailId(rails - 1), to: to(pe) }).collect()
-}
-
 /// The slot of the region that a PE has registered first, as its handle has it.
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
@@ -364,9 +354,6 @@ impl Job {
                 let mut lane = Lane::new(port, config);
                 if let Some(health) = &shape.health {
                     lane = lane.with_rail_health(health, controls(shape.n_pes, shape.rails));
-                }
-                if shape.native {
-                    lane = lane.with_fabric_atomics(atomic_paths(shape.n_pes, shape.rails));
                 }
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();

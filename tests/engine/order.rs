@@ -334,7 +334,7 @@ fn what_is_ordered_by_its_target_is_in_order() {
     const LENS: [usize; 5] = [1, 60, 210, 240, 700];
     for_seeds("what_is_ordered_by_its_target_is_in_order", &[], 300, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 31);
-        let shape = Shape { native: false, heap: 1 << 18, ..random_shape(&mut random) };
+        let shape = Shape { heap: 1 << 18, ..random_shape(&mut random) };
         let staged = [ALL, ALL, ALL, !0b10, 0b11][random.below(5)];
         let shape = Shape { staged, by_fabric: 0, words: random_words(seed), ..shape };
         let script = random_script(&mut random);

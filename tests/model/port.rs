@@ -111,9 +111,7 @@ impl DataPath for ModelPort {
             Operation::WriteWithImmediate(transfer, data) => {
                 self.post_told(rail, to, wr_id, transfer, Some(data))
             }
-            Operation::WriteBeforeMore(_) | Operation::Atomic(_) => {
-                panic!("the model has neither bursts nor atomics of the fabric")
-            }
+            Operation::WriteBeforeMore(_) => panic!("the model has no bursts"),
         }
     }
 
@@ -122,10 +120,6 @@ impl DataPath for ModelPort {
     }
 
     fn fast(&self, _rail: RailId) {}
-
-    fn fetched(&mut self, _wr_id: WrId) -> u64 {
-        unreachable!("it executes no atomics")
-    }
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.model.world.borrow_mut();

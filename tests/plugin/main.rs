@@ -16,7 +16,6 @@ mod faults;
 mod labs;
 mod life;
 mod matrix;
-mod native;
 mod peers;
 mod smoke;
 mod soak;
@@ -78,7 +77,6 @@ fn main() -> ExitCode {
     trials.extend(faults::trials());
     trials.extend(soak::trials());
     trials.extend(strangers::trials());
-    trials.extend(native::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());
     trials.extend(consistency::trials());

@@ -48,7 +48,6 @@
 extern crate self as engine;
 
 pub mod atomic;
-pub mod atomics;
 pub mod error;
 #[cfg(test)]
 #[allow(

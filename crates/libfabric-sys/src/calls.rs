@@ -13,9 +13,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_datatype,
-    fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fi_op, fid, fid_av,
-    fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
+    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr,
+    fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fid, fid_av, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 
 /// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
@@ -138,42 +138,6 @@ calls! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
         peer: fi_addr_t, remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, writedata(ep, buf, len, desc, data, peer, remote, key, context);
-
-    /// Applies an operation to words of remote memory (`fi_atomic(3)`).
-    fn fi_atomic(
-        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, peer: fi_addr_t,
-        remote: u64, key: u64, datatype: fi_datatype, op: fi_op, context: *mut c_void
-    ) -> isize
-        = (*ep).atomic, write(ep, buf, count, desc, peer, remote, key, datatype, op, context);
-    /// As [`fi_atomic`], and returns the words before.
-    fn fi_fetch_atomic(
-        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void,
-        result_desc: *mut c_void, peer: fi_addr_t, remote: u64, key: u64, datatype: fi_datatype,
-        op: fi_op, context: *mut c_void
-    ) -> isize
-        = (*ep).atomic, readwrite(
-            ep, buf, count, desc, result, result_desc, peer, remote, key, datatype, op, context
-        );
-    /// As [`fi_fetch_atomic`], for operations that compare.
-    fn fi_compare_atomic(
-        ep: *mut fid_ep, buf: *const c_void, count: usize, desc: *mut c_void,
-        compare: *const c_void, compare_desc: *mut c_void, result: *mut c_void,
-        result_desc: *mut c_void, peer: fi_addr_t, remote: u64, key: u64, datatype: fi_datatype,
-        op: fi_op, context: *mut c_void
-    ) -> isize
-        = (*ep).atomic, compwrite(
-            ep, buf, count, desc, compare, compare_desc, result, result_desc, peer, remote, key,
-            datatype, op, context
-        );
-    /// Whether [`fi_atomic`] takes an operation, and on how many words at once.
-    fn fi_atomicvalid(ep: *mut fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize)
-        -> c_int = (*ep).atomic, writevalid(ep, datatype, op, count);
-    /// Whether [`fi_fetch_atomic`] does.
-    fn fi_fetch_atomicvalid(ep: *mut fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize)
-        -> c_int = (*ep).atomic, readwritevalid(ep, datatype, op, count);
-    /// Whether [`fi_compare_atomic`] does.
-    fn fi_compare_atomicvalid(ep: *mut fid_ep, datatype: fi_datatype, op: fi_op, count: *mut usize)
-        -> c_int = (*ep).atomic, compwritevalid(ep, datatype, op, count);
 
     /// Posts a receive buffer.
     fn fi_recv(

@@ -3,7 +3,7 @@
 //! ```text
 //! environment what providers read when libfabric starts
 //! options     what is asked for
-//! open        both lanes on the devices found; report, progress_probe, atomic_support: their worth
+//! open        both lanes on the devices found; report, progress_probe: their worth
 //! memory      registration with all rails
 //! data_path   posting and polling: the engine's port
 //! discovery   what providers offer, and what is taken
@@ -39,7 +39,6 @@
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
 //! does not exist in the other modes (see `objects/domain.rs`).
 
-mod atomic_support;
 mod data_path;
 mod discovery;
 mod environment;
@@ -56,7 +55,6 @@ mod report;
 pub mod signals;
 pub mod topology;
 
-pub use atomic_support::AtomicSupport;
 pub use data_path::port::OfiPort;
 pub use discovery::device::Device;
 pub use discovery::immediate_data::ImmediateData;
@@ -70,9 +68,7 @@ pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};
 pub use memory_kinds::MemoryKinds;
 pub use open::Opened;
-pub use options::{
-    AtomicsChoice, BatchChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading,
-};
+pub use options::{BatchChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading};
 pub use progress_probe::Verdict;
 pub use provider::{Provider, Striping};
 pub use report::{RailReport, Report};

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use libfabric_sys::Version;
 use log::{info, warn};
 
-use crate::atomic_support::AtomicSupport;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
-use crate::discovery::query::wants_atomics;
 use crate::discovery::search::Discovery;
 use crate::error::OfiError;
 use crate::memory::direct_policy::DirectPolicy;
@@ -38,8 +36,6 @@ pub struct Opened {
     pub proxy: OfiPort,
     /// Registration with all rails of both.
     pub memory: OfiMemory,
-    /// What the proxy lane's rails have of atomics.
-    pub atomics: AtomicSupport,
     /// What this is.
     pub report: Report,
 }
@@ -64,9 +60,7 @@ impl Discovery {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
         let mut found: Vec<Found> = Vec::new();
-        let contexts = Contexts::new(self.segments(rails));
-        let atomics = wants_atomics(&self.options, self.profile);
-        let contexts = Arc::new(if atomics { contexts.with_cells() } else { contexts });
+        let contexts = Arc::new(Contexts::new(self.segments(rails)));
         for &index in rails {
             let Some(device) = self.devices().get(index) else {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
@@ -165,7 +159,6 @@ impl Discovery {
                 .with_batches(self.batches())
                 .with_control(control),
             memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
-            atomics: AtomicSupport::of(&proxy, &self.options, self.profile),
             report,
         })
     }

@@ -26,8 +26,6 @@ pub struct Options {
     pub queue_depth: u32,
     /// Longest segment in bytes; 0 takes the provider's limit.
     pub max_segment: u64,
-    /// Who executes atomics.
-    pub atomics: AtomicsChoice,
     /// Whether puts that others follow are posted together.
     pub batch_rma: BatchChoice,
     /// Whether NICs reach device memory by themselves.
@@ -50,7 +48,6 @@ impl Default for Options {
             threading: Threading::Completion,
             queue_depth: 0,
             max_segment: 0,
-            atomics: AtomicsChoice::Auto,
             batch_rma: BatchChoice::Auto,
             gpu_direct: GpuDirect::Auto,
             gdr_level: Distance::Pxb,
@@ -89,17 +86,6 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
-}
-
-/// Who executes atomics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AtomicsChoice {
-    /// The fabric where it does so in hardware, else the target.
-    Auto,
-    /// The fabric.
-    Native,
-    /// The target's proxy thread.
-    Target,
 }
 
 /// Whether puts that others follow are posted together.

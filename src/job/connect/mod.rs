@@ -1,6 +1,5 @@
 //! Connection of a job: the rails are opened, and all PEs made known to one another.
 
-mod atomics;
 pub(crate) mod collectives;
 pub(crate) mod nics;
 mod spread;
@@ -21,8 +20,6 @@ use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::logging;
 use crate::settings::{Settings, SignalChoice, YieldWhen};
 use engine::Watchdog;
-use engine::atomics::applier::{Agreement, Applier};
-use engine::atomics::fabric::AtomicPath;
 use engine::ids::{LaneKind, MAX_PES, Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
 use engine::lane::user_threads::host_lane::HostLane;
@@ -84,28 +81,23 @@ pub(crate) fn connect(
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
-        atomics: atomics::offer(settings, opened.as_ref().ok().map(|opened| &opened.atomics)),
         failure: failure.or(no_share),
         share,
     };
     let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
-    let agreed = Agreement::reach(hellos.iter().map(|hello| &hello.atomics))?;
     // The agreement has failed if any PE did, this one included.
     let mut opened = opened?;
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     // Every PE looks after its rails, or none does.
-    // Nor where atomics on a path that fails may have been executed or not.
-    let controls = controls.filter(|_| {
-        agreed.applier == Applier::Target && hellos.iter().all(|hello| hello.rail_health)
-    });
+    let controls = controls.filter(|_| hellos.iter().all(|hello| hello.rail_health));
     let control_records = match &controls {
         Some(controls) => Some(collectives.allgather(&controls.encode(&hellos))?),
         None => None,
     };
     let paths = Addresses::decode_all(&hellos, &records)
         .map_err(JobError::from)
-        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers, agreed.applier))
+        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers))
         .and_then(|paths| match (&controls, &control_records) {
             (Some(mine), Some(records)) => {
                 let peers = Addresses::decode_all(&hellos, records)?;
@@ -124,7 +116,6 @@ pub(crate) fn connect(
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     // All have opened what they can.
     drop(offer);
-    info!(target: logging::TRANSPORT, "{agreed}");
     let signalling = Signalling {
         carried: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
         rails_recover: controls.is_some(),
@@ -202,10 +193,9 @@ impl Signalling {
         if self.carried > 0 && !self.rails_recover { TAGS } else { 0 }
     }
 
-    /// For the log; `native` if the fabric does atomics.
-    fn reason(self, native: bool) -> &'static str {
+    /// For the log.
+    fn reason(self) -> &'static str {
         match self {
-            _ if native => "the fabric does atomics, so every signal with data is chained",
             Self { carried: 0, .. } => {
                 "some PE's rails carry no immediate data, so nothing is counted: chained in its place"
             }
@@ -272,8 +262,6 @@ struct Paths {
     control: Vec<PeerAddr>,
     host: PathTable,
     proxy: PathTable,
-    /// For native atomics, if that is what the job has.
-    atomics: Option<Vec<AtomicPath>>,
 }
 
 impl Paths {
@@ -286,16 +274,11 @@ impl Paths {
         me: Pe,
         mine: &Addresses,
         peers: &[Addresses],
-        applier: Applier,
     ) -> Result<Self, JobError> {
         let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
         // The host lane is on the device of the first proxy rail.
         let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
-        let atomics = match applier {
-            Applier::Target => None,
-            Applier::Fabric => Some(atomics::paths(&mut opened.proxy, &proxy, me, &mine.0, peers)?),
-        };
-        Ok(Self { control: Vec::new(), host, proxy, atomics })
+        Ok(Self { control: Vec::new(), host, proxy })
     }
 }
 
@@ -403,8 +386,7 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
-    let natives = paths.atomics.is_some();
-    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty() && !natives);
+    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty());
     let fallback_routes = match rail_timeout {
         Some(_) => FallbackRoutes::until_settled(n_pes),
         None => FallbackRoutes::new(n_pes),
@@ -426,10 +408,6 @@ fn assemble(
     let host =
         HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
     let proxy = proxy.with_inbox(inbox).with_fallback_routes(fallback_routes);
-    let proxy = match paths.atomics {
-        None => proxy,
-        Some(paths) => proxy.with_fabric_atomics(paths),
-    };
     let drives_host = !report.verdict.truly_automatic;
     let yields = match settings.yield_when {
         YieldWhen::Always => true,
@@ -452,7 +430,7 @@ fn assemble(
         target: logging::TRANSPORT,
         "signal engine {:?}; {}",
         settings.signal_engine,
-        signalling.reason(natives),
+        signalling.reason(),
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;

@@ -18,27 +18,25 @@ use crate::signals::{Targets, race_with};
 /// Whoever waits for a fetched word is not told that it is there.
 #[test]
 fn a_fetched_word_that_cannot_be_stored_fails_the_quiet() {
-    for native in [false, true] {
-        let job = Job::new(1, &Shape { native, ..Shape::default() }, Script::default());
-        job.fabric.fail_calls(PortCall::Store, 0, 1);
-        let program = |me: u32, member: &mut Member, targets: &Targets| {
-            let mut take = targets.atomic(1 - me, 0, AtomicOp::FetchInc, 1);
-            take.result = Some(ResultPlace { addr: member.base + 64, flag: Some(7) });
-            if me == 0 {
-                member.lane.amo(&take).unwrap();
-            }
-            member.lane.quiet(Pe(1 - me))
-        };
-        let iterate = |member: &mut Member| {
-            let _ = member.lane.progress();
-        };
-        let (_, ended) = race_with(job, 1, program, iterate);
-        let failed = ended[0].1.as_ref().unwrap_err().to_string();
-        for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
-            assert!(failed.contains(part), "{part:?} is not in {failed:?}");
+    let job = Job::new(1, &Shape::default(), Script::default());
+    job.fabric.fail_calls(PortCall::Store, 0, 1);
+    let program = |me: u32, member: &mut Member, targets: &Targets| {
+        let mut take = targets.atomic(1 - me, 0, AtomicOp::FetchInc, 1);
+        take.result = Some(ResultPlace { addr: member.base + 64, flag: Some(7) });
+        if me == 0 {
+            member.lane.amo(&take).unwrap();
         }
-        assert_eq!(ended[1].1, Ok(()));
+        member.lane.quiet(Pe(1 - me))
+    };
+    let iterate = |member: &mut Member| {
+        let _ = member.lane.progress();
+    };
+    let (_, ended) = race_with(job, 1, program, iterate);
+    let failed = ended[0].1.as_ref().unwrap_err().to_string();
+    for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
+        assert!(failed.contains(part), "{part:?} is not in {failed:?}");
     }
+    assert_eq!(ended[1].1, Ok(()));
 }
 
 #[test]

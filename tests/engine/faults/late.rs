@@ -147,24 +147,6 @@ fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
     assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
 }
 
-#[test]
-fn a_word_that_the_fabric_fetches_too_late_is_dropped() {
-    let shape = Shape { native: true, ..Shape::default() };
-    let mut job = Job::new(5, &shape, Script::default());
-    let targets = Targets::of(&job);
-    let addr = job.members[0].scratch;
-    let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
-    fetch.result = Some(ResultPlace { addr, flag: Some(1) });
-    job.fabric.stall(Pe(1));
-    job.members[0].lane.amo(&fetch).unwrap();
-    assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
-    let Job { fabric, mut members, .. } = job;
-    take_back(&members, &fabric);
-    fabric.resume(Pe(1));
-    iterate(&mut members, &fabric, 100);
-    assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
-}
-
 /// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in
 /// the bounce memory or on their way there, or are being copied.
 #[test]

@@ -82,13 +82,11 @@ fn settle(job: &mut Job) {
 
 #[test]
 fn every_ending_of_a_burst_rings_for_all_of_it() {
-    // Whether the fabric does atomics, rails, and whether there is a fast path.
-    for (native, rails, short) in
-        [(false, 1, false), (false, 1, true), (false, 2, false), (false, 2, true), (true, 3, true)]
-    {
+    // Rails, and whether there is a fast path.
+    for (rails, short) in [(1, false), (1, true), (2, false), (2, true), (3, true)] {
         for (what, end) in ENDINGS {
             for count in 1..=15 {
-                let shape = Shape { n_pes: 3, rails, native, fast: short, ..Shape::default() };
+                let shape = Shape { n_pes: 3, rails, fast: short, ..Shape::default() };
                 let mut job = Job::new(1, &shape, DOORBELLS);
                 job.fill_scratch(0, &[7; 256]);
                 let targets = Targets::of(&job);
@@ -116,7 +114,7 @@ fn every_ending_of_a_burst_rings_for_all_of_it() {
                 }
                 // Messages wait for acknowledgements, for which nobody has asked.
                 let kinds = ["an atomic", "a signal", "a signal with data"];
-                let messages = !native && kinds.contains(&what);
+                let messages = kinds.contains(&what);
                 assert!(messages || !job.members[0].lane.has_work(), "{what}");
             }
         }

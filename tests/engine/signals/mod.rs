@@ -1,7 +1,7 @@
 //! Signals and atomics on the fake: several lanes at once, every engine, every misbehaviour.
 
+mod atomics;
 mod counted;
-mod fabric_atomics;
 mod forged;
 mod long;
 mod race;
@@ -137,7 +137,6 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         immediate_data: random.below(8) != 0,
         // Not drawn, so that what is drawn after it stays as it was.
         mark_bytes: [4, 8][random.0 as usize % 2],
-        native: random.below(3) == 0,
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         words: 0,

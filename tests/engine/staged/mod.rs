@@ -45,7 +45,7 @@ fn every_byte_goes_where_it_belongs() {
     const PART: usize = 8192;
     for_seeds("every_byte_goes_where_it_belongs", &[], 150, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
-        let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
+        let mut shape = Shape { heap: 1 << 15, ..random_shape(&mut random) };
         shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];
         let n = shape.n_pes;
         // All through one bounce buffer, over slow rails or where most posts find no room, a put

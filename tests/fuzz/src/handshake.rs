@@ -4,7 +4,6 @@
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::wire::handle::MAX_RAILS;
 use engine::wire::handshake::{Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step};
-use engine::wire::offer::{Offer, Wish};
 
 use crate::Target;
 
@@ -43,7 +42,6 @@ fn seeds() -> Vec<Vec<u8>> {
         longest_message: MAX_LONG_MESSAGE as u16,
         rail_health: true,
         longest_address: 16,
-        atomics: Offer { wish: Wish::Auto, hardware: false, lacks: Some("FI_ATOMIC".into()) },
         failure: failure.map(String::from),
         share: *b"0123456789abcdef",
     };

@@ -14,7 +14,7 @@ use engine::port::copies::Reach;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{Access, Direction, RailLimits};
 use engine::rails::balance::Spread;
-use engine::rails::paths::{AtomicPath, Path, PathTable, TARGET_RAIL};
+use engine::rails::paths::{Path, PathTable};
 use engine::recovery::health::RailHealth;
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
 use engine::state::regions::RegionTable;
@@ -135,11 +135,6 @@ impl Bed {
                 cooling: Some(Duration::from_secs(1)),
             };
             lane = lane.with_rail_health(&health, all().map(|(to, _)| to).collect());
-        }
-        if is(6) {
-            let to = |pe| FakeFabric::address(Pe(pe), TARGET_RAIL);
-            let paths = (0..PES).map(|pe| AtomicPath { rail: RailId(0), to: to(pe) });
-            lane = lane.with_fabric_atomics(paths.collect());
         }
         let staged = if is(5) { Reach::Staged } else { Reach::Direct };
         let (both, local) = (Access::LocalAndRemote, Access::Local);

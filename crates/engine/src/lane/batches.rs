@@ -47,7 +47,7 @@ impl<P: Port> Lane<P> {
     /// iterations of the loop make some.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.core.has_transfer_room() && self.core.has_message_room() && self.pool.has_room()
+        self.core.has_transfer_room() && self.core.peers.has_message_room() && self.pool.has_room()
     }
 
     /// That nothing that is under way for this lane touches these bytes of local memory, or is

@@ -101,13 +101,9 @@ impl<P: Port> Lane<P> {
             };
             data = place;
         }
-        // Acknowledgements are for the general way, which takes the request with them, and where
-        // the fabric does atomics it refuses it. Others may wait for this one.
-        if channel.holds
-            || word % width != 0
-            || message.ack != channel.ack_received
-            || self.core.transmit.has_fabric_atomics()
-        {
+        // Acknowledgements are for the general way, which takes the request with them. Others may
+        // wait for this one.
+        if channel.holds || word % width != 0 || message.ack != channel.ack_received {
             return false;
         }
         match channel.received.arrive(message.seq) {
@@ -175,9 +171,8 @@ impl<P: Port> Lane<P> {
             | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => {
                 let arrival = channel.received.arrive(message.seq);
-                let counts = !self.core.transmit.has_fabric_atomics();
-                if let (Arrival::New, true, &Body::CountedSignal { at, atomic, tag, segments }) =
-                    (arrival, counts, &message.body)
+                if let (Arrival::New, &Body::CountedSignal { at, atomic, tag, segments }) =
+                    (arrival, &message.body)
                 {
                     // It has arrived, so it is not taken again; acknowledged it is when applied.
                     let signal = CountedSignal { seq: message.seq, at, atomic };
@@ -329,12 +324,6 @@ impl<P: Port> Lane<P> {
         let width = atomic.width.bytes();
         let place =
             self.core.transmit.regions_mut().locate(at, width).map_err(|e| e.to_string())?;
-        if self.core.transmit.has_fabric_atomics() && place.reach != Reach::Staged {
-            // Applied here, it would not be atomic with those that the fabric executes.
-            return Err(String::from(
-                "an atomic as a message, and in this job the fabric does them",
-            ));
-        }
         if place.addr % width != 0 {
             return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }

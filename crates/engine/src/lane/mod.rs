@@ -32,7 +32,7 @@ use crate::posting::peers::answers::ANSWERS;
 use crate::posting::transmit::Sizes;
 use crate::rails::balance::Spread;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
-use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
+use crate::rails::paths::{AddressTable, PathTable};
 use crate::recovery::Recovery;
 use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::recovery::health::RailHealth;
@@ -41,7 +41,6 @@ use crate::signal::Signals;
 use crate::staging::Staging;
 use crate::staging::state::PEER_SEGMENTS;
 use crate::state::connection::Connection;
-use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::messages::table::MOST_MESSAGES;
 use crate::state::regions::{RegionCache, RegionIndex};
 use crate::striping::pool::{self, Pool};
@@ -182,10 +181,6 @@ impl<P: Port> Lane<P> {
     /// a peer of segments that have landed can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
-        debug_assert!(
-            !self.core.transmit.has_fabric_atomics(),
-            "atomics of the fabric end recovery"
-        );
         let control = AddressTable::new(&control, self.core.transmit.rails().len());
         let reach = self.core.transmit.reach().clone();
         let rails = self.core.transmit.rails().len();
@@ -204,18 +199,6 @@ impl<P: Port> Lane<P> {
             fallback_routes.settle(self.core.peers.me());
             recovery.fallback_routes = Some(fallback_routes);
         }
-        self
-    }
-
-    /// The lane with its atomics executed by the fabric. `paths` has one for each PE; all PEs of
-    /// the job do so, or none.
-    #[must_use]
-    pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
-        self.core.let_fabric_do_atomics(FabricAtomics::new(paths.into()));
-        // What these send is applied by the target's proxy thread.
-        self.signals.most_counted = 0;
-        // Whether an atomic on a path that has failed was executed cannot be known.
-        self.recovery = None;
         self
     }
 

@@ -1,7 +1,6 @@
 //! The iteration of a lane: completions, messages, queues, and what mechanisms have to see to, in
 //! this order.
 
-use crate::atomics::fabric::{self, Outcome};
 use crate::error::EngineError;
 use crate::ids::{RailId, WrId};
 use crate::lane::Lane;
@@ -142,32 +141,12 @@ impl<P: Port> Lane<P> {
             return false;
         }
         self.core.end_load_completed(wr_id);
-        let known = self.core.completed(wr_id)
-            || self.completed_atomic(wr_id)
-            || self.staging.completed_fragment(&mut self.core, wr_id);
+        let known =
+            self.core.completed(wr_id) || self.staging.completed_fragment(&mut self.core, wr_id);
         if !known {
             unknown_wr_id(wr_id);
         }
         known
-    }
-
-    /// A completion that may be an atomic's: stores the word before, then its flag.
-    fn completed_atomic(&mut self, wr_id: WrId) -> bool {
-        match fabric::completed(&mut self.core, wr_id) {
-            None => return false,
-            Some(Outcome::GoesOn) => {}
-            Some(Outcome::Ended(fetched)) => {
-                let pe = self.core.transmit.segment(wr_id).pe;
-                self.core.drop_segment(wr_id);
-                // Nobody waits for what comes from a peer that was declared failed: the memory may
-                // be gone.
-                if let (Some(word), Ok(())) = (fetched, self.core.peers.check(pe)) {
-                    let (place, before) = (word.place, word.before);
-                    self.staging.store_result(&mut self.core, pe, place, before, word.width);
-                }
-            }
-        }
-        true
     }
 
     /// A completion with an error.
@@ -187,7 +166,7 @@ impl<P: Port> Lane<P> {
             };
         };
         match core.transmit.away(wr_id) {
-            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) => {
+            Some(segment) if segment.stage == Stage::Posted => {
                 let rail = segment.rail;
                 core.transmit.failed_on(rail);
             }

@@ -1,7 +1,6 @@
 //! Atomics, and puts with signal: submitted in a way that keeps signal behind data, step by step as
 //! there is room.
 
-use crate::atomics::fabric;
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::lane::Lane;
@@ -122,8 +121,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
     ) -> Result<PutState, EngineError> {
         let staged = self.has_staged_part(parts, signal)?;
-        let by_fabric = self.core.transmit.has_fabric_atomics() && !is_staged_word(signal);
-        let mut way = if by_fabric { Way::Chained } else { self.signals.way(parts, staged) };
+        let mut way = self.signals.way(parts, staged);
         let is_long = way == Way::LongEager;
         if is_long
             && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
@@ -143,7 +141,7 @@ impl<P: Port> Lane<P> {
                 Tagged::Never => self.begin_chained(false),
             },
             // A request's target orders the signal behind it.
-            Way::Eager | Way::Chained => self.begin_chained(staged && !by_fabric),
+            Way::Eager | Way::Chained => self.begin_chained(staged),
         })
     }
 
@@ -281,9 +279,6 @@ impl<P: Port> Lane<P> {
         request: &AtomicRequest<'_>,
         what: Behind,
     ) -> Result<Tried, EngineError> {
-        if self.core.transmit.has_fabric_atomics() && !is_staged_word(request) {
-            return fabric::submit(&mut self.core, request, what);
-        }
         self.core.try_message(request, what, |at, atomic| Body::Atomic { at, atomic })
     }
 }
@@ -351,18 +346,12 @@ mod tests {
         }
     }
 
-    /// Data that leaves as requests is executed first where the signal is one, too; the fabric
-    /// knows nothing of it.
+    /// Data that leaves as requests is executed first where the signal is one, too.
     #[test]
-    fn a_signal_behind_staged_data_waits_for_the_peer_where_the_fabric_does_atomics() {
-        for (native, reach, departs) in [
-            (false, Reach::Direct, false),
-            (false, Reach::Staged, true),
-            (true, Reach::Direct, false),
-            (true, Reach::Staged, false),
-        ] {
+    fn a_signal_behind_staged_data_waits_until_that_has_left() {
+        for (reach, departs) in [(Reach::Direct, false), (Reach::Staged, true)] {
             let signals = SignalEngine::Chained;
-            let mut bed = Bed::new(Setup { native, reach, signals, ..PLAIN });
+            let mut bed = Bed::new(Setup { reach, signals, ..PLAIN });
             let heaps = Arc::clone(&bed.heaps);
             let word = bed.fabric.alloc(Pe(1), 64);
             let handle = bed.tables[1].register(word, 64, Access::LocalAndRemote).unwrap();
@@ -373,7 +362,7 @@ mod tests {
             bed.lane.core.connection_to(Pe(1)).unwrap();
             let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
             let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
-            assert_eq!(bed.lane.core.transmit.ops().departs(op), departs, "{native} {reach:?}");
+            assert_eq!(bed.lane.core.transmit.ops().departs(op), departs, "{reach:?}");
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::ids::{RailId, WrId};
-use crate::port::fabric_atomic::FabricAtomic;
 use crate::port::{Polled, PortError, Posted};
 
 /// Most completions that one [`DataPath::drain`] returns.
@@ -80,9 +79,6 @@ pub enum Operation<'a> {
     /// A write, with the promise that another one to the same peer is posted on this rail next: the
     /// fabric may put off ringing the device's doorbell until then.
     WriteBeforeMore(&'a Transfer),
-    /// An atomic on a word of the peer's memory. Its completion says that it was executed and, if
-    /// it fetches, that [`DataPath::fetched`] has the word before.
-    Atomic(&'a FabricAtomic),
 }
 
 /// What a rail can do. Fixed once the port is open.
@@ -212,10 +208,6 @@ pub trait DataPath {
     ) -> bool {
         matches!(self.post(rail, to, wr_id, Operation::Transfer(transfer)), Ok(Posted::Yes))
     }
-
-    /// The word that the atomic with this work-request id has fetched, in the low bytes; others are
-    /// zero. Between its completion and the next use of the work-request id.
-    fn fetched(&mut self, wr_id: WrId) -> u64;
 
     /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is
     /// called next then. It is the whole of an idle poll.

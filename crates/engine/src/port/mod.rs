@@ -11,7 +11,6 @@
 pub mod clock;
 pub mod copies;
 pub mod data_path;
-pub mod fabric_atomic;
 pub mod local_memory;
 pub mod messaging;
 pub mod outcome;

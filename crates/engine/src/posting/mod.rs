@@ -39,7 +39,6 @@ use crate::posting::transmit::{Sizes, Transmit};
 use crate::rails::balance::Spread;
 use crate::rails::paths::PathTable;
 use crate::state::connection::Connection;
-use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::regions::RegionCache;
 use crate::wire::cookie::Cookie;
 
@@ -86,14 +85,6 @@ impl<P: Port> Core<P> {
     pub(crate) fn look_after_rails(&mut self, messages: u32, answers: u32) {
         self.failures.set_recovers(true);
         self.peers.keep_answers(messages, answers);
-    }
-
-    /// The fabric executes atomics from here on. Rails are not monitored then: whether an atomic on
-    /// a path that has failed was executed cannot be known.
-    pub(crate) fn let_fabric_do_atomics(&mut self, atomics: FabricAtomics) {
-        self.transmit.let_fabric_do_atomics(atomics);
-        self.peers.order_nothing();
-        self.failures.set_recovers(false);
     }
 
     /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside

@@ -12,7 +12,7 @@ use crate::port::clock::Clock as _;
 use crate::port::copies::Reach;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::port::{Access, Direction, PortError, RailLimits};
-use crate::rails::paths::{AtomicPath, Path};
+use crate::rails::paths::Path;
 use crate::recovery::health::RailHealth;
 use crate::request::{AtomicRequest, LocalSide, Request, ResultPlace};
 use crate::state::messages::reliable_channel::FETCHES;
@@ -34,7 +34,6 @@ pub(crate) struct Setup {
     pub(crate) signals: SignalEngine,
     pub(crate) health: bool,
     pub(crate) fast: bool,
-    pub(crate) native: bool,
     /// How the heaps of the others are reached.
     pub(crate) reach: Reach,
 }
@@ -47,7 +46,6 @@ pub(crate) const PLAIN: Setup = Setup {
     signals: SignalEngine::Auto,
     health: false,
     fast: false,
-    native: false,
     reach: Reach::Direct,
 };
 
@@ -106,10 +104,6 @@ impl Bed {
             let health = RailHealth { timeout: second, cooling: None };
             let control = all().map(|(pe, rail)| FakeFabric::control_address(pe, rail)).collect();
             lane = lane.with_rail_health(&health, control);
-        }
-        if setup.native {
-            let to = |pe| AtomicPath { rail: RAIL, to: FakeFabric::address(Pe(pe), RAIL) };
-            lane = lane.with_fabric_atomics((0..n_pes).map(to).collect());
         }
         Self { fabric, lane, heaps: heaps.into(), tables }
     }

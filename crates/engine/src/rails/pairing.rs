@@ -2,7 +2,6 @@
 //! receiver.
 
 use crate::ids::{Pe, RailId};
-use crate::rails::paths::TARGET_RAIL;
 use crate::wire::handshake::RailAddress;
 
 /// The local rail on which the first segment to a peer goes out; those after it take turns.
@@ -35,17 +34,6 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
 pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
     let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
-}
-
-/// The local rail by which our atomics for a peer go: one that sends to the peer's
-/// [`TARGET_RAIL`] anyway, else one on the same fabric, else the first.
-pub fn atomic_rail(me: Pe, local: &[RailAddress], peer: &[RailAddress]) -> RailId {
-    let rails = || (0..local.len()).map(|at| RailId(at as u8));
-    let fabric = peer[TARGET_RAIL.index()].fabric;
-    rails()
-        .find(|rail| remote_rail(me, local, *rail, peer) == TARGET_RAIL)
-        .or_else(|| rails().find(|rail| local[rail.index()].fabric == fabric))
-        .unwrap_or(RailId(0))
 }
 
 #[cfg(test)]
@@ -88,25 +76,6 @@ mod tests {
     }
 
     #[test]
-    fn atomics_leave_by_a_rail_that_reaches_the_one_rail_of_the_target() {
-        for n in 1..=4u8 {
-            let all = rails(&vec![1; usize::from(n)]);
-            for me in 0..20 {
-                let rail = atomic_rail(Pe(me), &all, &all);
-                assert_eq!(remote_rail(Pe(me), &all, rail, &all), TARGET_RAIL);
-            }
-        }
-        // One rail, which sends to the second of the peer's in turn, serves the first as well.
-        let (one, two) = (rails(&[1]), rails(&[1, 1]));
-        assert_eq!(remote_rail(Pe(1), &one, RailId(0), &two), RailId(1));
-        assert_eq!(atomic_rail(Pe(1), &one, &two), RailId(0));
-        // By fabric, where the pairing avoids the first.
-        let (local, peer) = (rails(&[7, 2, 1]), rails(&[1, 2]));
-        assert_eq!(atomic_rail(Pe(0), &local, &peer), RailId(0), "paired by position");
-        assert_eq!(atomic_rail(Pe(0), &rails(&[2, 1]), &peer), RailId(1));
-    }
-
-    #[test]
     fn a_rail_whose_fabric_the_peer_is_not_on_leads_nowhere_if_others_lead_there() {
         let (local, peer) = (rails(&[1, 2, 3]), rails(&[3, 1]));
         let leading = |local: &[RailAddress], peer: &[RailAddress]| -> Vec<bool> {
@@ -130,20 +99,5 @@ mod tests {
         assert_eq!(remote_rail(Pe(1), &local, RailId(0), &elsewhere), RailId(0));
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
-    }
-
-    #[test]
-    fn atomics_go_by_a_rail_that_leads_to_the_targets_or_is_on_its_fabric() {
-        let (me, peer) = (Pe(0), rails(&[1, 1]));
-        for local in [rails(&[1, 1]), rails(&[1, 1, 1])] {
-            let rail = atomic_rail(me, &local, &peer);
-            assert_eq!(remote_rail(me, &local, rail, &peer), TARGET_RAIL);
-        }
-        assert_eq!(atomic_rail(me, &rails(&[2, 3]), &rails(&[9, 3])), RailId(0), "none is");
-        // Also where that rail sends to another one of the peer's.
-        let (local, peer) = (rails(&[2, 1]), rails(&[1, 1, 2]));
-        let pairs = |me| remote_rail(Pe(me), &local, RailId(1), &peer);
-        assert!((0..8).any(|me| pairs(me) != TARGET_RAIL));
-        assert!((0..8).all(|me| atomic_rail(Pe(me), &local, &peer) == RailId(1)));
     }
 }

@@ -15,18 +15,6 @@ pub struct Path {
     pub remote: RailId,
 }
 
-/// The rail of every PE at which atomics on its memory arrive.
-pub const TARGET_RAIL: RailId = RailId(0);
-
-/// How atomics for one PE go: by a local rail to the PE's [`TARGET_RAIL`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AtomicPath {
-    /// The local rail.
-    pub rail: RailId,
-    /// The address of the PE's rail, in the local rail's address table.
-    pub to: PeerAddr,
-}
-
 /// The place of a path among those that were laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PathId(u32);

@@ -497,9 +497,8 @@ impl Staging {
         self.leave_bounce(core, wr_id);
         let is_put = self.state().fragment(wr_id).role == Role::Put;
         if let (true, Stage::Sent, Some(connection)) = (is_put, stage, core.peers.find_mut(pe)) {
-            let placed = connection.orders();
             let channel = connection.channel();
-            channel.pulls -= u32::from(placed);
+            channel.pulls -= 1;
             channel.apart = channel.apart.wrapping_sub(1);
         }
         self.state().peer(pe).fragments -= 1;

@@ -272,7 +272,7 @@ impl Staging {
         op: OpId,
     ) -> Result<(), EngineError> {
         let Request { pe, len, local, .. } = *request;
-        if !core.has_message_room() {
+        if !core.peers.has_message_room() {
             return Ok(());
         }
         let mut payload = [0; MAX_PAYLOAD];

@@ -30,7 +30,6 @@ pub(crate) struct OfAll {
     pub(crate) acknowledged: u32,
     pub(crate) stripes: u32,
     pub(crate) pooled: u32,
-    pub(crate) fabric_atomics: u32,
     pub(crate) peer_requests: u32,
     pub(crate) chained: u32,
 }
@@ -75,7 +74,7 @@ pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[WrId]) -> F
         of_peer.add(segment, is_listed);
         let at = segment.rail.index();
         let has_wr_id = match segment.stage {
-            Stage::Posted | Stage::AtomicPosted => true,
+            Stage::Posted => true,
             Stage::Lost => segment.waits().has(Waits::FABRIC),
             _ => false,
         };
@@ -104,7 +103,6 @@ impl OfAll {
         count(&mut self.acknowledged, is_acknowledged);
         count(&mut self.stripes, segment.is_stripe);
         count(&mut self.pooled, kind == Kind::Pooled);
-        count(&mut self.fabric_atomics, kind == Kind::FabricAtomic);
         count(&mut self.peer_requests, kind == Kind::PeerRequest);
         count(&mut self.chained, stage == Stage::Chained);
     }

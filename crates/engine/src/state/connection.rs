@@ -84,8 +84,6 @@ pub(crate) struct Connection {
     /// everything before is delivered.
     passed: u32,
     mark: Option<Seq>,
-    /// Whether requests are ordered by their target at all.
-    orders: bool,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(crate) held: Queue,
     /// Segments that wait by themselves, on all rails: see [`crate::posting::transmit::blocked`].
@@ -107,7 +105,7 @@ pub(crate) struct Connection {
 const FIRST: u32 = u32::MAX - 9;
 
 impl Connection {
-    pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize, orders: bool) -> Self {
+    pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize) -> Self {
         Self {
             pe,
             next,
@@ -124,7 +122,6 @@ impl Connection {
             epoch: FIRST,
             passed: FIRST,
             mark: None,
-            orders,
             held: Queue::EMPTY,
             blocked: 0,
             lost_writes: 0,
@@ -277,15 +274,10 @@ impl Connection {
         self.mark
     }
 
-    /// Whether requests are ordered by their target.
-    pub(crate) fn orders(&self) -> bool {
-        self.orders
-    }
-
     /// Whether every write under way is a request that has left.
     fn all_placed(&self) -> bool {
         let placed = self.channel.as_deref().map_or(0, ReliableChannel::placed);
-        self.orders && self.under_way(Direction::Write) == placed
+        self.under_way(Direction::Write) == placed
     }
 
     /// A put has left as a request: from here on it is a word among words.
@@ -491,15 +483,12 @@ pub(crate) struct Connections {
     rails: u8,
     /// See [`Connection::fast_limit`].
     fast_limit: usize,
-    /// Whether targets order requests: not where the fabric does atomics, whose order they do not
-    /// see.
-    pub(crate) orders: bool,
 }
 
 impl Connections {
     pub(crate) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
         let places = (0..n_pes).map(|_| None).collect();
-        Self { places, opened: Vec::new(), me, rails, fast_limit, orders: true }
+        Self { places, opened: Vec::new(), me, rails, fast_limit }
     }
 
     /// PEs of the job.
@@ -539,7 +528,7 @@ impl Connections {
         if place.is_none() {
             paths.lay_out(pe);
             let first = paths.get(pe, first_rail(self.me, pe, self.rails));
-            *place = Some(Box::new(Connection::new(pe, first, self.fast_limit, self.orders)));
+            *place = Some(Box::new(Connection::new(pe, first, self.fast_limit)));
             self.opened.push(pe);
         }
         place.as_deref_mut()

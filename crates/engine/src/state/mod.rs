@@ -8,7 +8,6 @@ pub(crate) mod connection;
 pub(crate) mod counts;
 #[cfg(any(test, feature = "audit"))]
 pub mod discrepancy;
-pub(crate) mod fabric_atomics;
 pub(crate) mod fair_queue;
 pub(crate) mod messages;
 pub(crate) mod operation;

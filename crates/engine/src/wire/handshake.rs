@@ -15,10 +15,9 @@ use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::wire::cookie::SHARE_BYTES;
 use crate::wire::format::VERSION;
 use crate::wire::handle::{self, MAX_RAILS};
-use crate::wire::offer::{Offer, Wish};
 
 /// Size of an encoded [`Hello`].
-pub const HELLO_BYTES: usize = 592;
+pub const HELLO_BYTES: usize = 400;
 
 /// Most bytes of a rail's address that the exchange carries. libfabric's longest, a string address
 /// of the shm provider, is below 256.
@@ -26,15 +25,13 @@ pub const MAX_ADDRESS: usize = 512;
 
 /// Ends with the versions of all that PEs will tell each other, so that two builds which would not
 /// understand each other say so when they connect.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 7];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 8];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;
 const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
-const LACKS_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
-const LACKS_BYTES: usize = 192;
-const REASON_AT: usize = LACKS_AT + LACKS_BYTES;
+const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 
 /// Bytes of an address record before the address: fabric name's hash, address length.
 const ADDRESS_HEAD: usize = 10;
@@ -67,8 +64,6 @@ pub struct Hello {
     pub rail_health: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,
-    /// What it wants and has of atomics of the fabric; the text cut to fit.
-    pub atomics: Offer,
     /// Why it cannot go on; cut to fit. None if it can.
     pub failure: Option<String>,
     /// Its share of the job's cookie.
@@ -103,21 +98,6 @@ pub enum ExchangeError {
         /// PE 0's provider.
         first: String,
     },
-    /// PEs whose users want different appliers of atomics.
-    #[error(
-        "{pe} wants atomics {theirs:?}, but PE 0 wants {first:?}: set NVSHMEM_LIBFABRIC_ATOMICS on all PEs alike"
-    )]
-    Atomics {
-        /// A PE that differs from PE 0.
-        pe: Pe,
-        /// What it wants.
-        theirs: &'static str,
-        /// What PE 0 wants.
-        first: &'static str,
-    },
-    /// Native atomics are wanted, and these PEs cannot have them.
-    #[error("NVSHMEM_LIBFABRIC_ATOMICS is native, and not every rail offers that: {}", failures(.0))]
-    NoNativeAtomics(Vec<(Pe, String)>),
     /// An address too long to carry.
     #[error("the address of {rail} has {len} bytes, the most is {MAX_ADDRESS}")]
     LongAddress {
@@ -149,15 +129,10 @@ impl Hello {
         bytes[10] = self.rails;
         bytes[11] = self.immediate_data;
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
-        let Offer { wish, hardware, lacks } = &self.atomics;
-        bytes[14] = wish.code();
-        bytes[15] = u8::from(*hardware);
-        bytes[16] = u8::from(lacks.is_some());
         bytes[17] = u8::from(self.rail_health);
         bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
         bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
-        put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
-        put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
+        put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
         put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
         bytes
     }
@@ -171,21 +146,16 @@ impl Hello {
         };
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
         let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
-        let wish = Wish::from_code(bytes[14])?;
         let sound = bytes[0..8] == MAGIC
-            && [bytes[9], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
+            && [bytes[9], bytes[17]].iter().all(|flag| *flag <= 1)
+            && bytes[14..17] == [0; 3]
             && usize::from(bytes[10]) <= MAX_RAILS
             && matches!(bytes[11], 0 | 4 | 8)
             && usize::from(longest_address) <= MAX_ADDRESS
             && (MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&usize::from(longest_message));
         sound.then(|| Self {
             step,
-            provider: text(&bytes[PROVIDER_AT..LACKS_AT]),
-            atomics: Offer {
-                wish,
-                hardware: bytes[15] == 1,
-                lacks: (bytes[16] == 1).then(|| text(&bytes[LACKS_AT..REASON_AT])),
-            },
+            provider: text(&bytes[PROVIDER_AT..REASON_AT]),
             rails: bytes[10],
             immediate_data: bytes[11],
             longest_message,
@@ -361,7 +331,6 @@ mod tests {
             longest_message: MAX_LONG_MESSAGE as u16,
             rail_health: true,
             longest_address: 16,
-            atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
             failure: None,
             share: *b"0123456789abcdef",
         }
@@ -378,11 +347,6 @@ mod tests {
             failure: Some("no provider left: tcp refused".to_owned()),
             immediate_data: 0,
             longest_message: MAX_MESSAGE as u16,
-            atomics: Offer {
-                wish: Wish::Native,
-                hardware: true,
-                lacks: Some("no FI_ATOMIC".to_owned()),
-            },
             ..hello()
         };
         for hello in [hello(), failed] {

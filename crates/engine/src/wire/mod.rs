@@ -7,7 +7,6 @@ pub mod handle;
 pub mod handshake;
 pub mod marks;
 pub mod message;
-pub mod offer;
 pub mod rails;
 pub mod seal;
 pub mod staged;

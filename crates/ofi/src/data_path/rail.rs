@@ -55,8 +55,6 @@ pub(crate) struct Rail {
     values: Option<Region>,
     /// The message buffers, likewise.
     messages: Option<Region>,
-    /// The cells of atomic operations, likewise.
-    cells: Option<Region>,
     endpoint: Endpoint,
     /// The provider may write to these until the endpoint is closed, which the order of the fields
     /// sees to. The user's buffers are not ours to keep.
@@ -68,8 +66,6 @@ pub(crate) struct Rail {
     /// The NIC, where it is known.
     pci: Option<PciAddress>,
     limits: RailLimits,
-    /// Atomics that fetch nothing are posted as fetching ones.
-    always_fetches: bool,
     outlives_receives: bool,
 }
 
@@ -126,11 +122,9 @@ impl Rail {
         };
         let values = register(contexts.values())?;
         let messages = register(message_buffers.memory())?;
-        let cells = register(contexts.cells())?;
         Ok(Self {
             values,
             messages,
-            cells,
             endpoint,
             _contexts: Arc::clone(contexts),
             message_buffers,
@@ -138,7 +132,6 @@ impl Rail {
             name: device.name.clone(),
             pci: device.pci_path.as_deref().and_then(PciAddress::of_path),
             limits,
-            always_fetches: *device.profile.atomics_always_fetch,
             outlives_receives: *device.profile.outlives_receives,
         })
     }
@@ -168,20 +161,9 @@ impl Rail {
         self.limits
     }
 
-    /// Whether atomics that fetch nothing are posted as fetching ones.
-    pub(crate) fn always_fetches(&self) -> bool {
-        self.always_fetches
-    }
-
     /// Whether what comes in and cannot be received leaves the rail as it is.
     pub(crate) fn outlives_receives(&self) -> bool {
         self.outlives_receives
-    }
-
-    /// Whether the endpoint was opened with `FI_ATOMIC`.
-    #[inline]
-    pub(crate) fn has_atomics(&self) -> bool {
-        self.domain.info().has_atomics()
     }
 
     pub(crate) fn domain(&self) -> &Arc<Domain> {
@@ -196,11 +178,6 @@ impl Rail {
     /// The descriptor of the values of inline writes.
     pub(crate) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
-    }
-
-    /// The descriptor of the cells of atomic operations.
-    pub(crate) fn cells_desc(&self) -> Desc {
-        self.cells.as_ref().map_or(Desc(0), Region::desc)
     }
 
     #[inline]
@@ -225,7 +202,7 @@ fn with_help(mut error: PortError, help: &str) -> PortError {
 
 impl Drop for Rail {
     fn drop(&mut self) {
-        (self.values, self.messages, self.cells) = (None, None, None);
+        (self.values, self.messages) = (None, None);
         self.endpoint.close();
         if is_unclosed() {
             // What could not be closed may be what writes to these.

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
-    FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM,
-    FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
-    FI_MSG, FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_RX_CQ_DATA, FI_SOURCE,
+    FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
+    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
+    FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_RX_CQ_DATA, FI_SOURCE,
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info,
 };
 
 use crate::error::port_error;
 use crate::objects::info::Info;
-use crate::options::{AtomicsChoice, Options, Progress, Threading};
+use crate::options::{Options, Progress, Threading};
 use crate::provider::Profile;
 use engine::port::PortError;
 
@@ -72,18 +72,6 @@ pub(crate) enum Demand {
     Rma,
     /// Also completions that mean delivery, with the step's progress and threading.
     Full(Step),
-    /// The same with atomics.
-    Atomics(Step),
-}
-
-/// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages
-/// stay behind writes from tcp;ofi_rxm, so not unless the answer may be used.
-pub(crate) fn wants_atomics(options: &Options, profile: &Profile) -> bool {
-    match options.atomics {
-        AtomicsChoice::Auto => *profile.hardware_atomics,
-        AtomicsChoice::Native => true,
-        AtomicsChoice::Target => false,
-    }
 }
 
 /// Which memory transfers are to reach.
@@ -185,10 +173,7 @@ impl Hints {
                 (*info).caps |= FI_HMEM;
                 (*domain).mr_mode |= FI_MR_HMEM;
             }
-            if let Demand::Atomics(_) = demand {
-                (*info).caps |= FI_ATOMIC;
-            }
-            if let Demand::Full(step) | Demand::Atomics(step) = demand {
+            if let Demand::Full(step) = demand {
                 // quiet promises data that is visible at the target. Without this flag a write
                 // completes when its buffer is free again.
                 (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;
@@ -260,19 +245,5 @@ mod tests {
             ["progress MANUAL, threading DOMAIN", "progress MANUAL, threading SAFE"],
             "the lock is ours then"
         );
-    }
-
-    #[test]
-    fn atomics_are_asked_for_where_the_answer_may_be_used() {
-        let options = |atomics| Options { atomics, ..Options::default() };
-        for (provider, auto) in
-            [(Provider::Cxi, true), (Provider::Efa, false), (Provider::Shm, false)]
-        {
-            let profile = candidates(provider)[0];
-            let wanted = |choice| wants_atomics(&options(choice), profile);
-            assert_eq!(wanted(AtomicsChoice::Auto), auto, "{provider:?}");
-            assert!(wanted(AtomicsChoice::Native));
-            assert!(!wanted(AtomicsChoice::Target));
-        }
     }
 }

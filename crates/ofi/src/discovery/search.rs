@@ -8,7 +8,7 @@ use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
 use crate::discovery::interface::{Interface, is_local};
-use crate::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
+use crate::discovery::query::{Demand, Reaching, Step, query};
 use crate::discovery::selection::{Listed, Source, describe, select};
 use crate::environment;
 use crate::error::{OfiError, Refusal};
@@ -208,7 +208,7 @@ fn examine(
             }
         }
     }
-    let Some((fabric, Answer { demand, reaching, step, infos })) = answer else {
+    let Some((fabric, Answer { reaching, step, infos })) = answer else {
         return Ok(None);
     };
     if let Some(fabric) = fabric {
@@ -260,7 +260,9 @@ fn examine(
                 Some(info) => Ok(info),
                 None => Err(String::from("taken already")),
             },
-            Source::Address(ip) => at_address(library, profile, fabric, demand, reaching, ip),
+            Source::Address(ip) => {
+                at_address(library, profile, fabric, Demand::Full(step), reaching, ip)
+            }
         };
         match info {
             Ok(info) => {
@@ -282,7 +284,6 @@ fn examine(
 
 /// What a provider has accepted.
 struct Answer {
-    demand: Demand,
     reaching: Reaching,
     step: Step,
     infos: Vec<Info>,
@@ -328,28 +329,22 @@ fn ask(
     }
     let mut last = String::new();
     let ladder = Step::ladder(options, profile);
-    // With atomics first, where they are wanted; connecting finds out whether all PEs have them.
     // With device memory before without: what it costs, staging costs more.
-    let atomics = wants_atomics(options, profile);
     let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, Reaching::Devices));
-    for with_atomics in [true, false] {
-        for reaching in [Reaching::Devices, Reaching::Host] {
-            if with_atomics && !atomics || reaching == Reaching::Devices && !devices {
-                continue;
-            }
-            for &step in &ladder {
-                let demand = if with_atomics { Demand::Atomics(step) } else { Demand::Full(step) };
-                match query(demand, reaching) {
-                    Ok(infos) if !infos.is_empty() => {
-                        return Ok(Answer { demand, reaching, step, infos });
-                    }
-                    Ok(_) => last = String::from("only other providers answered"),
-                    Err(error) => last = error.to_string(),
+    for reaching in [Reaching::Devices, Reaching::Host] {
+        if reaching == Reaching::Devices && !devices {
+            continue;
+        }
+        for &step in &ladder {
+            match query(Demand::Full(step), reaching) {
+                Ok(infos) if !infos.is_empty() => {
+                    return Ok(Answer { reaching, step, infos });
                 }
-                let atomics = if with_atomics { ", with FI_ATOMIC" } else { "" };
-                let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
-                info!("provider {} refuses {step}{atomics}{hmem}", profile.name);
+                Ok(_) => last = String::from("only other providers answered"),
+                Err(error) => last = error.to_string(),
             }
+            let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
+            info!("provider {} refuses {step}{hmem}", profile.name);
         }
     }
     Err(format!(

@@ -67,16 +67,6 @@ impl ContextArray {
     }
 }
 
-/// What an atomic operation works with in this process. Each word is in the byte order of the
-/// processor, which NVSHMEM's platforms have little endian, so that a narrow word is in front.
-#[repr(C, align(32))]
-pub(crate) struct AtomicCell {
-    pub(crate) operand: u64,
-    pub(crate) compare: u64,
-    /// The provider writes to it while the operation is in flight.
-    pub(crate) result: u64,
-}
-
 /// Contexts, and the values of inline writes, for all the work-request ids of a lane.
 ///
 /// The values lie apart, densely: most providers never touch the contexts, and then only the
@@ -84,11 +74,9 @@ pub(crate) struct AtomicCell {
 pub(crate) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
-    /// For atomic operations; none where the fabric is not asked for them.
-    cells: Box<[UnsafeCell<AtomicCell>]>,
 }
 
-// SAFETY: a value or a cell is accessed only by the thread that holds the lane's port, before it
+// SAFETY: a value is accessed only by the thread that holds the lane's port, before it
 // posts the operation of that work-request id or after it has completed, and by the provider in
 // between.
 unsafe impl Send for Contexts {}
@@ -102,26 +90,7 @@ impl Contexts {
         Self {
             contexts: ContextArray::new(wr_ids),
             values: (0..wr_ids).map(|_| UnsafeCell::new(0)).collect(),
-            cells: Box::default(),
         }
-    }
-
-    /// The same, with a cell for an atomic operation of each work-request id.
-    pub(crate) fn with_cells(mut self) -> Self {
-        let cell = |_| UnsafeCell::new(AtomicCell { operand: 0, compare: 0, result: 0 });
-        self.cells = (0..self.capacity()).map(cell).collect();
-        self
-    }
-
-    /// The cell of a work-request id. None beyond the end, or without cells.
-    #[inline]
-    pub(crate) fn cell(&self, wr_id: WrId) -> Option<*mut AtomicCell> {
-        self.cells.get(wr_id.index()).map(UnsafeCell::get)
-    }
-
-    /// All cells, for registration: address and bytes.
-    pub(crate) fn cells(&self) -> (usize, usize) {
-        (self.cells.as_ptr() as usize, size_of_val(&*self.cells))
     }
 
     /// The context for an operation's work-request id. None when the work-request id is not below

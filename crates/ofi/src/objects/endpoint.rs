@@ -7,24 +7,20 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE, FI_RECV,
-    FI_TRANSMIT, Padded, fi_addr_t, fi_atomic, fi_atomicvalid, fi_compare_atomic,
-    fi_compare_atomicvalid, fi_enable, fi_endpoint, fi_ep_bind, fi_fetch_atomic,
-    fi_fetch_atomicvalid, fi_getname, fi_inject, fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov,
-    fi_sendmsg, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
+    FI_TRANSMIT, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject,
+    fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg, fi_write, fi_writedata,
+    fi_writemsg, fid, fid_ep, iovec,
 };
 
 use crate::error::check;
 use crate::fork;
 use crate::objects::address_vector::AddressVector;
-use crate::objects::atomic_calls::{self, Call};
 use crate::objects::completion_queue::CompletionQueue;
-use crate::objects::contexts::AtomicCell;
 use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::domain::Domain;
 use crate::objects::event_queue::EventQueue;
 use crate::objects::fabric::{close, opened};
 use engine::port::PortError;
-use engine::port::fabric_atomic::Row;
 use engine::port::registration::note_unclosed;
 use engine::wire::message::MAX_MESSAGE;
 
@@ -60,17 +56,6 @@ unsafe impl Sync for Endpoint {}
 pub(crate) struct Rma {
     pub(crate) buf: *mut c_void,
     pub(crate) len: usize,
-    pub(crate) desc: *mut c_void,
-    pub(crate) peer: fi_addr_t,
-    pub(crate) remote: u64,
-    pub(crate) key: u64,
-    pub(crate) context: *mut c_void,
-}
-
-/// One atomic operation, as [`Endpoint::atomic`] takes it.
-pub(crate) struct AtomicPost {
-    pub(crate) cell: *mut AtomicCell,
-    /// Descriptor of the cell.
     pub(crate) desc: *mut c_void,
     pub(crate) peer: fi_addr_t,
     pub(crate) remote: u64,
@@ -290,53 +275,6 @@ impl Endpoint {
         let ep = self.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
-    }
-
-    /// Whether the endpoint executes a row of the table of atomics.
-    pub(crate) fn has_atomic(&self, row: Row) -> bool {
-        let (call, datatype, op) = atomic_calls::call_of(row);
-        let ep = self.as_ptr();
-        let mut count = 0;
-        let _gate = self.domain.gate().enter();
-        // SAFETY: enabled; the count is a local.
-        let code = unsafe {
-            match call {
-                Call::Plain => fi_atomicvalid(ep, datatype, op, &mut count),
-                Call::Fetch => fi_fetch_atomicvalid(ep, datatype, op, &mut count),
-                Call::Compare => fi_compare_atomicvalid(ep, datatype, op, &mut count),
-            }
-        };
-        code == 0 && count > 0
-    }
-
-    /// Posts an atomic operation with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
-    ///
-    /// # Safety
-    /// One thread at a time, inside the domain's gate. The cell and the context are valid, and
-    /// nobody else uses them, until the operation completes or the endpoint is closed. The endpoint
-    /// was opened with `FI_ATOMIC`.
-    pub(crate) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
-        let (call, datatype, verb) = atomic_calls::call_of(row);
-        let AtomicPost { cell, desc, peer, remote, key, context } = *op;
-        let ep = self.as_ptr();
-        // SAFETY: enabled; the cell is valid by the caller's promise, as is the rest.
-        unsafe {
-            let operand = (&raw mut (*cell).operand).cast::<c_void>();
-            let compare = (&raw mut (*cell).compare).cast::<c_void>();
-            let result = (&raw mut (*cell).result).cast::<c_void>();
-            match call {
-                Call::Plain => {
-                    fi_atomic(ep, operand, 1, desc, peer, remote, key, datatype, verb, context)
-                }
-                Call::Fetch => fi_fetch_atomic(
-                    ep, operand, 1, desc, result, desc, peer, remote, key, datatype, verb, context,
-                ),
-                Call::Compare => fi_compare_atomic(
-                    ep, operand, 1, desc, compare, desc, result, desc, peer, remote, key, datatype,
-                    verb, context,
-                ),
-            }
-        }
     }
 
     /// Sends a message that is copied before this returns, and never completes. Native tcp reports

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_TYPE_MR_MODE,
+    FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_TYPE_MR_MODE,
     FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version, fi_domain_attr, fi_ep_attr,
     fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
@@ -211,11 +211,6 @@ impl Info {
     /// Completion flags that operations get by default.
     pub(crate) fn tx_op_flags(&self) -> u64 {
         self.tx_attr().op_flags
-    }
-
-    /// Whether the endpoint does atomics: `FI_ATOMIC`, which is given only when asked for.
-    pub(crate) fn has_atomics(&self) -> bool {
-        self.raw().caps & FI_ATOMIC != 0
     }
 
     /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked

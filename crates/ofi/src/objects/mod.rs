@@ -4,7 +4,6 @@
 //! owner may be asked to do at a time is the caller's promise, stated at each `unsafe fn`.
 
 pub(crate) mod address_vector;
-pub(crate) mod atomic_calls;
 pub(crate) mod completion_queue;
 pub(crate) mod contexts;
 pub(crate) mod cuda_calls;

@@ -34,7 +34,6 @@ pub(super) const CXI: Profile = Profile {
         "what peers send goes through it as well, and a full one makes the NIC drop messages",
         "fi_cxi(7)",
     ),
-    hardware_atomics: Fact::manual(true, "its NIC has them all", "fi_cxi(7)"),
     batches: Fact::code(
         Some(Version::new(2, 0)),
         "it rings the doorbell for what it has taken before it refuses a post",

@@ -59,11 +59,6 @@ facts! {
     /// `MAX_LONG_MESSAGE`: what has no cheaper way, and needs no more memory for receives than can
     /// be spared.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
-    /// The NIC executes atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the
-    /// target's processor, in whichever thread polls there, which is our proxy thread.
-    hardware_atomics: bool = false, "the target's processor would do them as well";
-    /// An atomic that returns nothing is posted as one that does, the result being dropped.
-    atomics_always_fetch: bool = false, "they are posted as they are";
     /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of
     /// those before without a doorbell.
     batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";

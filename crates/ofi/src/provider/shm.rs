@@ -33,14 +33,6 @@ pub(super) const SHM: Profile = Profile {
         "it takes any 64 bits for a key",
         "tests/ofi, libfabric 1.17 and 2.5.1",
     ),
-    // It gives the buffer of a non-fetching atomic back twice when it was posted with
-    // FI_DELIVERY_COMPLETE, at the target and at the initiator, and crashes when two operations
-    // have got the same one. A fetching atomic is complete when it is delivered anyway.
-    atomics_always_fetch: Fact::seen(
-        true,
-        "up to libfabric 2.4 it gives the buffer of one that fetches nothing back twice",
-        "tests/ofi, libfabric 1.17",
-    ),
     // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and moves
     // the bytes of a device with the runtime's copies on the default stream. Those wait for kernels
     // that run on blocking streams, which may be waiting for these very bytes.

@@ -5,12 +5,11 @@ use std::collections::{HashSet, VecDeque};
 use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
 use super::world::error::fault;
-use super::world::flights::{Done, Target, Work};
+use super::world::flights::{Done, Target};
 use super::world::letters::Mail;
 use super::world::memory::{HOST, change};
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
-use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Tail,
@@ -96,7 +95,7 @@ impl FakePort {
         }
         world.call(PortCall::Post)?;
         world.trace(Call::Post(self.pe, rail));
-        world.post(self.lane, self.pe, rail, target(to), wr_id, Work::Transfer(*transfer, data));
+        world.post(self.lane, self.pe, rail, target(to), wr_id, (*transfer, data));
         in_flight.insert(wr_id);
         Ok(Posted::Yes)
     }
@@ -120,29 +119,6 @@ impl FakePort {
         world.trace(Call::Post(self.pe, rail));
         let left = world.send((self.lane, self.pe, rail), target(to), wr_id, bytes);
         self.leaving[rail.index()].push_back(left);
-        Ok(Posted::Yes)
-    }
-
-    /// Takes an atomic.
-    fn take_atomic(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        wr_id: WrId,
-        atomic: &FabricAtomic,
-    ) -> Result<Posted, PortError> {
-        assert!(self.wr_ids.iter().all(|used| !used.contains(&wr_id)), "{wr_id:?} is in flight");
-        if !self.has_room(rail, to) {
-            return Ok(Posted::Again);
-        }
-        let mut world = self.fabric.lock();
-        let in_flight = &mut self.wr_ids[rail.index()];
-        let depth = self.limits[rail.index()].depth as usize;
-        assert!(in_flight.len() < depth, "{rail} is over its depth");
-        world.call(PortCall::Post)?;
-        world.trace(Call::Post(self.pe, rail));
-        world.post(self.lane, self.pe, rail, target(to), wr_id, Work::Atomic(*atomic));
-        in_flight.insert(wr_id);
         Ok(Posted::Yes)
     }
 }
@@ -170,7 +146,6 @@ impl DataPath for FakePort {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         let (transfer, data) = match operation {
-            Operation::Atomic(atomic) => return self.take_atomic(rail, to, wr_id, atomic),
             Operation::Transfer(transfer) => (transfer, None),
             Operation::WriteWithImmediate(transfer, data) => {
                 assert!(
@@ -202,10 +177,6 @@ impl DataPath for FakePort {
     }
 
     fn fast(&self, _rail: RailId) {}
-
-    fn fetched(&mut self, wr_id: WrId) -> u64 {
-        self.fabric.lock().fetched(self.lane, wr_id)
-    }
 
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.fabric.lock();

@@ -79,7 +79,7 @@ pub enum Event {
         /// How many.
         len: usize,
     },
-    /// A lane stored data or applied an atomic to its own PE's memory, or the fabric applied one.
+    /// A lane stored data or applied an atomic to its own PE's memory.
     Applied {
         /// The PE.
         pe: Pe,

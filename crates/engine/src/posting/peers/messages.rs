@@ -177,8 +177,7 @@ impl<P: Port> Core<P> {
         let Segment { pe, kind, direction, class, .. } = *segment;
         let Some(connection) = self.peers.connections.find_mut(pe) else { return };
         let is_pull = kind == Kind::Staged && direction == Direction::Write;
-        let orders = connection.orders();
-        if orders && direction == Direction::Write && class != WriteClass::Word {
+        if direction == Direction::Write && class != WriteClass::Word {
             segment.class = WriteClass::Word;
             connection.place_put(class);
             let channel = connection.channel();
@@ -190,7 +189,7 @@ impl<P: Port> Core<P> {
             channel.apart = channel.apart.wrapping_sub(1);
         }
         let op = OpId(segment.op());
-        if orders && self.transmit.ops().departs(op) {
+        if self.transmit.ops().departs(op) {
             self.transmit.segment_mut(wr_id).uncount();
             self.op_done(op.0);
         }

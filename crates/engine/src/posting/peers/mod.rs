@@ -171,11 +171,6 @@ impl Peers {
         self.messages = MessageTable::with_answers(messages, answers);
     }
 
-    /// Nothing that targets do is ordered by them.
-    pub(super) fn order_nothing(&mut self) {
-        self.connections.orders = false;
-    }
-
     /// Closes a message to a peer: nobody else of its job can have written it.
     #[inline]
     pub(crate) fn seal<const N: usize>(&self, pe: Pe, packet: &mut PacketOf<N>) {

@@ -11,7 +11,7 @@ impl Peers {
     }
 
     /// Whether another message may be submitted.
-    pub(in crate::posting) fn has_message_room(&self) -> bool {
+    pub(crate) fn has_message_room(&self) -> bool {
         self.messages.has_room()
     }
 

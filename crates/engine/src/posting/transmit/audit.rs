@@ -6,7 +6,6 @@ use crate::port::Port;
 use crate::posting::transmit::Transmit;
 use crate::state::audit::{Found, tally};
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::segment::Stage;
 use crate::state::segment::table::SegmentTable;
 
@@ -35,8 +34,6 @@ impl<P: Port> Transmit<P> {
     ) -> Result<(), Discrepancy> {
         same("segments set aside in use", self.reserved, reserved)?;
         same("stripes", self.stripes.used, found.all.stripes)?;
-        let atomics = self.fabric_atomics().map_or(0, FabricAtomics::used);
-        same("atomics of the fabric", atomics, found.all.fabric_atomics)?;
         let mut queued = 0;
         for rail in self.rail_ids() {
             queued += self.audit_rail(rail, found).map_err(|differs| differs.of(rail))?;

@@ -215,15 +215,9 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The message of a segment that ends, or its place among the atomics of the fabric.
+    /// The message of a segment that ends.
     fn leave_message(&mut self, wr_id: WrId) {
         let segment = self.transmit.segments[wr_id.0];
-        if segment.kind == Kind::FabricAtomic {
-            if let Some(atomics) = self.transmit.atomics.as_deref_mut() {
-                atomics.give(segment.atomic_slot());
-            }
-            return;
-        }
         if let Some(connection) = self.peers.find_mut(segment.pe) {
             match segment.kind {
                 Kind::Fetch => {

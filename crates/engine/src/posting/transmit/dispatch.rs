@@ -103,7 +103,6 @@ impl<P: Port> Core<P> {
             | Kind::PeerRequest => {
                 return self.send_message(wr_id, rail);
             }
-            Kind::FabricAtomic => return self.launch_atomic(wr_id, rail),
         }
         let state = &mut self.transmit.rails[rail.index()];
         if state.is_full() {
@@ -119,37 +118,17 @@ impl<P: Port> Core<P> {
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
         let posted = self.transmit.port.post(rail, to, wr_id, operation);
-        self.launched(wr_id, rail, Stage::Posted, posted)
+        self.launched(wr_id, rail, posted)
     }
 
-    /// Hands an atomic to the fabric.
-    #[cold]
-    fn launch_atomic(&mut self, wr_id: WrId, rail: RailId) -> Left {
-        let segment = &self.transmit.segments[wr_id.0];
-        let Some(atomics) = self.transmit.atomics.as_deref() else { return Left::NoRoom };
-        if self.transmit.rails[rail.index()].is_full() {
-            return Left::NoRoom;
-        }
-        let (to, atomic) = atomics.to_post(segment.pe, segment.atomic_slot());
-        let posted = self.transmit.port.post(rail, to, wr_id, Operation::Atomic(atomic));
-        self.launched(wr_id, rail, Stage::AtomicPosted, posted)
-    }
-
-    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage
-    /// it is in.
+    /// Takes note of what the fabric has said to a segment.
     #[inline]
-    fn launched(
-        &mut self,
-        wr_id: WrId,
-        rail: RailId,
-        stage: Stage,
-        posted: Result<Posted, PortError>,
-    ) -> Left {
+    fn launched(&mut self, wr_id: WrId, rail: RailId, posted: Result<Posted, PortError>) -> Left {
         let (segment, state) =
             (&mut self.transmit.segments[wr_id.0], &mut self.transmit.rails[rail.index()]);
         match posted {
             Ok(Posted::Yes) => {
-                segment.stage = stage;
+                segment.stage = Stage::Posted;
                 segment.born = self.failures.stamp();
                 state.taken(segment.transfer.len);
                 Left::Taken
@@ -196,7 +175,7 @@ impl<P: Port> Core<P> {
         }
         let pe = segment.pe;
         let Some(connection) = self.peers.find_mut(pe) else { return false };
-        segment.behind_sent = connection.orders();
+        segment.behind_sent = true;
         if connection.puts_under_way() == 0 {
             return false;
         }

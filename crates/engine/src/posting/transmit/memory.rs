@@ -88,10 +88,6 @@ impl<P: Port> Core<P> {
     pub(crate) fn memory_of(&self, segment: &Segment) -> Option<(usize, usize)> {
         match segment.kind {
             Kind::Message => segment.message().and_then(|slot| self.peers.memory_of(slot)),
-            Kind::FabricAtomic => {
-                let atomics = self.transmit.fabric_atomics()?;
-                atomics.memory_of(segment.atomic_slot())
-            }
             _ => segment.memory(),
         }
     }

@@ -21,7 +21,6 @@ use crate::posting::transmit::doorbell::Burst;
 use crate::rails::balance::{Balance, Spread};
 use crate::rails::paths::PathTable;
 use crate::state::connection::Connection;
-use crate::state::fabric_atomics::FabricAtomics;
 use crate::state::operation::OpTable;
 use crate::state::rail::Rail;
 use crate::state::regions::RegionCache;
@@ -41,8 +40,6 @@ pub(crate) struct Transmit<P: Port> {
     /// Whether the port has a fast path on every rail, and messages change words.
     has_fast_path: bool,
     ops: OpTable,
-    /// Atomics that the fabric executes. Without, the peers do, asked by messages.
-    atomics: Option<Box<FabricAtomics>>,
     /// How busy and how fast the rails are.
     balance: Box<Balance>,
     /// Segments whose rail was chosen by load, of those that may be under way at a time.
@@ -151,7 +148,6 @@ impl<P: Port> Transmit<P> {
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         Self {
             segments: SegmentTable::new(sizes.segments, |wr_id| port.context(wr_id)),
-            atomics: None,
             balance: Box::new(Balance::new(spread, rails.len(), least, me.index())),
             stripes: Room::of(sizes.stripes),
             load_changed: false,
@@ -198,33 +194,10 @@ impl<P: Port> Transmit<P> {
         self.port.now()
     }
 
-    /// The fabric executes atomics from here on, and no message changes words.
-    pub(super) fn let_fabric_do_atomics(&mut self, atomics: FabricAtomics) {
-        self.atomics = Some(Box::new(atomics));
-        self.has_fast_path = false;
-    }
-
     /// Transfers submitted that have not ended, where so many segments are messages.
     fn transfers(&self, messages: u32) -> u32 {
-        let atomics = self.fabric_atomics().map_or(0, FabricAtomics::used);
-        let others = messages + atomics + self.stripes.used + self.reserved;
+        let others = messages + self.stripes.used + self.reserved;
         self.segments.used().saturating_sub(others)
-    }
-
-    /// Whether the fabric executes atomics.
-    #[inline(always)]
-    pub(crate) fn has_fabric_atomics(&self) -> bool {
-        self.atomics.is_some()
-    }
-
-    /// The atomics that the fabric executes.
-    pub(crate) fn fabric_atomics(&self) -> Option<&FabricAtomics> {
-        self.atomics.as_deref()
-    }
-
-    /// As [`Transmit::fabric_atomics`], to change them.
-    pub(crate) fn fabric_atomics_mut(&mut self) -> Option<&mut FabricAtomics> {
-        self.atomics.as_deref_mut()
     }
 }
 
@@ -254,24 +227,6 @@ impl<P: Port> Core<P> {
     pub(crate) fn fits_quota(&self, mine: u32) -> bool {
         let used = self.transmit.transfers(self.peers.message_segments());
         used < self.transmit.transfer_room && fits_quota(mine, used, self.transmit.in_flight_room)
-    }
-
-    /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of
-    /// the rail's room, as for transfers.
-    pub(crate) fn is_within_atomic_quota(&self, pe: Pe, rail: RailId) -> bool {
-        let used = self.transmit.fabric_atomics().map_or(0, FabricAtomics::used);
-        let under_way = |connection: &Connection| {
-            connection.all_under_way() - u32::from(connection.has_pending())
-        };
-        let mine = self.peers.find(pe).map_or(0, under_way);
-        fits_quota(mine, used, self.transmit.rails[rail.index()].depth)
-    }
-
-    /// Whether another message, or another atomic of the fabric, may be submitted.
-    pub(crate) fn has_message_room(&self) -> bool {
-        self.transmit
-            .fabric_atomics()
-            .map_or_else(|| self.peers.has_message_room(), FabricAtomics::has_room)
     }
 }
 

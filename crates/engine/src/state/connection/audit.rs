@@ -40,8 +40,8 @@ impl Connection {
         let none = vec![0; found.ahead.len()];
         let ahead = self.ahead.as_deref().unwrap_or(&none);
         same("bytes ahead", ahead, &found.ahead[..])?;
-        let state = (self.error.is_some(), self.orders);
-        self.channel.as_deref().map_or(Ok(()), |channel| channel.audit(segments, found, state))
+        let has_failed = self.error.is_some();
+        self.channel.as_deref().map_or(Ok(()), |channel| channel.audit(segments, found, has_failed))
     }
 
     /// Segments that wait by themselves.

@@ -13,8 +13,8 @@ fn paths() -> PathTable {
     PathTable::new(&[Path { to: PeerAddr(0), remote: RailId(0) }; 2], 1)
 }
 
-fn connection(orders: bool) -> Connection {
-    Connection::new(PE, paths().get(PE, RailId(0)), LIMIT, orders)
+fn connection() -> Connection {
+    Connection::new(PE, paths().get(PE, RailId(0)), LIMIT)
 }
 
 fn segments() -> SegmentTable {
@@ -45,7 +45,7 @@ fn hold_back(connection: &mut Connection, segments: &mut SegmentTable) -> u32 {
 
 #[test]
 fn what_waits_by_itself_shuts_the_fast_path_until_the_last_of_it_has_left() {
-    let mut connection = connection(true);
+    let mut connection = connection();
     (0..3).for_each(|_| connection.block());
     for left in (0..3).rev() {
         assert!(connection.has_blocked() && connection.is_shut() && connection.fast_limit == 0);
@@ -57,7 +57,7 @@ fn what_waits_by_itself_shuts_the_fast_path_until_the_last_of_it_has_left() {
 
 #[test]
 fn held_writes_are_outstanding_and_reads_are_not_among_them() {
-    let (mut connection, mut segments) = (connection(true), segments());
+    let (mut connection, mut segments) = (connection(), segments());
     put(&mut connection, &mut segments);
     for _ in 0..2 {
         connection.begin(Direction::Read);
@@ -73,7 +73,7 @@ fn held_writes_are_outstanding_and_reads_are_not_among_them() {
 /// The end of a segment is looked into when something may go then, and only then.
 #[test]
 fn a_fence_waits_for_the_last_write_before_it() {
-    let (mut connection, mut segments) = (connection(true), segments());
+    let (mut connection, mut segments) = (connection(), segments());
     let class = put(&mut connection, &mut segments);
     assert!(!connection.end(Direction::Write, class), "nothing waits");
     for _ in 0..2 {
@@ -91,28 +91,24 @@ fn a_fence_waits_for_the_last_write_before_it() {
 /// number.
 #[test]
 fn a_fence_behind_requests_is_looked_into_for_what_is_held() {
-    for orders in [true, false] {
-        let (mut connection, mut segments) = (connection(orders), segments());
-        assert_eq!(connection.orders(), orders);
-        connection.begin_word();
-        connection.fence();
-        let index = take(&mut segments);
-        segments[index].kind = Kind::Message;
-        segments[index].hold(connection.epoch());
-        connection.held.push(&mut segments, index);
-        assert!(!connection.is_waited_for(), "the request is here yet");
-        connection.channel().take_number();
-        assert_eq!(connection.is_waited_for(), orders);
-        let passed = orders.then_some((connection.epoch(), false));
-        assert_eq!(connection.passed(&segments), passed);
-        connection.held.pop(&segments);
-        assert!(!connection.is_waited_for(), "nothing is held");
-    }
+    let (mut connection, mut segments) = (connection(), segments());
+    connection.begin_word();
+    connection.fence();
+    let index = take(&mut segments);
+    segments[index].kind = Kind::Message;
+    segments[index].hold(connection.epoch());
+    connection.held.push(&mut segments, index);
+    assert!(!connection.is_waited_for(), "the request is here yet");
+    connection.channel().take_number();
+    assert!(connection.is_waited_for());
+    assert_eq!(connection.passed(&segments), Some((connection.epoch(), false)));
+    connection.held.pop(&segments);
+    assert!(!connection.is_waited_for(), "nothing is held");
 }
 
 #[test]
 fn a_signal_waits_for_the_puts_before_it_and_for_none_after() {
-    let (mut connection, mut segments) = (connection(true), segments());
+    let (mut connection, mut segments) = (connection(), segments());
     let old = put(&mut connection, &mut segments);
     let first: Vec<u32> = (0..2).map(|_| hold_back(&mut connection, &mut segments)).collect();
     let new = put(&mut connection, &mut segments);

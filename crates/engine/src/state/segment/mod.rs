@@ -36,8 +36,6 @@ pub(crate) enum Stage {
     Windowed,
     /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
     Sent,
-    /// An atomic taken by the fabric; its completion is outstanding.
-    AtomicPosted,
     /// A fragment of staged memory that waits for a bounce buffer, a copy or its peer.
     Staged,
     /// The rest of an operation that waits for rails.
@@ -66,8 +64,6 @@ pub(crate) enum Kind {
     /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where
     /// the word goes.
     Fetch,
-    /// An atomic that the fabric executes. It ends with its completion.
-    FabricAtomic,
     /// A fragment of staged memory: see [`crate::staging::fragments`].
     Staged,
     /// The same, for a peer. The connection knows nothing of it.
@@ -78,7 +74,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Whether it is bytes that the fabric moves as they are, rather than having a place in the
-    /// table of messages, in the pool or among the atomics of the fabric.
+    /// table of messages or in the pool.
     #[inline]
     pub(crate) fn is_rma(self) -> bool {
         use Kind::{Counted, Reissued, Stripe, Transfer};
@@ -138,8 +134,7 @@ pub(crate) struct Segment {
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
     /// posted at once: then it is some earlier moment.
     pub(crate) born: u32,
-    /// Its message in the message table, its place in the pool or its slot among the atomics of the
-    /// fabric, by kind; or [`NIL`].
+    /// Its message in the message table or its place in the pool, by kind; or [`NIL`].
     pub(super) place: u32,
     /// The rail it goes out on.
     pub(crate) rail: RailId,
@@ -311,7 +306,7 @@ impl Segment {
     /// Its message in the message table, if it has one.
     #[inline(always)]
     pub(crate) fn message(&self) -> Option<u32> {
-        debug_assert!(!matches!(self.kind, Kind::Pooled | Kind::FabricAtomic));
+        debug_assert_ne!(self.kind, Kind::Pooled);
         (self.place != NIL).then_some(self.place)
     }
 
@@ -343,17 +338,6 @@ impl Segment {
     /// It waits for rails in this place of the pool.
     pub(crate) fn set_pool_place(&mut self, place: u32) {
         (self.kind, self.place) = (Kind::Pooled, place);
-    }
-
-    /// Its slot among the atomics of the fabric.
-    pub(crate) fn atomic_slot(&self) -> u32 {
-        debug_assert_eq!(self.kind, Kind::FabricAtomic);
-        self.place
-    }
-
-    /// It is an atomic of the fabric, in this slot.
-    pub(crate) fn set_atomic_slot(&mut self, slot: u32) {
-        (self.kind, self.place) = (Kind::FabricAtomic, slot);
     }
 
     /// It is a write that the peer counts, of the put with this tag.
@@ -421,7 +405,6 @@ impl Segment {
             (Kind::PeerRequest, _) => "put or get of the peer",
             (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
-            (Kind::FabricAtomic, _) => "signal or atomic",
             (_, Direction::Write) => "put",
             (_, Direction::Read) => "get",
         }

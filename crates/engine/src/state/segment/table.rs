@@ -132,9 +132,9 @@ impl SegmentTable {
 
     /// The segment, if the work-request id is one that the fabric or the peer has at present.
     pub(crate) fn away(&self, wr_id: WrId) -> Option<&Segment> {
-        self.slots.get(wr_id.index()).filter(|segment| {
-            matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::AtomicPosted | Stage::Lost)
-        })
+        self.slots
+            .get(wr_id.index())
+            .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Lost))
     }
 
     /// Gives back a slot that was just taken and put to no use.

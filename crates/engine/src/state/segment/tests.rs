@@ -23,7 +23,7 @@ fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() 
         inline.transfer.local = Local::Inline(7);
         assert_eq!(inline.memory(), None, "{kind:?}: it has left the memory");
     }
-    for kind in [Pooled, Message, CountedSignal, FabricAtomic, Staged, PeerRequest] {
+    for kind in [Pooled, Message, CountedSignal, Staged, PeerRequest] {
         assert_eq!(of(kind).memory(), None, "{kind:?}");
     }
     for (flag, len) in [(None, 8), (Some(5), 16)] {

@@ -55,10 +55,6 @@ struct PortRail {
     gate: Gate,
     /// Descriptor of the values of inline writes.
     values_desc: usize,
-    /// Descriptor of the cells of atomic operations.
-    cells_desc: usize,
-    /// Whether atomics that fetch nothing are posted as fetching ones.
-    always_fetches: bool,
     messages: Messages,
     queue: DirectQueue,
 }
@@ -75,8 +71,6 @@ impl OfiPort {
                 queue: rail.endpoint().queue().direct(),
                 gate,
                 values_desc: rail.values_desc().0,
-                cells_desc: rail.cells_desc().0,
-                always_fetches: rail.always_fetches(),
                 messages,
             })
         };

@@ -7,11 +7,9 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 use crate::data_path::messages::Failed;
 use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, refused};
-use crate::objects::atomic_calls;
-use crate::objects::contexts::{AtomicCell, Contexts};
-use crate::objects::endpoint::{AtomicPost, Direct, Rma};
+use crate::objects::contexts::Contexts;
+use crate::objects::endpoint::{Direct, Rma};
 use engine::ids::{RailId, WrId};
-use engine::port::fabric_atomic::{FabricAtomic, Row};
 use engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
     Polled, PortError, Posted, RailLimits, Transfer, hand_over,
@@ -50,7 +48,6 @@ impl DataPath for OfiPort {
             | Operation::WriteBeforeMore(transfer) => {
                 self.post_transfer(rail, to, wr_id, operation, transfer)
             }
-            Operation::Atomic(atomic) => self.post_atomic(rail, to, wr_id, atomic),
         }
     }
 
@@ -107,12 +104,6 @@ impl DataPath for OfiPort {
             }
         };
         code == 0
-    }
-
-    fn fetched(&mut self, wr_id: WrId) -> u64 {
-        // SAFETY: inside the array. The operation has completed, so the provider is done with the
-        // cell, and `&mut self` makes this the only thread.
-        self.contexts.cell(wr_id).map_or(0, |cell| unsafe { (*cell).result })
     }
 
     #[inline(always)]
@@ -243,44 +234,6 @@ impl OfiPort {
             Direction::Read => "fi_read",
         };
         answer(port_rail, code, || call)
-    }
-
-    /// Posts an atomic.
-    #[cold]
-    fn post_atomic(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        wr_id: WrId,
-        atomic: &FabricAtomic,
-    ) -> Result<Posted, PortError> {
-        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
-        let Some(context) = self.contexts.context(wr_id) else { return Err(no_such_wr_id(wr_id)) };
-        let Some(cell) = self.contexts.cell(wr_id).filter(|_| port_rail.rail.has_atomics()) else {
-            return Err(refused("posting an atomic", String::from("FI_ATOMIC was not asked for")));
-        };
-        // SAFETY: inside the array. `&mut self` makes this the only thread, and the work-request id
-        // is not in use, so the provider does not have the cell.
-        unsafe {
-            let FabricAtomic { operand, compare, .. } = *atomic;
-            cell.write(AtomicCell { operand, compare, result: 0 });
-        }
-        let row = Row { fetches: atomic.row.fetches || port_rail.always_fetches, ..atomic.row };
-        let op = AtomicPost {
-            cell,
-            desc: port_rail.cells_desc as *mut c_void,
-            peer: to.0,
-            remote: atomic.remote,
-            key: atomic.key,
-            context,
-        };
-        let gate = port_rail.gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context
-        // and cell live as long as the rail, and nobody uses the cell before the work-request id
-        // comes back.
-        let code = unsafe { port_rail.rail.endpoint().atomic(row, &op) };
-        drop(gate);
-        answer(port_rail, code, || atomic_calls::name_of(row))
     }
 
     /// Polls a rail, whatever stands in the way.

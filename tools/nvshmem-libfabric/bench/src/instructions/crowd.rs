@@ -151,10 +151,6 @@ impl DataPath for Crowd {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, _wr_id: WrId) -> u64 {
-        unreachable!("it executes no atomics")
-    }
-
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let done = self.world(|world| {
             let count = if world.holds { 0 } else { world.posted.len().min(POLL_BATCH) };

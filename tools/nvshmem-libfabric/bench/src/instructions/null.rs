@@ -105,10 +105,6 @@ impl DataPath for Null {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn fetched(&mut self, _wr_id: WrId) -> u64 {
-        unreachable!("it executes no atomics")
-    }
-
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
         hand_over(completions, &self.posted[..count], |wr_id| wr_id.index(), |_| {});

@@ -2,16 +2,7 @@
 
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::copies::Copy;
-use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{Failure, PortError, Transfer};
-
-/// What a segment does.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::fake) enum Work {
-    /// With what the peer is told when the data is there.
-    Transfer(Transfer, Option<u64>),
-    Atomic(FabricAtomic),
-}
 
 /// What an address names.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +27,9 @@ pub(in crate::fake) struct Flight {
     pub(in crate::fake) frozen: Option<Vec<u8>>,
     pub(in crate::fake) rail: RailId,
     pub(in crate::fake) wr_id: WrId,
-    pub(in crate::fake) work: Work,
+    pub(in crate::fake) transfer: Transfer,
+    /// What the peer is told when the data is there.
+    pub(in crate::fake) data: Option<u64>,
     pub(in crate::fake) due: u64,
     /// Whether the device knows of it.
     pub(in crate::fake) rung: bool,

@@ -1,13 +1,11 @@
 //! Operations under way in the fake fabric: posted, delivered, completed.
 
 use super::error::fault;
-use super::flights::{Done, Flight, Target, Work};
+use super::flights::{Done, Flight, Target};
 use super::letters::{Letter, Mail};
-use super::memory::change;
 use super::state::World;
 use crate::fake::script::{Delivery, Event, PortCall};
 use engine::ids::{Pe, RailId, WrId};
-use engine::port::fabric_atomic::FabricAtomic;
 use engine::port::{Direction, Failure, Local, PortError, Transfer};
 
 impl World {
@@ -18,16 +16,12 @@ impl World {
         rail: RailId,
         to: Target,
         wr_id: WrId,
-        work: Work,
+        (transfer, data): (Transfer, Option<u64>),
     ) {
-        let len = match &work {
-            Work::Transfer(transfer, _) => transfer.len as u64,
-            Work::Atomic(_) => 0,
-        };
-        let due = self.carry(from, rail, len) + self.delay(rail);
+        let due = self.carry(from, rail, transfer.len as u64) + self.delay(rail);
         let Target { pe: to, rail: remote_rail, generation } = to;
         let outcome = None;
-        let rung = !self.script.doorbells || matches!(work, Work::Atomic(_));
+        let rung = !self.script.doorbells;
         self.flights.push(Flight {
             lane,
             from,
@@ -38,7 +32,8 @@ impl World {
             frozen: None,
             rail,
             wr_id,
-            work,
+            transfer,
+            data,
             due,
             rung,
             outcome,
@@ -111,14 +106,14 @@ impl World {
         let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
         // The other end of a connection that is gone says so, if its answer gets here.
         let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
-        match (&flight.outcome, &flight.work) {
-            (Some(_), _) => flight.orphan || self.links.goes(there, here),
-            (None, _) if cut => self.links.goes(here, there) || flight.orphan,
-            (None, Work::Transfer(t, _)) if t.direction == Direction::Read => {
+        match &flight.outcome {
+            Some(_) => flight.orphan || self.links.goes(there, here),
+            None if cut => self.links.goes(here, there) || flight.orphan,
+            None if flight.transfer.direction == Direction::Read => {
                 let goes = self.links.goes(here, there) && self.links.goes(there, here);
                 flight.orphan || goes && flight.rung && !self.links.is_stalled(flight.to)
             }
-            (None, _) => {
+            None => {
                 self.links.goes(here, there) && flight.rung && !self.links.is_stalled(flight.to)
             }
         }
@@ -130,9 +125,7 @@ impl World {
         if flight.orphan {
             return;
         }
-        if let Work::Transfer(Transfer { local: Local::Memory { addr, .. }, len, .. }, _) =
-            flight.work
-        {
+        if let Transfer { local: Local::Memory { addr, .. }, len, .. } = flight.transfer {
             let from = flight.from;
             let bytes = self.memory.bytes_mut(from, addr, len).to_vec();
             self.flights[at].frozen = Some(bytes);
@@ -142,7 +135,7 @@ impl World {
 
     /// The target of a write with immediate data is told of it, some time after the data is there.
     fn tell(&mut self, flight: &Flight) {
-        let Work::Transfer(_, Some(data)) = flight.work else { return };
+        let Some(data) = flight.data else { return };
         if self.lose_next_data > 0 {
             self.lose_next_data -= 1;
             return;
@@ -158,26 +151,14 @@ impl World {
         if flight.generation != self.generation(flight.to, flight.remote_rail) {
             return Err(fault("delivery", 104, "the rail addressed is closed"));
         }
-        let is_read =
-            matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Read);
-        if is_read && flight.orphan {
+        let Transfer { direction, local, len, remote, key } = flight.transfer;
+        if direction == Direction::Read && flight.orphan {
             return Err(fault("delivery", 104, "the rail that reads is closed"));
         }
         self.call(PortCall::Deliver)?;
-        let (direction, local, len, remote, key) = match flight.work {
-            Work::Transfer(Transfer { direction, local, len, remote, key }, _) => {
-                (direction, local, len, remote, key)
-            }
-            Work::Atomic(FabricAtomic { row, remote, key, .. }) => {
-                (Direction::Write, Local::Inline(0), row.number.width().bytes(), remote, key)
-            }
-        };
         let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
         let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
         let Flight { from, to, rail, .. } = *flight;
-        if let Work::Atomic(atomic) = &flight.work {
-            return self.deliver_atomic(flight, target, atomic);
-        }
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
                 let now = || self.memory.bytes_mut(from, addr, len).to_vec();
@@ -198,36 +179,6 @@ impl World {
         }
         self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
         Ok(())
-    }
-
-    /// As on hardware, two rails of a target that both change words are not atomic together: the
-    /// first one that does is the only one that may.
-    fn deliver_atomic(
-        &mut self,
-        flight: &Flight,
-        target: usize,
-        atomic: &FabricAtomic,
-    ) -> Result<(), PortError> {
-        let Flight { to, remote_rail, .. } = *flight;
-        if *self.actors.entry(to).or_insert(remote_rail) != remote_rail {
-            return Err(fault("delivery", 22, "atomics at two rails of one PE"));
-        }
-        let width = atomic.row.number.width().bytes();
-        if target % width != 0 {
-            return Err(fault("delivery", 22, "a word that is not aligned"));
-        }
-        let old = change(self.memory.bytes_mut(to, target, width), &atomic.atomic());
-        let before = if atomic.row.fetches { old } else { 0 };
-        self.fetched.insert((flight.lane, flight.wr_id), before);
-        self.events.push(Event::Applied { pe: to, addr: target });
-        Ok(())
-    }
-
-    /// The word that an atomic which has completed has fetched, once.
-    pub(in crate::fake) fn fetched(&mut self, lane: usize, wr_id: WrId) -> u64 {
-        self.fetched
-            .remove(&(lane, wr_id))
-            .expect("no atomic with this work-request id has completed")
     }
 
     fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {

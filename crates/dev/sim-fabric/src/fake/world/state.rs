@@ -71,10 +71,6 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) duplicate_next: u32,
     /// How often a doorbell was rung.
     pub(in crate::fake) doorbells: u64,
-    /// The rail of each PE at which atomics arrive.
-    pub(in crate::fake) actors: HashMap<Pe, RailId>,
-    /// What atomics have fetched, by lane and work-request id.
-    pub(in crate::fake) fetched: HashMap<(usize, WrId), u64>,
     pub(in crate::fake) done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     pub(in crate::fake) lanes: Vec<Pe>,

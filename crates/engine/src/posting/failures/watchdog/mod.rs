@@ -245,11 +245,8 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{AtomicPosted, Lost, Pooled, Posted, Ready, Sent, Staged, Windowed};
-            matches!(
-                segment.stage,
-                Posted | Ready | Sent | Windowed | AtomicPosted | Staged | Pooled | Lost
-            )
+            use Stage::{Lost, Pooled, Posted, Ready, Sent, Staged, Windowed};
+            matches!(segment.stage, Posted | Ready | Sent | Windowed | Staged | Pooled | Lost)
         };
         let stuck = |segment: &Segment| {
             let still = if waits(segment) { still(segment) } else { 0 };
@@ -291,7 +288,7 @@ impl Watchdog {
                 rail_name: transmit.port().rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
                 state: match segment.stage {
-                    Stage::Posted | Stage::AtomicPosted => "posted",
+                    Stage::Posted => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Sent => "sent, not acknowledged",
                     Stage::Staged => "staged: waits for bounce memory, a copy or the peer",

@@ -1,4 +1,0 @@
-//! Atomics: who carries them out, and those that the fabric does.
-
-pub mod applier;
-pub mod fabric;
