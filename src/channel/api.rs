@@ -464,8 +464,8 @@ impl Channel {
         registered: Registered,
         peers: Box<[PeerRegion]>,
     ) -> Result<(), ChannelError> {
-        let Registered { index, base, len, symmetric, handle, .. } = registered;
-        let region = Region { base, len: len as u64, handle, peers };
+        let Registered { index, base, len, symmetric, .. } = registered;
+        let region = Region { base, len: len as u64, peers };
         if let Err(failed) = self.set_in_proxy(index, Some(Box::new(region))) {
             self.give_up(registered);
             return Err(failed);

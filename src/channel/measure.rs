@@ -49,7 +49,7 @@ impl Pump {
     ) -> Result<(), ChannelError> {
         let peer = || PeerRegion { base: base as u64, handle };
         let peers = [peer(), peer()].into();
-        let region = Region { base, len: len as u64, handle, peers };
+        let region = Region { base, len: len as u64, peers };
         self.consumer.regions.set(0, Some(Box::new(region)));
         let shown = ShownRegion { base: base as u64, len: len as u64, symmetric: true };
         self.shared.set_region(0, shown, 1)

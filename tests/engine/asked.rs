@@ -17,7 +17,6 @@ use engine::rails::balance::Spread;
 use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{Call, Event, Script};
 
-use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Shape, host_config, limits};
 use super::signals::Targets;
 
@@ -38,7 +37,7 @@ fn acknowledgements_are_asked_for_by_who_waits() {
         let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
         let targets = Targets::of(&job);
         for pe in [1, 2] {
-            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
         iterate(&mut job, 100);
         assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
@@ -110,7 +109,7 @@ fn a_lane_whose_rails_are_full_has_no_room() {
         let direction = Direction::Write;
         let (remote_handle, remote_addr, len) = (&handle, base, 8);
         let put = Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len };
-        job.members[0].lane.begin(&put).unwrap();
+        job.members[0].lane.start(&put).unwrap();
         had += 1;
     }
     assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
@@ -153,7 +152,7 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 let addr = job.members[0].scratch + 8 * LEN + 16 * number;
                 fetch.result = Some(ResultPlace { addr, flag: None });
-                job.members[0].lane.amo(&fetch).unwrap();
+                job.members[0].lane.atomic(&fetch).unwrap();
             }
         }
         let len = match kind {
@@ -168,14 +167,14 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             "pending fetch" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
-                job.members[0].lane.amo(&fetch).map(|()| 16)
+                job.members[0].lane.atomic(&fetch).map(|()| 16)
             }
             // One message, which takes its data from there whenever it is sent again.
             "pending signal" | "signal" => {
                 let first = &mut job.members[0];
-                let parts = [targets.part((at, &first.scratch_handle), 1, LEN, LEN)];
+                let parts = [targets.part(at, 1, LEN, LEN)];
                 let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-                first.lane.signal(&PutSignalRequest { parts: &parts, signal }).map(|()| LEN)
+                first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).map(|()| LEN)
             }
             _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
         };
@@ -293,17 +292,17 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     }
     job.fill_scratch(0, &[0x5a; LEN]);
     let targets = Targets::of(&job);
-    let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+    let scratch = job.members[0].scratch;
     job.fabric.stall(Pe(1));
     // Handed over, and not looked at yet: it is in use, and its order stays.
-    host.start(&targets.part((scratch + 1000, &handle), 2, 1000, 100)).unwrap();
+    host.start(&targets.part(scratch + 1000, 2, 1000, 100)).unwrap();
     let lane = &mut job.members[0].lane;
     assert!(lane.check_unused(scratch + 1000, 100).is_err());
     lane.check_unused(scratch + 1100, 100).unwrap();
     // Submitted to its end, and not done.
-    host.start(&targets.part((scratch, &handle), 1, 0, 100)).unwrap();
+    host.start(&targets.part(scratch, 1, 0, 100)).unwrap();
     // More than there is room for at a time.
-    host.start(&targets.part((scratch, &handle), 2, 0, LEN)).unwrap();
+    host.start(&targets.part(scratch, 2, 0, LEN)).unwrap();
     iterate(&mut job, 3000);
     assert_eq!(job.heap(2, 0, LEN), [0x5a; LEN]);
     assert_eq!(job.heap(1, 0, 100), [0; 100]);
@@ -327,8 +326,7 @@ fn a_quiet_ends_while_another_thread_goes_on() {
     let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
     let host = HostLane::new(Lane::new(port, host_config(&job, false)));
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
-    let part = targets.part((job.members[0].scratch, &handle), 1, 0, 64);
+    let part = targets.part(job.members[0].scratch, 1, 0, 64);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -369,12 +367,11 @@ fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, true));
     let host = HostLane::new(host).with_outbox(outbox);
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
     job.fabric.trace_calls();
     // PE 1 does not look.
-    host.start(&targets.part((job.members[0].scratch, &handle), 1, 0, 100)).unwrap();
+    host.start(&targets.part(job.members[0].scratch, 1, 0, 100)).unwrap();
     for _ in 0..100 {
-        job.members[0].lane.amo(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
         job.members[0].lane.progress().unwrap();
     }
     let sent = job.fabric.calls();
@@ -393,8 +390,7 @@ fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
     let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
     let host = HostLane::new(Lane::new(port, host_config(&job, false)));
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
-    let part = targets.part((job.members[0].scratch, &handle), 1, 0, 64);
+    let part = targets.part(job.members[0].scratch, 1, 0, 64);
     job.fabric.stall(Pe(1));
     host.start(&part).unwrap();
     assert!(!host.drain_before_close(Duration::from_millis(5)));

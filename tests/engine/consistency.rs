@@ -13,12 +13,7 @@ use super::job::{Job, Random, Shape};
 /// The front of the heap, and the front of the scratch memory.
 fn anchor(job: &Job, pe: u32) -> Anchor {
     let member = &job.members[pe as usize];
-    Anchor {
-        handle: member.handle,
-        addr: member.base,
-        landing: member.scratch,
-        landing_handle: member.scratch_handle,
-    }
+    Anchor { handle: member.handle, addr: member.base, landing: member.scratch }
 }
 
 /// What has been delivered of a PE's loopbacks: rails in order, for each direction.

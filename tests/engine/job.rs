@@ -23,8 +23,6 @@ use engine::wire::message::{Message, PacketOf};
 use engine::wire::seal::Seal;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
-use super::as_entry::AsEntry as _;
-
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
@@ -403,13 +401,13 @@ impl Job {
         len: usize,
     ) -> Result<(), EngineError> {
         let (remote_base, remote_handle) = self.target(to);
-        let Member { lane, scratch, scratch_handle, .. } = &mut self.members[from as usize];
-        lane.begin(&Request {
+        let Member { lane, scratch, .. } = &mut self.members[from as usize];
+        lane.start(&Request {
             direction,
             pe: Pe(to),
             remote_handle: &remote_handle,
             remote_addr: (remote_base + offset) as u64,
-            local: LocalSide::Memory { addr: *scratch + offset, handle: Some(scratch_handle) },
+            local: LocalSide::Memory(*scratch + offset),
             len,
         })
     }
@@ -424,7 +422,7 @@ impl Job {
         len: usize,
     ) -> Result<(), EngineError> {
         let (remote_base, remote_handle) = self.target(to);
-        self.members[from as usize].lane.begin(&Request {
+        self.members[from as usize].lane.start(&Request {
             direction: Direction::Write,
             pe: Pe(to),
             remote_handle: &remote_handle,

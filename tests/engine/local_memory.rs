@@ -3,9 +3,8 @@
 
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
-use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
 use engine::port::copies::Reach;
-use engine::port::{Access, Desc, Direction, Local};
+use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request};
 use engine::state::batch::Batch;
 use sim_fabric::Script;
@@ -34,43 +33,34 @@ fn quiet(job: &mut Job) {
 /// Puts 8 bytes at `from` to PE 1 in the fast path. Whether that has taken them.
 fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
-    let local = Local::Memory { addr, desc: Desc(0) };
-    let common = FastTransfer { direction, pe: Pe(1), handle: &handle, addr: base, local, len: 8 };
-    let lane = &mut job.members[0].lane;
-    let tried = match lane.try_start(common, Batch::NONE) {
-        Err(NotStarted::Untried(common)) => lane.retry_start(common, Batch::NONE),
-        tried => tried,
+    let request = Request {
+        direction,
+        pe: Pe(1),
+        remote_handle: &handle,
+        remote_addr: base,
+        local: LocalSide::Memory(addr),
+        len: 8,
     };
-    match tried {
-        Ok(()) => {
-            quiet(job);
-            true
-        }
-        Err(NotStarted::Untried(_)) => false,
-        Err(NotStarted::Declined(declined)) => {
-            job.members[0].lane.start_declined(declined).unwrap();
-            panic!("the fabric has room, so it has refused the memory");
-        }
+    let lane = &mut job.members[0].lane;
+    // Once memory was looked for, it is found.
+    let found = match lane.start_fast(request, Batch::NONE) {
+        Ok(()) => true,
+        Err(_) => lane.finds_local(&request) && lane.start_fast(request, Batch::NONE).is_ok(),
+    };
+    if found {
+        quiet(job);
     }
+    found
 }
 
 /// As [`takes`], of 8 bytes and their signal.
 fn signals(job: &mut Job, from: usize) -> bool {
     let targets = Targets::of(job);
     let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
-    let put = FastPutSignal {
-        pe: Pe(1),
-        data_handle: signal.remote_handle,
-        data_addr: job.members[1].base as u64,
-        from,
-        len: 8,
-        handle: signal.remote_handle,
-        addr: signal.remote_addr,
-        atomic: signal.atomic,
-    };
+    let part = Request { len: 8, ..targets.part(from, 1, 0, 8) };
+    let put = PutSignalRequest { parts: &[part], signal };
     let lane = &mut job.members[0].lane;
-    let sent = lane.try_put_signal(put, Batch::NONE);
-    sent.or_else(|put| lane.retry_put_signal(put, Batch::NONE)).is_ok()
+    lane.put_signal_fast(&part, &signal, Batch::NONE) || lane.put_signal_found(&put)
 }
 
 /// The fake refuses descriptors of regions that are released, or of another domain than the rail's.
@@ -156,13 +146,13 @@ fn memory_is_looked_up_once_some_is_of_a_device() {
 fn memory_of_a_device_may_come_later() {
     let mut job = warm(Shape::default());
     let device = job.fabric.alloc_reached(Pe(0), 4096, Reach::Staged);
-    let handle = job.members[0].regions.register(device, 4096, Access::Local).unwrap();
+    job.members[0].regions.register(device, 4096, Access::Local).unwrap();
     for (round, len) in [8_usize, 200, 1000].into_iter().enumerate() {
         let told: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8 | 1).collect();
         job.fabric.store(Pe(0), device + 64, &told);
         let remote_addr = job.members[1].base as u64 + 512;
         let targets = Targets::of(&job);
-        let local = LocalSide::Memory { addr: device + 64, handle: Some(&handle) };
+        let local = LocalSide::Memory(device + 64);
         let direction = Direction::Write;
         let remote_handle = &targets.atomic(1, 64, AtomicOp::SignalAdd, 1).remote_handle.clone();
         let part = Request { direction, pe: Pe(1), remote_handle, remote_addr, local, len };

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../support/as_entry.rs"]
-mod as_entry;
 mod asked;
 mod consistency;
 mod faults;

@@ -12,7 +12,6 @@ use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{Delivery, Event, Script};
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
 use super::health::HEALTH;
 use super::job::{Job, Member, Random, Shape, random_words};
 use super::signals::{Targets, race, random_script, random_shape};
@@ -38,23 +37,21 @@ fn iterate(job: &mut Job, pe: usize) {
 type Program = fn(&mut Member, &Targets);
 
 fn put(member: &mut Member, targets: &Targets, at: usize, len: usize) {
-    let handle = member.scratch_handle;
-    member.lane.begin(&targets.part((member.scratch + at, &handle), 1, at, len)).unwrap();
+    member.lane.start(&targets.part(member.scratch + at, 1, at, len)).unwrap();
 }
 
 fn amo(member: &mut Member, targets: &Targets, at: usize, op: AtomicOp) {
-    member.lane.amo(&targets.atomic(1, at, op, 7)).unwrap();
+    member.lane.atomic(&targets.atomic(1, at, op, 7)).unwrap();
 }
 
 fn signal(member: &mut Member, targets: &Targets, at: usize, lens: &[usize]) {
-    let handle = member.scratch_handle;
     let part = |number: usize, len| {
         let at = at + 8 + number * LEN;
-        targets.part((member.scratch + at, &handle), 1, at, len)
+        targets.part(member.scratch + at, 1, at, len)
     };
     let parts: Vec<_> = lens.iter().enumerate().map(|(number, len)| part(number, *len)).collect();
     let signal = targets.atomic(1, at, AtomicOp::SignalSet, 7);
-    member.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    member.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
 }
 
 /// PE 0 need not hear of one before it sends the next: once all has left, PE 1 brings it to its end
@@ -95,7 +92,7 @@ fn what_is_in_order_leaves_without_an_answer() {
             member.lane.fence(Pe(1)).unwrap();
             let mut fetch = targets.atomic(1, 8, AtomicOp::FetchAdd, 1);
             fetch.result = Some(ResultPlace { addr: member.scratch, flag: None });
-            member.lane.amo(&fetch).unwrap();
+            member.lane.atomic(&fetch).unwrap();
             member.lane.fence(Pe(1)).unwrap();
             amo(member, targets, 16, AtomicOp::Add);
         }),
@@ -131,7 +128,7 @@ fn words_of_host_memory_are_ordered_by_their_target() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     for at in 0..50 {
-        job.members[0].lane.amo(&targets.atomic(1, 8 * at, AtomicOp::Add, 1)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 8 * at, AtomicOp::Add, 1)).unwrap();
         job.members[0].lane.fence(Pe(1)).unwrap();
     }
     iterate(&mut job, 0);
@@ -161,7 +158,7 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
         job.fabric.deliveries().iter().filter(is_put).count()
     };
     job.fabric.stall(Pe(1));
-    job.members[0].lane.begin(&put).unwrap();
+    job.members[0].lane.start(&put).unwrap();
     job.members[0].lane.fence(Pe(1)).unwrap();
     amo(&mut job.members[0], &targets, 0, AtomicOp::Set);
     iterate(&mut job, 0);
@@ -175,7 +172,7 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     assert_eq!(job.heap(1, 0, 8), 7u64.to_le_bytes());
     // The word is there, and PE 0 has not heard of it.
     job.members[0].lane.fence(Pe(1)).unwrap();
-    job.members[0].lane.begin(&put).unwrap();
+    job.members[0].lane.start(&put).unwrap();
     // Behind that, requests wait as well: it would wait for them without end.
     amo(&mut job.members[0], &targets, 8, AtomicOp::Set);
     for _ in 0..100 {
@@ -258,20 +255,19 @@ fn steps(seed: u64, sender: u32, lens: &[usize]) -> Vec<Step> {
 
 /// Does one step, and says whether it was refused.
 fn take(step: Step, member: &mut Member, targets: &Targets, at: usize) -> Result<(), EngineError> {
-    let handle = member.scratch_handle;
-    let part = |len| targets.part((member.scratch + 8 + at % 4096, &handle), 0, at + 8, len);
+    let part = |len| targets.part(member.scratch + 8 + at % 4096, 0, at + 8, len);
     match step {
-        Step::Put(len) => member.lane.begin(&part(len)),
+        Step::Put(len) => member.lane.start(&part(len)),
         Step::PutSignal(len) => {
             let signal = targets.atomic(0, at, AtomicOp::SignalAdd, 1);
-            member.lane.signal(&PutSignalRequest { parts: &[part(len)], signal })
+            member.lane.put_signal(&PutSignalRequest { parts: &[part(len)], signal })
         }
-        Step::Signal => member.lane.amo(&targets.atomic(0, at, AtomicOp::SignalAdd, 1)),
-        Step::Add => member.lane.amo(&targets.atomic(0, at, AtomicOp::Add, 1)),
+        Step::Signal => member.lane.atomic(&targets.atomic(0, at, AtomicOp::SignalAdd, 1)),
+        Step::Add => member.lane.atomic(&targets.atomic(0, at, AtomicOp::Add, 1)),
         Step::Fetch => {
             let mut fetch = targets.atomic(0, at, AtomicOp::FetchAdd, 1);
             fetch.result = Some(ResultPlace { addr: member.base, flag: None });
-            member.lane.amo(&fetch)
+            member.lane.atomic(&fetch)
         }
         Step::Fence => member.lane.fence(Pe(0)),
     }

@@ -9,7 +9,6 @@ use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape};
 use super::signals::Targets;
 
@@ -189,13 +188,12 @@ fn signal_time(seed: u64, signals: SignalEngine, script: Script) -> u64 {
     let mut job = Job::new(seed, &shape, script);
     job.fill_scratch(0, &vec![0x5a; MIB]);
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
     let begun = job.fabric.now();
     for round in 1..=4 {
         let member = &mut job.members[0];
-        let parts = [targets.part((member.scratch, &handle), 1, 64, MIB)];
+        let parts = [targets.part(member.scratch, 1, 64, MIB)];
         let signal = targets.atomic(1, 0, AtomicOp::SignalSet, round);
-        member.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
         while job.heap(1, 0, 8) != round.to_le_bytes() {
             for member in &mut job.members {
                 member.lane.progress().unwrap();

@@ -10,7 +10,6 @@ use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
 use engine::state::regions::RegionTable;
 use sim_fabric::{Call, FakeFabric, Script};
 
-use super::as_entry::AsEntry as _;
 use super::job::{Job, Shape, cookie, limits, paths, watchdog};
 use super::signals::Targets;
 
@@ -22,7 +21,7 @@ fn quiet_of_many_peers_takes_as_long_as_of_one() {
         let mut job = Job::new(3, &shape, Script::default());
         let targets = Targets::of(&job);
         for pe in 1..=peers {
-            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
         let mut turns = 0_u32;
         for pe in 1..=peers {
@@ -109,7 +108,7 @@ fn a_turn_that_only_posts_or_sends_was_busy() {
     job.quiet(0, 1).unwrap();
 
     let targets = Targets::of(&job);
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     assert!(!iterate(&mut job), "it has left already");
     job.members[0].lane.want_ack(Pe(1));
     assert!(iterate(&mut job), "the peer is asked");
@@ -145,7 +144,7 @@ fn few_are_told_in_vain_in_one_turn() {
     let mut asks = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&asks);
     for pe in 1..PES {
-        asks.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+        asks.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
     }
     asks.members[0].lane.want_acks();
     assert_eq!(refused_in_a_turn(&mut asks), MOST);
@@ -155,7 +154,7 @@ fn few_are_told_in_vain_in_one_turn() {
     for member in &mut answers.members[1..] {
         let result = Some(ResultPlace { addr: member.scratch, flag: None });
         let fetch = AtomicRequest { result, ..targets.atomic(0, 0, AtomicOp::FetchInc, 0) };
-        member.lane.amo(&fetch).unwrap();
+        member.lane.atomic(&fetch).unwrap();
     }
     answers.fabric.pass_time(1_000_000_000);
     answers.fabric.step();

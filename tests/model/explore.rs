@@ -25,7 +25,6 @@ use engine::state::regions::RegionTable;
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::HandleBytes;
 
-use super::as_entry::AsEntry as _;
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
 use super::search::{Choice, Fork, Random, Search};
@@ -475,16 +474,16 @@ impl Model {
                 lane.fence(Pe(1))
             }),
             What::Put(words) => {
-                self.with_lane(pe, |lane| lane.begin(&self.part(number, op, words)))
+                self.with_lane(pe, |lane| lane.start(&self.part(number, op, words)))
             }
             What::Signal(words) => {
                 let parts = [self.part(number, op, words)];
                 let parts = &parts[..usize::from(words > 0)];
                 let signal = self.atomic(number, op);
-                self.with_lane(pe, |lane| lane.signal(&PutSignalRequest { parts, signal }))
+                self.with_lane(pe, |lane| lane.put_signal(&PutSignalRequest { parts, signal }))
             }
             What::SignalBehind | What::Add | What::FetchAdd => {
-                self.with_lane(pe, |lane| lane.amo(&self.atomic(number, op)))
+                self.with_lane(pe, |lane| lane.atomic(&self.atomic(number, op)))
             }
         };
         self.went_well(pe, issued);
@@ -527,7 +526,7 @@ impl Model {
             pe: Pe(op.to as u32),
             remote_handle: &self.handles[op.to],
             remote_addr: (heap(op.to) + place(number) + 8) as u64,
-            local: LocalSide::Memory { addr: source(op.from, number), handle: None },
+            local: LocalSide::Memory(source(op.from, number)),
             len: 8 * words,
         }
     }

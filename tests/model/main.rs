@@ -28,8 +28,6 @@
 //! here.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../support/as_entry.rs"]
-mod as_entry;
 mod explore;
 mod port;
 mod program;

@@ -3,25 +3,8 @@
 use crate::atomic::Atomic;
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
-use crate::port::{Direction, Local};
+use crate::port::Direction;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
-
-/// A put or a get of the common kind, in what the fast path needs of it.
-#[derive(Clone, Copy, Debug)]
-pub struct FastTransfer<'a> {
-    /// As in `Request`.
-    pub direction: Direction,
-    /// The peer.
-    pub pe: Pe,
-    /// The peer's handle, as in `Request`.
-    pub handle: &'a HandleBytes,
-    /// The remote address, as in `Request`.
-    pub addr: u64,
-    /// The local side, without a descriptor.
-    pub local: Local,
-    /// Bytes to move.
-    pub len: usize,
-}
 
 /// A put or a get.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +18,7 @@ pub struct Request<'a> {
     /// Where the remote bytes are, in the peer's address space.
     pub remote_addr: u64,
     /// The local side.
-    pub local: LocalSide<'a>,
+    pub local: LocalSide,
     /// Bytes to move; 0 does nothing.
     pub len: usize,
 }
@@ -57,46 +40,27 @@ pub(crate) struct OwnedRequest {
     pe: Pe,
     remote_handle: HandleBytes,
     remote_addr: u64,
-    local: OwnedSide,
+    local: LocalSide,
     len: usize,
-}
-
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "as large as what it is part of")]
-enum OwnedSide {
-    Memory { addr: usize, handle: Option<HandleBytes> },
-    Value(u64),
 }
 
 impl OwnedRequest {
     /// One of its own.
     pub(crate) fn of(request: &Request<'_>) -> Self {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
-        let local = match local {
-            LocalSide::Value(value) => OwnedSide::Value(value),
-            LocalSide::Memory { addr, handle } => {
-                OwnedSide::Memory { addr, handle: handle.copied() }
-            }
-        };
         Self { direction, pe, remote_handle: *remote_handle, remote_addr, local, len }
     }
 
     /// The request.
     pub(crate) fn request(&self) -> Request<'_> {
-        let Self { direction, pe, ref remote_handle, remote_addr, ref local, len } = *self;
-        let local = match local {
-            OwnedSide::Value(value) => LocalSide::Value(*value),
-            OwnedSide::Memory { addr, handle } => {
-                LocalSide::Memory { addr: *addr, handle: handle.as_ref() }
-            }
-        };
+        let Self { direction, pe, ref remote_handle, remote_addr, local, len } = *self;
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
 
     /// The local memory that it is going to touch.
     pub(crate) fn memory(&self) -> Option<Touched> {
-        let OwnedSide::Memory { addr, .. } = self.local else { return None };
-        let what = if self.direction == Direction::Write { "put" } else { "get" };
+        let LocalSide::Memory(addr) = self.local else { return None };
+        let what = self.request().what();
         Some(Touched { what, pe: self.pe, memory: (addr, self.len) })
     }
 }
@@ -117,7 +81,7 @@ pub(crate) fn refused(
     fault: HandleError,
 ) -> EngineError {
     let addr = match (side, request.local) {
-        ("local", LocalSide::Memory { addr, .. }) => addr as u64,
+        ("local", LocalSide::Memory(addr)) => addr as u64,
         _ => request.remote_addr,
     };
     EngineError::Refused {
@@ -131,15 +95,11 @@ pub(crate) fn refused(
 }
 
 /// The local side of a put or a get.
-#[derive(Clone, Copy, Debug)]
-pub enum LocalSide<'a> {
-    /// Memory that stays valid until the operation completes, with its handle if it has one.
-    Memory {
-        /// Virtual address.
-        addr: usize,
-        /// This process' handle for the region around it.
-        handle: Option<&'a HandleBytes>,
-    },
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LocalSide {
+    /// The address of memory that stays valid until the operation completes. The lane finds out by
+    /// itself whether it is registered.
+    Memory(usize),
     /// A value of at most 8 bytes (little endian), copied at once. Puts only.
     Value(u64),
 }

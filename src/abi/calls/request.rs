@@ -8,10 +8,8 @@ use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVect
 use crate::abi::error::AbiError;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
-use engine::lane::fast_path::{FastPutSignal, FastTransfer};
-use engine::port::{Desc, Direction, Local};
-use engine::request::{AtomicRequest, ResultPlace};
-use engine::request::{LocalSide, Request};
+use engine::port::Direction;
+use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
@@ -82,9 +80,7 @@ pub(crate) unsafe fn read<'a>(
         if local.ptr.is_null() && len > 0 {
             return Err(AbiError::Null { argument: "local->ptr" });
         }
-        // SAFETY: by contract.
-        let handle = unsafe { handle(local.handle) };
-        (LocalSide::Memory { addr: local.ptr as usize, handle }, len)
+        (LocalSide::Memory(local.ptr as usize), len)
     };
     let blocking = verb.is_nbi == 0 && verb.desc != P;
     let request = Request {
@@ -98,26 +94,37 @@ pub(crate) unsafe fn read<'a>(
     Ok((request, blocking))
 }
 
-/// The remote side of an operation in the shape that nearly all have: every pointer set.
-#[derive(Clone, Copy)]
-pub(crate) struct Remote<'a> {
-    pub(crate) pe: Pe,
-    pub(crate) handle: &'a HandleBytes,
-    pub(crate) addr: u64,
-}
-
-/// Reads the remote side, if it has the common shape.
+/// The remote side of an operation: its handle and its address, if it has the common shape, every
+/// pointer set.
 ///
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(crate) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
+unsafe fn remote_side<'a>(remote: *const RmaMem) -> Option<(&'a HandleBytes, u64)> {
     // SAFETY: by contract.
     let remote = unsafe { remote.as_ref()? };
     // SAFETY: by contract.
     let handle = unsafe { handle(remote.handle)? };
+    Some((handle, remote.ptr as u64))
+}
+
+/// Reads a PUT, GET, G or P for which nobody waits, if it has the common shape. All others, also
+/// wrong ones, are for [`read`].
+///
+/// # Safety
+/// As for [`read`].
+#[inline(always)]
+pub(crate) unsafe fn common<'a>(
+    direction: Direction,
+    pe: c_int,
+    remote: *const RmaMem,
+    (local, len): (LocalSide, usize),
+) -> Option<Request<'a>> {
+    // SAFETY: by contract.
+    let (remote_handle, remote_addr) = unsafe { remote_side(remote)? };
     // A negative PE becomes one that no job has.
-    Some(Remote { pe: Pe(pe as u32), handle, addr: remote.ptr as u64 })
+    let pe = Pe(pe as u32);
+    Some(Request { direction, pe, remote_handle, remote_addr, local, len })
 }
 
 /// What [`RmaVerb`] begins with for a PUT for which nobody waits, as NVSHMEM says that.
@@ -143,15 +150,14 @@ pub(crate) unsafe fn contiguous(
     verb: &RmaVerb,
     local: *const RmaMem,
     bytes: &RmaBytes,
-) -> Option<(Local, usize)> {
+) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
     let addr = unsafe { local.as_ref()? }.ptr as usize;
-    let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
     // Null is no memory that the lane knows.
-    if !contiguous || verb.is_nbi == 0 {
+    if !is_contiguous(bytes) || verb.is_nbi == 0 {
         return None;
     }
-    Some((Local::Memory { addr, desc: Desc(0) }, bytes.nelems as usize))
+    Some((LocalSide::Memory(addr), bytes.nelems as usize))
 }
 
 /// Reads the value of a P of 8 bytes, the width that flags have.
@@ -159,39 +165,14 @@ pub(crate) unsafe fn contiguous(
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
+pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
     let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
         return None;
     }
     // SAFETY: by contract, readable for 8 bytes.
-    Some((Local::Inline(unsafe { at.read_unaligned() }), 8))
-}
-
-/// The request of the same operation, with the local handle.
-///
-/// # Safety
-/// As for [`read`], and `local` is not null.
-pub(crate) unsafe fn of_common(
-    common: FastTransfer<'_>,
-    local: *const RmaMem,
-) -> Result<Request<'_>, AbiError> {
-    let FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
-        common;
-    let local = match side {
-        Local::Inline(value) => LocalSide::Value(value),
-        Local::Memory { addr, .. } => {
-            // SAFETY: by contract.
-            LocalSide::Memory { addr: not_null(addr)?, handle: unsafe { handle((*local).handle) } }
-        }
-    };
-    Ok(Request { direction, pe, remote_handle, remote_addr, local, len })
-}
-
-/// The fast path knows no memory at null, so who asks for it comes to the general way.
-fn not_null(addr: usize) -> Result<usize, AbiError> {
-    if addr == 0 { Err(AbiError::Null { argument: "local->ptr" }) } else { Ok(addr) }
+    Some((LocalSide::Value(unsafe { at.read_unaligned() }), 8))
 }
 
 /// Bytes of a PUT, GET or G.
@@ -288,17 +269,20 @@ pub(crate) unsafe fn atomic<'a>(
 /// As for [`atomic`].
 #[inline(always)]
 pub(crate) unsafe fn common_atomic<'a>(
+    pe: c_int,
     amo: Amo,
     mem: *const AmoMem,
     width: Width,
-) -> Option<(&'a HandleBytes, u64, Atomic)> {
+) -> Option<AtomicRequest<'a>> {
     // SAFETY: by contract.
     let mem = unsafe { mem.as_ref()? };
     // SAFETY: by contract.
     let remote_handle = unsafe { handle(mem.remote_memdesc.handle)? };
     let op = AtomicOp::plain_from_code(amo.code)?;
     let atomic = Atomic { op, width, float: amo.float, operand: mem.val, compare: 0 };
-    Some((remote_handle, mem.remote_memdesc.ptr as u64, atomic))
+    let remote_addr = mem.remote_memdesc.ptr as u64;
+    // A negative PE becomes one that no job has.
+    Some(AtomicRequest { pe: Pe(pe as u32), remote_handle, remote_addr, atomic, result: None })
 }
 
 /// Reads a put with signal, if it has the common shape: one piece of contiguous bytes, and every
@@ -312,7 +296,7 @@ pub(crate) unsafe fn common_signal<'a>(
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
-) -> Option<FastPutSignal<'a>> {
+) -> Option<(Request<'a>, AtomicRequest<'a>)> {
     // SAFETY: by contract.
     let (remote, local, bytes) =
         unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
@@ -325,19 +309,23 @@ pub(crate) unsafe fn common_signal<'a>(
         return None;
     }
     // SAFETY: by contract.
-    let Remote { pe, handle: data_handle, addr: data_addr } =
-        unsafe { remote_side(put.pe, remote.begin)? };
-    // SAFETY: by contract.
     let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
-    let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
     // Null is no memory that the lane knows.
-    if !contiguous {
+    if !is_contiguous(bytes) {
         return None;
     }
-    let len = bytes.nelems as usize;
+    let local = (LocalSide::Memory(from), bytes.nelems as usize);
     // SAFETY: by contract.
-    let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, Width::Eight)? };
-    Some(FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
+    unsafe {
+        let part = common(Direction::Write, put.pe, remote.begin, local)?;
+        Some((part, common_atomic(put.pe, amo, signal, Width::Eight)?))
+    }
+}
+
+/// Whether bytes lie one behind the other, as NVSHMEM says it.
+#[inline(always)]
+fn is_contiguous(bytes: &RmaBytes) -> bool {
+    bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1
 }
 
 /// The put of a put with signal, as the host gives it.

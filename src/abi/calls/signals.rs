@@ -14,7 +14,6 @@ use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::state::{self, job};
 use engine::atomic::Width;
-use engine::ids::Pe;
 use engine::request::Request;
 use engine::request::{AtomicRequest, PutSignalRequest};
 use engine::state::batch::Batch;
@@ -76,12 +75,10 @@ unsafe fn try_amo(
     let connected = unsafe { state::job_of(transport) }.connection()?;
     let width = Width::from_bytes(bytes.elembytes)?;
     // SAFETY: rule 1.
-    let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, width)? };
-    // A negative PE becomes one that no job has.
-    let pe = Pe(pe as u32);
+    let request = unsafe { request::common_atomic(pe, amo, mem, width)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.try_atomic(pe, handle, addr, &atomic, Batch::NONE).then_some(())
+    lane.atomic_fast(&request, Batch::NONE).then_some(())
 }
 
 /// Every atomic that is not the common one.
@@ -173,10 +170,10 @@ unsafe fn try_put_signal(
     // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
-    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
+    let (part, signal) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.try_put_signal(common, Batch::NONE).ok()
+    lane.put_signal_fast(&part, &signal, Batch::NONE).then_some(())
 }
 
 /// Every put with signal that the fast path has not sent.
@@ -196,40 +193,11 @@ unsafe fn put_signal_general(
     guard("put_signal", || {
         // SAFETY: rules 1, 3 and 4.
         unsafe {
-            if put_signal_again(transport, put, amo, signal, signal_bytes, qp)?.is_some() {
-                return Ok(());
-            }
             let parts = Parts::new(put)?;
             let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
             do_put_signal(transport, &parts, signal, qp)
         }
     })
-}
-
-/// The common put with signal once more: its local memory may have to be looked up first. None as
-/// from [`try_put_signal`].
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-unsafe fn put_signal_again(
-    transport: *mut Transport,
-    put: &Put<'_>,
-    amo: Amo,
-    signal: *const AmoMem,
-    signal_bytes: AmoBytes,
-    qp: c_int,
-) -> Result<Option<()>, AbiError> {
-    if qp == HOST_QP {
-        return Ok(None);
-    }
-    // SAFETY: rule 1.
-    let connected = unsafe { job(transport)? }.connected()?;
-    // SAFETY: rules 1 and 4.
-    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes) };
-    let Some(common) = common else { return Ok(None) };
-    // SAFETY: rule 3.
-    let sent = unsafe { connected.with_proxy(|lane| lane.retry_put_signal(common, Batch::NONE)) };
-    Ok(sent.ok())
 }
 
 /// Parts of a put with signal that need no memory of their own. NVSHMEM splits a payload at the

@@ -7,13 +7,14 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use crate::abi::calls::request::{self, HOST_QP, Remote};
+use crate::abi::calls::request::{self, HOST_QP};
+use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::state::{job, job_of};
 use crate::job::Connected;
-use engine::lane::Lane;
-use engine::lane::fast_path::{Declined, FastTransfer, NotStarted};
+use engine::lane::fast_path::Rest;
 use engine::port::Direction;
+use engine::request::{LocalSide, Request};
 use engine::state::batch::Batch;
 
 /// # Safety
@@ -88,25 +89,25 @@ pub(crate) unsafe fn try_rma(
     }
     // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { job_of(transport) }.connection()?;
-    // SAFETY: rule 1.
-    let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
-    let common = |direction, (local, len)| FastTransfer { direction, pe, handle, addr, local, len };
     // Apart for each operation, so that the compiler makes a straight way of each.
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         if request::is_put_nbi(verb) {
             let from = request::contiguous(verb, local, bytes)?;
-            return Some(start(transport, connected, common(Direction::Write, from), local));
+            let put = request::common(Direction::Write, pe, remote, from)?;
+            return Some(start(transport, connected, put));
         }
         // Read again, or the compiler makes one choice among all values, with PUT in the middle.
         match (&raw const verb.desc).read_volatile() {
             request::GET | request::G => {
                 let into = request::contiguous(verb, local, bytes)?;
-                Some(start(transport, connected, common(Direction::Read, into), local))
+                let get = request::common(Direction::Read, pe, remote, into)?;
+                Some(start(transport, connected, get))
             }
             request::P => {
                 let value = request::word(local, bytes)?;
-                Some(start(transport, connected, common(Direction::Write, value), local))
+                let put = request::common(Direction::Write, pe, remote, value)?;
+                Some(start(transport, connected, put))
             }
             _ => None,
         }
@@ -117,65 +118,32 @@ pub(crate) unsafe fn try_rma(
 /// needs no guard; the rest has one.
 ///
 /// # Safety
-/// Rules 1, 3 and 4; `local` is not null.
+/// Rules 1, 3 and 4.
 #[inline(always)]
-unsafe fn start(
-    transport: *mut Transport,
-    connected: &Connected,
-    common: FastTransfer<'_>,
-    local: *const RmaMem,
-) -> c_int {
+unsafe fn start(transport: *mut Transport, connected: &Connected, request: Request<'_>) -> c_int {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
-    match unsafe { &mut *connected.proxy_lane() }.try_start(common, Batch::NONE) {
+    match unsafe { &mut *connected.proxy_lane() }.start_fast(request, Batch::NONE) {
         Ok(()) => c::NVT_STATUS_SUCCESS,
         // SAFETY: by contract.
-        Err(NotStarted::Untried(common)) => unsafe { start_again(transport, common, local) },
-        // SAFETY: rules 1 and 3.
-        Err(NotStarted::Declined(declined)) => unsafe { start_declined(transport, declined) },
+        Err(rest) => unsafe { start_rest(transport, rest) },
     }
 }
 
-/// An operation that the fast path has not tried: its local memory may have to be looked up first,
-/// or it is for the general way.
+/// What the fast path has left of an operation.
 ///
 /// # Safety
 /// As for [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_again(
-    transport: *mut Transport,
-    common: FastTransfer<'_>,
-    local: *const RmaMem,
-) -> c_int {
-    let again = |lane: &mut Lane<_>| match lane.retry_start(common, Batch::NONE) {
-        Ok(()) => Ok(()),
-        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
-        Err(NotStarted::Untried(common)) => {
-            // SAFETY: by contract.
-            let request = unsafe { request::of_common(common, local)? };
-            Ok(lane.start(&request)?)
+unsafe fn start_rest(transport: *mut Transport, rest: Rest<'_>) -> c_int {
+    guard("rma", || {
+        if rest.untried().is_some_and(|request| request.local == LocalSide::Memory(0)) {
+            return Err(AbiError::Null { argument: "local->ptr" });
         }
-    };
-    guard("rma", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        unsafe { connected.with_proxy(again) }
-    })
-}
-
-/// An operation that the fabric has not taken at once.
-///
-/// # Safety
-/// Rules 1 and 3.
-#[cold]
-#[inline(never)]
-unsafe fn start_declined(transport: *mut Transport, declined: Declined) -> c_int {
-    guard("rma", || {
-        // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
-        // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(|lane| lane.start_declined(declined)) }?)
+        Ok(unsafe { connected.with_proxy(|lane| lane.start_rest(rest, false)) }?)
     })
 }

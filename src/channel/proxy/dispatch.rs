@@ -9,12 +9,9 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
-use engine::port::{Desc, Direction, Local, Port};
-use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use engine::request::{LocalSide, Request};
+use engine::port::{Direction, Port};
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
 use engine::state::batch::Batch;
-use engine::wire::handle::HandleBytes;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
@@ -107,36 +104,14 @@ fn transfer<P: Port>(
     (pe, dst, src, bytes): Sides,
 ) -> Result<(), Refusal> {
     let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
-    let (addr, handle) = regions.local(src, bytes.into())?;
+    let local = LocalSide::Memory(regions.local(src, bytes.into())?);
     let len = bytes as usize;
-    let local = Local::Memory { addr, desc: Desc(0) };
-    let common =
-        FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, local, len };
-    match lane.try_start(common, batch) {
+    let request = Request { direction, pe, remote_handle, remote_addr, local, len };
+    match lane.start_fast(request, batch) {
         Ok(()) => Ok(()),
-        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
-        Err(NotStarted::Untried(common)) => start(lane, batch, common, (addr, handle)),
-    }
-}
-
-/// Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch rings it.
-#[inline(never)]
-fn start<P: Port>(
-    lane: &mut Lane<P>,
-    batch: Batch,
-    common: FastTransfer<'_>,
-    (addr, handle): (usize, &HandleBytes),
-) -> Result<(), Refusal> {
-    match lane.retry_start(common, batch) {
-        Ok(()) => Ok(()),
-        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
-        Err(NotStarted::Untried(common)) => {
-            let FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, .. } =
-                common;
-            let (local, len) = (LocalSide::Memory { addr, handle: Some(handle) }, common.len);
-            let request = Request { direction, pe, remote_handle, remote_addr, local, len };
-            Ok(lane.start_in_burst(&request)?)
-        }
+        // Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch
+        // rings it.
+        Err(rest) => Ok(lane.start_rest(rest, true)?),
     }
 }
 
@@ -150,27 +125,16 @@ fn put_signal<P: Port>(
     op: AtomicOp,
     value: u64,
 ) -> Result<(), Refusal> {
-    let (data_addr, data_handle) = regions.remote(dst, bytes.into(), pe)?;
-    let (from, from_handle) = regions.local(src, bytes.into())?;
-    let (addr, handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
-    let len = bytes as usize;
+    let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
+    let local = LocalSide::Memory(regions.local(src, bytes.into())?);
+    let (len, direction) = (bytes as usize, Direction::Write);
+    let part = Request { direction, pe, remote_handle, remote_addr, local, len };
+    let (remote_addr, remote_handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
-    let common = FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
-    let sent = lane.try_put_signal(common, batch);
-    let Err(common) = sent.or_else(|common| lane.retry_put_signal(common, batch)) else {
+    let signal = AtomicRequest { pe, remote_handle, remote_addr, atomic, result: None };
+    if lane.put_signal_fast(&part, &signal, batch) {
         return Ok(());
-    };
-    let FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic } = common;
-    let part = Request {
-        direction: Direction::Write,
-        pe,
-        remote_handle: data_handle,
-        remote_addr: data_addr,
-        local: LocalSide::Memory { addr: from, handle: Some(from_handle) },
-        len,
-    };
-    let signal =
-        AtomicRequest { pe, remote_handle: handle, remote_addr: addr, atomic, result: None };
+    }
     Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
 }
 
@@ -185,27 +149,17 @@ fn change<P: Port>(
     fetch: Option<Place>,
 ) -> Result<(), Refusal> {
     let width = atomic.width.bytes();
-    let (addr, handle) = regions.word(dst, width, pe)?;
-    let Some(fetch) = fetch else {
-        if lane.try_atomic(pe, handle, addr, atomic, batch) {
-            return Ok(());
+    let (remote_addr, remote_handle) = regions.word(dst, width, pe)?;
+    let mut request =
+        AtomicRequest { pe, remote_handle, remote_addr, atomic: *atomic, result: None };
+    match fetch {
+        None if lane.atomic_fast(&request, batch) => return Ok(()),
+        None => {}
+        Some(fetch) => {
+            let addr = regions.local(fetch, width as u64)?;
+            request.result = Some(ResultPlace { addr, flag: None });
         }
-        return long_atomic(lane, pe, (addr, handle), atomic, None);
-    };
-    let (into, _) = regions.local(fetch, width as u64)?;
-    long_atomic(lane, pe, (addr, handle), atomic, Some(into))
-}
-
-#[inline(never)]
-fn long_atomic<P: Port>(
-    lane: &mut Lane<P>,
-    pe: Pe,
-    (remote_addr, remote_handle): (u64, &HandleBytes),
-    atomic: &Atomic,
-    into: Option<usize>,
-) -> Result<(), Refusal> {
-    let result = into.map(|addr| ResultPlace { addr, flag: None });
-    let request = AtomicRequest { pe, remote_handle, remote_addr, atomic: *atomic, result };
+    }
     Ok(lane.atomic(&request)?)
 }
 

@@ -23,7 +23,6 @@ pub(crate) struct PeerRegion {
 pub(crate) struct Region {
     pub(crate) base: usize,
     pub(crate) len: u64,
-    pub(crate) handle: HandleBytes,
     /// By PE; none of a region that only this PE has.
     pub(crate) peers: Box<[PeerRegion]>,
 }
@@ -72,15 +71,11 @@ impl Regions {
         Misplaced { code: c::NLF_ERROR_ADDRESS, addr: base + place.offset() }
     }
 
-    /// Bytes of this PE: their address, and the handle for them.
+    /// Bytes of this PE: their address.
     #[inline(always)]
-    pub(crate) fn local(
-        &self,
-        place: Place,
-        bytes: u64,
-    ) -> Result<(usize, &HandleBytes), Misplaced> {
+    pub(crate) fn local(&self, place: Place, bytes: u64) -> Result<usize, Misplaced> {
         let region = self.around(place, bytes)?;
-        Ok((region.base + place.offset() as usize, &region.handle))
+        Ok(region.base + place.offset() as usize)
     }
 
     /// Bytes of a peer: their address there, and its handle for them.
@@ -147,14 +142,14 @@ mod tests {
         let at = |base| PeerRegion { base, handle };
         let peers = [at(0x9000), at(0x5004)].into();
         let mut regions = Regions::new();
-        let region = Region { base: 0x1000, len: 100, handle, peers };
+        let region = Region { base: 0x1000, len: 100, peers };
         regions.set(3, Some(Box::new(region)));
-        let local = Region { base: 0x2000, len: 8, handle, peers: [].into() };
+        let local = Region { base: 0x2000, len: 8, peers: [].into() };
         regions.set(254, Some(Box::new(local)));
 
-        assert_eq!(regions.local(place(3, 40), 60).unwrap().0, 0x1028);
+        assert_eq!(regions.local(place(3, 40), 60).unwrap(), 0x1028);
         assert_eq!(regions.remote(place(3, 40), 60, Pe(1)).unwrap().0, 0x502c);
-        assert_eq!(regions.local(place(254, 0), 8).unwrap().0, 0x2000);
+        assert_eq!(regions.local(place(254, 0), 8).unwrap(), 0x2000);
         let outside = |addr| Misplaced { code: c::NLF_ERROR_ADDRESS, addr };
         assert_eq!(refused(regions.remote(place(3, 40), 61, Pe(1))), outside(0x1028));
         assert_eq!(refused(regions.remote(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);

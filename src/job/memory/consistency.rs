@@ -245,7 +245,7 @@ impl Words {
         let at = landing.as_ptr() as usize;
         let handle = regions.register(addr, len, Access::LocalAndRemote)?;
         let staged = Handle::decode(&handle).is_ok_and(|handle| handle.staged.is_some());
-        let landing_handle = if staged {
+        let registered = if staged {
             Err(JobError::NoAnchor {
                 why: "the fabric does not reach device memory of ours, though it reaches others'",
             })
@@ -253,9 +253,9 @@ impl Words {
             let len = size_of_val(&*landing);
             regions.register(at, len, Access::Local).map_err(JobError::from)
         };
-        match landing_handle {
-            Ok(landing_handle) => {
-                let anchor = Anchor { handle, addr, landing: at, landing_handle };
+        match registered {
+            Ok(_) => {
+                let anchor = Anchor { handle, addr, landing: at };
                 Ok(Self { anchor, _landing: landing, _source: source })
             }
             Err(failed) => {

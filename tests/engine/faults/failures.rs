@@ -3,15 +3,13 @@
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
 use engine::ids::{Pe, RailId};
-use engine::lane::fast_path::{FastTransfer, NotStarted};
-use engine::port::{Access, Desc, Direction, Local};
+use engine::port::{Access, Direction};
 use engine::rails::balance::Spread;
 use engine::request::{LocalSide, Request, ResultPlace};
 use engine::state::batch::Batch;
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 use sim_fabric::{FakeFabric, PortCall, Script};
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape};
 use crate::signals::{Targets, race_with};
 
@@ -24,7 +22,7 @@ fn a_fetched_word_that_cannot_be_stored_fails_the_quiet() {
         let mut take = targets.atomic(1 - me, 0, AtomicOp::FetchInc, 1);
         take.result = Some(ResultPlace { addr: member.base + 64, flag: Some(7) });
         if me == 0 {
-            member.lane.amo(&take).unwrap();
+            member.lane.atomic(&take).unwrap();
         }
         member.lane.quiet(Pe(1 - me))
     };
@@ -267,7 +265,7 @@ fn waiting_behind_a_slow_peer_does_not_time_out() {
 /// The error for a sound request from PE 0 to PE 1 that was changed for the worse.
 fn refused<'a>(
     job: &mut Job,
-    (remote, local): &'a (HandleBytes, HandleBytes),
+    remote: &'a HandleBytes,
     change: impl FnOnce(&mut Request<'a>),
 ) -> EngineError {
     let base = job.members[1].base;
@@ -277,7 +275,7 @@ fn refused<'a>(
         pe: Pe(1),
         remote_handle: remote,
         remote_addr: base as u64,
-        local: LocalSide::Memory { addr: member.scratch, handle: Some(local) },
+        local: LocalSide::Memory(member.scratch),
         len: 64,
     };
     change(&mut request);
@@ -295,7 +293,7 @@ fn fault(error: EngineError) -> HandleError {
 fn bad_requests_are_refused_and_leave_the_lane_usable() {
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let handle = job.members[1].handle;
-    let sound = &(handle, job.members[0].scratch_handle);
+    let sound = &handle;
     let base = job.members[1].base as u64;
     let heap = job.heap as u64;
     let damaged = |at: usize, byte: u8| {
@@ -331,17 +329,16 @@ fn bad_requests_are_refused_and_leave_the_lane_usable() {
     }
     // The local side, where the fabric needs it registered.
     let scratch = job.members[0].scratch;
-    let local = job.members[0].scratch_handle;
     let error = refused(&mut job, sound, |request| {
-        request.local =
-            LocalSide::Memory { addr: scratch + heap as usize - 8, handle: Some(&local) };
+        request.local = LocalSide::Memory(scratch + heap as usize - 8);
     });
     assert!(error.to_string().contains("local address") && error.to_string().contains("put"));
     let addr = (scratch + heap as usize - 8) as u64;
     assert!(matches!(error, EngineError::Refused { addr: at, .. } if at == addr), "{error}");
     assert!(matches!(fault(error), HandleError::Outside { .. }));
+    let unregistered = job.fabric.alloc(Pe(0), 64);
     let error = refused(&mut job, sound, |request| {
-        request.local = LocalSide::Memory { addr: scratch, handle: None };
+        request.local = LocalSide::Memory(unregistered);
     });
     assert_eq!(fault(error), HandleError::Unregistered);
     // A handle for local use only is no target.
@@ -374,12 +371,11 @@ fn released_memory_is_noticed_and_its_slot_used_again() {
     job.quiet(0, 1).unwrap();
     let old = job.members[0].scratch_handle;
     job.members[0].regions.release(&old).unwrap();
-    assert_eq!(fault(job.put(0, 1, 0, 64).unwrap_err()), HandleError::Stale);
+    assert_eq!(fault(job.put(0, 1, 0, 64).unwrap_err()), HandleError::Unregistered);
     assert!(job.members[0].regions.release(&old).is_err(), "released twice");
     let scratch = job.members[0].scratch;
-    let new = job.members[0].regions.register(scratch, 4096, Access::Local).unwrap();
-    assert_eq!(fault(job.put(0, 1, 0, 64).unwrap_err()), HandleError::Stale, "same slot");
-    job.members[0].scratch_handle = new;
+    job.members[0].regions.register(scratch, 4096, Access::Local).unwrap();
+    assert!(job.members[0].regions.release(&old).is_err(), "the slot is another's");
     job.put(0, 1, 0, 64).unwrap();
     job.quiet(0, 1).unwrap();
 }
@@ -428,19 +424,18 @@ fn the_short_way_refuses_and_reports() {
     // failed.
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
     let addr = job.members[0].scratch + (1 << 30);
-    let common = FastTransfer {
+    let put = Request {
         direction: Direction::Write,
         pe: Pe(1),
-        handle: &handle,
-        addr: base,
-        local: Local::Memory { addr, desc: Desc(0) },
+        remote_handle: &handle,
+        remote_addr: base,
+        local: LocalSide::Memory(addr),
         len: 8,
     };
     let lane = &mut job.members[0].lane;
-    let Err(NotStarted::Declined(declined)) = lane.try_start(common, Batch::NONE) else {
-        panic!("the fabric is asked in the fast path");
-    };
-    let error = lane.start_declined(declined).unwrap_err();
+    let rest = lane.start_fast(put, Batch::NONE).expect_err("the fabric refuses it");
+    assert!(rest.untried().is_none(), "the fabric is asked in the fast path");
+    let error = lane.start_rest(rest, false).unwrap_err();
     for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
         assert!(error.to_string().contains(part), "{part:?} is not in {error}");
     }
@@ -480,7 +475,7 @@ fn a_message_that_fails_late_is_not_taken_for_another_segment() {
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
     job.fabric.fail_delivered_messages(1);
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
         job.members.iter_mut().for_each(|member| {
             member.lane.progress().unwrap();
@@ -498,7 +493,7 @@ fn a_message_that_fails_late_is_not_taken_for_another_segment() {
 
     // One that was not acknowledged ends the connection to its peer.
     job.fabric.fail_delivered_messages(1);
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     while job.fabric.in_flight() > 0 {
         job.members[0].lane.progress().unwrap();
     }

@@ -9,7 +9,6 @@ use engine::ids::Pe;
 use engine::request::ResultPlace;
 use sim_fabric::Script;
 
-use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
@@ -105,11 +104,11 @@ fn messages_to_a_peer_that_has_failed_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());
     let (targets, place) = (Targets::of(&job), job.members[0].scratch);
     for _ in 0..600 {
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     }
     let mut fetch = targets.atomic(1, 0, AtomicOp::FetchInc, 0);
     fetch.result = Some(ResultPlace { addr: place, flag: None });
-    job.members[0].lane.amo(&fetch).unwrap();
+    job.members[0].lane.atomic(&fetch).unwrap();
     assert!(quiet(&mut job, &[0], 1).is_err());
     iterate(&mut job, &[0]);
     assert!(!job.members[0].lane.has_work());
@@ -117,7 +116,7 @@ fn messages_to_a_peer_that_has_failed_end() {
     iterate(&mut job, &[0, 1]);
     assert_eq!(job.fabric.load(Pe(0), place, 8), [0x77; 8]);
     let add = targets.atomic(2, 0, AtomicOp::Inc, 0);
-    job.members[0].lane.amo(&add).unwrap();
+    job.members[0].lane.atomic(&add).unwrap();
     quiet(&mut job, &[0, 2], 2).unwrap();
 }
 

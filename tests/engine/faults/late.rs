@@ -9,7 +9,6 @@ use engine::port::Direction;
 use engine::request::{Request, ResultPlace};
 use sim_fabric::{Event, FakeFabric, Script};
 
-use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{Job, Member, Shape, host_config, limits};
 use crate::signals::Targets;
@@ -78,7 +77,7 @@ fn memory_stays_registered_while_a_failed_operation_of_a_user_thread_may_touch_i
     let host = HostLane::new(Lane::new(port, host_config(&job, false)));
     let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
     let handle = members[0].scratch_handle;
-    let part = targets.part((members[0].scratch, &handle), 1, 0, LEN);
+    let part = targets.part(members[0].scratch, 1, 0, LEN);
     fabric.stall(Pe(1));
     host.start(&Request { direction: Direction::Read, ..part }).unwrap();
     let failed = loop {
@@ -134,7 +133,7 @@ fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
     fetch.result = Some(ResultPlace { addr, flag: Some(1) });
     // The request gets there, and nothing comes back.
     job.fabric.stall(Pe(0));
-    job.members[0].lane.amo(&fetch).unwrap();
+    job.members[0].lane.atomic(&fetch).unwrap();
     while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
         job.members[1].lane.progress().unwrap();
         job.fabric.pass_time(1_000_000);

@@ -9,7 +9,6 @@ use engine::port::{Access, Direction};
 use engine::request::{PutSignalRequest, Request, ResultPlace};
 use sim_fabric::Script;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
@@ -56,27 +55,27 @@ fn a_message_about_released_memory_does_not_reach_what_came_after_it() {
 }
 
 fn ask(job: &mut Job, targets: &Targets, what: What) -> Result<(), EngineError> {
-    let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
-    let part = |len| targets.part((scratch, &handle), 1, 0, len);
+    let scratch = job.members[0].scratch;
+    let part = |len| targets.part(scratch, 1, 0, len);
     let atomic = |op| targets.atomic(1, 2048, op, 1);
     let lane = &mut job.members[0].lane;
     match what {
-        What::Add => lane.amo(&atomic(AtomicOp::Add))?,
+        What::Add => lane.atomic(&atomic(AtomicOp::Add))?,
         What::Fetch => {
             let mut fetch = atomic(AtomicOp::FetchAdd);
             fetch.result = Some(ResultPlace { addr: scratch + 1024, flag: None });
-            lane.amo(&fetch)?;
+            lane.atomic(&fetch)?;
         }
-        What::Signal => lane.amo(&atomic(AtomicOp::SignalSet))?,
+        What::Signal => lane.atomic(&atomic(AtomicOp::SignalSet))?,
         What::SmallPutSignal | What::PutSignal => {
             let len = if matches!(what, What::PutSignal) { 1000 } else { 16 };
             let (parts, signal) = (&[part(len)][..], atomic(AtomicOp::SignalAdd));
             lane.put_signal(&PutSignalRequest { parts, signal })?;
         }
-        What::StagedPut => lane.begin(&part(700)).map(drop)?,
+        What::StagedPut => lane.start(&part(700)).map(drop)?,
         What::StagedGet => {
             let get = Request { direction: Direction::Read, ..part(700) };
-            lane.begin(&get).map(drop)?;
+            lane.start(&get).map(drop)?;
         }
     }
     for _ in 0..20_000 {

@@ -21,7 +21,6 @@ use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;
 use super::strangers;
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape, audit, random_words};
 use crate::signals::{Targets, race_with, random_script, random_shape};
 
@@ -221,32 +220,32 @@ fn begin(
     number: usize,
     (to, op): (u32, Op),
 ) -> Result<(), EngineError> {
-    let (at, handle) = (slot(me, number), member.scratch_handle);
-    let local = (member.scratch + at, &handle);
+    let at = slot(me, number);
+    let local = member.scratch + at;
     match op {
-        Op::Put(len) => member.lane.begin(&targets.part(local, to, at + 8, len)),
+        Op::Put(len) => member.lane.start(&targets.part(local, to, at + 8, len)),
         Op::Get(len) => {
             let part = targets.part(local, to, SOURCE, len);
-            member.lane.begin(&Request { direction: Direction::Read, ..part })
+            member.lane.start(&Request { direction: Direction::Read, ..part })
         }
         Op::Value => {
             let value = u64::from_le_bytes(bytes(me, number, 8).try_into().unwrap());
             let put = targets.part(local, to, at + 8, 8);
             let local = LocalSide::Value(value);
-            member.lane.begin(&Request { local, ..put })
+            member.lane.start(&Request { local, ..put })
         }
         Op::Signal(len) => {
             let parts = [targets.part(local, to, at + 8, len)];
             let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
-            member.lane.signal(&PutSignalRequest { parts: &parts, signal })
+            member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
         }
-        Op::Add => member.lane.amo(&targets.atomic(to, SUMS, AtomicOp::Add, share(me))),
+        Op::Add => member.lane.atomic(&targets.atomic(to, SUMS, AtomicOp::Add, share(me))),
         Op::Fetch => {
             let mut take = targets.atomic(to, SUMS, AtomicOp::FetchAdd, share(me));
             // Within the own heap, where nobody writes else.
             let addr = member.base + slot(me, number);
             take.result = Some(ResultPlace { addr, flag: Some(plan.seed | 1) });
-            member.lane.amo(&take)
+            member.lane.atomic(&take)
         }
     }
 }
@@ -528,13 +527,13 @@ fn rate(seed: u64, again_percent: u32) -> f64 {
     let Job { fabric, mut members, .. } = Job::new(seed, &shape, script);
     let base = members[1].base;
     let remote = members[1].handle;
-    let Member { lane, scratch, scratch_handle, .. } = &mut members[0];
+    let Member { lane, scratch, .. } = &mut members[0];
     let put = Request {
         direction: Direction::Write,
         pe: Pe(1),
         remote_handle: &remote,
         remote_addr: base as u64,
-        local: LocalSide::Memory { addr: *scratch, handle: Some(scratch_handle) },
+        local: LocalSide::Memory(*scratch),
         len: 8,
     };
     for _ in 0..PUTS {

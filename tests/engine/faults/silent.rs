@@ -9,7 +9,6 @@ use engine::recovery::health::RailHealth;
 use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::Script;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
@@ -36,8 +35,8 @@ impl What {
         [Self::Put, Self::Get, Self::PutSignal, Self::Add, Self::Fetch, Self::SignalAlone];
 
     fn begin(self, job: &mut Job, targets: &Targets) -> Result<(), EngineError> {
-        let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
-        let part = targets.part((scratch, &handle), 1, 0, 700);
+        let scratch = job.members[0].scratch;
+        let part = targets.part(scratch, 1, 0, 700);
         let place = ResultPlace { addr: scratch + 1024, flag: None };
         let atomic = |op| targets.atomic(1, 2048, op, 1);
         let lane = &mut job.members[0].lane;
@@ -48,13 +47,13 @@ impl What {
                 let signal = atomic(AtomicOp::SignalAdd);
                 lane.put_signal(&PutSignalRequest { parts: &[part], signal })
             }
-            Self::Add => lane.amo(&atomic(AtomicOp::Add)),
+            Self::Add => lane.atomic(&atomic(AtomicOp::Add)),
             Self::Fetch => {
                 let mut fetch = atomic(AtomicOp::FetchAdd);
                 fetch.result = Some(place);
-                lane.amo(&fetch)
+                lane.atomic(&fetch)
             }
-            Self::SignalAlone => lane.amo(&atomic(AtomicOp::SignalSet)),
+            Self::SignalAlone => lane.atomic(&atomic(AtomicOp::SignalSet)),
         }
     }
 }

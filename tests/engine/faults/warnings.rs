@@ -10,7 +10,6 @@ use engine::request::PutSignalRequest;
 use log::{LevelFilter, Log, Metadata, Record};
 use sim_fabric::Script;
 
-use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{Job, Member, Shape};
 use crate::signals::Targets;
@@ -124,10 +123,10 @@ fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
     let mut job = Job::new(1, &shape, Script::default());
     let targets = Targets::of(&job);
     job.fabric.lose_next_immediate_data(1);
-    let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
-    let parts = [targets.part((*scratch, scratch_handle), 1, 8, 600)];
+    let Member { lane, scratch, .. } = &mut job.members[0];
+    let parts = [targets.part(*scratch, 1, 8, 600)];
     let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
     for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
         let lines = warnings(|| progress_for(&mut job, seconds));
         let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));

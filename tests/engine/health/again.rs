@@ -9,7 +9,6 @@ use sim_fabric::{Call, FakeFabric};
 
 use super::looks::{Looks, TIMEOUT, TURNS, UNIT, shape};
 use super::word;
-use crate::as_entry::AsEntry as _;
 use crate::job::Shape;
 
 impl Looks {
@@ -116,9 +115,9 @@ fn staged_bytes_go_another_way_into_registered_memory() {
     let bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
     looks.fabric.store(Pe(1), looks.members[1].base, &bytes);
     looks.cut(1);
-    let (handle, scratch) = (looks.members[0].scratch_handle, looks.members[0].scratch);
-    let part = looks.targets.part((scratch, &handle), 1, 0, LEN);
-    looks.members[0].lane.begin(&Request { direction: Direction::Read, ..part }).unwrap();
+    let scratch = looks.members[0].scratch;
+    let part = looks.targets.part(scratch, 1, 0, LEN);
+    looks.members[0].lane.start(&Request { direction: Direction::Read, ..part }).unwrap();
     (0..4 * TIMEOUT).for_each(|_| looks.next());
     assert!(looks.is_done());
     assert_eq!(looks.fabric.load(Pe(0), scratch, LEN), bytes);
@@ -134,9 +133,9 @@ fn a_staged_get_that_is_asked_for_over_another_rail_has_its_descriptor() {
         let bytes: Vec<u8> = (0..LEN).map(|at| (at >> 8 ^ at) as u8).collect();
         looks.fabric.store(Pe(1), looks.members[1].base, &bytes);
         looks.fabric.refuse_messages(Pe(0), RailId(rail), true);
-        let (handle, scratch) = (looks.members[0].scratch_handle, looks.members[0].scratch);
-        let part = looks.targets.part((scratch, &handle), 1, 0, LEN);
-        looks.members[0].lane.begin(&Request { direction: Direction::Read, ..part }).unwrap();
+        let scratch = looks.members[0].scratch;
+        let part = looks.targets.part(scratch, 1, 0, LEN);
+        looks.members[0].lane.start(&Request { direction: Direction::Read, ..part }).unwrap();
         (0..8 * TIMEOUT).for_each(|_| looks.next());
         assert!(looks.is_done());
         assert!(looks.fabric.load(Pe(0), scratch, LEN) == bytes, "rail {rail}");
@@ -152,12 +151,12 @@ fn requests_that_wait_at_the_peer_are_not_lost() {
     for rail in [0, 1] {
         let mut looks = Looks::at(&Shape { staged: 0b0100, ..shape() });
         looks.fabric.link_down((Pe(1), RailId(rail)), (Pe(0), RailId(1 - rail)));
-        let (handle, scratch) = (looks.members[0].scratch_handle, looks.members[0].scratch);
+        let scratch = looks.members[0].scratch;
         let bytes: Vec<u8> = (0..LEN).map(|at| (at >> 8 ^ at) as u8).collect();
         looks.fabric.store(Pe(0), scratch, &bytes);
         for at in [0, 1, 2] {
-            let part = looks.targets.part((scratch, &handle), 1, at * LEN, LEN);
-            looks.members[0].lane.begin(&part).unwrap();
+            let part = looks.targets.part(scratch, 1, at * LEN, LEN);
+            looks.members[0].lane.start(&part).unwrap();
         }
         looks.members[0].lane.fence(Pe(1)).unwrap();
         (0..4).for_each(|_| looks.add(1));
@@ -235,7 +234,7 @@ fn a_message_that_is_refused_goes_another_way() {
     let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
     looks.fabric.refuse_messages(Pe(0), RailId(0), true);
     let word = looks.targets.atomic(1, 8192, AtomicOp::Inc, 0);
-    let _ = looks.members[0].lane.amo(&word);
+    let _ = looks.members[0].lane.atomic(&word);
     looks.next_of(&[0]);
     let failed = looks.members[0].lane.is_quiet(Pe(1)).unwrap_err().to_string();
     assert!(failed.contains("PE 1") && failed.contains("refused by the script"), "{failed}");
@@ -309,10 +308,9 @@ fn puts_to_a_peer_wait_for_that_peer() {
     looks.fabric.stall(Pe(3));
     for _ in 0..2 {
         let word = looks.targets.atomic(0, 8192, AtomicOp::Inc, 0);
-        let handle = looks.members[2].scratch_handle;
-        let part = looks.targets.part((looks.members[2].scratch, &handle), 3, 0, 8);
-        looks.members[2].lane.begin(&part).unwrap();
-        looks.members[2].lane.amo(&word).unwrap();
+        let part = looks.targets.part(looks.members[2].scratch, 3, 0, 8);
+        looks.members[2].lane.start(&part).unwrap();
+        looks.members[2].lane.atomic(&word).unwrap();
     }
     (1..TIMEOUT).for_each(|_| looks.next());
     let changes = looks.changes(2 * TIMEOUT, |looks| looks.counted(|rail| rail.reissued));

@@ -15,7 +15,6 @@ use engine::wire::window::Seq;
 use sim_fabric::{Call, FakeFabric, Script};
 
 use super::word;
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape, seal};
 use crate::signals::Targets;
 
@@ -108,17 +107,15 @@ impl Looks {
 
     /// PE 0 starts a put of eight bytes to a PE, by the path whose turn it is.
     pub(super) fn put(&mut self, pe: u32, offset: usize) {
-        let handle = self.members[0].scratch_handle;
-        let part = self.targets.part((self.members[0].scratch, &handle), pe, offset, 8);
-        self.members[0].lane.begin(&part).unwrap();
+        let part = self.targets.part(self.members[0].scratch, pe, offset, 8);
+        self.members[0].lane.start(&part).unwrap();
     }
 
     /// The same, a get.
     pub(super) fn get(&mut self, pe: u32, offset: usize) {
-        let handle = self.members[0].scratch_handle;
-        let part = self.targets.part((self.members[0].scratch, &handle), pe, offset, 8);
+        let part = self.targets.part(self.members[0].scratch, pe, offset, 8);
         let get = Request { direction: Direction::Read, ..part };
-        self.members[0].lane.begin(&get).unwrap();
+        self.members[0].lane.start(&get).unwrap();
     }
 
     /// What PE 0 has counted by rail.
@@ -129,11 +126,11 @@ impl Looks {
     /// A PE shows PE 0 that it lives.
     pub(super) fn lives(&mut self, pe: usize) {
         let word = self.targets.atomic(0, 8192, AtomicOp::Inc, 0);
-        self.members[pe].lane.amo(&word).unwrap();
+        self.members[pe].lane.atomic(&word).unwrap();
     }
 
     pub(super) fn add(&mut self, pe: u32) {
-        self.members[0].lane.amo(&self.targets.atomic(pe, 8192, AtomicOp::Add, 1)).unwrap();
+        self.members[0].lane.atomic(&self.targets.atomic(pe, 8192, AtomicOp::Add, 1)).unwrap();
     }
 
     /// Nothing goes from a rail of PE 0 to PE 1.
@@ -210,11 +207,10 @@ fn a_path_that_takes_one_put_after_the_other() {
             });
         }
         // That it lives is known.
-        let from = looks.members[1].scratch_handle;
-        let local = (looks.members[1].scratch, &from);
-        looks.members[1].lane.amo(&looks.targets.atomic(0, 8192, AtomicOp::Inc, 0)).unwrap();
+        let local = looks.members[1].scratch;
+        looks.members[1].lane.atomic(&looks.targets.atomic(0, 8192, AtomicOp::Inc, 0)).unwrap();
         let part = looks.targets.part(local, 0, 64, 8);
-        looks.members[1].lane.begin(&part).unwrap();
+        looks.members[1].lane.start(&part).unwrap();
     }
     assert_eq!((looks.failures(), looks.fabric.resets()), (vec![0, 0], 0));
 }
@@ -300,7 +296,7 @@ fn a_reply_that_is_lost() {
         let mut fetch = looks.targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
         let addr = looks.members[0].scratch + 1024;
         fetch.result = Some(ResultPlace { addr, flag: Some(flag) });
-        looks.members[0].lane.amo(&fetch).unwrap();
+        looks.members[0].lane.atomic(&fetch).unwrap();
     };
     (0..3).for_each(|_| looks.next());
     // The rail that its replies leave by: the acknowledgement takes the other one.
@@ -311,7 +307,7 @@ fn a_reply_that_is_lost() {
             member.lane.progress().unwrap();
         });
         if turn == 50 {
-            looks.members[1].lane.amo(&looks.targets.atomic(0, 8192, AtomicOp::Inc, 0)).unwrap();
+            looks.members[1].lane.atomic(&looks.targets.atomic(0, 8192, AtomicOp::Inc, 0)).unwrap();
         }
     }
     assert_eq!(word(&looks.fabric, 0, looks.members[0].base + 8192), 1, "it brings the news");
@@ -539,17 +535,16 @@ fn messages_that_are_refused_when_they_are_sent_again() {
 #[test]
 fn a_reset_is_heard_of_before_anything_is_lost() {
     let mut looks = Looks::at(&Shape { n_pes: 3, ..shape() });
-    let handle = looks.members[2].scratch_handle;
-    let local = (looks.members[2].scratch, &handle);
+    let local = looks.members[2].scratch;
     let puts = |looks: &mut Looks| {
         for at in 0..2 {
             let part = looks.targets.part(local, 1, 4096 + at * 8, 8);
-            looks.members[2].lane.begin(&part).unwrap();
+            looks.members[2].lane.start(&part).unwrap();
         }
     };
     puts(&mut looks);
     // Of puts alone the other one knows nothing.
-    looks.members[2].lane.amo(&looks.targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+    looks.members[2].lane.atomic(&looks.targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
     looks.next();
     looks.cut(1);
     (0..2).for_each(|at| looks.put(1, 8 * at));

@@ -20,7 +20,6 @@ use engine::recovery::health::RailHealth;
 use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::{Call, FakeFabric, Script};
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape, host_config, limits};
 use crate::signals::Targets;
 
@@ -74,8 +73,8 @@ fn user_threads_take_a_fallback_route_once_a_path_has_failed() {
     job.fill_scratch(0, &[0x5a; 2 * LEN]);
     let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
     let (base, mut members) = (job.members[1].base, job.members);
-    let (scratch, handle) = (members[0].scratch, members[0].scratch_handle);
-    let part = |at| targets.part((scratch + at, &handle), 1, at, LEN);
+    let scratch = members[0].scratch;
+    let part = |at| targets.part(scratch + at, 1, at, LEN);
     // The proxy lane asks the PE where its rails are with the first one.
     host.start(&part(0)).unwrap();
     progress_until(&mut members, &fabric, |_| !fallback_routes.has(Pe(1)));
@@ -86,7 +85,7 @@ fn user_threads_take_a_fallback_route_once_a_path_has_failed() {
     // Both ways of every path over the rail that the host lane is on.
     fabric.rail_down(Pe(0), RailId(0));
     for _ in 0..4 {
-        members[0].lane.begin(&part(0)).unwrap();
+        members[0].lane.start(&part(0)).unwrap();
     }
     progress_until(&mut members, &fabric, |_| fallback_routes.has(Pe(1)));
     progress_until(&mut members, &fabric, |first| !first.lane.has_work());
@@ -114,9 +113,9 @@ fn two_with_puts(
 }
 
 fn begin_puts(first: &mut Member, targets: &Targets) {
-    let local = (first.scratch, &first.scratch_handle);
+    let local = first.scratch;
     for at in 0..4 {
-        first.lane.begin(&targets.part(local, 1, at * 64, 64)).unwrap();
+        first.lane.start(&targets.part(local, 1, at * 64, 64)).unwrap();
     }
 }
 
@@ -201,7 +200,7 @@ fn a_message_that_fails_goes_another_way_at_once() {
         job.fabric.dead_links_fail(true);
         job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId((rail + 1) % 2)));
         for _ in 0..4 {
-            job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+            job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
         }
         while job.heap(1, 0, 8) != 4_u64.to_le_bytes() {
             job.members.iter_mut().for_each(|member| {
@@ -229,7 +228,7 @@ fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
         for fetch in 0..=LAST {
             let mut take = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
             take.result = Some(ResultPlace { addr, flag: Some(fetch + 1) });
-            job.members[0].lane.amo(&take).unwrap();
+            job.members[0].lane.atomic(&take).unwrap();
             if fetch == LAST {
                 // All that is late arrives before the reply.
                 fabric.link_up(from, to);
@@ -363,14 +362,13 @@ fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
         }
         fabric.store(Pe(2), members[2].scratch, &[0x2b; 256]);
         let begun = fabric.now();
-        let handle = members[2].scratch_handle;
-        let local = (members[2].scratch, &handle);
+        let local = members[2].scratch;
         for at in 0..4 {
             if puts {
-                members[2].lane.begin(&targets.part(local, 1, 4096 + at * 64, 64)).unwrap();
+                members[2].lane.start(&targets.part(local, 1, 4096 + at * 64, 64)).unwrap();
             }
             if signals {
-                members[2].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+                members[2].lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
             }
         }
         while members[2].lane.has_work() {
@@ -404,13 +402,12 @@ fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
         job.fill_scratch(0, &[0x5a; 150]);
         let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
         fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
-        let handle = members[0].scratch_handle;
-        let local = (members[0].scratch, &handle);
+        let local = members[0].scratch;
         let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
         let parts = [targets.part(local, 1, 8, 150)];
-        members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
         let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
-        let refused = members[0].lane.signal(&PutSignalRequest { parts: &parts, signal });
+        let refused = members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal });
         assert!(refused.is_err(), "{signals:?}");
         progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         assert_eq!(word(&fabric, 1, members[1].base), 1, "{signals:?}");

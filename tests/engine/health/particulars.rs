@@ -11,7 +11,6 @@ use engine::request::{PutSignalRequest, Request, ResultPlace};
 use sim_fabric::{Call, FakeFabric, Script};
 
 use super::{HEALTH, TURN, begin_puts, failure_of, progress_until, two_with_puts, word};
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape};
 use crate::signals::Targets;
 
@@ -58,17 +57,16 @@ fn a_silent_path_is_given_up_after_the_timeout() {
         fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
         fabric.store(Pe(0), members[0].scratch, &[3; 256]);
         fabric.store(Pe(1), members[1].base + 4096, &[4; 256]);
-        let handle = members[0].scratch_handle;
         let (begun, scratch) = (fabric.now(), members[0].scratch);
         for at in 0..4 {
             let lane = &mut members[0].lane;
-            let part = targets.part((scratch + at * 64, &handle), 1, at * 64, 64);
+            let part = targets.part(scratch + at * 64, 1, at * 64, 64);
             let offset = 4096 + at * 64;
-            let back = targets.part((scratch + offset, &handle), 1, offset, 64);
+            let back = targets.part(scratch + offset, 1, offset, 64);
             match kind {
-                "puts" => lane.begin(&part).unwrap(),
-                "gets" => lane.begin(&Request { direction: Direction::Read, ..back }).unwrap(),
-                _ => lane.amo(&targets.atomic(1, 8192, AtomicOp::Add, 1)).unwrap(),
+                "puts" => lane.start(&part).unwrap(),
+                "gets" => lane.start(&Request { direction: Direction::Read, ..back }).unwrap(),
+                _ => lane.atomic(&targets.atomic(1, 8192, AtomicOp::Add, 1)).unwrap(),
             }
         }
         // The other path shows that the peer lives.
@@ -112,7 +110,7 @@ fn a_peer_that_stops_and_goes_on_costs_no_path() {
     fabric.stall(Pe(0));
     begin_puts(&mut members[0], &targets);
     for _ in 0..4 {
-        members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+        members[0].lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
     }
     progress_for(&mut members, &fabric, 30 * HEALTH.timeout);
     assert_eq!((failures(&members[0]), fabric.resets()), (vec![0, 0], 0));
@@ -133,7 +131,7 @@ fn as_long_as_all_works_no_control_message_is_sent() {
     fabric.trace_calls();
     for _ in 0..40 {
         begin_puts(&mut members[0], &targets);
-        members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+        members[0].lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
         progress_for(&mut members, &fabric, LOOK);
     }
     progress_until(&mut members, &fabric, |first| !first.lane.has_work());
@@ -195,11 +193,10 @@ fn a_rail_is_closed_when_what_works_on_it_has_ended() {
     fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
     begin_puts(&mut members[0], &targets);
     // PE 2 is slow, but not dead: always something is under way to it over both rails.
-    let handle = members[0].scratch_handle;
-    let local = (members[0].scratch, &handle);
+    let local = members[0].scratch;
     while fabric.resets() == 0 || members[0].lane.is_quiet(Pe(1)) != Ok(true) {
         for at in 0..4 {
-            members[0].lane.begin(&targets.part(local, 2, at * 64, 64)).unwrap();
+            members[0].lane.start(&targets.part(local, 2, at * 64, 64)).unwrap();
         }
         for _ in 0..100 {
             members.iter_mut().for_each(|member| {
@@ -262,14 +259,13 @@ fn a_refused_acknowledgement_goes_another_way() {
         let job = Job::new(9, &shape(), Script::default());
         let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
         fabric.refuse_messages(Pe(1), RailId(rail), true);
-        let handle = members[1].scratch_handle;
         for round in 0..4 {
             if round == 2 {
                 // From now on its acknowledgements leave by the other rail first.
-                let local = (members[1].scratch, &handle);
-                members[1].lane.begin(&targets.part(local, 0, 0, 64)).unwrap();
+                let local = members[1].scratch;
+                members[1].lane.start(&targets.part(local, 0, 0, 64)).unwrap();
             }
-            members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+            members[0].lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
             members[0].lane.want_ack(Pe(1));
             progress_until(&mut members, &fabric, |first| !first.lane.has_work());
         }
@@ -282,7 +278,7 @@ fn a_refused_acknowledgement_goes_another_way() {
     let job = Job::new(9, &shape, Script::default());
     let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
     fabric.refuse_messages(Pe(1), RailId(0), true);
-    members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+    members[0].lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
     let failed = loop {
         members[0].lane.is_quiet(Pe(1)).unwrap();
         let _ = members[0].lane.progress();
@@ -337,13 +333,12 @@ fn with_lost_control_messages(
 fn puts_and_gets_go_another_way_though_control_messages_are_lost() {
     for direction in [Direction::Write, Direction::Read] {
         let begin = |first: &mut Member, targets: &Targets, at: usize| {
-            let handle = first.scratch_handle;
             let (local, remote) = match direction {
                 Direction::Write => (first.scratch + at * 64, 64 + at * 64),
                 Direction::Read => (first.scratch + 4096 + at * 64, 8192 + at * 64),
             };
-            let part = targets.part((local, &handle), 1, remote, 64);
-            first.lane.begin(&Request { direction, ..part }).unwrap();
+            let part = targets.part(local, 1, remote, 64);
+            first.lane.start(&Request { direction, ..part }).unwrap();
         };
         with_lost_control_messages(SignalEngine::Auto, false, begin, |fabric, members| {
             if direction == Direction::Write {
@@ -361,7 +356,7 @@ fn words_are_fetched_though_control_messages_are_lost() {
         let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
         let addr = first.scratch + 1024 + at * 16;
         fetch.result = Some(ResultPlace { addr, flag: Some(7) });
-        first.lane.amo(&fetch).unwrap();
+        first.lane.atomic(&fetch).unwrap();
     };
     with_lost_control_messages(SignalEngine::Auto, true, begin, |fabric, members| {
         assert_eq!(word(fabric, 1, members[1].base), 4);
@@ -377,11 +372,10 @@ fn signals_come_with_their_data_though_control_messages_are_lost() {
     use SignalEngine::{Chained, Counted};
     for signals in [Counted, Chained] {
         let begin = |first: &mut Member, targets: &Targets, at: usize| {
-            let handle = first.scratch_handle;
-            let local = (first.scratch + at * 64, &handle);
+            let local = first.scratch + at * 64;
             let parts = [targets.part(local, 1, 64 + at * 64, 64)];
             let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-            first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+            first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
         };
         with_lost_control_messages(signals, false, begin, |fabric, members| {
             assert_eq!(word(fabric, 1, members[1].base), 4, "{signals:?}");

@@ -12,7 +12,6 @@ use engine::request::{PutSignalRequest, ResultPlace};
 use sim_fabric::{Event, FakeFabric};
 use test_support::seeds::for_seeds;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Random, Shape, random_lonely, random_spread, random_words};
 use crate::signals::{Targets, race, random_script};
 
@@ -192,7 +191,6 @@ fn every_byte_is_exact_while_rails_die() {
         let fabric = job.fabric.clone();
         let (fabric, _) = race(job, seed, |me, member, targets| {
             let mut random = Random(seed * 31 + u64::from(me) + 1);
-            let handle = member.scratch_handle;
             // Each PE has a slot of its own in every heap, and half a slot for what it reads back.
             let slot = me as usize * SLOT;
             let mut sent: Vec<Vec<u8>> = vec![vec![0; SLOT]; n as usize];
@@ -210,14 +208,14 @@ fn every_byte_is_exact_while_rails_die() {
                         let len = 1 + random.below((SLOT - at).min(900));
                         if random.below(3) == 0 {
                             let value = u64::from_le_bytes(fill[at..at + 8].try_into().unwrap());
-                            member.lane.begin(&Request {
+                            member.lane.start(&Request {
                                 local: LocalSide::Value(value),
-                                ..targets.part((from, &handle), to, slot + at, 8)
+                                ..targets.part(from, to, slot + at, 8)
                             })?;
                             expected[at..at + 8].copy_from_slice(&fill[at..at + 8]);
                         } else {
-                            let part = targets.part((from + at, &handle), to, slot + at, len);
-                            member.lane.begin(&part)?;
+                            let part = targets.part(from + at, to, slot + at, len);
+                            member.lane.start(&part)?;
                             expected[at..at + len].copy_from_slice(&fill[at..at + len]);
                         }
                     }
@@ -230,9 +228,9 @@ fn every_byte_is_exact_while_rails_die() {
                     let into = member.scratch + (1 << 14) + to as usize * SLOT;
                     let get = Request {
                         direction: Direction::Read,
-                        ..targets.part((into, &handle), to, slot, SLOT)
+                        ..targets.part(into, to, slot, SLOT)
                     };
-                    member.lane.begin(&get)?;
+                    member.lane.start(&get)?;
                 }
                 for to in 0..n {
                     member.lane.quiet(Pe(to))?;
@@ -275,17 +273,16 @@ fn signals_follow_their_data_while_rails_die() {
         let places = Targets::of(&job);
         let slot = |me: u32, number: usize| (me as usize * EACH + number) * SLOT;
         let (fabric, _) = race(job, seed, |me, member, targets| {
-            let handle = member.scratch_handle;
             let bytes: Vec<u8> = (0..1 << 16).map(|at| (at * 7 + me as usize) as u8 | 1).collect();
             fabric.store(Pe(me), member.scratch, &bytes);
             for number in 0..EACH {
                 strike(&blows, me, number, &fabric);
                 let (to, len) = plan[me as usize * EACH + number];
                 let at = slot(me, number);
-                let local = (member.scratch + at + 8, &handle);
+                let local = member.scratch + at + 8;
                 let parts = [targets.part(local, to, at + 8, len.min(SLOT - 8))];
                 let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
-                member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
                 if number % 7 == 0 {
                     member.lane.fence(Pe(to))?;
                 }
@@ -349,22 +346,21 @@ fn atomics_are_exact_while_rails_die() {
         let fabric = job.fabric.clone();
         let (fabric, members) = race(job, seed, |me, member, targets| {
             let mut random = Random(seed * 17 + u64::from(me) + 1);
-            let handle = member.scratch_handle;
             for round in 0..EACH {
                 strike(&blows, me, round, &fabric);
                 for pe in 0..n {
-                    member.lane.amo(&targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1))?;
+                    member.lane.atomic(&targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1))?;
                     if round % 4 == 0 {
                         let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
                         let place = round / 4 * n as usize + pe as usize;
                         let addr = member.base + 4096 + place * 16;
                         take.result = Some(ResultPlace { addr, flag: Some(round as u64 + 1) });
-                        member.lane.amo(&take)?;
+                        member.lane.atomic(&take)?;
                     }
                     if random.below(4) == 0 {
                         let at = 8192 + me as usize * 512;
-                        let part = targets.part((member.scratch, &handle), pe, at, 400);
-                        member.lane.begin(&part)?;
+                        let part = targets.part(member.scratch, pe, at, 400);
+                        member.lane.start(&part)?;
                     }
                 }
                 if round % 8 == 3 {

@@ -12,7 +12,6 @@ use engine::state::batch::{Batch, MAX_BATCHES};
 use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape, random_words};
 use crate::signals::{Targets, race, random_script, random_shape};
 
@@ -47,36 +46,34 @@ fn submit(
     member: &mut Member,
     targets: &Targets,
     number: usize,
-    batch: Batch,
 ) -> Result<Vec<Effect>, EngineError> {
     let n = targets.0.len();
     let (to, len) = (random.below(n) as u32, [1, 8, 60, 200, 900][random.below(5)]);
     let at = (me as usize * (1 << 17) / n / PLACE + number) * PLACE;
-    let handle = member.scratch_handle;
     let (mine, theirs) = (member.scratch + at, targets.0[to as usize].0 + at);
-    let local = (mine + BYTES, &handle);
+    let local = mine + BYTES;
     let put = targets.part(local, to, at + BYTES, len);
     let data: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| scratch_byte(me, at)).collect();
     let added = |by: u64| (to, targets.word(to, at + ADDED), by.to_le_bytes().to_vec());
     let lane = &mut member.lane;
     Ok(match random.below(5) {
         0 => {
-            lane.begin_in(&put, batch)?;
+            lane.start(&put)?;
             vec![(to, theirs + BYTES, data)]
         }
         1 => {
-            lane.begin_in(&Request { direction: Direction::Read, ..put }, batch)?;
+            lane.start(&Request { direction: Direction::Read, ..put })?;
             let read = (at + BYTES..at + BYTES + len).map(|at| heap_byte(to, at)).collect();
             vec![(me, mine + BYTES, read)]
         }
         2 => {
             let signal_word = targets.atomic(to, at + ADDED, AtomicOp::SignalAdd, 7);
             let parts = [put];
-            lane.signal_in(&PutSignalRequest { parts: &parts, signal: signal_word }, batch)?;
+            lane.put_signal(&PutSignalRequest { parts: &parts, signal: signal_word })?;
             vec![(to, theirs + BYTES, data), added(7)]
         }
         3 => {
-            lane.amo_in(&targets.atomic(to, at + ADDED, AtomicOp::Add, 3), batch)?;
+            lane.atomic(&targets.atomic(to, at + ADDED, AtomicOp::Add, 3))?;
             vec![added(3)]
         }
         _ => {
@@ -84,7 +81,7 @@ fn submit(
             let width = if random.below(2) == 0 { Width::Four } else { Width::Eight };
             take.atomic.width = width;
             take.result = Some(ResultPlace { addr: mine + TAKEN, flag: None });
-            lane.amo_in(&take, batch)?;
+            lane.atomic(&take)?;
             // The word was zero; what is beside its place stays.
             let mut around: Vec<u8> = (at..at + 24).map(|at| scratch_byte(me, at)).collect();
             around[TAKEN..TAKEN + width.bytes()].fill(0);
@@ -131,7 +128,7 @@ fn a_batch_that_is_over_has_done_all_it_should() {
                     member.lane.enter_batch(batch);
                     let mut effects = Vec::new();
                     for _ in 0..1 + random.below(6).min(EACH - number - 1) {
-                        effects.extend(submit(&mut random, me, member, targets, number, batch)?);
+                        effects.extend(submit(&mut random, me, member, targets, number)?);
                         number += 1;
                         if random.below(8) == 0 {
                             member.lane.fence(Pe(random.below(targets.0.len()) as u32))?;
@@ -192,16 +189,15 @@ fn a_batch_ends_while_others_go_on() {
             member.lane.enter_batch(batch);
             let mut effects = Vec::new();
             for number in 0..6 {
-                effects.extend(submit(&mut random, me, member, targets, number, batch)?);
+                effects.extend(submit(&mut random, me, member, targets, number)?);
             }
             member.lane.enter_batch(Batch::NONE);
-            let handle = member.scratch_handle;
             let mut turns = 0;
             while !member.lane.is_batch_done(batch) {
-                let other = targets.part((member.scratch, &handle), 1, 64 << 10, 40);
-                member.lane.begin_in(&other, Batch::NONE)?;
+                let other = targets.part(member.scratch, 1, 64 << 10, 40);
+                member.lane.start(&other)?;
                 let word = targets.atomic(1, 100 << 10, AtomicOp::Add, 1);
-                member.lane.amo_in(&word, Batch::NONE)?;
+                member.lane.atomic(&word)?;
                 member.lane.progress()?;
                 fabric.step();
                 fabric.pass_time(TURN);
@@ -225,13 +221,13 @@ fn what_waits_in_the_pool_belongs_to_its_own_batch() {
     let mut job = filled_job(5, &shape, Script::default());
     let targets = Targets::of(&job);
     let fabric = job.fabric.clone();
-    let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
+    let Member { lane, scratch, .. } = &mut job.members[0];
     let mut batches = VecDeque::new();
     for (number, len) in [8192, 128, 4096, 64].into_iter().enumerate() {
         let batch = lane.begin_batch().expect("one of a few");
         lane.enter_batch(batch);
         let at = number * (8 << 10);
-        let local = (*scratch + at, &*scratch_handle);
+        let local = *scratch + at;
         lane.start(&targets.part(local, 1, at, len)).expect("it fits into the pool");
         lane.enter_batch(Batch::NONE);
         let data = (at..at + len).map(|at| scratch_byte(0, at)).collect();
@@ -255,12 +251,12 @@ fn what_waits_in_the_pool_belongs_to_its_own_batch() {
 fn a_failed_batch_is_not_taken_for_one_that_is_over() {
     let mut job = filled_job(6, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
-    let (handle, scratch) = (job.members[0].scratch_handle, job.members[0].scratch);
+    let scratch = job.members[0].scratch;
     job.fabric.fail_next(1);
     let lane = &mut job.members[0].lane;
     let batch = lane.begin_batch().expect("the first");
     lane.enter_batch(batch);
-    lane.begin_in(&targets.part((scratch, &handle), 1, 0, 64), batch).expect("it is posted");
+    lane.start(&targets.part(scratch, 1, 0, 64)).expect("it is posted");
     lane.enter_batch(Batch::NONE);
     while !lane.is_batch_done(batch) {
         assert!(lane.failure().is_none(), "while it has not failed it is under way");

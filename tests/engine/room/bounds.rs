@@ -9,7 +9,6 @@ use engine::port::{Access, Direction};
 use engine::request::{LocalSide, Request};
 use sim_fabric::Script;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape, host_config, limits};
 use crate::signals::Targets;
 
@@ -48,14 +47,13 @@ fn transfers_leave_the_slots_of_messages_alone_and_messages_those_of_transfers()
         job.fabric.stall(Pe(1));
         let messages = |job: &mut Job| {
             for _ in 0..MESSAGES {
-                job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+                job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
             }
         };
         if messages_first {
             messages(&mut job);
         }
-        let handle = job.members[0].scratch_handle;
-        let part = targets.part((job.members[0].scratch, &handle), 1, 8, 8);
+        let part = targets.part(job.members[0].scratch, 1, 8, 8);
         // As many as the fabric takes on both rails; others have room besides.
         for number in 0..2 * 4 {
             let mut sent = 0;
@@ -66,7 +64,7 @@ fn transfers_leave_the_slots_of_messages_alone_and_messages_those_of_transfers()
         job.members[0].lane.submit(&part, &mut sent, OpId::NONE).unwrap();
         assert_eq!(sent, 0, "no more than its share");
         assert!(job.members[0].lane.has_room());
-        let part = targets.part((job.members[0].scratch, &handle), 0, 8, 8);
+        let part = targets.part(job.members[0].scratch, 0, 8, 8);
         job.members[0].lane.submit(&part, &mut sent, OpId::NONE).unwrap();
         assert_eq!(sent, 8, "another peer");
         if !messages_first {
@@ -130,14 +128,13 @@ fn blocking_operations_end_complete() {
     let mut job = Job::new(3, &shape, Script::default());
     job.fill_scratch(0, &[7; 4096]);
     let (base, handle) = (job.members[1].base, job.members[1].handle);
-    let local_handle = job.members[0].scratch_handle;
     let scratch = job.members[0].scratch;
     let request = Request {
         direction: Direction::Write,
         pe: Pe(1),
         remote_handle: &handle,
         remote_addr: base as u64,
-        local: LocalSide::Memory { addr: scratch, handle: Some(&local_handle) },
+        local: LocalSide::Memory(scratch),
         len: 4096,
     };
     let member = &mut job.members[0];
@@ -176,7 +173,7 @@ fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
     let lane = Lane::new(job.fabric.port(Pe(0), limits(&one)), host_config(&job, false));
     let host = HostLane::new(lane);
     let (targets, member) = (Targets::of(&job), &job.members[0]);
-    let part = targets.part((member.scratch, &member.scratch_handle), 1, 128, 32);
+    let part = targets.part(member.scratch, 1, 128, 32);
     host.start(&part).unwrap();
     host.complete(&Request { direction: Direction::Read, ..part }).unwrap();
     host.quiet(Pe(1)).unwrap();
@@ -187,18 +184,18 @@ fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
 fn user_threads_share_the_host_lane() {
     let shape = Shape { depth: 2, rails: 1, max_segment: 128, heap: 1 << 14, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
-    let (scratch, scratch_handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+    let scratch = job.members[0].scratch;
     let targets = Targets::of(&job);
     job.fill_scratch(0, &[0x5a; 1 << 14]);
     let config = host_config(&job, false);
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (host, targets, scratch_handle) = (&host, &targets, &scratch_handle);
+            let (host, targets) = (&host, &targets);
             scope.spawn(move || {
                 for piece in 0..8 {
                     let offset = thread * 4096 + piece * 512;
-                    let request = targets.part((scratch + offset, scratch_handle), 1, offset, 512);
+                    let request = targets.part(scratch + offset, 1, offset, 512);
                     if piece % 2 == 0 {
                         host.complete(&request).unwrap();
                     } else {
@@ -233,7 +230,7 @@ fn memory_registered_while_a_lane_runs_is_found() {
             pe: Pe(1),
             remote_handle: &job.members[1].handle.clone(),
             remote_addr: job.members[1].base as u64,
-            local: LocalSide::Memory { addr: more, handle: Some(&handle) },
+            local: LocalSide::Memory(more),
             len: 4096,
         };
         job.quiet(0, 1).unwrap();

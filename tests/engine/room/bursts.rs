@@ -7,7 +7,6 @@ use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Random, Shape, random_spread};
 use crate::signals::{Targets, race};
 
@@ -26,8 +25,7 @@ const DOORBELLS: Script = Script {
 /// Puts 8 bytes of scratch at `offset` of PE 0 to the same place of a peer, others to follow.
 fn announce(job: &mut Job, targets: &Targets, to: u32, offset: usize) {
     let member = &mut job.members[0];
-    let handle = member.scratch_handle;
-    let part = targets.part((member.scratch + offset, &handle), to, offset, 8);
+    let part = targets.part(member.scratch + offset, to, offset, 8);
     member.lane.start_in_burst(&part).unwrap();
 }
 
@@ -44,19 +42,18 @@ const ENDINGS: [Ending; 12] = [
     ("a value", |job, _| job.put_value(0, 1, 512, 1, 8).unwrap()),
     ("a get", |job, _| job.get(0, 1, 512, 8).unwrap()),
     ("an atomic", |job, targets| {
-        job.members[0].lane.amo(&targets.atomic(1, 512, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 512, AtomicOp::Inc, 0)).unwrap();
     }),
     ("a signal", |job, targets| {
         let signal = targets.atomic(2, 512, AtomicOp::SignalSet, 1);
-        job.members[0].lane.signal(&PutSignalRequest { parts: &[], signal }).unwrap();
+        job.members[0].lane.put_signal(&PutSignalRequest { parts: &[], signal }).unwrap();
     }),
     ("a signal with data", |job, targets| {
         // Counted, or chained where the fabric does atomics.
         let member = &mut job.members[0];
-        let handle = member.scratch_handle;
-        let parts = [targets.part((member.scratch + 1024, &handle), 1, 1024, 600)];
+        let parts = [targets.part(member.scratch + 1024, 1, 1024, 600)];
         let signal = targets.atomic(1, 512, AtomicOp::SignalSet, 1);
-        member.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
     }),
     ("a fence", |job, _| job.fence(0, 1)),
     ("a fence for another peer", |job, _| job.fence(0, 2)),
@@ -93,7 +90,7 @@ fn every_ending_of_a_burst_rings_for_all_of_it() {
                 // From the second message on there is a fast path for them.
                 for pe in [1, 2] {
                     let nothing = targets.atomic(pe, 512, AtomicOp::Or, 0);
-                    job.members[0].lane.amo(&nothing).unwrap();
+                    job.members[0].lane.atomic(&nothing).unwrap();
                     while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
                         job.members.iter_mut().for_each(|member| {
                             member.lane.progress().unwrap();
@@ -232,11 +229,10 @@ fn bursts_cross() {
         }
         let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
         let (fabric, _) = race(job, seed, |me, member, targets| {
-            let handle = member.scratch_handle;
             for number in 0..40 {
                 for pe in 0..4 {
                     let at = (me as usize * 40 + number) * 8;
-                    let part = targets.part((member.scratch + at, &handle), pe, at, 8);
+                    let part = targets.part(member.scratch + at, pe, at, 8);
                     member.lane.start_in_burst(&part)?;
                 }
             }
@@ -275,15 +271,14 @@ fn counted_puts_go_between_bursts() {
         let word = |me: u32, number: usize| 32768 + small(me, number);
         let signals = |number: usize| number % 4 == 1;
         let (fabric, members) = race(job, seed, |me, member, targets| {
-            let handle = member.scratch_handle;
-            let part = |pe, at, len| targets.part((member.scratch + at, &handle), pe, at, len);
+            let part = |pe, at, len| targets.part(member.scratch + at, pe, at, len);
             for number in 0..EACH {
                 for pe in 0..3 {
                     member.lane.start_in_burst(&part(pe, small(me, number), 8))?;
                     if signals(number) {
                         let parts = [part(pe, large(me, number), 200)];
                         let signal = targets.atomic(pe, word(me, number), AtomicOp::SignalAdd, 1);
-                        member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
                     }
                 }
             }

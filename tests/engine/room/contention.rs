@@ -17,7 +17,6 @@ use engine::wire::rails::Rails;
 use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::{FakeFabric, FakePort, Script};
 
-use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{Job, Member, Shape, host_config, limits, seal};
 use crate::signals::Targets;
@@ -31,7 +30,7 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
 fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
     let mut fetch = targets.atomic(pe, at, AtomicOp::FetchInc, 1);
     fetch.result = Some(ResultPlace { addr: member.base + at, flag: None });
-    member.lane.amo(&fetch)
+    member.lane.atomic(&fetch)
 }
 
 /// Turns these lanes until it is so.
@@ -61,7 +60,7 @@ fn acknowledgements_do_not_starve_behind_puts() {
         let script = Script { shared_queue: true, ..Script::default() };
         let mut job = Job::new(1, &shape, script);
         let targets = Targets::of(&job);
-        job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
         fetch(&mut job.members[1], &targets, 0, 8).unwrap();
         let mut puts = 0;
         while !is_quiet(&mut job, 1, 0) {
@@ -98,10 +97,10 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     for at in 0..8 {
         job.put_value(0, 1, at * 8, 7, 8).unwrap();
     }
-    job.members[0].lane.amo(&targets.atomic(1, 64, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 64, AtomicOp::Inc, 0)).unwrap();
     for pe in [2, 3] {
         job.put_value(0, pe, 0, 7, 8).unwrap();
-        job.members[0].lane.amo(&targets.atomic(pe, 8, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(pe, 8, AtomicOp::Inc, 0)).unwrap();
         progress_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
     }
     job.fabric.refuse(Pe(1), false);
@@ -137,7 +136,7 @@ fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
     let targets = Targets::of(&job);
     let handle = job.members[0].handle;
     job.members[0].regions.release(&handle).unwrap();
-    job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
     job.fabric.refuse(Pe(1), true);
     while job.members[0].lane.progress().is_ok() {}
     let before = job.fabric.now();
@@ -157,7 +156,7 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     let targets = Targets::of(&job);
     // More than a window of messages, so that some wait that were to go by rail 0.
     for _ in 0..WINDOW + 100 {
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     }
     // The path over rail 0 fails, and what was sent there is sent again by rail 1.
     job.fabric.dead_links_fail(true);
@@ -242,12 +241,11 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
         }
         // The first one goes the long way.
         for pe in silent.clone() {
-            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
         for pe in silent {
-            let (addr, handle) = targets.0[pe as usize];
-            let add = targets.atomic(pe, 0, AtomicOp::Inc, 0).atomic;
-            while job.members[0].lane.try_atomic(Pe(pe), &handle, addr as u64, &add, Batch::NONE) {}
+            let add = targets.atomic(pe, 0, AtomicOp::Inc, 0);
+            while job.members[0].lane.atomic_fast(&add, Batch::NONE) {}
         }
         let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
         job.fill_scratch(0, &fill);
@@ -272,18 +270,18 @@ fn a_peer_that_has_stopped_delays_no_other() {
         job.fabric.stall(Pe(1));
         for number in 0..MANY {
             let first = &mut job.members[0];
-            let (at, handle) = (number * 16 % (1 << 15), first.scratch_handle);
-            let local = (first.scratch, &handle);
+            let at = number * 16 % (1 << 15);
+            let local = first.scratch;
             let signal = targets.atomic(1, 1 << 15, AtomicOp::SignalAdd, 1);
             match case {
                 0 => fetch(first, &targets, 1, 1 << 15),
                 1 | 2 => {
                     let len = if case == 1 { 300 } else { 16 };
                     let parts = [targets.part(local, 1, at, len)];
-                    first.lane.signal(&PutSignalRequest { parts: &parts, signal })
+                    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
                 }
-                3 => first.lane.begin(&targets.part(local, 1, at, 16)),
-                _ => first.lane.amo(&signal),
+                3 => first.lane.start(&targets.part(local, 1, at, 16)),
+                _ => first.lane.atomic(&signal),
             }
             .unwrap_or_else(|error| panic!("{case}: {error}"));
             if number == MANY / 2 {
@@ -358,11 +356,10 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
     let (mut job, host) = job_with_user_threads(&shape, Script::default());
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
     let put = |job: &Job, pe, fill: u8| {
         let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
         job.fabric.store(Pe(0), from, &[fill; LEN]);
-        host.start(&targets.part((from, &handle), pe, 0, LEN)).unwrap();
+        host.start(&targets.part(from, pe, 0, LEN)).unwrap();
     };
     job.fabric.stall(Pe(1));
     for _ in 0..50 {
@@ -402,11 +399,10 @@ fn a_user_thread_has_its_turn_among_pending_operations() {
     let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
     let (mut job, host) = job_with_user_threads(&shape, script);
     let targets = Targets::of(&job);
-    let handle = job.members[0].scratch_handle;
     let put = |job: &Job, at: usize, fill: u8, len: usize| {
         let from = job.members[0].scratch + 256 * usize::from(fill);
         job.fabric.store(Pe(0), from, &vec![fill; len]);
-        host.start(&targets.part((from, &handle), 1, at, len)).unwrap();
+        host.start(&targets.part(from, 1, at, len)).unwrap();
     };
     let goes_on = |job: &mut Job| {
         while job.members[0].lane.pending(Pe(1)) < 32 {
@@ -439,8 +435,8 @@ fn a_user_thread_has_its_turn_among_pending_operations() {
 /// Puts 16 bytes to PE 1, as fast as the caller can.
 fn put_on(job: &mut Job, targets: &Targets, number: usize) {
     let first = &mut job.members[0];
-    let (local, handle) = (first.scratch, first.scratch_handle);
-    first.lane.begin(&targets.part((local, &handle), 1, number % 64 * 16, 16)).unwrap();
+    let local = first.scratch;
+    first.lane.start(&targets.part(local, 1, number % 64 * 16, 16)).unwrap();
 }
 
 /// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a
@@ -456,9 +452,9 @@ fn who_finds_no_place_waits_before_it_is_pending() {
             let start = job.fabric.now();
             let first = &mut job.members[0];
             if counted {
-                let parts = [targets.part((first.scratch, &first.scratch_handle), 1, 64, 200)];
+                let parts = [targets.part(first.scratch, 1, 64, 200)];
                 let signal = targets.atomic(1, 8, AtomicOp::SignalAdd, 1);
-                first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+                first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
             } else {
                 fetch(first, &targets, 1, 0).unwrap();
             }

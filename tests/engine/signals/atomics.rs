@@ -7,7 +7,6 @@ use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Random, Shape};
 
 /// One PE does every operation of the table on a word of its own, in order; word and results are
@@ -51,7 +50,7 @@ fn every_operation_does_what_it_says() {
                 request.atomic = *atomic;
                 let addr = member.base + 4096 + number * 16;
                 request.result = Some(ResultPlace { addr, flag: Some(number as u64 + 1) });
-                member.lane.amo(&request)?;
+                member.lane.atomic(&request)?;
                 // Without a fence they may be done in any order.
                 member.lane.fence(Pe(1))?;
             }
@@ -90,7 +89,7 @@ fn halves_are_added_exactly_under_contention() {
                 let mut add = targets.atomic(0, 0, op, 0x3c00);
                 (add.atomic.width, add.atomic.float) = (Width::Two, true);
                 add.result = Some(ResultPlace { addr: member.base + 64, flag: Some(1) });
-                member.lane.amo(&add)?;
+                member.lane.atomic(&add)?;
             }
             member.lane.quiet(Pe(0))
         });
@@ -116,9 +115,11 @@ fn a_fetched_word_is_there_before_its_flag() {
     let addr = job.members[0].base + 128;
     let mut take = targets.atomic(1, 0, AtomicOp::FetchInc, 0);
     take.result = Some(ResultPlace { addr, flag: Some(9) });
-    job.members[0].lane.amo(&take).unwrap();
+    job.members[0].lane.atomic(&take).unwrap();
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
-        job.members.iter_mut().for_each(|member| drop(member.lane.progress().unwrap()));
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
     }
     let applied: Vec<usize> = job
         .fabric

@@ -14,7 +14,6 @@ use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script};
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape};
 
 fn shape() -> Shape {
@@ -28,10 +27,9 @@ fn put_signal(
     at: usize,
     len: usize,
 ) -> Result<(), EngineError> {
-    let handle = member.scratch_handle;
-    let parts = [targets.part((member.scratch, &handle), 1, at + 8, len)];
+    let parts = [targets.part(member.scratch, 1, at + 8, len)];
     let signal = targets.atomic(1, at, AtomicOp::SignalAdd, 1);
-    member.lane.signal(&PutSignalRequest { parts: &parts, signal })
+    member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
 }
 
 fn word(job: &Job, at: usize) -> u64 {
@@ -100,7 +98,7 @@ fn a_stuck_signal_delays_no_other_and_is_not_acknowledged() {
     put_signal(&mut job.members[0], &targets, 0, 100).unwrap();
     iterate(&mut job, 1, 2000);
     for _ in 0..300 {
-        job.members[0].lane.amo(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
     }
     for _ in 0..2000 {
         iterate(&mut job, 0, 1);
@@ -159,7 +157,7 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
                     put_signal(member, targets, number * 256, 200)?;
                 }
                 for _ in 0..600 {
-                    member.lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0))?;
+                    member.lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0))?;
                 }
                 for number in 0..40 {
                     put_signal(member, targets, 16384 + number * 256, 200)?;
@@ -271,11 +269,10 @@ fn after_a_put_that_was_refused_halfway_signals_are_still_right() {
             return Ok(());
         }
         for _ in 0..=TAGS {
-            let handle = member.scratch_handle;
-            let local = (member.scratch, &handle);
+            let local = member.scratch;
             let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
             let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-            let refused = member.lane.signal(&PutSignalRequest { parts: &parts, signal });
+            let refused = member.lane.put_signal(&PutSignalRequest { parts: &parts, signal });
             assert!(matches!(refused, Err(EngineError::Refused { .. })), "{refused:?}");
             for _ in 0..4 {
                 put_signal(member, targets, 64, 100)?;

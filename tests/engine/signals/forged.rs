@@ -8,7 +8,6 @@ use engine::wire::window::{Seq, WINDOW};
 use sim_fabric::Script;
 
 use super::Targets;
-use crate::as_entry::AsEntry as _;
 use crate::job::{FIRST_REGION, Job, Shape, cookie, seal};
 
 /// An acknowledgement from PE 0, with what it says to have arrived.
@@ -59,7 +58,7 @@ fn messages_from_outside_of_the_job_are_dropped() {
         assert_eq!(foreign, [0, number as u64 + 1], "{what}");
     }
     // The genuine first message is not taken for one that was there before.
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
         job.members[1].lane.progress().unwrap();
         job.members[0].lane.progress().unwrap();
@@ -86,7 +85,7 @@ fn a_message_that_was_overheard_gives_no_other() {
     let targets = Targets::of(&job);
     job.fabric.overhear();
     for _ in 0..3 {
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
     }
     while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
         job.members.iter_mut().for_each(|member| {
@@ -169,7 +168,7 @@ fn a_request_that_comes_again_is_acknowledged_again() {
         let mut job = Job::new(1, &Shape::default(), Script::default());
         if is_late {
             let targets = Targets::of(&job);
-            job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+            job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
             while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
                 job.members.iter_mut().for_each(|member| {
                     member.lane.progress().unwrap();

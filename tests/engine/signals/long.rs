@@ -15,7 +15,6 @@ use engine::wire::window::Seq;
 use sim_fabric::{Call, Script};
 
 use super::Targets;
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape, seal};
 
 /// Where the data goes, behind the word.
@@ -40,12 +39,12 @@ fn put_signal(job: &mut Job, lens: &[usize]) -> Result<(), EngineError> {
     let mut from = 0;
     let part = |len: &usize| {
         from += len;
-        let local = (first.scratch + from - len, &first.scratch_handle);
+        let local = first.scratch + from - len;
         targets.part(local, 1, AT + from - len, *len)
     };
     let parts: Vec<_> = lens.iter().map(part).collect();
     let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-    first.lane.signal(&PutSignalRequest { parts: &parts, signal })
+    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
 }
 
 fn iterate(job: &mut Job) {
@@ -151,7 +150,7 @@ fn a_message_that_comes_early_waits_with_its_data() {
         let targets = Targets::of(&job);
         for _ in 0..1 + seed % 2 {
             let word = targets.atomic(1, BESIDE, AtomicOp::Inc, 0);
-            job.members[0].lane.amo(&word).unwrap();
+            job.members[0].lane.atomic(&word).unwrap();
         }
         job.fence(0, 1);
         put_signal(&mut job, &[MOST]).unwrap();

@@ -24,7 +24,6 @@ use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 pub(crate) use self::race::{race, race_with};
-use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
 use crate::job::{
     Job, Member, Random, Shape, random_lonely, random_rates, random_spread, random_words,
@@ -51,7 +50,7 @@ impl Targets {
     /// As [`Targets::part`], of the memory that the PE has its words in.
     pub(crate) fn part_beside<'a>(
         &'a self,
-        local: (usize, &'a HandleBytes),
+        local: usize,
         pe: u32,
         offset: usize,
         len: usize,
@@ -94,10 +93,10 @@ impl Targets {
         }
     }
 
-    /// A write of `len` bytes at `local`, which lies in the region of the handle.
+    /// A write of `len` bytes at a local address.
     pub(crate) fn part<'a>(
         &'a self,
-        (addr, handle): (usize, &'a HandleBytes),
+        addr: usize,
         pe: u32,
         offset: usize,
         len: usize,
@@ -108,7 +107,7 @@ impl Targets {
             pe: Pe(pe),
             remote_handle,
             remote_addr: (base + offset) as u64,
-            local: LocalSide::Memory { addr, handle: Some(handle) },
+            local: LocalSide::Memory(addr),
             len,
         }
     }
@@ -206,7 +205,7 @@ fn no_signal_comes_before_its_data() {
                 let (to, parts) = plan(me, number);
                 let at = slot(me, number);
                 let request = |(part, (offset, len)): (usize, &(usize, usize))| {
-                    let local = (member.scratch + at + offset, &member.scratch_handle);
+                    let local = member.scratch + at + offset;
                     match is_beside(number, part) {
                         true => targets.part_beside(local, to, at + offset, *len),
                         false => targets.part(local, to, at + offset, *len),
@@ -215,7 +214,7 @@ fn no_signal_comes_before_its_data() {
                 let requests: Vec<Request<'_>> = parts.iter().enumerate().map(request).collect();
                 let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
                 let request = PutSignalRequest { parts: &requests, signal };
-                member.lane.signal(&request)?;
+                member.lane.put_signal(&request)?;
                 if fences && number % 5 == 0 {
                     member.lane.fence(Pe(to))?;
                 }
@@ -283,17 +282,17 @@ fn atomics_are_exact_under_contention() {
             for round in 0..EACH {
                 for pe in 0..n {
                     let mut add = targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1);
-                    member.lane.amo(&add)?;
+                    member.lane.atomic(&add)?;
                     add = targets.atomic(pe, 8, AtomicOp::Inc, 0);
                     add.atomic.width = Width::Four;
-                    member.lane.amo(&add)?;
+                    member.lane.atomic(&add)?;
                     if round % 4 == 0 {
                         let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
                         // Into the part of the own heap that nobody else writes to.
                         let place = (round / 4 * u64::from(n) + u64::from(pe)) as usize;
                         let addr = member.base + 4096 + place * 16;
                         take.result = Some(ResultPlace { addr, flag: Some(round + 1) });
-                        member.lane.amo(&take)?;
+                        member.lane.atomic(&take)?;
                     }
                 }
                 if round % 16 == 3 {
@@ -341,19 +340,18 @@ fn fences_order_puts_signals_and_atomics() {
             if me == 1 {
                 return Ok(());
             }
-            let handle = member.scratch_handle;
-            let local = (member.scratch, &handle);
+            let local = member.scratch;
             for (number, kind) in plan.iter().enumerate() {
                 let at = number * 512;
                 match kind {
                     0 | 1 => member.lane.fence(Pe(1))?,
                     2 => member.lane.start(&targets.part(local, 1, at, 300))?,
-                    3 => member.lane.amo(&targets.atomic(1, at, AtomicOp::Set, 1))?,
+                    3 => member.lane.atomic(&targets.atomic(1, at, AtomicOp::Set, 1))?,
                     4 => member.lane.start(&targets.part(local, 1, at, 8))?,
                     _ => {
                         let parts = [targets.part(local, 1, at + 8, 100)];
                         let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
-                        member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
                     }
                 }
             }
@@ -394,12 +392,11 @@ fn a_stuck_signal_does_not_delay_another() {
         if me == 1 {
             return Ok(());
         }
-        let handle = member.scratch_handle;
         for number in 0..4 {
             let at = number * 1024;
-            let parts = [targets.part((member.scratch, &handle), 1, at + 64, 512)];
+            let parts = [targets.part(member.scratch, 1, at + 64, 512)];
             let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
-            member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+            member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
         }
         member.lane.quiet(Pe(1))
     });
@@ -423,11 +420,11 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
         let mut job = Job::new(7, &Shape::default(), script);
         let targets = Targets::of(&job);
         let add = targets.atomic(1, 0, AtomicOp::Add, 5);
-        job.members[0].lane.amo(&add).unwrap();
+        job.members[0].lane.atomic(&add).unwrap();
         job.fence(0, 1);
         job.put_value(0, 1, 8, 1, 8).unwrap();
         job.fence(0, 1);
-        job.members[0].lane.amo(&add).unwrap();
+        job.members[0].lane.atomic(&add).unwrap();
         job.fence(0, 1);
         job.put_value(0, 1, 16, 1, 8).unwrap();
         for _ in 0..100_000 {
@@ -446,7 +443,7 @@ fn nobody_needs_to_wait_for_a_signal() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
     let add = targets.atomic(1, 0, AtomicOp::Add, 5);
-    job.members[0].lane.amo(&add).unwrap();
+    job.members[0].lane.atomic(&add).unwrap();
     // Twice the time after which the watchdog gives up.
     while job.fabric.now() < 120_000_000_000 {
         for member in &mut job.members {
@@ -464,7 +461,7 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     let base = job.members[1].base;
     let (fabric, _) = race(job, 2, |me, member, targets| {
         for _ in 0..if me == 0 { 3000 } else { 2500 } {
-            member.lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
+            member.lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
         }
         member.lane.quiet(Pe(1))
     });
@@ -478,24 +475,24 @@ fn handles_of_other_pes_are_refused() {
     for fast in [false, true] {
         let mut job = Job::new(5, &Shape { n_pes: 3, fast, ..Shape::default() }, Script::default());
         let targets = Targets::of(&job);
-        let (scratch, own) = (job.members[0].scratch, job.members[0].scratch_handle);
+        let scratch = job.members[0].scratch;
         let lane = &mut job.members[0].lane;
         // So that there is a channel, and the fast path is taken.
-        lane.amo(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
+        lane.atomic(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
         let astray = |refused: Result<(), EngineError>| {
             let why = refused.unwrap_err().to_string();
             assert!(why.contains("of a region of PE 1, not of PE 2"), "{why}");
         };
-        let put = Request { pe: Pe(2), ..targets.part((scratch, &own), 1, 8, 8) };
+        let put = Request { pe: Pe(2), ..targets.part(scratch, 1, 8, 8) };
         let word = AtomicRequest { pe: Pe(2), ..targets.atomic(1, 8, AtomicOp::Inc, 0) };
         let signal = targets.atomic(2, 8, AtomicOp::SignalSet, 1);
-        astray(lane.begin(&put));
-        astray(lane.begin(&Request { direction: Direction::Read, ..put }));
-        astray(lane.amo(&word));
-        astray(lane.signal(&PutSignalRequest { parts: &[put], signal }));
-        astray(lane.signal(&PutSignalRequest { parts: &[put, put], signal }));
-        let own_put = targets.part((scratch, &own), 2, 8, 8);
-        astray(lane.signal(&PutSignalRequest { parts: &[own_put], signal: word }));
+        astray(lane.start(&put));
+        astray(lane.start(&Request { direction: Direction::Read, ..put }));
+        astray(lane.atomic(&word));
+        astray(lane.put_signal(&PutSignalRequest { parts: &[put], signal }));
+        astray(lane.put_signal(&PutSignalRequest { parts: &[put, put], signal }));
+        let own_put = targets.part(scratch, 2, 8, 8);
+        astray(lane.put_signal(&PutSignalRequest { parts: &[own_put], signal: word }));
         let foreign = job.members[0].regions.release(&targets.0[1].1).unwrap_err().to_string();
         assert!(foreign.contains("PE 1, not of PE 0"), "{foreign}");
         while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
@@ -513,8 +510,8 @@ fn handles_of_other_pes_are_refused() {
 fn a_signal_is_not_sent_without_data_that_is_too_long() {
     let mut job = Job::new(5, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
-    let (scratch, own) = (job.members[0].scratch, job.members[0].scratch_handle);
-    let part = |len| targets.part((scratch, &own), 1, 0, len);
+    let scratch = job.members[0].scratch;
+    let part = |len| targets.part(scratch, 1, 0, len);
     let signal = targets.atomic(1, 64, AtomicOp::SignalSet, 5);
     for lens in [[8, usize::MAX - 7], [usize::MAX, 1], [usize::MAX, usize::MAX]] {
         let parts = lens.map(part);
@@ -535,7 +532,7 @@ fn bad_atomics_are_refused() {
     let targets = Targets::of(&job);
     let heap = job.heap;
     let mut refused = |request: &AtomicRequest<'_>, part: &str| {
-        let error = job.members[0].lane.amo(request).unwrap_err().to_string();
+        let error = job.members[0].lane.atomic(request).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     };
     refused(&AtomicRequest { pe: Pe(2), ..targets.atomic(1, 0, AtomicOp::Inc, 0) }, "PE 2");
@@ -553,7 +550,7 @@ fn a_dead_receiver_of_atomics_ends_in_a_timeout() {
     // PE 1 never makes progress: its messages are delivered, and never acknowledged.
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     let error = job.members[0].lane.quiet(Pe(1)).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("PE 1") && text.contains("not acknowledged"), "{text}");

@@ -11,7 +11,6 @@ use engine::request::PutSignalRequest;
 use sim_fabric::{Event, Script};
 
 use super::{Targets, race, random_script, random_shape};
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Random, Shape, random_words};
 use test_support::seeds::for_seeds;
 
@@ -66,24 +65,23 @@ fn signals_come_behind_the_puts_before_them() {
         let places = Targets::of(&job);
         let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
         let (fabric, members) = race(job, seed, |me, member, targets| {
-            let handle = member.scratch_handle;
             for (number, step) in steps(seed, me, n).into_iter().enumerate() {
                 let at = place(me, number);
-                let local = (member.scratch + at, &handle);
+                let local = member.scratch + at;
                 match step {
                     Step::Put { to, len } => {
-                        member.lane.begin(&targets.part(local, to, at + 8, len))?;
+                        member.lane.start(&targets.part(local, to, at + 8, len))?;
                     }
                     Step::PutSignal { to, len } => {
                         let parts = [targets.part(local, to, at + 8, len)];
                         let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
-                        member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
                     }
                     Step::Signal { to, op } => {
-                        member.lane.amo(&targets.atomic(to, at, op, 1))?;
+                        member.lane.atomic(&targets.atomic(to, at, op, 1))?;
                     }
                     Step::Add { to } => {
-                        member.lane.amo(&targets.atomic(to, at, AtomicOp::Add, 1))?
+                        member.lane.atomic(&targets.atomic(to, at, AtomicOp::Add, 1))?
                     }
                     Step::Fence { to } => member.lane.fence(Pe(to))?,
                 }
@@ -166,7 +164,7 @@ fn a_signal_is_not_held_up_by_later_puts() {
         let targets = Targets::of(&job);
         let word = job.members[1].base;
         job.put(0, 1, 4096, 512).unwrap();
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::SignalSet, 7)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::SignalSet, 7)).unwrap();
         let mut turns = 0;
         while job.fabric.load(Pe(1), word, 8) != 7_u64.to_le_bytes() {
             turns += 1;
@@ -194,7 +192,7 @@ fn a_signal_with_nothing_before_it_leaves_at_once() {
     // The first one opens what is opened at first use. The second may not wait for it: it is no
     // put.
     for value in 1..=2_u64 {
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::SignalSet, value)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::SignalSet, value)).unwrap();
         for _ in 0..1000 {
             job.members[1].lane.progress().unwrap();
         }

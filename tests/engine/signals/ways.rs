@@ -10,7 +10,6 @@ use engine::wire::message::MAX_EAGER;
 use sim_fabric::{Call, Event, Script};
 
 use super::Targets;
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +27,7 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
         hold(&job);
         job.fabric.trace_calls();
         let first = &mut job.members[0];
-        let local = (first.scratch, &first.scratch_handle);
+        let local = first.scratch;
         let mut at = 64;
         let part = |len: &usize| {
             at += len;
@@ -36,7 +35,7 @@ fn way(shape: &Shape, lens: &[usize]) -> Way {
         };
         let parts: Vec<_> = lens.iter().map(part).collect();
         let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-        first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
         let posted = |call: &&Call| matches!(call, Call::Post(Pe(0), _));
         let posted = job.fabric.calls().iter().filter(posted).count();
         for _ in 0..2_000 {
@@ -102,10 +101,10 @@ fn a_signal_comes_behind_data_in_memory_of_another_kind() {
             let targets = Targets::of(&job);
             let base = job.members[1].base;
             let mut submit = |at: usize| {
-                let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
-                let parts = [targets.part((*scratch, scratch_handle), 1, at + 8, len)];
+                let Member { lane, scratch, .. } = &mut job.members[0];
+                let parts = [targets.part(*scratch, 1, at + 8, len)];
                 let signal = targets.atomic(1, at, AtomicOp::SignalAdd, 1);
-                lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+                lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
             };
             (0..MANY).map(|number| number * SLOT).for_each(&mut submit);
             job.fabric.pass_time(1_000_000_000);

@@ -20,7 +20,6 @@ use engine::request::{LocalSide, Request, ResultPlace};
 use sim_fabric::{Event, FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape, host_config, limits};
 use crate::signals::{Targets, race, random_script, random_shape};
 
@@ -59,19 +58,18 @@ fn every_byte_goes_where_it_belongs() {
         let checks = job.fabric.clone();
         race(job, seed, |me, member, targets| {
             let mut random = Random(seed ^ u64::from(me + 1) << 20);
-            let handle = member.scratch_handle;
             // A part of every heap is this PE's, and half of it is written, half is read back.
             let mine = me as usize * PART;
             for _ in 0..30 {
                 let to = random.below(n as usize) as u32;
                 let at = mine + random.below(PART / 2);
                 let len = 1 + random.below((PART / 2 - (at - mine)).min(5000));
-                let mut put = targets.part((member.scratch + at, &handle), to, at, len);
+                let mut put = targets.part(member.scratch + at, to, at, len);
                 if len <= 8 {
                     let bytes = std::array::from_fn(|i| pattern(me, at + i));
                     put.local = LocalSide::Value(u64::from_le_bytes(bytes));
                 }
-                member.lane.begin(&put)?;
+                member.lane.start(&put)?;
                 if random.below(3) == 0 {
                     member.lane.quiet(Pe(to))?;
                     let found = checks.load(Pe(to), heaps[to as usize] + at, len);
@@ -81,17 +79,14 @@ fn every_byte_goes_where_it_belongs() {
                     let len = len.min(mine + PART - back);
                     let get = Request {
                         direction: Direction::Read,
-                        local: LocalSide::Memory {
-                            addr: member.scratch + back,
-                            handle: Some(&handle),
-                        },
+                        local: LocalSide::Memory(member.scratch + back),
                         len,
-                        ..targets.part((member.scratch, &handle), to, at, len)
+                        ..targets.part(member.scratch, to, at, len)
                     };
                     if random.below(2) == 0 {
                         member.lane.complete(&get)?;
                     } else {
-                        member.lane.begin(&get)?;
+                        member.lane.start(&get)?;
                         member.lane.quiet(Pe(to))?;
                     }
                     let found = checks.load(Pe(me), member.scratch + back, len);
@@ -113,10 +108,9 @@ fn round_trip(
 ) -> Result<(), EngineError> {
     let bytes: Vec<u8> = (0..len).map(|at| pattern(9, at)).collect();
     fabric.store(Pe(0), addr, &bytes);
-    let handle = member.scratch_handle;
-    let mut request = targets.part((addr, &handle), 1, 64, len);
-    request.local = LocalSide::Memory { addr, handle: None };
-    member.lane.begin(&request)?;
+    let mut request = targets.part(addr, 1, 64, len);
+    request.local = LocalSide::Memory(addr);
+    member.lane.start(&request)?;
     member.lane.quiet(Pe(1))?;
     assert_eq!(fabric.load(Pe(1), targets.0[1].0 + 64, len), bytes);
     fabric.store(Pe(0), addr, &vec![0; len]);
@@ -210,7 +204,7 @@ fn words_that_fail_before_others_are_not_said_to_be_there() {
                 let member = &mut job.members[2];
                 let mut fetch = targets.atomic(0, 8, AtomicOp::FetchInc, 1);
                 fetch.result = Some(ResultPlace { addr: member.base, flag: None });
-                member.lane.amo(&fetch).unwrap();
+                member.lane.atomic(&fetch).unwrap();
             }
             job.fabric.pass_time(1_000_000_000);
         }
@@ -340,7 +334,7 @@ fn user_threads_hand_over_what_is_staged() {
     let peer = job.members.pop().unwrap();
     let mut first = job.members.pop().unwrap();
     first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
-    let (scratch, scratch_handle) = (first.scratch, first.scratch_handle);
+    let scratch = first.scratch;
     let base = peer.base;
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -361,12 +355,11 @@ fn user_threads_hand_over_what_is_staged() {
             .collect();
         let users: Vec<_> = (0..4)
             .map(|thread| {
-                let (host, targets, scratch_handle, fabric) =
-                    (&host, &targets, &scratch_handle, &fabric);
+                let (host, targets, fabric) = (&host, &targets, &fabric);
                 scope.spawn(move || {
                     for piece in 0..8 {
                         let offset = thread * LEN / 4 + piece * 512;
-                        let local = (scratch + offset, scratch_handle);
+                        let local = scratch + offset;
                         let mut request = targets.part(local, 1, offset, 512);
                         if piece % 2 == 0 {
                             host.complete(&request).unwrap();
@@ -427,7 +420,7 @@ fn operations_of_user_threads_go_both_ways_in_order() {
         let peer = job.members.pop().unwrap();
         let mut first = job.members.pop().unwrap();
         first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
-        let (scratch, handle, base) = (first.scratch, first.scratch_handle, peer.base);
+        let (scratch, base) = (first.scratch, peer.base);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for mut member in [first, peer] {
@@ -444,7 +437,7 @@ fn operations_of_user_threads_go_both_ways_in_order() {
             }
             let users: Vec<_> = (0..THREADS)
                 .map(|thread| {
-                    let (host, handle, fabric, targets) = (&host, &handle, &fabric, &targets);
+                    let (host, fabric, targets) = (&host, &fabric, &targets);
                     scope.spawn(move || {
                         let mut random = Random(seed ^ (thread as u64 + 1) << 24);
                         let mine = thread * PART;
@@ -453,8 +446,7 @@ fn operations_of_user_threads_go_both_ways_in_order() {
                             let at = random.below(PART - 8);
                             let len = 1 + random.below((PART - at).min(2000));
                             let from = random.below(PART - len);
-                            let mut put =
-                                targets.part((scratch + mine + from, handle), 1, mine + at, len);
+                            let mut put = targets.part(scratch + mine + from, 1, mine + at, len);
                             let mut bytes: Vec<u8> =
                                 (0..len).map(|byte| pattern(0, mine + from + byte)).collect();
                             if random.below(2) == 0 {
@@ -505,7 +497,7 @@ fn what_a_user_thread_has_lost_is_told_by_peer() {
     let mut first = members.next().unwrap();
     first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
     let mut others: Vec<Member> = members.collect();
-    let local = (first.scratch, &first.scratch_handle);
+    let local = first.scratch;
     host.start(&targets.part(local, 1, (1 << 14) - 8, 64)).unwrap();
     host.start(&targets.part(local, 2, 0, 64)).unwrap();
     let mut turns = 0;
@@ -531,7 +523,7 @@ fn a_proxy_thread_that_is_not_there_is_an_error() {
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
     let host = HostLane::new(host).with_outbox(outbox);
     let targets = Targets::of(&job);
-    let local = (job.members[0].scratch, &job.members[0].scratch_handle);
+    let local = job.members[0].scratch;
     let error = host.complete(&targets.part(local, 1, 0, 64)).unwrap_err().to_string();
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
 }
@@ -559,7 +551,7 @@ fn keys_of_a_region_in_a_used_slot_are_told_anew() {
             let byte: u8 = round + 1;
             fabric.store(Pe(0), addr, &[byte; 1000]);
             let handle = member.regions.register(addr, 1000, Access::Local)?;
-            member.lane.complete(&targets.part((addr, &handle), 1, 0, 1000))?;
+            member.lane.complete(&targets.part(addr, 1, 0, 1000))?;
             assert_eq!(fabric.load(Pe(1), base, 1000), [byte; 1000]);
             member.regions.release(&handle)?;
         }

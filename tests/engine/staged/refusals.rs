@@ -12,7 +12,6 @@ use engine::wire::window::Seq;
 use sim_fabric::{Call, Script};
 
 use super::ALL;
-use crate::as_entry::AsEntry as _;
 use crate::job::{FIRST_REGION, Job, Shape, seal};
 use crate::signals::Targets;
 
@@ -23,7 +22,7 @@ fn a_request_that_cannot_be_carried_out_fails_its_sender() {
     let targets = Targets::of(&job);
     let handle = job.members[1].handle;
     job.members[1].regions.release(&handle).unwrap();
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     let error = job.members[0].lane.progress().err();
     assert!(error.is_none(), "it has only been sent");
     let error = (0..10_000)
@@ -47,10 +46,10 @@ fn a_refused_request_is_never_done() {
         let targets = Targets::of(&job);
         let handle = job.members[1].handle;
         job.members[1].regions.release(&handle).unwrap();
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
         let failed = (0..1_000_000).any(|_| {
             // What the target sends meanwhile acknowledges what it has had.
-            let _ = job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0));
+            let _ = job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0));
             let _ = job.members[1].lane.progress();
             let _ = job.members[0].lane.progress();
             let quiet = job.members[0].lane.is_quiet(Pe(1));

@@ -15,7 +15,6 @@ use engine::wire::window::Seq;
 use sim_fabric::{Event, Script};
 
 use super::{ALL, fill, pattern};
-use crate::as_entry::AsEntry as _;
 use crate::job::{FIRST_REGION, Job, Shape, seal};
 use crate::signals::Targets;
 
@@ -116,15 +115,15 @@ fn host_memory_at_this_end_is_served_too() {
     let local = job.fabric.alloc_reached(Pe(0), 5000, Reach::Direct);
     let bytes: Vec<u8> = (0..5000).map(|at| pattern(6, at)).collect();
     job.fabric.store(Pe(0), local, &bytes);
-    let place = LocalSide::Memory { addr: local, handle: None };
-    let part = targets.part((0, &targets.0[0].1), 1, 0, 5000);
+    let place = LocalSide::Memory(local);
+    let part = targets.part(0, 1, 0, 5000);
     let before = counters(&job);
-    job.members[0].lane.begin(&Request { local: place, ..part }).unwrap();
+    job.members[0].lane.start(&Request { local: place, ..part }).unwrap();
     end(&mut job, 0);
     assert!(job.heap(1, 0, 5000) == bytes);
     job.fabric.store(Pe(0), local, &[0; 5000]);
     let direction = engine::port::Direction::Read;
-    job.members[0].lane.begin(&Request { local: place, direction, ..part }).unwrap();
+    job.members[0].lane.start(&Request { local: place, direction, ..part }).unwrap();
     end(&mut job, 0);
     assert!(job.fabric.load(Pe(0), local, 5000) == bytes);
     let StagedCounters { by_fabric, shared, .. } = moved(&job, &before);
@@ -200,13 +199,13 @@ fn a_put_behind_a_fence_is_copied_behind_those_before() {
         let mut job = Job::new(seed, &shape, script);
         fill(&job, 2);
         let targets = Targets::of(&job);
-        let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+        let scratch = job.members[0].scratch;
         let host = job.fabric.alloc(Pe(0), 4000);
-        let registered = job.members[0].regions.register(host, 4000, Access::Local).unwrap();
-        let first = if seed % 3 == 0 { (scratch, &handle) } else { (host, &registered) };
-        for from in [first, (scratch + 5000, &handle)] {
+        job.members[0].regions.register(host, 4000, Access::Local).unwrap();
+        let first = if seed % 3 == 0 { scratch } else { host };
+        for from in [first, scratch + 5000] {
             let put = targets.part(from, 1, 0, 4000);
-            job.members[0].lane.begin(&put).unwrap();
+            job.members[0].lane.start(&put).unwrap();
             job.fence(0, 1);
         }
         end(&mut job, 0);

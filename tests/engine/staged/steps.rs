@@ -7,7 +7,6 @@ use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};
 
 use super::{ALL, fill, pattern};
-use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape};
 use crate::signals::Targets;
 
@@ -80,18 +79,17 @@ fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
         for (place, copies) in [("heap", 1), ("registered", 0), ("bare", usize::from(needs_desc))] {
             let mut job = job(NEAR, needs_desc);
             let first = &job.members[0];
-            let (addr, handle) = match place {
-                "heap" => (first.base, Some(first.handle)),
-                "registered" => (first.scratch, Some(first.scratch_handle)),
-                _ => (job.fabric.alloc(Pe(0), 1000), None),
+            let addr = match place {
+                "heap" => first.base,
+                "registered" => first.scratch,
+                _ => job.fabric.alloc(Pe(0), 1000),
             };
             let bytes: Vec<u8> = (0..1000).map(|at| pattern(5, at)).collect();
             job.fabric.store(Pe(0), addr, &bytes);
             let targets = Targets::of(&job);
-            let handle = handle.as_ref();
-            let local = LocalSide::Memory { addr, handle };
-            let put = Request { local, ..targets.part((0, &targets.0[0].1), 1, 0, 1000) };
-            let asked = asked(&mut job, |job| job.members[0].lane.begin(&put).unwrap());
+            let local = LocalSide::Memory(addr);
+            let put = Request { local, ..targets.part(0, 1, 0, 1000) };
+            let asked = asked(&mut job, |job| job.members[0].lane.start(&put).unwrap());
             assert_eq!(asked.copies, [copies, 0], "{place}, {needs_desc}: {asked:?}");
             assert_eq!(job.heap(1, 0, 1000), bytes, "{place}, {needs_desc}");
         }

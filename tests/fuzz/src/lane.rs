@@ -205,7 +205,7 @@ impl Bed {
             pe,
             remote_handle,
             remote_addr,
-            local: LocalSide::Memory { addr: local.0, handle: local.1 },
+            local: LocalSide::Memory(local.0),
             len,
         };
         let op = |op| AtomicRequest {

@@ -5,53 +5,38 @@
 //! and the general way does the operation or says what is wrong with it. Nothing in here can panic,
 //! so callers need no guard; errors own strings, so none are made before they are needed.
 
-use crate::atomic::Atomic;
 use crate::error::EngineError;
-use crate::ids::{Pe, WrId};
+use crate::ids::WrId;
 use crate::lane::Lane;
-use crate::port::{Local, Port};
+use crate::port::Port;
 use crate::posting::Core;
 use crate::posting::peers::fast::Data;
-pub use crate::request::FastTransfer;
+use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::state::batch::Batch;
-use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::handle::HandleView;
 use crate::wire::message::MAX_EAGER;
 
-/// What [`Lane::try_start`] leaves.
+/// What the fast path has left of a put or a get, for [`Lane::start_rest`].
 #[derive(Debug)]
-#[must_use]
-pub enum NotStarted<'a> {
-    /// Everything, for [`Lane::retry_start`] and then [`Lane::start`]: the operation is not of the
-    /// common kind, or wrong. Nothing has happened.
-    Untried(FastTransfer<'a>),
-    /// To see why the fabric has not taken it, for [`Lane::start_declined`].
-    Declined(Declined),
+#[must_use = "the operation has not been started"]
+pub struct Rest<'a>(Left<'a>);
+
+#[derive(Debug)]
+enum Left<'a> {
+    /// Everything: the operation is not of the common kind, or wrong. Nothing has happened.
+    All(Request<'a>),
+    /// To see why the fabric has not taken a segment that is in its place.
+    Declined(WrId),
 }
 
-/// A segment that is in its place and that the fabric has not taken.
-#[derive(Debug)]
-#[must_use]
-pub struct Declined(WrId);
-
-/// A put of one fragment with its signal, of the common kind.
-#[derive(Clone, Copy, Debug)]
-pub struct FastPutSignal<'a> {
-    /// The peer.
-    pub pe: Pe,
-    /// The peer's handle for the region that the bytes go to.
-    pub data_handle: &'a HandleBytes,
-    /// Where they go, in the peer's address space.
-    pub data_addr: u64,
-    /// Local address of the bytes.
-    pub from: usize,
-    /// How many.
-    pub len: usize,
-    /// The peer's handle for the region that holds the signal.
-    pub handle: &'a HandleBytes,
-    /// The signal, in the peer's address space.
-    pub addr: u64,
-    /// What is done to it; it fetches nothing.
-    pub atomic: Atomic,
+impl<'a> Rest<'a> {
+    /// The operation, if nothing of it has happened.
+    pub fn untried(&self) -> Option<&Request<'a>> {
+        match &self.0 {
+            Left::All(request) => Some(request),
+            Left::Declined(_) => None,
+        }
+    }
 }
 
 impl<P: Port> Lane<P> {
@@ -63,114 +48,96 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// What is left to do, with the batch entered.
     #[inline(always)]
-    pub fn try_start<'a>(
-        &mut self,
-        common: FastTransfer<'a>,
-        batch: Batch,
-    ) -> Result<(), NotStarted<'a>> {
+    pub fn start_fast<'a>(&mut self, request: Request<'a>, batch: Batch) -> Result<(), Rest<'a>> {
         let Core { transmit, peers, .. } = &mut self.core;
-        let Some(connection) = peers.find_mut(common.pe) else {
-            return Err(NotStarted::Untried(common));
+        let Some(connection) = peers.find_mut(request.pe) else {
+            return Err(Rest(Left::All(request)));
         };
-        match transmit.try_post(connection, &common, batch) {
+        match transmit.try_post(connection, &request, batch) {
             Ok(()) => Ok(()),
-            Err(None) => Err(NotStarted::Untried(common)),
-            Err(Some(wr_id)) => Err(NotStarted::Declined(Declined(wr_id))),
+            Err(None) => Err(Rest(Left::All(request))),
+            Err(Some(wr_id)) => Err(Rest(Left::Declined(wr_id))),
         }
     }
 
-    /// Tries again what [`Lane::try_start`] has left untried, if that was because its local memory
-    /// is not where memory was found last.
-    ///
-    /// # Errors
-    /// As [`Lane::try_start`].
-    #[cold]
-    #[inline(never)]
-    pub fn retry_start<'a>(
-        &mut self,
-        common: FastTransfer<'a>,
-        batch: Batch,
-    ) -> Result<(), NotStarted<'a>> {
-        if let Local::Memory { addr, .. } = common.local {
-            if self.core.transmit.finds_registered(addr, common.len) {
-                return self.try_start(common, batch);
-            }
-        }
-        Err(NotStarted::Untried(common))
-    }
-
-    /// Tries a segment again that [`Lane::try_start`] found declined, with reasons. It waits in its
-    /// rail's queue if there is no room.
+    /// Starts what [`Lane::start_fast`] has left, which belongs to the same batch, entered. If
+    /// `more` operations follow, it may share a doorbell with them.
     ///
     /// # Errors
     /// As [`Lane::start`].
-    pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
-        let Declined(wr_id) = declined;
-        self.core.dispatch_declined(wr_id)
-    }
-
-    /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
-    ///
-    /// # Errors
-    /// It is not on its way, and nothing has happened: it is for [`Lane::retry_put_signal`], and
-    /// then the general way.
-    #[inline(always)]
-    pub fn try_put_signal<'a>(
-        &mut self,
-        put: FastPutSignal<'a>,
-        batch: Batch,
-    ) -> Result<(), FastPutSignal<'a>> {
-        let eager = self.signals.is_eager();
-        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER {
-            return Err(put);
-        }
-        // Where they may be on a device, the general way looks.
-        if !self.core.transmit.is_loadable(put.from, put.len) {
-            return Err(put);
-        }
-        let Some(data) = HandleView::sound(put.pe, put.data_handle) else { return Err(put) };
-        let Some(to) = data.spot(put.data_addr, put.len as u64) else { return Err(put) };
-        let data = Some(Data { from: put.from, len: put.len, to });
-        match self.core.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
-            true => Ok(()),
-            false => Err(put),
-        }
-    }
-
-    /// Tries again what [`Lane::try_put_signal`] has not sent, if that was because its bytes are
-    /// not where memory was found last.
-    ///
-    /// # Errors
-    /// As [`Lane::try_put_signal`].
     #[cold]
     #[inline(never)]
-    pub fn retry_put_signal<'a>(
-        &mut self,
-        put: FastPutSignal<'a>,
-        batch: Batch,
-    ) -> Result<(), FastPutSignal<'a>> {
-        if self.core.transmit.finds_loadable(put.from, put.len) {
-            return self.try_put_signal(put, batch);
+    pub fn start_rest(&mut self, rest: Rest<'_>, more: bool) -> Result<(), EngineError> {
+        let mut rest = rest;
+        // Its local memory may just not be where memory was found last.
+        if let Left::All(request) = rest.0 {
+            if self.finds_local(&request) {
+                match self.start_fast(request, self.core.transmit.batches().current()) {
+                    Ok(()) => return Ok(()),
+                    Err(left) => rest = left,
+                }
+            }
         }
-        Err(put)
+        match rest.0 {
+            Left::All(request) if more => self.start_in_burst(&request),
+            Left::All(request) => self.start_general(&request),
+            Left::Declined(wr_id) => self.core.dispatch_declined(wr_id),
+        }
     }
 
-    /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
-    /// not, nothing has happened.
+    /// Whether the fast path knows from here on where the local memory of a request is, which it
+    /// did not.
+    pub fn finds_local(&mut self, request: &Request<'_>) -> bool {
+        let LocalSide::Memory(addr) = request.local else { return false };
+        self.core.transmit.finds_registered(addr, request.len)
+    }
+
+    /// As [`Lane::put_signal`] of one part with few bytes, in few instructions: data and signal in
+    /// one message. Whether it is on its way; if not, nothing has happened. Nothing in it can
+    /// panic.
     #[inline(always)]
-    pub fn try_atomic(
+    pub fn put_signal_fast(
         &mut self,
-        pe: Pe,
-        handle: &HandleBytes,
-        addr: u64,
-        atomic: &Atomic,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
         batch: Batch,
     ) -> bool {
-        // A PE's own atomics come after its writes to itself, which the general way sees to.
-        if pe == self.core.peers.me() {
+        let Request { pe, remote_handle, remote_addr, local, len, .. } = *part;
+        let LocalSide::Memory(from) = local else { return false };
+        if !self.signals.is_eager() || len.wrapping_sub(1) >= MAX_EAGER {
             return false;
         }
-        self.core.try_send(pe, handle, addr, atomic, None, batch)
+        // Where they may be on a device, the general way looks.
+        if !self.core.transmit.is_loadable(from, len) {
+            return false;
+        }
+        let Some(remote) = HandleView::sound(pe, remote_handle) else { return false };
+        let Some(to) = remote.spot(remote_addr, len as u64) else { return false };
+        self.core.try_send(signal, Some(Data { from, len, to }), batch)
+    }
+
+    /// As [`Lane::put_signal_fast`], once its local memory was looked for.
+    #[cold]
+    pub fn put_signal_found(&mut self, put: &PutSignalRequest<'_>) -> bool {
+        let [part] = put.parts else { return false };
+        let LocalSide::Memory(from) = part.local else { return false };
+        let batch = self.core.transmit.batches().current();
+        let is_plain = !put.signal.atomic.op.fetches();
+        is_plain
+            && (1..=MAX_EAGER).contains(&part.len)
+            && self.core.transmit.finds_loadable(from, part.len)
+            && self.put_signal_fast(part, &put.signal, batch)
+    }
+
+    /// As [`Lane::atomic`] for an operation that fetches nothing, in few instructions. Whether it
+    /// is on its way; if not, nothing has happened. Nothing in it can panic.
+    #[inline(always)]
+    pub fn atomic_fast(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> bool {
+        // A PE's own atomics come after its writes to itself, which the general way sees to.
+        if request.pe == self.core.peers.me() {
+            return false;
+        }
+        self.core.try_send(request, None, batch)
     }
 }
 
@@ -180,7 +147,8 @@ mod tests {
 
     use super::*;
     use crate::atomic::AtomicOp;
-    use crate::posting::tests::{Bed, PLAIN, Setup, atomic};
+    use crate::port::Direction;
+    use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
 
     /// A lane that has sent something to PE 1 before.
     fn bed() -> Bed {
@@ -193,19 +161,11 @@ mod tests {
     fn atomics_to_others_are_sent_at_once_but_for_signals_behind_puts() {
         let mut bed = bed();
         let heaps = Arc::clone(&bed.heaps);
-        let mut is_sent = |pe, op| {
-            let request = atomic(&heaps, pe, op);
-            let (handle, addr) = (request.remote_handle, request.remote_addr);
-            bed.lane.try_atomic(Pe(pe), handle, addr, &request.atomic, Batch::NONE)
-        };
+        let mut is_sent = |pe, op| bed.lane.atomic_fast(&atomic(&heaps, pe, op), Batch::NONE);
         assert!(is_sent(1, AtomicOp::Inc) && is_sent(1, AtomicOp::SignalSet));
         assert!(!is_sent(0, AtomicOp::Inc) && !is_sent(2, AtomicOp::Inc));
         bed.put(1);
-        let mut is_sent = |op| {
-            let request = atomic(&heaps, 1, op);
-            let (handle, addr) = (request.remote_handle, request.remote_addr);
-            bed.lane.try_atomic(Pe(1), handle, addr, &request.atomic, Batch::NONE)
-        };
+        let mut is_sent = |op| bed.lane.atomic_fast(&atomic(&heaps, 1, op), Batch::NONE);
         assert!(is_sent(AtomicOp::Inc) && !is_sent(AtomicOp::SignalSet));
     }
 
@@ -216,22 +176,12 @@ mod tests {
             let mut bed = bed();
             let heaps = Arc::clone(&bed.heaps);
             let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
-            let put = FastPutSignal {
-                pe: Pe(1),
-                data_handle: signal.remote_handle,
-                data_addr: signal.remote_addr,
-                from: heaps[0].0 as usize,
-                len,
-                handle: signal.remote_handle,
-                addr: signal.remote_addr,
-                atomic: signal.atomic,
-            };
-            assert!(bed.lane.try_put_signal(put, Batch::NONE).is_err(), "it is not found yet");
-            if len != 0 {
-                let retried = bed.lane.retry_put_signal(put, Batch::NONE);
-                assert_eq!(retried.is_ok(), fits, "{len}");
-            }
-            assert_eq!(bed.lane.try_put_signal(put, Batch::NONE).is_ok(), fits, "{len}");
+            let part = Request { len, ..request(&heaps, Direction::Write, 1) };
+            let sent = |bed: &mut Bed| bed.lane.put_signal_fast(&part, &signal, Batch::NONE);
+            assert!(!sent(&mut bed), "it is not found yet");
+            let put = PutSignalRequest { parts: &[part], signal };
+            assert_eq!(bed.lane.put_signal_found(&put), fits, "{len}");
+            assert_eq!(sent(&mut bed), fits, "{len}");
         }
     }
 }

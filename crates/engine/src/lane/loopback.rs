@@ -10,11 +10,10 @@
 use crate::error::EngineError;
 use crate::ids::RailId;
 use crate::lane::Lane;
-use crate::port::{Desc, Direction, Local, Port, Transfer};
+use crate::port::{Direction, Local, Port, Transfer};
 use crate::state::operation::OpId;
-use crate::state::regions::desc_of;
 use crate::state::segment::{Kind, Stage};
-use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
 /// Bytes that each rail reads or writes; less where its segments are shorter, for any will do.
 const WORD: usize = 8;
@@ -26,10 +25,8 @@ pub struct Anchor {
     pub handle: HandleBytes,
     /// Address of the first word.
     pub addr: usize,
-    /// Address of the first word that the reads change.
+    /// Address of the first word that the reads change, in registered memory.
     pub landing: usize,
-    /// This process' handle for that.
-    pub landing_handle: HandleBytes,
 }
 
 impl Anchor {
@@ -111,17 +108,13 @@ impl<P: Port> Lane<P> {
             Direction::Write => Local::Inline(0),
             Direction::Read => {
                 let addr = anchor.landing + at;
-                let desc = if self.core.transmit.needs_desc() {
-                    desc_of(
-                        self.core.transmit.regions_mut().descs(
-                            &anchor.landing_handle,
-                            addr,
-                            WORD,
-                        )?,
-                        rail,
-                    )
-                } else {
-                    Desc(0)
+                self.core.transmit.regions_mut().sync();
+                let desc = self.core.transmit.regions().desc_at(addr, WORD, rail);
+                let desc = match desc {
+                    None if self.core.transmit.needs_desc() => {
+                        return Err(HandleError::Unregistered.into());
+                    }
+                    desc => desc.unwrap_or_default(),
                 };
                 Local::Memory { addr, desc }
             }

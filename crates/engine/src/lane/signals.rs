@@ -36,6 +36,10 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        let is_plain = !request.atomic.op.fetches();
+        if is_plain && self.atomic_fast(request, self.core.transmit.batches().current()) {
+            return Ok(());
+        }
         if request.pe == self.core.peers.me() {
             // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
             // out the fence for the PE itself.
@@ -62,6 +66,9 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::atomic`].
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
         self.end_burst();
+        if self.put_signal_found(request) {
+            return Ok(());
+        }
         let PutSignalRequest { parts, signal } = request;
         if parts.bytes() == 0 {
             return self.atomic(signal);
@@ -128,7 +135,7 @@ impl<P: Port> Lane<P> {
         {
             way = self.signals.way_of_writes();
         }
-        let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
+        let in_memory = || matches!(parts.part(0).local, LocalSide::Memory(_));
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
@@ -176,13 +183,13 @@ impl<P: Port> Lane<P> {
         part: &Request<'_>,
         signal: &AtomicRequest<'_>,
     ) -> Result<Tried, EngineError> {
-        let LocalSide::Memory { addr, handle } = part.local else { return Ok(Tried::NoRoom) };
+        let LocalSide::Memory(addr) = part.local else { return Ok(Tried::NoRoom) };
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
         let mut reach = Reach::Direct;
         if self.core.transmit.has_devices() {
             let Self { core, staging, .. } = self;
-            reach = staging.local_reach(core, signal.pe, addr, part.len, handle)?;
+            reach = staging.local_reach(core, signal.pe, addr, part.len)?;
         }
         self.staging
             .load_at(&mut self.core, Place { addr, reach }, payload)
@@ -205,7 +212,7 @@ impl<P: Port> Lane<P> {
 
     /// Whether the processor reaches the bytes of a put at both ends.
     fn is_loadable(&mut self, part: &Request<'_>, pe: Pe) -> Result<bool, EngineError> {
-        let LocalSide::Memory { addr, handle } = part.local else { return Ok(false) };
+        let LocalSide::Memory(addr) = part.local else { return Ok(false) };
         if !HandleView::check_of(pe, part.remote_handle)?.is_direct() {
             return Ok(false);
         }
@@ -213,7 +220,7 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         let Self { core, staging, .. } = self;
-        Ok(staging.local_reach(core, pe, addr, part.len, handle)? == Reach::Direct)
+        Ok(staging.local_reach(core, pe, addr, part.len)? == Reach::Direct)
     }
 
     /// Data and signal in one message, which takes the data from where it is when it leaves.
@@ -222,7 +229,7 @@ impl<P: Port> Lane<P> {
         part: &Request<'_>,
         signal: &AtomicRequest<'_>,
     ) -> Result<Tried, EngineError> {
-        let LocalSide::Memory { addr, .. } = part.local else { return Ok(Tried::NoRoom) };
+        let LocalSide::Memory(addr) = part.local else { return Ok(Tried::NoRoom) };
         let remote = HandleView::check_of(part.pe, part.remote_handle)?;
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };

@@ -20,6 +20,16 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let started = match self.start_fast(*request, self.core.transmit.batches().current()) {
+            Ok(()) => Ok(()),
+            Err(rest) => self.start_rest(rest, false),
+        };
+        self.end_burst();
+        started
+    }
+
+    /// As [`Lane::start`], without the fast path.
+    pub(crate) fn start_general(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
         if !self.has_pending(request.pe) {
             self.submit(request, &mut sent, OpId::NONE)?;
@@ -197,7 +207,7 @@ impl<P: Port> Lane<P> {
         let bursts =
             self.core.transmit.gains_from_bursts() && request.direction == Direction::Write;
         if !bursts || self.has_pending(request.pe) {
-            return self.start(request);
+            return self.start_general(request);
         }
         let mut sent = 0;
         self.core.transmit.withhold();

@@ -166,9 +166,9 @@ impl Bed {
 }
 
 pub(crate) fn request(heaps: &Heaps, direction: Direction, pe: u32) -> Request<'_> {
-    let (addr, handle) = &heaps[0];
+    let (addr, _) = &heaps[0];
     let (remote_addr, remote_handle) = (heaps[pe as usize].0, &heaps[pe as usize].1);
-    let local = LocalSide::Memory { addr: *addr as usize, handle: Some(handle) };
+    let local = LocalSide::Memory(*addr as usize);
     Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len: 8 }
 }
 

@@ -16,7 +16,7 @@ use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
 use crate::state::operation::OpId;
 use crate::state::regions::{Place, View, desc_of};
 use crate::state::segment::Kind;
-use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, Spot};
 use crate::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
 
@@ -33,9 +33,9 @@ impl Staging {
             return Ok(true);
         }
         match request.local {
-            LocalSide::Memory { addr, handle } if core.transmit.has_devices() => {
-                let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
-                Ok(self.needs_bounce(core, reach, handle))
+            LocalSide::Memory(addr) if core.transmit.has_devices() => {
+                let reach = self.local_reach(core, request.pe, addr, request.len)?;
+                Ok(self.needs_bounce(core, reach, addr, request.len))
             }
             _ => Ok(false),
         }
@@ -48,10 +48,12 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         reach: Reach,
-        handle: Option<&HandleBytes>,
+        addr: usize,
+        len: usize,
     ) -> bool {
-        let registered = handle.is_some() || !core.transmit.needs_desc();
-        reach == Reach::Staged || !registered && self.bouncing().is_some()
+        let regions = core.transmit.regions();
+        let usable = || !core.transmit.needs_desc() || regions.is_registered(addr, len);
+        reach == Reach::Staged || self.bouncing().is_some() && !usable()
     }
 
     /// How local memory is reached.
@@ -62,15 +64,14 @@ impl Staging {
         pe: Pe,
         addr: usize,
         len: usize,
-        handle: Option<&HandleBytes>,
     ) -> Result<Reach, EngineError> {
         self.sync_regions(core);
         let reach = core.transmit.regions().reach(addr);
-        if reach != Reach::Direct {
+        if reach != Reach::Direct || core.transmit.regions().is_registered(addr, len) {
             return Ok(reach);
         }
-        match (handle, self.bouncing()) {
-            (None, Some(bouncing)) => {
+        match self.bouncing() {
+            Some(bouncing) => {
                 let reach = bouncing.copies.reach(addr, len);
                 reach.map_err(|error| staging_failed("local memory", pe, len, error))
             }
@@ -99,13 +100,13 @@ impl Staging {
         if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
             return self.submit_few(core, request, Spot { slot: remote.slot(), offset }, sent, op);
         }
-        let LocalSide::Memory { addr, handle } = local else {
+        let LocalSide::Memory(addr) = local else {
             let fault = HandleError::Unregistered;
             return Err(refused(request, "local", fault));
         };
-        let reach = self.local_reach(core, pe, addr, len, handle)?;
-        let staged = self.needs_bounce(core, reach, handle);
-        let local_end = if staged { None } else { self.local_end(core, request, addr, handle)? };
+        let reach = self.local_reach(core, pe, addr, len)?;
+        let staged = self.needs_bounce(core, reach, addr, len);
+        let local_end = if staged { None } else { local_end(core, request, addr)? };
         let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         if local_end.is_none() && self.bouncing().is_none() {
             // Nothing of this process is staged, so it has no bounce buffers. Then it goes by
@@ -182,33 +183,6 @@ impl Staging {
         Ok(())
     }
 
-    /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
-    /// that are read from the peer. None where it cannot.
-    fn local_end<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        request: &Request<'_>,
-        addr: usize,
-        handle: Option<&HandleBytes>,
-    ) -> Result<Option<FabricSide>, EngineError> {
-        let Some(handle) = handle else {
-            let bare = FabricSide { exposed: NOWHERE, region: None };
-            return Ok((request.direction == Direction::Read && !core.transmit.needs_desc())
-                .then_some(bare));
-        };
-        let kind = core.transmit.regions().kind();
-        let (view, offset) = core
-            .transmit
-            .regions_mut()
-            .view(handle, addr, request.len)
-            .map_err(|fault| refused(request, "local", fault))?;
-        if request.direction == Direction::Write && view.keys.is_empty() {
-            return Ok(None);
-        }
-        let exposed = Exposure { slot: view.place, stamp: view.stamp, offset: offset as u64 };
-        Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
-    }
-
     /// A fragment of which the peer was asked, perhaps over another rail than it was to be, reads
     /// into its local memory next: with the descriptor of the rail that it is on now.
     pub(crate) fn describe_anew<P: Port>(
@@ -246,9 +220,9 @@ impl Staging {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        let LocalSide::Memory { addr, handle } = request.local else { return Ok(()) };
+        let LocalSide::Memory(addr) = request.local else { return Ok(()) };
         while *sent < request.len {
-            let local = LocalSide::Memory { addr: addr + *sent, handle };
+            let local = LocalSide::Memory(addr + *sent);
             let len = (request.len - *sent).min(MAX_PAYLOAD);
             let spot = Spot { slot: remote.slot(), offset: offset + *sent as u64 };
             let mut few = 0;
@@ -279,8 +253,8 @@ impl Staging {
         let payload = &mut payload[..len];
         match local {
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
-            LocalSide::Memory { addr, handle } => {
-                let reach = self.local_reach(core, pe, addr, len, handle)?;
+            LocalSide::Memory(addr) => {
+                let reach = self.local_reach(core, pe, addr, len)?;
                 self.load_at(core, Place { addr, reach }, payload)
                     .map_err(|error| staging_failed("put", pe, len, error))?;
             }
@@ -292,6 +266,29 @@ impl Staging {
         }
         Ok(())
     }
+}
+
+/// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
+/// that are read from the peer. None where it cannot.
+fn local_end<P: Port>(
+    core: &mut Core<P>,
+    request: &Request<'_>,
+    addr: usize,
+) -> Result<Option<FabricSide>, EngineError> {
+    let regions = core.transmit.regions();
+    let region = regions.registered(addr, request.len);
+    let Some(view) = region.map_err(|fault| refused(request, "local", fault))? else {
+        let bare = FabricSide { exposed: NOWHERE, region: None };
+        return Ok(
+            (request.direction == Direction::Read && !core.transmit.needs_desc()).then_some(bare)
+        );
+    };
+    if request.direction == Direction::Write && view.keys.is_empty() {
+        return Ok(None);
+    }
+    let offset = (addr - view.base) as u64;
+    let exposed = Exposure { slot: view.place, stamp: view.stamp, offset };
+    Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), regions.kind())) }))
 }
 
 /// Local memory that the fabric reaches.

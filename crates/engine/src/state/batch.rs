@@ -64,6 +64,11 @@ impl Batches {
         std::mem::replace(&mut self.current, batch)
     }
 
+    /// What is submitted now belongs to this one.
+    pub(crate) fn current(&self) -> Batch {
+        self.current
+    }
+
     /// The current batch has another segment.
     #[inline]
     pub(crate) fn take_current(&mut self) -> Batch {

@@ -20,7 +20,7 @@ use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Direction, Port, RailLimits};
 use crate::posting::Core;
 use crate::posting::transmit::load::Stripe;
-use crate::request::{LocalSide, Request};
+use crate::request::{OwnedRequest, Request};
 use crate::signal::counted::Counting;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
@@ -30,7 +30,6 @@ use crate::state::segment::Kind;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Segment, Stage};
-use crate::wire::handle::HandleBytes;
 use crate::wire::message::Tag;
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -50,14 +49,10 @@ pub(crate) fn stripes_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.clamp(4, 128)).sum()
 }
 
-/// What is needed to cut an operation.
+/// An operation that is being cut.
 #[derive(Debug)]
 struct Pooled {
-    remote: HandleBytes,
-    remote_addr: u64,
-    addr: usize,
-    handle: Option<HandleBytes>,
-    len: usize,
+    whole: OwnedRequest,
     /// Bytes that have been cut off.
     sent: usize,
     /// The tag of its stripes, if the peer counts them.
@@ -67,15 +62,9 @@ struct Pooled {
 }
 
 impl Pooled {
-    fn request(&self, pe: Pe, direction: Direction) -> Request<'_> {
-        Request {
-            direction,
-            pe,
-            remote_handle: &self.remote,
-            remote_addr: self.remote_addr,
-            local: LocalSide::Memory { addr: self.addr, handle: self.handle.as_ref() },
-            len: self.len,
-        }
+    /// Bytes that have not been cut off.
+    fn left(&self) -> usize {
+        self.whole.request().len - self.sent
     }
 }
 
@@ -194,14 +183,8 @@ impl Pool {
         op: OpId,
         tag: Option<Tag>,
     ) {
-        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
-        let (addr, handle) = match local {
-            LocalSide::Memory { addr, handle } => (addr, handle.copied()),
-            LocalSide::Value(_) => (0, None),
-        };
-        let remote = *remote_handle;
-        let of = Some(pe);
-        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, tag, of };
+        let Request { direction, pe, len, .. } = *request;
+        let bulk = Pooled { whole: OwnedRequest::of(request), sent, tag, of: Some(pe) };
         core.transmit.reserve();
         let segment = core.transmit.segment_mut(wr_id);
         segment.set_pool_place(self.enter(bulk));
@@ -225,7 +208,7 @@ impl Pool {
         let segment = core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Pooled;
         let bulk = &self.places[segment.pool_place() as usize];
-        self.pooled += (bulk.len - bulk.sent) as u64;
+        self.pooled += bulk.left() as u64;
         self.pool.push_back(wr_id);
         core.transmit.waits_for_rails();
     }
@@ -271,7 +254,9 @@ impl Pool {
                 self.drop_pooled(core, wr_id);
                 return true;
             }
-            let Pooled { len, sent, remote_addr, tag, .. } = self.places[index];
+            let Pooled { ref whole, sent, tag, .. } = self.places[index];
+            let request = whole.request();
+            let Request { len, remote_addr, .. } = request;
             if sent == len {
                 self.leave_pool(core, wr_id);
                 core.transmit.give(wr_id);
@@ -287,7 +272,6 @@ impl Pool {
             let bytes =
                 core.transmit.balance().next_len(len, len - sent, remote_addr + sent as u64);
             let Some(hop) = core.pick(pe, bytes, self.pooled, now) else { return false };
-            let request = self.places[index].request(pe, direction);
             match core.transmit.transfer(&request, sent, bytes, &hop) {
                 Ok(transfer) => {
                     let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
@@ -304,8 +288,8 @@ impl Pool {
 
     /// The local memory of what waits in the pool, or is held.
     pub(crate) fn memory_of(&self, segment: &Segment) -> (usize, usize) {
-        let Pooled { addr, len, .. } = self.places[segment.pool_place() as usize];
-        (addr, len)
+        let whole = &self.places[segment.pool_place() as usize].whole;
+        whole.memory().map_or((0, 0), |touched| touched.memory)
     }
 
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
@@ -315,7 +299,7 @@ impl Pool {
         if segment.stage == Stage::Pooled {
             self.pool.retain(|other| *other != wr_id);
             let bulk = &self.places[index as usize];
-            self.pooled -= (bulk.len - bulk.sent) as u64;
+            self.pooled -= bulk.left() as u64;
             core.transmit.waits_no_more();
         }
         self.places[index as usize].of = None;
@@ -342,7 +326,7 @@ impl Pool {
             taken[place] = Some(segment.pe);
             if segment.stage == Stage::Pooled {
                 count += 1;
-                bytes += (self.places[place].len - self.places[place].sent) as u64;
+                bytes += self.places[place].left() as u64;
             }
         }
         let of: Vec<Option<Pe>> = self.places.iter().map(|place| place.of).collect();
@@ -362,6 +346,7 @@ mod tests {
     use super::*;
     use crate::posting::tests::{Bed, PLAIN, Setup, limits, request};
     use crate::rails::balance::{Balance, Spread};
+    use crate::request::LocalSide;
     use crate::wire::handle::HANDLE_BYTES;
 
     const PEER: Pe = Pe(1);
@@ -438,16 +423,15 @@ mod tests {
     }
 
     fn pooled(pe: u32) -> Pooled {
-        Pooled {
-            remote: [0; HANDLE_BYTES],
+        let whole = OwnedRequest::of(&Request {
+            direction: Direction::Write,
+            pe: Pe(pe),
+            remote_handle: &[0; HANDLE_BYTES],
             remote_addr: 0,
-            addr: 16,
-            handle: None,
+            local: LocalSide::Memory(16),
             len: 64,
-            sent: 0,
-            tag: None,
-            of: Some(Pe(pe)),
-        }
+        });
+        Pooled { whole, sent: 0, tag: None, of: Some(Pe(pe)) }
     }
 
     #[test]

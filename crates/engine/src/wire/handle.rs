@@ -255,19 +255,23 @@ impl<'a> HandleView<'a> {
         if word64(bytes, 0) == MAGIC && view.owner() == pe { Some(view) } else { None }
     }
 
-    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
-    /// one of the owner's rails. None if there is no such key or they are not all inside.
+    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`. None if they are
+    /// not all inside, or there is no key for one of the owner's rails.
     #[inline(always)]
-    pub(crate) fn target(&self, addr: u64, len: u64, rail: RailKey) -> Option<(u64, u64)> {
+    pub(crate) fn target(&self, addr: u64, len: u64, rail: RailKey) -> Option<u64> {
         let offset = addr.wrapping_sub(self.base());
         // Below the base, the offset wraps to one that no length reaches.
         let end = offset.checked_add(len)?;
         if end > self.len() || rail.rail.0 >= self.rails() {
             return None;
         }
-        let key = word64(self.bytes, KEYS + usize::from(rail.place));
-        let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
-        Some((remote, key))
+        Some(if self.addressing() == Addressing::Virtual { addr } else { offset })
+    }
+
+    /// The key for one of the owner's rails, for which [`HandleView::target`] has found one.
+    #[inline(always)]
+    pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
+        word64(self.bytes, KEYS + usize::from(rail.place))
     }
 
     /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not
@@ -529,7 +533,10 @@ mod tests {
         for (addressing, first) in [(Addressing::Virtual, base), (Addressing::Offset, 0)] {
             let bytes = Handle { addressing, ..sample() }.encode();
             let view = HandleView::check(&bytes).unwrap();
-            let target = |addr, len, rail| view.target(addr, len, RailKey::of(RailId(rail)));
+            let target = |addr, len, rail| {
+                let rail = RailKey::of(RailId(rail));
+                view.target(addr, len, rail).map(|at| (at, view.key_at(rail)))
+            };
             assert_eq!(target(base, 0x2000, 0), Some((first, 0x1111)));
             assert_eq!(target(base + 0x1ff8, 8, 1), Some((first + 0x1ff8, u64::MAX)));
             for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {

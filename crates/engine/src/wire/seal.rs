@@ -44,6 +44,8 @@ pub struct Seal {
     receiver: u64,
     /// Multiplied with the length, so that a body differs from the same one with zeros behind it.
     length: u64,
+    /// The product for messages of 32 bytes, and that for all of [`COVERED`] or more.
+    lengths: [u128; 2],
     /// What is added to heads for this PE, but for their bodies.
     mine: u128,
 }
@@ -56,14 +58,15 @@ impl Seal {
         let (receiver, length) = cookie.secret(3);
         let mine = of_receiver(receiver, me);
         let decipher = Aes128Dec::new(&Block::from(cookie.key()));
-        Self { encipher, decipher, body, receiver, length, mine }
+        let lengths = [32, COVERED].map(|len| u128::from(length) * len as u128);
+        Self { encipher, decipher, body, receiver, length, lengths, mine }
     }
 
     /// Seals a message to a PE. Gives the head as it was.
     #[inline(always)]
     pub fn close<const N: usize>(&self, to: Pe, packet: &mut PacketOf<N>) -> Head {
         let head = Head::of(packet);
-        let added = of_receiver(self.receiver, to).wrapping_add(self.of_body(packet.bytes()));
+        let added = of_receiver(self.receiver, to).wrapping_add(self.of_body(packet));
         let mut block = Block::from(head.number().wrapping_add(added).to_le_bytes());
         self.encipher.encrypt_block(&mut block);
         packet.bytes[..HEAD].copy_from_slice(&block);
@@ -76,7 +79,7 @@ impl Seal {
         if packet.len < HEAD {
             return;
         }
-        let added = self.mine.wrapping_add(self.of_body(packet.bytes()));
+        let added = self.mine.wrapping_add(self.of_body(packet));
         let mut block = Block::from(Head::of(packet).0);
         self.decipher.decrypt_block(&mut block);
         let head = Head(block.into()).number().wrapping_sub(added);
@@ -87,15 +90,45 @@ impl Seal {
     /// these there are. A message whose last bytes come from elsewhere is longer than that without
     /// them, so it makes no difference whether they are here.
     #[inline(always)]
-    fn of_body(&self, bytes: &[u8]) -> u128 {
-        let product = |at: usize, (first, second): (u64, u64)| {
-            let first = u128::from(word(bytes, at).wrapping_add(first));
-            first * u128::from(word(bytes, at + 8).wrapping_add(second))
-        };
-        let length = u128::from(self.length) * bytes.len().min(COVERED) as u128;
-        let added = length.wrapping_add(product(HEAD, self.body[0]));
-        if bytes.len() <= 32 { added } else { added.wrapping_add(product(32, self.body[1])) }
+    fn of_body<const N: usize>(&self, packet: &PacketOf<N>) -> u128 {
+        let [first, second] = self.body;
+        let [short, long] = self.lengths;
+        // Requests have 32 bytes, and with a word of data all that are covered.
+        match packet.len {
+            32 => short.wrapping_add(product(whole(packet, HEAD), first)),
+            COVERED.. => {
+                let body = product(whole(packet, HEAD), first);
+                long.wrapping_add(body).wrapping_add(product(whole(packet, 32), second))
+            }
+            len => {
+                let mut covered = [0; COVERED];
+                covered[..len].copy_from_slice(packet.bytes());
+                let covered = PacketOf { bytes: covered, len };
+                let length = u128::from(self.length) * len as u128;
+                let added = length.wrapping_add(product(whole(&covered, HEAD), first));
+                let rest = if len <= 32 { 0 } else { product(whole(&covered, 32), second) };
+                added.wrapping_add(rest)
+            }
+        }
     }
+}
+
+/// NH of two words.
+#[inline(always)]
+fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
+    u128::from(first.wrapping_add(secret.0)) * u128::from(second.wrapping_add(secret.1))
+}
+
+/// Two words that a packet has room for.
+#[inline(always)]
+fn whole<const N: usize>(packet: &PacketOf<N>, at: usize) -> (u64, u64) {
+    const { assert!(N >= COVERED, "packets have room for all that is covered") }
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&packet.bytes[at..at + 8]);
+        u64::from_le_bytes(word)
+    };
+    (word(at), word(at + 8))
 }
 
 impl Head {
@@ -122,20 +155,6 @@ impl Head {
 #[inline(always)]
 fn of_receiver(secret: u64, to: Pe) -> u128 {
     u128::from(secret) * (u128::from(to.0) + 1)
-}
-
-/// The eight bytes from here on, with zeros for those that are not there.
-#[inline(always)]
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    match bytes.get(at..at + 8) {
-        Some(whole) => word.copy_from_slice(whole),
-        None => {
-            let part = bytes.get(at..).unwrap_or_default();
-            word[..part.len()].copy_from_slice(part);
-        }
-    }
-    u64::from_le_bytes(word)
 }
 
 /// It is a secret.

@@ -108,8 +108,7 @@ impl Pair {
         let mut consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
         let peer = |pe: usize| PeerRegion { base: self.bases[pe] as u64, handle: self.handles[pe] };
         let peers = [peer(0), peer(1)].into();
-        let (base, handle) = (self.bases[0], self.handles[0]);
-        let region = Region { base, len: LEN as u64, handle, peers };
+        let region = Region { base: self.bases[0], len: LEN as u64, peers };
         consumer.regions.set(0, Some(Box::new(region)));
         consumer
     }

@@ -321,7 +321,7 @@ mod tests {
             pe: Pe(pe),
             remote_handle: &HANDLE,
             remote_addr: 0,
-            local: LocalSide::Memory { addr, handle: None },
+            local: LocalSide::Memory(addr),
             len: 8,
         }
     }
@@ -364,7 +364,7 @@ mod tests {
                     }
                     std::thread::yield_now();
                 };
-                let local = LocalSide::Memory { addr: at, handle: None };
+                let local = LocalSide::Memory(at);
                 assert_eq!(format!("{:?}", current.request().local), format!("{local:?}"));
                 inbox.end(current, Ok(()));
             }

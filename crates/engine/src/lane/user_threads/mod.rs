@@ -187,10 +187,12 @@ impl<P: Port> Lane<P> {
         Ok(remote.is_staged()
             || match request.local {
                 LocalSide::Value(_) => false,
-                // Of what is not registered, the proxy lane finds out.
-                LocalSide::Memory { handle: None, .. } => self.core.transmit.has_devices(),
-                LocalSide::Memory { addr, .. } => {
-                    self.core.transmit.regions().reach(addr) == Reach::Staged
+                LocalSide::Memory(addr) => {
+                    let regions = self.core.transmit.regions();
+                    let is_staged = regions.reach(addr) == Reach::Staged;
+                    // Of what is not registered, the proxy lane finds out.
+                    let is_unknown = !regions.is_registered(addr, request.len);
+                    is_staged || is_unknown && self.core.transmit.has_devices()
                 }
             })
     }

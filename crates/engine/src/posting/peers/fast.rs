@@ -3,14 +3,13 @@
 //! At the first obstacle, before anything has happened, it gives up; the general way
 //! ([`super::requests`]) takes over.
 
-use crate::atomic::Atomic;
-use crate::ids::Pe;
 use crate::port::Port;
 use crate::posting::Core;
+use crate::request::AtomicRequest;
 use crate::state::batch::Batch;
 use crate::state::messages::table::MessageTable;
 use crate::state::segment::WriteClass;
-use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::handle::HandleView;
 use crate::wire::message::Spot;
 
 /// Bytes that go with a signal.
@@ -26,17 +25,15 @@ impl<P: Port> Core<P> {
     #[inline(always)]
     pub(crate) fn try_send(
         &mut self,
-        pe: Pe,
-        handle: &HandleBytes,
-        addr: u64,
-        atomic: &Atomic,
+        request: &AtomicRequest<'_>,
         data: Option<Data>,
         batch: Batch,
     ) -> bool {
+        let AtomicRequest { pe, remote_handle, remote_addr: addr, ref atomic, .. } = *request;
         let width = atomic.width.bytes();
         let Some(connection) = self.peers.connections.find_mut(pe) else { return false };
         let path = connection.next;
-        let Some(word) = HandleView::sound(pe, handle) else { return false };
+        let Some(word) = HandleView::sound(pe, remote_handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A connection that has failed is closed as well, and one with pending operations shut.
         let closed = connection.is_shut();

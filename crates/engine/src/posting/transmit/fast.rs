@@ -9,7 +9,7 @@ use crate::port::{Local, Port, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
-use crate::request::FastTransfer;
+use crate::request::{LocalSide, Request};
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::rail::Rail;
@@ -27,40 +27,44 @@ impl<P: Port> Transmit<P> {
     pub(crate) fn try_post(
         &mut self,
         connection: &mut Connection,
-        common: &FastTransfer<'_>,
+        request: &Request<'_>,
         batch: Batch,
     ) -> Result<(), Option<WrId>> {
-        let FastTransfer { direction, pe, handle, addr, local, len } = *common;
-        let path = connection.next;
-        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return Err(None) };
-        let Some(remote) = HandleView::sound(pe, handle) else { return Err(None) };
-        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+        let path = connection.next.rail;
+        let Some(rail) = self.rails.get_mut(path.index()) else { return Err(None) };
+        let Some(handle) = HandleView::sound(pe, remote_handle) else { return Err(None) };
+        let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote) else {
             return Err(None);
         };
         if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
             return Err(None);
         }
-        let local = match local {
-            Local::Inline(_) => local,
-            Local::Memory { addr: at, .. } => {
-                let known = self.regions.recent_desc(at, len, path.rail);
-                let Some(desc) = known else { return Err(None) };
-                Local::Memory { addr: at, desc }
+        if let LocalSide::Memory(addr) = local {
+            if !self.regions.is_recent(addr, len) {
+                return Err(None);
             }
-        };
+        }
         let Some((wr_id, segment)) = self.segments.take_slot() else { return Err(None) };
         // All is in its place before the fabric is asked. So if it declines, the segment is one
-        // that waits, and what it takes to say so need not be kept through the call.
-        let transfer = Transfer { direction, local, len, remote, key };
+        // that waits, and what it takes to say so need not be kept through the call. What could be
+        // read before is read here, since it would take registers until then.
         segment.make_plain(pe, direction, connection.put_class(), batch);
-        segment.rail = path.rail;
-        segment.transfer = transfer;
+        segment.rail = path;
         connection.begin(direction);
-        connection.rotate(&self.paths);
         rail.taken(len);
+        let local = match local {
+            LocalSide::Value(value) => Local::Inline(value),
+            LocalSide::Memory(addr) => Local::Memory { addr, desc: self.regions.recent_desc(path) },
+        };
+        let key = handle.key_at(connection.next.remote);
+        let to = connection.next.to;
+        connection.rotate(&self.paths);
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.transfer = transfer;
         let context = segment.context;
         self.segments.batches.begin(batch);
-        if self.port.try_post(rail.fast, path.rail, path.to, wr_id, context, &transfer) {
+        if self.port.try_post(rail.fast, path, to, wr_id, context, &transfer) {
             Ok(())
         } else {
             Err(Some(wr_id))
@@ -106,8 +110,7 @@ impl<P: Port> Transmit<P> {
     /// Whether memory is registered, which is not where memory was found last. From here on that is
     /// where this was.
     pub(crate) fn finds_registered(&mut self, addr: usize, len: usize) -> bool {
-        self.regions.recent_desc(addr, len, RailId(0)).is_none()
-            && self.regions.find(addr, len, self.needs_desc).0
+        !self.regions.is_recent(addr, len) && self.regions.find(addr, len, self.needs_desc).0
     }
 
     /// Whether the processor reaches memory, by what was found last.

@@ -3,14 +3,14 @@
 
 use crate::error::EngineError;
 use crate::ids::RailId;
-use crate::port::{Desc, Local, Port, Transfer};
+use crate::port::{Local, Port, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
 use crate::state::regions::RegionCache;
 use crate::state::segment::{Kind, Segment};
-use crate::wire::handle::HandleView;
+use crate::wire::handle::{HandleError, HandleView};
 
 impl<P: Port> Transmit<P> {
     /// The registered memory of this process.
@@ -49,14 +49,15 @@ impl<P: Port> Transmit<P> {
     ) -> Result<Local, EngineError> {
         Ok(match request.local {
             LocalSide::Value(value) => Local::Inline(value),
-            LocalSide::Memory { addr, handle } => {
-                let optional = handle.is_none() && self.port.takes_unregistered();
-                let desc = if self.needs_desc && !optional {
-                    self.regions.desc_for(request, addr, handle, rail)?
-                } else {
-                    Desc(0)
+            LocalSide::Memory(addr) => {
+                let desc = match self.needs_desc {
+                    true => self.regions.desc_for(request, addr, rail)?,
+                    false => None,
                 };
-                Local::Memory { addr: addr + sent, desc }
+                if desc.is_none() && self.needs_desc && !self.port.takes_unregistered() {
+                    return Err(refused(request, "local", HandleError::Unregistered));
+                }
+                Local::Memory { addr: addr + sent, desc: desc.unwrap_or_default() }
             }
         })
     }

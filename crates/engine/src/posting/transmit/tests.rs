@@ -261,7 +261,7 @@ fn a_request_is_checked_before_its_turn() {
         let heaps = Arc::clone(&bed.heaps);
         let good = request(&heaps, Direction::Write, 1);
         bed.lane.core_mut().check_request(&good).unwrap();
-        let unregistered = LocalSide::Memory { addr: heaps[0].0 as usize, handle: None };
+        let unregistered = LocalSide::Memory(64);
         let unregistered = Request { local: unregistered, ..good };
         assert_eq!(bed.lane.core_mut().check_request(&unregistered).is_err(), is_refused);
         bed.lane.core_mut().check_request(&Request { len: 0, ..unregistered }).unwrap();

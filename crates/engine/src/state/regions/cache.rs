@@ -11,7 +11,7 @@ use crate::state::orphans::Orphans;
 use crate::state::regions::published::Published;
 use crate::state::regions::recent::{Range, Recent};
 use crate::state::regions::{place_of, slot_of};
-use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::wire::handle::HandleError;
 use crate::wire::message::Spot;
 use crate::wire::staged::{KEYS_PER_MESSAGE, Keys};
 
@@ -112,8 +112,9 @@ pub(crate) struct RegionCache {
     views: Views,
     /// First and last address of all regions that the CPU does not reach, ascending.
     beyond: Vec<(usize, usize, Reach)>,
-    /// All regions that the fabric reaches, ascending by address.
-    within: Vec<Arc<View>>,
+    /// All regions that the fabric reaches, ascending by address, each with the last end of those
+    /// up to it.
+    within: Vec<(Arc<View>, usize)>,
     /// Where the fast path has found local memory last. Nowhere, when `epoch` has changed since.
     recent: Recent,
     /// What stages, until the lane has taken it.
@@ -137,13 +138,17 @@ impl RegionCache {
         }
     }
 
-    /// The descriptor on a rail of this lane for `len` bytes of local memory at `addr`, at least
-    /// one, if they are where memory was found last, and the fabric reaches them.
-    /// [`RegionCache::find`] finds it elsewhere.
+    /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found
+    /// last, and the fabric reaches them. [`RegionCache::find`] finds it elsewhere.
     #[inline(always)]
-    pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
-        let known = self.recent.fabric.has(addr, len) && self.is_current();
-        known.then(|| self.recent.descs[rail.index()])
+    pub(crate) fn is_recent(&self, addr: usize, len: usize) -> bool {
+        self.recent.fabric.has(addr, len) && self.is_current()
+    }
+
+    /// The descriptor of that memory, on a rail of this lane.
+    #[inline(always)]
+    pub(crate) fn recent_desc(&self, rail: RailId) -> Desc {
+        self.recent.descs[rail.index()]
     }
 
     /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found
@@ -154,7 +159,7 @@ impl RegionCache {
     }
 
     /// Looks for local memory of at least one byte that was not found where memory was found last.
-    /// Whether the fabric reaches it, and whether the CPU does; [`RegionCache::recent_desc`] and
+    /// Whether the fabric reaches it, and whether the CPU does; [`RegionCache::is_recent`] and
     /// [`RegionCache::is_loadable`] say the same from now on. Neither where it takes a closer look:
     /// it is not registered, and that makes a difference.
     pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) -> (bool, bool) {
@@ -174,14 +179,9 @@ impl RegionCache {
     }
 
     fn find_region(&mut self, addr: usize, len: usize, needs_desc: bool, all_alike: bool) {
-        // Of regions that overlap, the last one to begin. If it is too short, a closer look finds
-        // another.
-        let behind = self.within.partition_point(|view| view.base <= addr);
-        let Some(view) = behind.checked_sub(1).and_then(|at| self.within.get(at)) else { return };
+        let Ok(Some(view)) = self.registered(addr, len) else { return };
+        let view = Arc::clone(view);
         let range = Range { base: view.base, len: view.len };
-        if !range.has(addr, len) {
-            return;
-        }
         self.recent.fabric = range;
         if !all_alike {
             self.recent.cpu = if view.reach == Reach::Direct { range } else { Range::NONE };
@@ -193,72 +193,69 @@ impl RegionCache {
         }
     }
 
+    /// The region that the fabric reaches around `len` bytes of local memory at `addr`, of those
+    /// there were at the last [`RegionCache::sync`]. None if the first byte is in no region.
+    ///
+    /// # Errors
+    /// It is in one, and not all of them are.
+    pub(crate) fn registered(
+        &self,
+        addr: usize,
+        len: usize,
+    ) -> Result<Option<&Arc<View>>, HandleError> {
+        let behind = self.within.partition_point(|(view, _)| view.base <= addr);
+        let mut too_short = None;
+        for (view, last_end) in self.within[..behind].iter().rev() {
+            // Regions that overlap are rare: most searches end with the first one, or before it.
+            if *last_end <= addr {
+                break;
+            }
+            if view.offset(addr, len).is_some() {
+                return Ok(Some(view));
+            }
+            if view.offset(addr, 1).is_some() {
+                too_short = Some(view);
+            }
+        }
+        too_short.map_or(Ok(None), |view| {
+            Err(HandleError::Outside {
+                addr: addr as u64,
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            })
+        })
+    }
+
+    /// Whether one region that the fabric reaches holds all of them, as of the last
+    /// [`RegionCache::sync`].
+    pub(crate) fn is_registered(&self, addr: usize, len: usize) -> bool {
+        matches!(self.registered(addr, len), Ok(Some(_)))
+    }
+
     /// Whether nothing has been registered or released since the last [`RegionCache::sync`].
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.index.views.is_at(self.epoch)
     }
 
-    /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
-    /// the region that the handle names.
-    ///
-    /// Cost: one atomic load and a few compares, unless a region was registered or released since
-    /// the last call.
-    #[inline]
-    pub(crate) fn descs(
-        &mut self,
-        handle: &HandleBytes,
-        addr: usize,
-        len: usize,
-    ) -> Result<&[Desc], HandleError> {
-        let kind = self.kind;
-        self.view(handle, addr, len).map(|(view, _)| view.descs(kind))
-    }
-
-    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in
-    /// it.
-    #[inline]
-    pub(crate) fn view(
-        &mut self,
-        handle: &HandleBytes,
-        addr: usize,
-        len: usize,
-    ) -> Result<(&Arc<View>, usize), HandleError> {
-        self.sync();
-        let handle = HandleView::check(handle)?;
-        let view = match self.views.get(place_of(handle.slot())) {
-            Some(Some(view)) if view.stamp == handle.stamp() => view,
-            _ => return Err(HandleError::Stale),
-        };
-        match view.offset(addr, len) {
-            Some(offset) => Ok((view, offset)),
-            None => Err(HandleError::Outside {
-                addr: addr as u64,
-                len: len as u64,
-                base: view.base as u64,
-                region: view.len as u64,
-            }),
-        }
-    }
-
     /// The descriptor on a rail of this lane for the local memory of a request, which is at `addr`.
+    /// None if no region holds it.
     pub(crate) fn desc_for(
         &mut self,
         request: &Request<'_>,
         addr: usize,
-        handle: Option<&HandleBytes>,
         rail: RailId,
-    ) -> Result<Desc, EngineError> {
-        handle
-            .ok_or(HandleError::Unregistered)
-            .and_then(|handle| self.descs(handle, addr, request.len))
-            .map(|descs| desc_of(descs, rail))
-            .map_err(|fault| refused(request, "local", fault))
+    ) -> Result<Option<Desc>, EngineError> {
+        self.sync();
+        let region = self.registered(addr, request.len);
+        let region = region.map_err(|fault| refused(request, "local", fault))?;
+        Ok(region.map(|view| desc_of(view.descs(self.kind), rail)))
     }
 
     /// The descriptor on a rail of this lane for memory that some region holds.
     pub(crate) fn desc_at(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
-        let view = self.views.iter().flatten().find(|view| view.offset(addr, len).is_some())?;
+        let view = self.registered(addr, len).ok().flatten()?;
         view.descs(self.kind).get(rail.index()).copied()
     }
 
@@ -362,8 +359,13 @@ impl RegionCache {
         self.recent = Recent::NONE;
         let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
         self.within.clear();
-        self.within.extend(within.cloned());
-        self.within.sort_unstable_by_key(|view| view.base);
+        self.within.extend(within.map(|view| (Arc::clone(view), view.base + view.len)));
+        self.within.sort_unstable_by_key(|(view, _)| view.base);
+        let mut last_end = 0;
+        for (_, end) in &mut self.within {
+            last_end = last_end.max(*end);
+            *end = last_end;
+        }
         let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
         self.beyond.clear();
         self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
@@ -387,7 +389,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Descriptor of one rail, out of the list that [`RegionCache::descs`] gave.
+/// Descriptor of one rail, out of a region's.
 #[inline]
 pub(crate) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
     descs.get(rail.index()).copied().unwrap_or_default()

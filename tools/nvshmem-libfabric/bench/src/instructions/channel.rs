@@ -5,8 +5,8 @@
 use channel_producer::Producer;
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::fast_path::{FastTransfer, NotStarted};
-use engine::port::{Access, Desc, Direction, Local};
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, Request};
 use engine::state::batch::Batch;
 use engine::state::regions::RegionTable;
 use engine::wire::handle::HandleBytes;
@@ -98,16 +98,15 @@ fn start(
     addr: u64,
     batch: Batch,
 ) -> Result<(), BoxError> {
-    let local = Local::Memory { addr: addr as usize + 64, desc: Desc(0) };
-    let direction = Direction::Write;
-    match lane
-        .try_start(FastTransfer { direction, pe: Pe(1), handle, addr, local, len: BYTES }, batch)
-    {
-        Ok(()) => Ok(()),
-        Err(NotStarted::Untried(_) | NotStarted::Declined(_)) => {
-            Err("a put was not started at once".into())
-        }
-    }
+    let put = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: handle,
+        remote_addr: addr,
+        local: LocalSide::Memory(addr as usize + 64),
+        len: BYTES,
+    };
+    lane.start_fast(put, batch).map_err(|_| "a put was not started at once".into())
 }
 
 /// The process that is counted.

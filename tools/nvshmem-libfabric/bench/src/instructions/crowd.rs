@@ -316,7 +316,7 @@ impl Bench {
     }
 
     /// Puts a word to a peer.
-    fn put(&self, lane: &mut Lane<Crowd>, pe: Pe, local: LocalSide<'_>) -> Result<(), BoxError> {
+    fn put(&self, lane: &mut Lane<Crowd>, pe: Pe, local: LocalSide) -> Result<(), BoxError> {
         let remote_handle = &of_peer(pe, &self.own)?;
         let (direction, remote_addr) = (Direction::Write, addr(&self.memory) as u64);
         Ok(lane.start(&Request { direction, pe, remote_handle, remote_addr, local, len: 8 })?)
@@ -326,9 +326,9 @@ impl Bench {
     /// buffers are in use.
     fn no_bounce(&self) -> Result<(), BoxError> {
         let device = vec![0_u64; 8];
-        let staged = self.regions.register(addr(&device), 64, Access::Local)?;
+        self.regions.register(addr(&device), 64, Access::Local)?;
         let mut lane = Crowd::new(2 * self.peers).open(&self.regions, self.peers);
-        let local = LocalSide::Memory { addr: addr(&device), handle: Some(&staged) };
+        let local = LocalSide::Memory(addr(&device));
         for pe in 1..=self.peers {
             self.put(&mut lane, Pe(pe), local)?;
         }

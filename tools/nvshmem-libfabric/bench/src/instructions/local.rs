@@ -4,9 +4,8 @@
 
 use engine::ids::Pe;
 use engine::lane::Lane;
-use engine::lane::fast_path::FastTransfer;
 use engine::port::copies::Reach;
-use engine::port::{Access, Desc, Direction, Local};
+use engine::port::{Access, Direction};
 use engine::request::{LocalSide, Request};
 use engine::state::batch::Batch;
 use engine::state::regions::RegionTable;
@@ -49,10 +48,15 @@ fn repeat(
     count: u64,
 ) -> Result<(), BoxError> {
     for number in 1..=count {
-        let local = Local::Memory { addr: addr + 64, desc: Desc(0) };
-        let (pe, addr) = (Pe(1), addr as u64);
-        let common = FastTransfer { direction, pe, handle, addr, local, len: BYTES };
-        if lane.try_start(common, Batch::NONE).is_err() {
+        let request = Request {
+            direction,
+            pe: Pe(1),
+            remote_handle: handle,
+            remote_addr: addr as u64,
+            local: LocalSide::Memory(addr + 64),
+            len: BYTES,
+        };
+        if lane.start_fast(request, Batch::NONE).is_err() {
             return Err("an operation was not started at once".into());
         }
         if number % BATCH == 0 {
@@ -71,21 +75,18 @@ pub(crate) fn process() -> Result<(), BoxError> {
         let handle = of_peer(Pe(1), &regions.register(base, len, Access::LocalAndRemote)?)?;
         let mut lane = Null::reaching(reach, needs_desc).open(&regions, 2);
         // What is opened and looked up at first use.
-        let (pe, addr) = (Pe(1), base as u64);
-        lane.start(&Request {
-            direction: Direction::Write,
-            pe,
+        let get = Request {
+            direction: Direction::Read,
+            pe: Pe(1),
             remote_handle: &handle,
-            remote_addr: addr,
-            local: LocalSide::Value(1),
+            remote_addr: base as u64,
+            local: LocalSide::Memory(base),
             len: BYTES,
-        })?;
-        let (local, direction) = (Local::Memory { addr: base, desc: Desc(0) }, Direction::Read);
-        let common = FastTransfer { direction, pe, handle: &handle, addr, local, len: BYTES };
-        if lane.retry_start(common, Batch::NONE).is_err() {
-            return Err("local memory is not found".into());
+        };
+        for _ in 0..2 {
+            lane.start(&get)?;
         }
-        lane.quiet(pe)?;
+        lane.quiet(get.pe)?;
         for (_, direction) in OPERATIONS {
             for length in LENGTHS {
                 nvshmem_bench_mark();

@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use channel_producer::Producer;
 use engine::ids::Pe;
-use engine::lane::fast_path::{FastTransfer, NotStarted};
-use engine::port::{Desc, Direction, Local};
-use engine::state::batch::Batch;
+use engine::port::Direction;
+use engine::request::{LocalSide, Request};
 use launcher::{Limits, Meeting, Place, Stream};
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
@@ -203,31 +202,15 @@ fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
     let lane = &mut *view.lane;
     for put in 0..PUTS {
         let offset = (put % 1024) * 64;
-        let local = Local::Memory { addr: heap + offset as usize + 8, desc: Desc(0) };
-        let (direction, pe, addr, handle) = (Direction::Write, Pe(1), base + offset, &handle);
-        let common = FastTransfer { direction, pe, handle, addr, local, len: BYTES };
-        let tried = match lane.try_start(common, Batch::NONE) {
-            Err(NotStarted::Untried(common)) => lane.retry_start(common, Batch::NONE),
-            tried => tried,
+        let request = Request {
+            direction: Direction::Write,
+            pe: Pe(1),
+            remote_handle: &handle,
+            remote_addr: base + offset,
+            local: LocalSide::Memory(heap + offset as usize + 8),
+            len: BYTES,
         };
-        let started = match tried {
-            Ok(()) => Ok(()),
-            Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
-            Err(NotStarted::Untried(_)) => {
-                use engine::request::{LocalSide, Request};
-                let local = LocalSide::Memory { addr: heap + offset as usize + 8, handle: None };
-                let (remote_handle, remote_addr) = (handle, addr);
-                lane.start(&Request {
-                    direction,
-                    pe,
-                    remote_handle,
-                    remote_addr,
-                    local,
-                    len: BYTES,
-                })
-            }
-        };
-        started.map_err(|error| error.to_string())?;
+        lane.start(&request).map_err(|error| error.to_string())?;
         if put % 32 == 31 {
             lane.progress().map_err(|error| error.to_string())?;
         }
