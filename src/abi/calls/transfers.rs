@@ -125,22 +125,45 @@ unsafe fn start(transport: *mut Transport, connected: &Connected, request: Reque
     // SAFETY: rule 3; the reference ends with this expression.
     match unsafe { &mut *connected.proxy_lane() }.start_fast(request, Batch::NONE) {
         Ok(()) => c::NVT_STATUS_SUCCESS,
+        // Apart, so that the fast path need not keep the operation through the fabric's call.
         // SAFETY: by contract.
-        Err(rest) => unsafe { start_rest(transport, rest) },
+        Err(Rest::Declined) => unsafe { start_declined(transport) },
+        // SAFETY: by contract.
+        Err(Rest::Untried(request)) => unsafe { start_untried(transport, request) },
     }
+}
+
+/// An operation that the fast path has not tried.
+///
+/// # Safety
+/// As for [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_int {
+    if request.local == LocalSide::Memory(0) {
+        return guard("rma", || Err(AbiError::Null { argument: "local->ptr" }));
+    }
+    // SAFETY: by contract.
+    unsafe { start_rest(transport, Rest::Untried(request)) }
+}
+
+/// An operation that the fabric has not taken at once.
+///
+/// # Safety
+/// As for [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn start_declined(transport: *mut Transport) -> c_int {
+    // SAFETY: by contract.
+    unsafe { start_rest(transport, Rest::Declined) }
 }
 
 /// What the fast path has left of an operation.
 ///
 /// # Safety
 /// As for [`start`].
-#[cold]
-#[inline(never)]
 unsafe fn start_rest(transport: *mut Transport, rest: Rest<'_>) -> c_int {
     guard("rma", || {
-        if rest.untried().is_some_and(|request| request.local == LocalSide::Memory(0)) {
-            return Err(AbiError::Null { argument: "local->ptr" });
-        }
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.

@@ -6,11 +6,11 @@
 //! so callers need no guard; errors own strings, so none are made before they are needed.
 
 use crate::error::EngineError;
-use crate::ids::WrId;
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::posting::Core;
 use crate::posting::peers::fast::Data;
+use crate::posting::transmit::fast::NotPosted;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::state::batch::Batch;
 use crate::wire::handle::HandleView;
@@ -19,24 +19,11 @@ use crate::wire::message::MAX_EAGER;
 /// What the fast path has left of a put or a get, for [`Lane::start_rest`].
 #[derive(Debug)]
 #[must_use = "the operation has not been started"]
-pub struct Rest<'a>(Left<'a>);
-
-#[derive(Debug)]
-enum Left<'a> {
-    /// Everything: the operation is not of the common kind, or wrong. Nothing has happened.
-    All(Request<'a>),
-    /// To see why the fabric has not taken a segment that is in its place.
-    Declined(WrId),
-}
-
-impl<'a> Rest<'a> {
-    /// The operation, if nothing of it has happened.
-    pub fn untried(&self) -> Option<&Request<'a>> {
-        match &self.0 {
-            Left::All(request) => Some(request),
-            Left::Declined(_) => None,
-        }
-    }
+pub enum Rest<'a> {
+    /// The operation, which is not of the common kind, or wrong. Nothing has happened.
+    Untried(Request<'a>),
+    /// Its segment is in its place, and the fabric has declined it: to see why.
+    Declined,
 }
 
 impl<P: Port> Lane<P> {
@@ -51,12 +38,12 @@ impl<P: Port> Lane<P> {
     pub fn start_fast<'a>(&mut self, request: Request<'a>, batch: Batch) -> Result<(), Rest<'a>> {
         let Core { transmit, peers, .. } = &mut self.core;
         let Some(connection) = peers.find_mut(request.pe) else {
-            return Err(Rest(Left::All(request)));
+            return Err(Rest::Untried(request));
         };
         match transmit.try_post(connection, &request, batch) {
             Ok(()) => Ok(()),
-            Err(None) => Err(Rest(Left::All(request))),
-            Err(Some(wr_id)) => Err(Rest(Left::Declined(wr_id))),
+            Err(NotPosted::Untried) => Err(Rest::Untried(request)),
+            Err(NotPosted::Declined) => Err(Rest::Declined),
         }
     }
 
@@ -70,7 +57,7 @@ impl<P: Port> Lane<P> {
     pub fn start_rest(&mut self, rest: Rest<'_>, more: bool) -> Result<(), EngineError> {
         let mut rest = rest;
         // Its local memory may just not be where memory was found last.
-        if let Left::All(request) = rest.0 {
+        if let Rest::Untried(request) = rest {
             if self.finds_local(&request) {
                 match self.start_fast(request, self.core.transmit.batches().current()) {
                     Ok(()) => return Ok(()),
@@ -78,10 +65,10 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        match rest.0 {
-            Left::All(request) if more => self.start_in_burst(&request),
-            Left::All(request) => self.start_general(&request),
-            Left::Declined(wr_id) => self.core.dispatch_declined(wr_id),
+        match rest {
+            Rest::Untried(request) if more => self.start_in_burst(&request),
+            Rest::Untried(request) => self.start_general(&request),
+            Rest::Declined => self.core.dispatch_declined(),
         }
     }
 

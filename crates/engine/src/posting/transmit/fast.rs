@@ -16,36 +16,48 @@ use crate::state::rail::Rail;
 use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 
+/// Why a put or a get was not posted.
+pub(crate) enum NotPosted {
+    /// It is not of the common kind, or wrong. Nothing has happened.
+    Untried,
+    /// Its segment is in its place, and the fabric has not taken it.
+    Declined,
+}
+
 impl<P: Port> Transmit<P> {
     /// Posts a put or a get, to the peer that this connection is of, as one segment on the
     /// connection's next path.
     ///
     /// # Errors
-    /// None: nothing has happened. Some: the segment is in its place, and the fabric has not taken
-    /// it; it is for [`Core::dispatch_declined`].
+    /// What is left to do: for what is [`Declined`](NotPosted::Declined),
+    /// [`Core::dispatch_declined`].
     #[inline(always)]
     pub(crate) fn try_post(
         &mut self,
         connection: &mut Connection,
         request: &Request<'_>,
         batch: Batch,
-    ) -> Result<(), Option<WrId>> {
+    ) -> Result<(), NotPosted> {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         let path = connection.next.rail;
-        let Some(rail) = self.rails.get_mut(path.index()) else { return Err(None) };
-        let Some(handle) = HandleView::sound(pe, remote_handle) else { return Err(None) };
+        let Some(rail) = self.rails.get_mut(path.index()) else { return Err(NotPosted::Untried) };
+        let Some(handle) = HandleView::sound(pe, remote_handle) else {
+            return Err(NotPosted::Untried);
+        };
         let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote) else {
-            return Err(None);
+            return Err(NotPosted::Untried);
         };
         if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
-            return Err(None);
+            return Err(NotPosted::Untried);
         }
         if let LocalSide::Memory(addr) = local {
             if !self.regions.is_recent(addr, len) {
-                return Err(None);
+                return Err(NotPosted::Untried);
             }
         }
-        let Some((wr_id, segment)) = self.segments.take_slot() else { return Err(None) };
+        let Some((wr_id, segment)) = self.segments.take_slot() else {
+            return Err(NotPosted::Untried);
+        };
         // All is in its place before the fabric is asked. So if it declines, the segment is one
         // that waits, and what it takes to say so need not be kept through the call. What could be
         // read before is read here, since it would take registers until then.
@@ -67,7 +79,9 @@ impl<P: Port> Transmit<P> {
         if self.port.try_post(rail.fast, path, to, wr_id, context, &transfer) {
             Ok(())
         } else {
-            Err(Some(wr_id))
+            // Here rather than in what is returned, for which the fast path would keep a register.
+            self.declined = Some(wr_id);
+            Err(NotPosted::Declined)
         }
     }
 
@@ -126,12 +140,13 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
-    /// Tries a segment again that [`Transmit::try_post`] found declined, with reasons. It waits in
+    /// Tries the segment again that [`Transmit::try_post`] has just found declined, with reasons. It waits in
     /// its rail's queue if there is no room.
     ///
     /// # Errors
     /// The failure of its connection.
-    pub(crate) fn dispatch_declined(&mut self, wr_id: WrId) -> Result<(), EngineError> {
+    pub(crate) fn dispatch_declined(&mut self) -> Result<(), EngineError> {
+        let Some(wr_id) = self.transmit.declined.take() else { return Ok(()) };
         // It was counted as taken.
         let segment = &mut self.transmit.segments[wr_id.0];
         let Segment { pe, rail, transfer, .. } = *segment;

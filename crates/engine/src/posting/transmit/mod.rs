@@ -7,13 +7,13 @@ mod blocked;
 mod completions;
 pub(crate) mod dispatch;
 mod doorbell;
-mod fast;
+pub(crate) mod fast;
 pub(crate) mod load;
 mod memory;
 mod rails;
 mod segments;
 
-use crate::ids::{Pe, RailId};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Port, RailLimits};
 use crate::posting::Core;
 use crate::posting::transmit::completions::Rare;
@@ -59,6 +59,8 @@ pub(crate) struct Transmit<P: Port> {
     /// Who comes first.
     phase: Phase,
     burst: Burst,
+    /// What the fabric has declined in the fast path, until it is seen to.
+    declined: Option<WrId>,
 }
 
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each
@@ -165,6 +167,7 @@ impl<P: Port> Transmit<P> {
             rare: Rare::EMPTY,
             phase: Phase(0),
             burst: Burst::new(port.batches()),
+            declined: None,
             port,
         }
     }
