@@ -117,16 +117,7 @@ impl<P: Port> Core<P> {
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
-        let posted = self.transmit.port.post(rail, to, wr_id, operation);
-        self.launched(wr_id, rail, posted)
-    }
-
-    /// Takes note of what the fabric has said to a segment.
-    #[inline]
-    fn launched(&mut self, wr_id: WrId, rail: RailId, posted: Result<Posted, PortError>) -> Left {
-        let (segment, state) =
-            (&mut self.transmit.segments[wr_id.0], &mut self.transmit.rails[rail.index()]);
-        match posted {
+        match self.transmit.port.post(rail, to, wr_id, operation) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
                 segment.born = self.failures.stamp();

@@ -78,6 +78,40 @@ fn local_memory_lies_inside_of_its_region() {
     }
 }
 
+/// Regions may overlap, and the one that begins last need not be the one that holds all.
+#[test]
+fn local_memory_is_found_in_whichever_region_holds_all_of_it() {
+    let (table, addr, _) = region(Access::Local, false);
+    let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
+    for (at, len) in [(1024, 64), (2048, 8), (64, 256)] {
+        table.register(addr + at, len, Access::Local).unwrap();
+    }
+    cache.sync();
+    for (at, len, base) in [
+        (0, LEN, 0),
+        (1024, 64, 1024),
+        (1024, 65, 0),
+        (1080, 9, 0),
+        (1100, 1, 0),
+        (2050, 8, 0),
+        (100, 64, 64),
+        (319, 2, 0),
+        (LEN - 1, 1, 0),
+    ] {
+        let view = cache.registered(addr + at, len).unwrap().unwrap();
+        assert_eq!(view.base, addr + base, "{len} bytes at {at}");
+        assert!(cache.is_registered(addr + at, len));
+    }
+    for (at, len) in [(0, LEN + 1), (1024, LEN), (LEN - 1, 2)] {
+        let fault = cache.registered(addr + at, len).err();
+        assert!(matches!(fault, Some(HandleError::Outside { .. })), "{len} bytes at {at}");
+        assert!(!cache.is_registered(addr + at, len));
+    }
+    for at in [addr - 1, addr + LEN, addr + (1 << 30), 0, usize::MAX] {
+        assert_eq!(cache.registered(at, 1).map(|view| view.is_some()), Ok(false), "{at:#x}");
+    }
+}
+
 /// Registers memory with a fabric that ends no registration until it is told to.
 struct Clinging(FakeMemory, AtomicBool);
 
