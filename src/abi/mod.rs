@@ -10,7 +10,9 @@
 //!    time, the proxy thread. Other functions may come from any thread meanwhile.
 //! 4. Local memory of a non-blocking operation stays valid until a quiet has returned.
 //!
-//! Nothing unwinds into the host: every entry goes through [`mod@guard`].
+//! Nothing unwinds into the host: every entry goes through [`mod@guard`], but for the fast paths of
+//! the proxy thread (`rma`, `amo` and `put_signal`), in which nothing can panic. No child of a fork
+//! has that thread, so what is refused to a child is refused by the guard.
 
 mod calls;
 mod collectives;

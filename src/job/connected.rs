@@ -41,7 +41,8 @@ pub(crate) struct Connected {
 }
 
 // SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is
-// touched only in `with_proxy`, whose callers vouch for being the only thread there.
+// touched only in `with_proxy` and other unsafe functions of this type, whose callers vouch for
+// being the only thread there.
 unsafe impl Sync for Connected {}
 
 /// The proxy thread's lane, and how its loop behaves.

@@ -26,7 +26,7 @@ fn limits_follow_the_settings() {
         for value in 1..=200_u64 {
             let transfer = Transfer {
                 direction: Direction::Write,
-                local: Local::Inline(value),
+                local: Local::Value(value),
                 len: 8,
                 remote: target.remote(0),
                 key: target.key(RailId(1)),

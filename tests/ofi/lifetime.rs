@@ -44,7 +44,7 @@ fn it_opens_and_closes_many_times() {
             let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
             let transfer = Transfer {
                 direction: Direction::Write,
-                local: Local::Inline(cycle),
+                local: Local::Value(cycle),
                 len: 8,
                 remote: target.remote(0),
                 key: target.key(RailId(1)),

@@ -307,7 +307,7 @@ fn messages_and_writes_complete_side_by_side() {
         let target = Memory::new(&pair.ends[1].opened, vec![0; 8], Access::LocalAndRemote);
         let transfer = Transfer {
             direction: Direction::Write,
-            local: Local::Inline(0x1234),
+            local: Local::Value(0x1234),
             len: 8,
             remote: target.remote(0),
             key: target.key(rail),

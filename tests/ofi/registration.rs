@@ -69,7 +69,7 @@ fn registration_runs_beside_transfers() {
                 for value in 1..=300_u64 {
                     let transfer = Transfer {
                         direction: Direction::Write,
-                        local: Local::Inline(value),
+                        local: Local::Value(value),
                         len: 8,
                         remote: target.remote(0),
                         key: target.key(RailId(0)),

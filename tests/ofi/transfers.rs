@@ -72,7 +72,7 @@ fn inline_values_need_no_memory_of_the_caller() {
                     let value = 0x8877_6655_4433_2211_u64 ^ (rail.0 as u64) << 3 ^ lane as u64;
                     let transfer = Transfer {
                         direction: Direction::Write,
-                        local: Local::Inline(value),
+                        local: Local::Value(value),
                         len,
                         remote: target.remote(8 * len),
                         key: target.key(rail),
@@ -194,7 +194,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     let beyond = port.wr_id_capacity() as u32;
     let good = Transfer {
         direction: Direction::Write,
-        local: Local::Inline(7),
+        local: Local::Value(7),
         len: 8,
         remote: target.remote(0),
         key: target.key(RailId(0)),
@@ -218,7 +218,7 @@ fn wrong_posts_are_refused_with_a_reason() {
 
 /// Posts a write of a word by the host lane and waits until it has failed.
 fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
-    let (direction, local) = (Direction::Write, Local::Inline(7));
+    let (direction, local) = (Direction::Write, Local::Value(7));
     let write = Transfer { direction, local, len: 8, remote, key };
     process.post(Lane::Host, RailId(0), WrId(42), &write);
     let start = Instant::now();

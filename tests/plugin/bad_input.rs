@@ -20,7 +20,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         let name = format!("refused_requests_{}", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
             for layout in [Layout::V3a, Layout::V7] {
-                fabric.job("bad_requests", 2, 2, layout).run()?.check()?;
+                let report = fabric.job("bad_requests", 2, 2, layout).run()?.check()?;
+                // Once from either thread.
+                for pe in &report.pes {
+                    let text = pe.text();
+                    let told = text.matches("PE -1").count();
+                    if told < 2 || text.contains("PE 4294967295") {
+                        return Err(format!("a PE of -1 was named {told} times:\n{text}").into());
+                    }
+                }
             }
             Ok(())
         }));
@@ -172,6 +180,7 @@ fn old_libfabric() -> Result<(), Failed> {
     Ok(())
 }
 
+const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
 const INVALID: i32 = c::NVT_STATUS_INVALID_VALUE;
 const NOT_SUPPORTED: i32 = c::NVT_STATUS_NOT_SUPPORTED;
 
@@ -185,34 +194,34 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     host.local(source, 4096)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
 
-    refuse(&host, target, source, INVALID, "no such PE", move |raw| raw.pe = 2)?;
-    refuse(&host, target, source, INVALID, "a negative PE", move |raw| raw.pe = u32::MAX)?;
+    answered(&host, target, source, INVALID, "no such PE", move |raw| raw.pe = 2)?;
+    answered(&host, target, source, INVALID, "a negative PE", move |raw| raw.pe = u32::MAX)?;
     for code in [0, 3, 6, 7, 9, 101, -1] {
-        refuse(&host, target, source, INVALID, "an unknown operation", move |raw| {
+        answered(&host, target, source, INVALID, "an unknown operation", move |raw| {
             raw.verb.desc = code
         })?;
     }
     for bytes in [0, -1, i32::MIN] {
-        refuse(&host, target, source, INVALID, "an element size", move |raw| {
+        answered(&host, target, source, INVALID, "an element size", move |raw| {
             raw.bytes.elembytes = bytes
         })?;
     }
     for bytes in [0, 3, 16, -8] {
-        refuse(&host, target, source, INVALID, "the size of a P", move |raw| {
+        answered(&host, target, source, INVALID, "the size of a P", move |raw| {
             raw.verb.desc = c::NVT_OP_P;
             raw.bytes.elembytes = bytes;
         })?;
     }
-    refuse(&host, target, source, INVALID, "a length beyond all memory", move |raw| {
+    answered(&host, target, source, INVALID, "a length beyond all memory", move |raw| {
         raw.bytes.nelems = u64::MAX / 2;
         raw.bytes.elembytes = 8;
     })?;
-    refuse(&host, target, source, NOT_SUPPORTED, "strides", move |raw| raw.bytes.deststride = 2)?;
-    refuse(&host, target, source, INVALID, "no remote handle", move |raw| {
+    answered(&host, target, source, NOT_SUPPORTED, "strides", move |raw| raw.bytes.deststride = 2)?;
+    answered(&host, target, source, INVALID, "no remote handle", move |raw| {
         raw.remote_handle = None
     })?;
     for (at, byte, what) in [(0, b'?', "magic"), (7, 99, "version"), (24, 0, "length")] {
-        refuse(&host, target, source, INVALID, what, move |raw| {
+        answered(&host, target, source, INVALID, what, move |raw| {
             let Some(handle) = &mut raw.remote_handle else { return };
             handle.bytes[at] = byte;
             if what == "length" {
@@ -220,17 +229,21 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
             }
         })?;
     }
-    refuse(&host, target, source, INVALID, "an address below the chunk", move |raw| {
+    answered(&host, target, source, INVALID, "an address below the chunk", move |raw| {
         raw.remote.ptr = raw.remote.ptr.wrapping_byte_sub(target.0 as usize + 1);
     })?;
-    refuse(&host, target, source, INVALID, "an address beyond the chunk", move |raw| {
+    answered(&host, target, source, INVALID, "an address beyond the chunk", move |raw| {
         raw.remote.ptr = raw.remote.ptr.wrapping_byte_add(1 << 40);
     })?;
-    refuse(&host, target, source, INVALID, "more than the chunk holds", move |raw| {
+    answered(&host, target, source, INVALID, "more than the chunk holds", move |raw| {
         raw.bytes.nelems = 1 << 30;
     })?;
-    refuse(&host, target, source, INVALID, "no local address", move |raw| {
+    answered(&host, target, source, INVALID, "no local address", move |raw| {
         raw.local.ptr = std::ptr::null_mut();
+    })?;
+    answered(&host, target, source, SUCCESS, "no bytes from nowhere", move |raw| {
+        raw.local.ptr = std::ptr::null_mut();
+        raw.bytes.nelems = 0;
     })?;
     refuse_null(&host, target)?;
     // 3a has none.
@@ -253,8 +266,8 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Makes a bad call on the user thread and one on the proxy thread.
-fn refuse(
+/// Makes an odd call on the user thread and one on the proxy thread, which answer so.
+fn answered(
     host: &Host<'_>,
     to: SymAddr,
     from: SymAddr,

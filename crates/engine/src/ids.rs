@@ -45,10 +45,6 @@ impl fmt::Display for RailId {
     }
 }
 
-/// A memory region registered by this process. Unique for the life of the process' transport.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct RegionId(pub u32);
-
 /// Names one segment between its posting and its completion. The lane chooses
 /// it; the port hands it back unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

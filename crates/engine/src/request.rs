@@ -33,6 +33,16 @@ impl Request<'_> {
     }
 }
 
+/// What the fast path has left of a put or a get.
+#[derive(Debug)]
+#[must_use = "the operation has not been started"]
+pub enum Rest<'a> {
+    /// The operation, which is not of the common kind, or wrong. Nothing has happened.
+    Untried(Request<'a>),
+    /// Its segment is in its place, and the fabric has declined it: to see why.
+    Declined,
+}
+
 /// A put or a get that owns what its request borrows.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedRequest {

@@ -97,7 +97,7 @@ fn probe(fabrics: &mut Fabrics, device: &Device, options: &Options) -> Result<bo
     let region = Registrar::new(&target).register(addr, size_of::<u64>(), Rights::ReadAndWrite)?;
     let transfer = Transfer {
         direction: Direction::Write,
-        local: Local::Inline(VALUE),
+        local: Local::Value(VALUE),
         len: size_of::<u64>(),
         remote: match target.domain().addressing() {
             Addressing::Virtual => addr as u64,

@@ -153,7 +153,6 @@ pub(crate) unsafe fn contiguous(
 ) -> Option<(LocalSide, usize)> {
     // SAFETY: by contract.
     let addr = unsafe { local.as_ref()? }.ptr as usize;
-    // Null is no memory that the lane knows.
     if !is_contiguous(bytes) || verb.is_nbi == 0 {
         return None;
     }
@@ -310,7 +309,6 @@ pub(crate) unsafe fn common_signal<'a>(
     }
     // SAFETY: by contract.
     let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
-    // Null is no memory that the lane knows.
     if !is_contiguous(bytes) {
         return None;
     }

@@ -140,8 +140,18 @@ unsafe fn start(transport: *mut Transport, connected: &Connected, request: Reque
 #[cold]
 #[inline(never)]
 unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_int {
-    if request.local == LocalSide::Memory(0) {
-        return guard("rma", || Err(AbiError::Null { argument: "local->ptr" }));
+    // What it was read without.
+    let wrong = match request {
+        Request { pe, .. } if pe.0 > c_int::MAX as u32 => {
+            Some(AbiError::BadPe { pe: pe.0 as c_int })
+        }
+        Request { local: LocalSide::Memory(0), len: 1.., .. } => {
+            Some(AbiError::Null { argument: "local->ptr" })
+        }
+        _ => None,
+    };
+    if let Some(wrong) = wrong {
+        return guard("rma", || Err(wrong));
     }
     // SAFETY: by contract.
     unsafe { start_rest(transport, Rest::Untried(request)) }

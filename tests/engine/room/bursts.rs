@@ -49,7 +49,6 @@ const ENDINGS: [Ending; 12] = [
         job.members[0].lane.put_signal(&PutSignalRequest { parts: &[], signal }).unwrap();
     }),
     ("a signal with data", |job, targets| {
-        // Counted, or chained where the fabric does atomics.
         let member = &mut job.members[0];
         let parts = [targets.part(member.scratch + 1024, 1, 1024, 600)];
         let signal = targets.atomic(1, 512, AtomicOp::SignalSet, 1);

@@ -2,29 +2,19 @@
 //!
 //! Each does what a general way does as well, for operations that meet no obstacle: no fence, no
 //! lack of room, nothing wrong. At the first obstacle, before anything has happened, it gives up,
-//! and the general way does the operation or says what is wrong with it. Nothing in here can panic,
-//! so callers need no guard; errors own strings, so none are made before they are needed.
+//! and the general way does the operation or says what is wrong with it. Nothing in the fast paths can
+//! panic, so callers need no guard; errors own strings, so none are made before they are needed.
 
 use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::posting::Core;
 use crate::posting::peers::fast::Data;
-use crate::posting::transmit::fast::NotPosted;
+pub use crate::request::Rest;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::state::batch::Batch;
 use crate::wire::handle::HandleView;
 use crate::wire::message::MAX_EAGER;
-
-/// What the fast path has left of a put or a get, for [`Lane::start_rest`].
-#[derive(Debug)]
-#[must_use = "the operation has not been started"]
-pub enum Rest<'a> {
-    /// The operation, which is not of the common kind, or wrong. Nothing has happened.
-    Untried(Request<'a>),
-    /// Its segment is in its place, and the fabric has declined it: to see why.
-    Declined,
-}
 
 impl<P: Port> Lane<P> {
     /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without
@@ -40,11 +30,7 @@ impl<P: Port> Lane<P> {
         let Some(connection) = peers.find_mut(request.pe) else {
             return Err(Rest::Untried(request));
         };
-        match transmit.try_post(connection, &request, batch) {
-            Ok(()) => Ok(()),
-            Err(NotPosted::Untried) => Err(Rest::Untried(request)),
-            Err(NotPosted::Declined) => Err(Rest::Declined),
-        }
+        transmit.try_post(connection, request, batch)
     }
 
     /// Starts what [`Lane::start_fast`] has left, which belongs to the same batch, entered. If
@@ -60,7 +46,7 @@ impl<P: Port> Lane<P> {
         if let Rest::Untried(request) = rest {
             if self.finds_local(&request) {
                 match self.start_fast(request, self.core.transmit.batches().current()) {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => return self.end_burst_unless(more),
                     Err(left) => rest = left,
                 }
             }
@@ -68,8 +54,18 @@ impl<P: Port> Lane<P> {
         match rest {
             Rest::Untried(request) if more => self.start_in_burst(&request),
             Rest::Untried(request) => self.start_general(&request),
-            Rest::Declined => self.core.dispatch_declined(),
+            Rest::Declined => {
+                self.core.dispatch_declined()?;
+                self.end_burst_unless(more)
+            }
         }
+    }
+
+    fn end_burst_unless(&mut self, more: bool) -> Result<(), EngineError> {
+        if !more {
+            self.end_burst();
+        }
+        Ok(())
     }
 
     /// Whether the fast path knows from here on where the local memory of a request is, which it

@@ -137,7 +137,7 @@ impl<P: Port> Lane<P> {
         if let Body::Rails(rails) = message.body {
             return self.handle_rails(pe, (message.seq, message.ack), rails);
         }
-        if self.core.open_stream(pe).is_none() {
+        if self.core.open_connection(pe).is_none() {
             return;
         }
         self.core.acknowledged(pe, message.ack);
@@ -298,8 +298,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Applies a request to this process' memory.
-    /// It comes behind all before `mark`: pulls wait for them when their bytes are here.
+    /// Applies a request to this process' memory. It comes behind all before `mark`: pulls wait for
+    /// them when their bytes are here.
     pub(crate) fn execute(
         &mut self,
         pe: Pe,

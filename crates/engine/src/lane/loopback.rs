@@ -96,7 +96,7 @@ impl<P: Port> Lane<P> {
         op: OpId,
     ) -> Result<bool, EngineError> {
         let me = self.core.peers.me();
-        match self.core.open_stream(me) {
+        match self.core.open_connection(me) {
             Some(connection) => connection.check()?,
             None => self.core.peers.check_pe(me)?,
         }
@@ -105,7 +105,7 @@ impl<P: Port> Lane<P> {
         let offset = view.locate((anchor.addr + at) as u64, WORD as u64)?;
         let key = view.key(self.core.transmit.remote_rail(me, rail))?;
         let local = match direction {
-            Direction::Write => Local::Inline(0),
+            Direction::Write => Local::Value(0),
             Direction::Read => {
                 let addr = anchor.landing + at;
                 self.core.transmit.regions_mut().sync();

@@ -101,12 +101,12 @@ enum What {
 }
 
 #[derive(Debug)]
-struct Parked {
+struct Pending {
     what: What,
     batch: Batch,
 }
 
-impl Parked {
+impl Pending {
     /// The fence behind it, unless it is one.
     fn fence_behind(&self) -> Option<Self> {
         let is_fence = matches!(self.what, What::Fence);
@@ -142,7 +142,7 @@ impl Pace {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueue {
-    queue: FairQueue<Parked, Pace>,
+    queue: FairQueue<Pending, Pace>,
 }
 
 impl PendingQueue {
@@ -188,26 +188,26 @@ impl PendingQueue {
 
     /// What comes for the peer from here on comes after what is pending.
     pub(crate) fn fence(&mut self, pe: Pe) {
-        if let Some(fence) = self.queue.back(pe).and_then(Parked::fence_behind) {
+        if let Some(fence) = self.queue.back(pe).and_then(Pending::fence_behind) {
             self.queue.push(pe, fence);
         }
     }
 
     /// The same for all peers.
     pub(crate) fn fence_all(&mut self) {
-        self.queue.push_to_all(Parked::fence_behind);
+        self.queue.push_to_all(Pending::fence_behind);
     }
 
-    /// What is counted and listed beside what is pending; `parking` are the peers whose connections
+    /// What is counted and listed beside what is pending; `pending` are the peers whose connections
     /// say that something is. See [`Lane::audit`].
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
+    pub(crate) fn audit(&self, mut pending: Vec<Pe>) -> Result<(), Discrepancy> {
         self.queue.audit("operations pending")?;
         let mut waits: Vec<Pe> = self.peers().collect();
-        for peers in [&mut waits, &mut parking] {
+        for peers in [&mut waits, &mut pending] {
             peers.sort_unstable();
         }
-        same("connections with pending operations", parking, waits)
+        same("connections with pending operations", pending, waits)
     }
 
     /// The peers for which something is pending.
@@ -217,7 +217,7 @@ impl PendingQueue {
 
     /// Local memory that what is pending is going to touch.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
-        self.queue.iter().flat_map(|(_, Parked { what, .. })| {
+        self.queue.iter().flat_map(|(_, Pending { what, .. })| {
             let (parts, word): (&[OwnedRequest], _) = match what {
                 What::Fence => (&[], None),
                 What::Transfer(request, _) => (std::slice::from_ref(request), None),
@@ -329,7 +329,7 @@ impl<P: Port> Lane<P> {
         if let Some(connection) = self.core.peers.find_mut(pe) {
             connection.set_pending(true);
         }
-        self.pending_queue.queue.push(pe, Parked { what, batch });
+        self.pending_queue.queue.push(pe, Pending { what, batch });
     }
 
     /// Submits what is pending, as far as it goes, and of the same peers what user threads have
@@ -356,7 +356,7 @@ impl<P: Port> Lane<P> {
     pub(crate) fn serve_pending(&mut self, pending_queue: &mut PendingQueue, pe: Pe) -> bool {
         let queue = &mut pending_queue.queue;
         let before = queue.len_of(pe);
-        while let Some(Parked { what, batch }) = queue.front_mut(pe) {
+        while let Some(Pending { what, batch }) = queue.front_mut(pe) {
             let submitted = self.core.transmit.batches_mut().enter(*batch);
             let tried = match self.core.peers.check(pe) {
                 Ok(()) => self.try_pending(pe, what),
@@ -454,7 +454,7 @@ mod tests {
     fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
         for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
             let mut pending_queue = PendingQueue::default();
-            pending_queue.queue.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
+            pending_queue.queue.push(PEER, Pending { what: What::Fence, batch: Batch::NONE });
             let pace = pending_queue.queue.kept_mut(PEER).unwrap();
             (pace.left, pace.moves) = (left, true);
             pending_queue.was_waited_for(PEER, 5);
@@ -523,7 +523,7 @@ mod tests {
         let wrongs: [fn(&mut Bed); 4] = [
             |bed| drop(bed.lane.pending_queue.queue.pop(PEER)),
             |bed| {
-                let fence = Parked { what: What::Fence, batch: Batch::NONE };
+                let fence = Pending { what: What::Fence, batch: Batch::NONE };
                 bed.lane.pending_queue.queue.push(Pe(2), fence);
             },
             |bed| bed.lane.core.peers.find_mut(PEER).unwrap().set_pending(false),

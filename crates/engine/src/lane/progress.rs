@@ -209,9 +209,9 @@ impl<P: Port> Lane<P> {
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
         self.core.peers.want_acks();
         let staged = self.staging.moved();
-        let parking = self.pending_queue.peers();
+        let pending = self.pending_queue.peers();
         let Core { transmit, peers, failures } = &mut self.core;
-        for (pe, failed) in failures.look(peers, transmit, staged, parking) {
+        for (pe, failed) in failures.look(peers, transmit, staged, pending) {
             self.core.fail_connection(pe, failed);
         }
         self.signals.inspect_counts(&mut self.core);

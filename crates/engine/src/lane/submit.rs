@@ -20,12 +20,13 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        let started = match self.start_fast(*request, self.core.transmit.batches().current()) {
-            Ok(()) => Ok(()),
+        match self.start_fast(*request, self.core.transmit.batches().current()) {
+            Ok(()) => {
+                self.end_burst();
+                Ok(())
+            }
             Err(rest) => self.start_rest(rest, false),
-        };
-        self.end_burst();
-        started
+        }
     }
 
     /// As [`Lane::start`], without the fast path.
@@ -144,7 +145,7 @@ impl<P: Port> Lane<P> {
         op: OpId,
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        match self.core.open_stream(request.pe) {
+        match self.core.open_connection(request.pe) {
             Some(connection) => connection.check()?,
             None => return self.core.peers.check_pe(request.pe),
         }
@@ -175,7 +176,7 @@ impl<P: Port> Lane<P> {
                 .map_err(|fault| refused(request, "remote", fault))?;
             // Cut, where segments are shorter than values.
             let local = match self.core.transmit.local_side(request, *sent, rail)? {
-                Local::Inline(value) => Local::Inline(value >> (8 * (*sent).min(7))),
+                Local::Value(value) => Local::Value(value >> (8 * (*sent).min(7))),
                 memory => memory,
             };
             let Some(wr_id) = self.core.transmit.take() else { return Ok(()) };
@@ -198,8 +199,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be
-    /// posted later, with that one. Where the fabric gains nothing from that, it is
-    /// [`Lane::start`].
+    /// posted later, with that one. Where the fabric gains nothing from that, it is started at once.
     ///
     /// # Errors
     /// As [`Lane::start`].

@@ -38,7 +38,7 @@ pub enum Local {
     },
     /// A value carried by the segment itself, in the first `len` bytes (little endian). The port
     /// copies it before it returns from [`DataPath::post`]. Only for writes of at most 8 bytes.
-    Inline(u64),
+    Value(u64),
 }
 
 /// Direction of a segment.

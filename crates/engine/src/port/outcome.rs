@@ -20,7 +20,7 @@ pub enum Posted {
 pub enum Polled {
     /// Nothing has completed.
     Empty,
-    /// So many work-request ids, from the front of the batch, have completed.
+    /// So many work-request ids have completed. Messages that have come in are none of them.
     Completed(usize),
     /// One segment failed, or the rail as a whole (no work-request id). Poll again for what
     /// follows.

@@ -90,7 +90,7 @@ impl<P: Port> Core<P> {
     /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
     /// the job.
     #[inline]
-    pub(crate) fn open_stream(&mut self, pe: Pe) -> Option<&mut Connection> {
+    pub(crate) fn open_connection(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.transmit.open(&mut self.peers, pe)
     }
 
@@ -98,7 +98,7 @@ impl<P: Port> Core<P> {
     pub(crate) fn connection_to(&mut self, pe: Pe) -> Result<&mut Connection, EngineError> {
         self.peers.check_pe(pe)?;
         let n_pes = self.peers.n_pes();
-        let connection = self.open_stream(pe).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
+        let connection = self.open_connection(pe).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
         connection.check()?;
         Ok(connection)
     }

@@ -276,7 +276,7 @@ fn put_on<P: Port>(
             _ => None,
         },
         Local::Memory { addr, .. } => Some((addr, len)),
-        Local::Inline(_) => None,
+        Local::Value(_) => None,
     };
     let mut local = None;
     if let (Some((addr, len)), true) = (memory, core.transmit.needs_desc()) {

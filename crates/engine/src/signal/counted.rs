@@ -104,7 +104,7 @@ impl Signals {
             return Err("a write with immediate data that is of no put under way");
         }
         let now = core.failures.stamp();
-        let Some(connection) = core.open_stream(pe) else {
+        let Some(connection) = core.open_connection(pe) else {
             return Err("a write with immediate data whose sender is no PE of the job");
         };
         let signal = self::counts(connection.channel()).landed(tag, now);

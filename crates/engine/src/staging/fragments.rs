@@ -366,7 +366,7 @@ impl Staging {
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
-        core.transmit.segment_mut(wr_id).transfer.local = Local::Inline(0);
+        core.transmit.segment_mut(wr_id).transfer.local = Local::Value(0);
         if let Err(error) = result {
             return self.fail_fragment(core, wr_id, error);
         }

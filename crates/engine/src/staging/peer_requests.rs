@@ -195,7 +195,7 @@ impl Staging {
         segment.step();
         segment.no_message();
         segment.rail = rail;
-        (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
+        (segment.transfer.local, segment.transfer.len) = (Local::Value(0), len);
         let remote_end = RemoteEnd::Exposed(from);
         *self.state().fragment(wr_id) =
             Fragment { role, len, memory: place.addr, remote_end, mark, ..Fragment::NONE };

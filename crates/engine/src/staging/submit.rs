@@ -165,7 +165,7 @@ impl Staging {
                 None => segment.no_message(),
             }
             segment.rail = path.rail;
-            (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), bytes);
+            (segment.transfer.local, segment.transfer.len) = (Local::Value(0), bytes);
             if op != OpId::NONE {
                 core.transmit.ops_mut().add(op.0);
             }

@@ -36,7 +36,7 @@ pub(crate) struct Rail<S> {
     pub(crate) depth: u32,
     /// Of these, what is kept for peers that have little under way: see [`Core::is_within_quota`].
     ///
-    /// [`Core::is_within_quota`]: crate::posting::Core::has_share
+    /// [`Core::is_within_quota`]: crate::posting::Core::is_within_quota
     reserve: u32,
     /// Largest segment in bytes.
     pub(crate) max_segment: usize,

@@ -120,7 +120,7 @@ pub enum HandleError {
         /// Its bytes.
         width: usize,
     },
-    /// Local memory without a handle, on a fabric that needs registered local memory.
+    /// Local memory that is in no region, on a fabric that needs it registered.
     #[error("the local buffer is not registered, and this fabric needs it to be (FI_MR_LOCAL)")]
     Unregistered,
 }

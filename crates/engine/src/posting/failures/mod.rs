@@ -192,9 +192,9 @@ impl Failures {
         peers: &mut Peers,
         transmit: &Transmit<P>,
         staged: u32,
-        parking: impl Iterator<Item = Pe>,
+        pending: impl Iterator<Item = Pe>,
     ) -> Vec<(Pe, EngineError)> {
-        self.watchdog.look(peers, transmit, staged, parking)
+        self.watchdog.look(peers, transmit, staged, pending)
     }
 
     /// Something for a mechanism to see to, in this iteration.

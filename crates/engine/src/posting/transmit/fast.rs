@@ -1,7 +1,7 @@
 //! The fast path of puts and gets: what meets no obstacle, in few instructions.
 //!
 //! At the first obstacle, before anything has happened, it gives up; the general way says what is
-//! wrong, or finds room.
+//! wrong, or finds room. The last obstacle is the fabric: by then the segment is in its place.
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
@@ -9,54 +9,48 @@ use crate::port::{Local, Port, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
-use crate::request::{LocalSide, Request};
+use crate::request::{LocalSide, Request, Rest};
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::rail::Rail;
 use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 
-/// Why a put or a get was not posted.
-pub(crate) enum NotPosted {
-    /// It is not of the common kind, or wrong. Nothing has happened.
-    Untried,
-    /// Its segment is in its place, and the fabric has not taken it.
-    Declined,
-}
-
 impl<P: Port> Transmit<P> {
     /// Posts a put or a get, to the peer that this connection is of, as one segment on the
     /// connection's next path.
     ///
     /// # Errors
-    /// What is left to do: for what is [`Declined`](NotPosted::Declined),
+    /// What is left to do: for what is [`Rest::Declined`],
     /// [`Core::dispatch_declined`].
     #[inline(always)]
-    pub(crate) fn try_post(
+    pub(crate) fn try_post<'a>(
         &mut self,
         connection: &mut Connection,
-        request: &Request<'_>,
+        request: Request<'a>,
         batch: Batch,
-    ) -> Result<(), NotPosted> {
-        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+    ) -> Result<(), Rest<'a>> {
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = request;
         let path = connection.next.rail;
-        let Some(rail) = self.rails.get_mut(path.index()) else { return Err(NotPosted::Untried) };
+        let Some(rail) = self.rails.get_mut(path.index()) else {
+            return Err(Rest::Untried(request));
+        };
         let Some(handle) = HandleView::sound(pe, remote_handle) else {
-            return Err(NotPosted::Untried);
+            return Err(Rest::Untried(request));
         };
         let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote) else {
-            return Err(NotPosted::Untried);
+            return Err(Rest::Untried(request));
         };
         if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
-            return Err(NotPosted::Untried);
+            return Err(Rest::Untried(request));
         }
         if let LocalSide::Memory(addr) = local {
             if !self.regions.is_recent(addr, len) {
-                return Err(NotPosted::Untried);
+                return Err(Rest::Untried(request));
             }
         }
         let Some((wr_id, segment)) = self.segments.take_slot() else {
-            return Err(NotPosted::Untried);
+            return Err(Rest::Untried(request));
         };
         // All is in its place before the fabric is asked. So if it declines, the segment is one
         // that waits, and what it takes to say so need not be kept through the call. What could be
@@ -66,7 +60,7 @@ impl<P: Port> Transmit<P> {
         connection.begin(direction);
         rail.taken(len);
         let local = match local {
-            LocalSide::Value(value) => Local::Inline(value),
+            LocalSide::Value(value) => Local::Value(value),
             LocalSide::Memory(addr) => Local::Memory { addr, desc: self.regions.recent_desc(path) },
         };
         let key = handle.key_at(connection.next.remote);
@@ -81,7 +75,7 @@ impl<P: Port> Transmit<P> {
         } else {
             // Here rather than in what is returned, for which the fast path would keep a register.
             self.declined = Some(wr_id);
-            Err(NotPosted::Declined)
+            Err(Rest::Declined)
         }
     }
 

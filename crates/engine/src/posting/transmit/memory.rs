@@ -48,7 +48,7 @@ impl<P: Port> Transmit<P> {
         rail: RailId,
     ) -> Result<Local, EngineError> {
         Ok(match request.local {
-            LocalSide::Value(value) => Local::Inline(value),
+            LocalSide::Value(value) => Local::Value(value),
             LocalSide::Memory(addr) => {
                 let desc = match self.needs_desc {
                     true => self.regions.desc_for(request, addr, rail)?,

@@ -7,7 +7,7 @@ mod blocked;
 mod completions;
 pub(crate) mod dispatch;
 mod doorbell;
-pub(crate) mod fast;
+mod fast;
 pub(crate) mod load;
 mod memory;
 mod rails;
@@ -37,7 +37,7 @@ pub(crate) struct Transmit<P: Port> {
     needs_desc: bool,
     /// Local memory may be staged.
     devices: bool,
-    /// Whether the port has a fast path on every rail, and messages change words.
+    /// Whether the port has a fast path on every rail.
     has_fast_path: bool,
     ops: OpTable,
     /// How busy and how fast the rails are.
@@ -52,7 +52,7 @@ pub(crate) struct Transmit<P: Port> {
     transfer_room: u32,
     /// Most transfers that the fabric has.
     in_flight_room: u32,
-    /// Segments in the rails' queues, and operations that wait for rails.
+    /// Segments in the rails' queues or blocked, and operations that wait for rails or are pending.
     ready: u32,
     /// Completions that are being applied.
     rare: Rare,

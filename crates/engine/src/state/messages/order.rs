@@ -15,7 +15,7 @@
 //! # How much waits
 //! At most [`WINDOW`] requests of a peer, whatever it sends: none is taken whose number is a window
 //! or more from the first that waits
-//! ([`ReliableChannel::is_beyond`](crate::state::messages::reliable_channel::Channel::is_beyond)).
+//! ([`ReliableChannel::is_beyond`](crate::state::messages::reliable_channel::ReliableChannel::is_beyond)).
 //! These are 140 KiB, and 2 MiB more for payloads of a peer that does not keep the rules. Once
 //! nothing waits, no more than [`KEPT`] places are kept.
 //!

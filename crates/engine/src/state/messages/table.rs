@@ -44,7 +44,7 @@ pub(crate) struct Next<'a> {
 
 /// A slot whose message has left, and which is to be taken: it, and the next free one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct Leaving {
     index: u32,
     free: u32,
 }
@@ -58,11 +58,11 @@ impl Next<'_> {
 
     /// The message, a segment's, has left with this number.
     #[inline(always)]
-    pub(crate) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Left {
+    pub(crate) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Leaving {
         let Self { index, slot } = self;
         (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
         slot.tail.len = 0;
-        Left { index, free: std::mem::replace(&mut slot.next, NIL) }
+        Leaving { index, free: std::mem::replace(&mut slot.next, NIL) }
     }
 }
 
@@ -183,7 +183,11 @@ impl MessageTable {
 
     /// Takes the slot of which [`Next::leave`] has told, for a message of the channel.
     #[inline(always)]
-    pub(crate) fn take_next(&mut self, channel: &mut ReliableChannel, Left { index, free }: Left) {
+    pub(crate) fn take_next(
+        &mut self,
+        channel: &mut ReliableChannel,
+        Leaving { index, free }: Leaving,
+    ) {
         self.free = free;
         self.left -= 1;
         self.append(channel, index);

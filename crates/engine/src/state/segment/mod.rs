@@ -101,18 +101,19 @@ impl Kind {
 /// [`Connection`](crate::state::connection::Connection).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WriteClass {
-    /// Bytes, or a message with bytes.
+    /// Bytes, or a message with bytes that has not left: what has left its target orders, so from
+    /// then on it is a word.
     EvenPut,
     /// The same, of the other generation.
     OddPut,
-    /// An atomic or a signal without bytes. No read is one.
+    /// An atomic or a signal, or a message with bytes that has left. No read is one.
     Word,
 }
 
 /// One segment and its place in the list it is in.
 ///
 /// Two cache lines, so that an index becomes an address with a shift. The first five fields, in
-/// this order, are one word; see [`Segment::mark`].
+/// this order, are one word; see [`Segment::signature`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Segment {
@@ -125,7 +126,7 @@ pub(crate) struct Segment {
     /// Its direction. Messages are writes.
     pub(crate) direction: Direction,
     /// Who counts it: a batch or nobody, or [`COUNTED`].
-    pub(super) tag: u8,
+    pub(super) counted_by: u8,
     /// If it is [`COUNTED`]: the operation that counts its segments.
     op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue. While posted: [`SEEN`], or
@@ -167,13 +168,13 @@ impl Segment {
     /// The operation that counts it, or [`NIL`].
     #[inline]
     pub(crate) fn op(&self) -> u32 {
-        if self.tag == COUNTED { self.op } else { NIL }
+        if self.counted_by == COUNTED { self.op } else { NIL }
     }
 
     /// The batch that it belongs to.
     #[inline]
     pub(crate) fn batch(&self) -> Batch {
-        if self.tag == COUNTED { self.batch } else { Batch(self.tag) }
+        if self.counted_by == COUNTED { self.batch } else { Batch(self.counted_by) }
     }
 
     /// An operation counts it, unless that is [`NIL`]. Its batch it keeps.
@@ -181,7 +182,7 @@ impl Segment {
     pub(crate) fn count_for(&mut self, op: u32) {
         if op != NIL {
             self.batch = self.batch();
-            self.tag = COUNTED;
+            self.counted_by = COUNTED;
             self.op = op;
         }
     }
@@ -200,14 +201,14 @@ impl Segment {
         self.stage = Stage::Posted;
         self.kind = Kind::Transfer;
         self.direction = direction;
-        self.tag = batch.0;
+        self.counted_by = batch.0;
     }
 
-    /// Peer, stage, kind, direction and who counts it, in one number: equal marks are equal in all
-    /// of them.
+    /// Peer, stage, kind, direction and who counts it, in one number: equal signatures are equal in
+    /// all of them.
     #[inline(always)]
-    pub(super) fn mark(&self) -> u64 {
-        mark(self.pe, self.stage, self.kind, self.direction, self.tag)
+    pub(super) fn signature(&self) -> u64 {
+        signature(self.pe, self.stage, self.kind, self.direction, self.counted_by)
     }
 
     /// No operation counts it any longer.
@@ -379,7 +380,7 @@ impl Segment {
         let Transfer { local, remote, key, .. } = self.transfer;
         let addr = match local {
             Local::Memory { addr, .. } => addr,
-            Local::Inline(_) => 0,
+            Local::Value(_) => 0,
         };
         ResultPlace { addr, flag: (key != 0).then_some(remote) }
     }
@@ -421,7 +422,7 @@ impl Segment {
         stage: Stage::Free,
         kind: Kind::Transfer,
         direction: Direction::Write,
-        tag: 0,
+        counted_by: 0,
         op: NIL,
         next: NIL,
         born: 0,
@@ -451,7 +452,7 @@ impl Segment {
 /// gone as soon as the slot is free or in a queue.
 const SEEN: u32 = 1 << 30;
 
-/// The tag of a segment that an operation counts; whether a batch does as well is in the segment
+/// Who counts a segment that an operation counts; whether a batch does as well is in the segment
 /// then.
 pub(super) const COUNTED: u8 = u8::MAX;
 
@@ -459,14 +460,14 @@ pub(super) const COUNTED: u8 = u8::MAX;
 /// and batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plain {
-    pub(super) mark: u64,
+    pub(super) signature: u64,
 }
 
 impl Plain {
-    /// No segment: a free slot's mark has another stage.
-    pub(crate) const NONE: Plain = Plain { mark: u64::MAX };
+    /// No segment: a free slot's signature has another stage.
+    pub(crate) const NONE: Plain = Plain { signature: u64::MAX };
 
-    /// Stage and kind in a mark.
+    /// Stage and kind in a signature.
     pub(super) const SHAPE: u64 = 0xffff << 32;
 
     /// Those of a plain segment.
@@ -474,28 +475,34 @@ impl Plain {
 
     /// The peer.
     pub(crate) fn pe(self) -> Pe {
-        Pe(self.mark as u32)
+        Pe(self.signature as u32)
     }
 
     /// The direction.
     pub(crate) fn direction(self) -> Direction {
         const READ: u8 = Direction::Read as u8;
-        if (self.mark >> 48) as u8 == READ { Direction::Read } else { Direction::Write }
+        if (self.signature >> 48) as u8 == READ { Direction::Read } else { Direction::Write }
     }
 
     /// The batch.
     pub(crate) fn batch(self) -> Batch {
-        Batch((self.mark >> 56) as u8)
+        Batch((self.signature >> 56) as u8)
     }
 }
 
-/// See [`Segment::mark`]. The parts lie in the number as they do in a segment on a little endian
+/// See [`Segment::signature`]. The parts lie in the number as they do in a segment on a little endian
 /// machine, so that the compiler reads them at once.
 #[inline(always)]
-pub(super) fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, tag: u8) -> u64 {
+pub(super) fn signature(
+    pe: Pe,
+    stage: Stage,
+    kind: Kind,
+    direction: Direction,
+    counted_by: u8,
+) -> u64 {
     u64::from(pe.0)
         | (stage as u64) << 32
         | (kind as u64) << 40
         | (direction as u64) << 48
-        | u64::from(tag) << 56
+        | u64::from(counted_by) << 56
 }

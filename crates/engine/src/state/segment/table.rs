@@ -12,7 +12,7 @@ use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, mark};
+use crate::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, signature};
 
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ impl SegmentTable {
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
         self.used += 1;
-        slot.tag = self.batches.take_current().0;
+        slot.counted_by = self.batches.take_current().0;
         (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
         slot.behind_sent = false;
         Some(WrId(index))
@@ -108,7 +108,7 @@ impl SegmentTable {
         slot.stage = Stage::Sent;
         slot.kind = Kind::Message;
         slot.direction = Direction::Write;
-        slot.tag = batch.0;
+        slot.counted_by = batch.0;
         slot.class = class;
         slot.rail = rail;
         slot.place = message;
@@ -158,8 +158,9 @@ impl SegmentTable {
     /// What the segment is, if it is a plain one.
     pub(crate) fn plain(&self, wr_id: WrId) -> Option<Plain> {
         let slot = self.slots.get(wr_id.index())?;
-        let mark = slot.mark();
-        (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
+        let signature = slot.signature();
+        (signature & Plain::SHAPE == Plain::POSTED && slot.counted_by != COUNTED)
+            .then_some(Plain { signature })
     }
 
     /// Frees the slots at `indices` as far as there are such and their segments, which have
@@ -174,7 +175,8 @@ impl SegmentTable {
         let mut count = 0;
         let (slots, mut free) = (&mut *self.slots, self.free);
         for index in indices {
-            let Some(slot) = slots.get_mut(index).filter(|slot| slot.mark() == of.mark) else {
+            let Some(slot) = slots.get_mut(index).filter(|slot| slot.signature() == of.signature)
+            else {
                 break;
             };
             slot.stage = Stage::Free;
@@ -198,12 +200,12 @@ impl SegmentTable {
     #[inline(always)]
     pub(crate) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
         let slot = self.slots.get_mut(index as usize)?;
-        let tag = slot.tag;
-        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
-        if slot.mark() != plain || tag == COUNTED {
+        let counted_by = slot.counted_by;
+        let plain = signature(slot.pe, Stage::Sent, Kind::Message, Direction::Write, counted_by);
+        if slot.signature() != plain || counted_by == COUNTED {
             return None;
         }
-        self.batches.end(Batch(tag), 1);
+        self.batches.end(Batch(counted_by), 1);
         slot.place = NIL;
         slot.stage = Stage::Free;
         slot.next = self.free;
@@ -364,7 +366,7 @@ mod tests {
         table[index].stage = Stage::Posted;
         assert_eq!(table.finish_message(index), None);
         table[index].stage = Stage::Sent;
-        table[index].tag = COUNTED;
+        table[index].counted_by = COUNTED;
         assert_eq!(table.finish_message(index), None);
         assert_eq!((table.used(), table.finish_message(99)), (1, None));
     }

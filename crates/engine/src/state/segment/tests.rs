@@ -20,7 +20,7 @@ fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() 
     for kind in [Transfer, Counted, Stripe, Reissued] {
         assert_eq!(of(kind).memory(), Some((ADDR, 8)), "{kind:?}");
         let mut inline = of(kind);
-        inline.transfer.local = Local::Inline(7);
+        inline.transfer.local = Local::Value(7);
         assert_eq!(inline.memory(), None, "{kind:?}: it has left the memory");
     }
     for kind in [Pooled, Message, CountedSignal, Staged, PeerRequest] {

@@ -75,7 +75,7 @@ impl DataPath for OfiPort {
     ) -> bool {
         let (buf, desc) = match transfer.local {
             Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
-            Local::Inline(value) => {
+            Local::Value(value) => {
                 let Some(port_rail) = self.rails.get(rail.index()) else { return false };
                 // SAFETY: `&mut self` makes this the only thread, and the work-request id is not in
                 // use.
@@ -266,7 +266,7 @@ unsafe fn rma(
 ) -> Option<Rma> {
     let (buf, desc) = match transfer.local {
         Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
-        Local::Inline(value) => {
+        Local::Value(value) => {
             if !is_inline(transfer) {
                 return None;
             }
@@ -315,7 +315,7 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
         return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
     }
     let entered = gate.enter();
-    // SAFETY: called from `poll` only, which has the port for itself; the gate is entered.
+    // SAFETY: called from `drain` only, which has the port for itself; the gate is entered.
     let entry = unsafe { rail.endpoint().queue().read_error() };
     drop(entered);
     let Some(mut entry) = entry else { return Polled::Empty };

@@ -165,7 +165,7 @@ impl World {
                 let bytes = flight.frozen.clone().unwrap_or_else(now);
                 self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes);
             }
-            (Direction::Write, Local::Inline(value)) => {
+            (Direction::Write, Local::Value(value)) => {
                 let bytes = value.to_le_bytes();
                 self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes[..len]);
             }
@@ -173,7 +173,7 @@ impl World {
                 let bytes = self.memory.bytes_mut(to, target, len).to_vec();
                 self.memory.bytes_mut(from, addr, len).copy_from_slice(&bytes);
             }
-            (Direction::Read, Local::Inline(_)) => {
+            (Direction::Read, Local::Value(_)) => {
                 return Err(fault("delivery", 22, "a read into an inline value"));
             }
         }

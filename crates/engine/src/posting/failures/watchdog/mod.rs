@@ -199,7 +199,7 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the connections whose time is up, with the error.
     ///
-    /// `staged` is when staging has last moved, `parking` the peers for which operations are
+    /// `staged` is when staging has last moved, `pending` the peers for which operations are
     /// pending. It walks through the segments in use and these, four times a second and only while
     /// the lane is turned; connections for which nothing is under way cost nothing.
     pub(crate) fn look<P: Port>(
@@ -207,12 +207,12 @@ impl Watchdog {
         peers: &mut Peers,
         transmit: &Transmit<P>,
         staged: u32,
-        parking: impl Iterator<Item = Pe>,
+        pending: impl Iterator<Item = Pe>,
     ) -> Vec<(Pe, EngineError)> {
         self.looks = self.looks.wrapping_add(1);
         let look = (self.looks, self.stamp);
         self.busy.clear();
-        for pe in transmit.in_use().map(|segment| segment.pe).chain(parking) {
+        for pe in transmit.in_use().map(|segment| segment.pe).chain(pending) {
             let Some(connection) = peers.find_mut(pe) else { continue };
             let (ended, waits) = (connection.ended(), !connection.is_quiet());
             if connection.watch.look(ended, waits, look) {

@@ -138,8 +138,8 @@ fn connections_for_which_nothing_is_under_way_are_not_touched() {
     peers.for_each(|connection| connection.watch.since = 77);
     peers.find_mut(Pe(5)).unwrap().set_pending(true);
     let mut watchdog = limit(10);
-    let parking = [Pe(5)].into_iter();
-    assert!(watchdog.look(peers, transmit, 0, parking).is_empty());
+    let pending = [Pe(5)].into_iter();
+    assert!(watchdog.look(peers, transmit, 0, pending).is_empty());
     let touched = peers.iter().filter(|connection| connection.watch.since != 77);
     assert_eq!(touched.map(|connection| connection.pe.0).collect::<Vec<_>>(), [3, 5]);
     assert_eq!(watchdog.busy, [Pe(3), Pe(5)]);
