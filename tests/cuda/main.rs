@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         staging::words::cases(),
         staging::failures::cases(),
         staging::neighbours::cases(),
+        staging::together::cases(),
         faults::cases(),
     ]
     .into_iter()

@@ -2,6 +2,7 @@
 
 pub(crate) mod failures;
 pub(crate) mod neighbours;
+pub(crate) mod together;
 pub(crate) mod words;
 
 use std::sync::Arc;
@@ -210,6 +211,7 @@ fn again() {
             taken += 1;
         }
         assert!(taken >= 2, "two pieces of a bounce buffer");
+        assert_eq!(stage.port.room(direction), 0);
         stage.ends(0);
         assert_eq!(stage.port.start(&copy, taken), Ok(Posted::Yes), "there is room again");
         (1..=taken).for_each(|tag| stage.ends(tag));

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
 use engine::port::Posted;
-use engine::port::copies::{Copy, CopyDirection, Stager};
+use engine::port::copies::{Copy, CopyDirection, Stager, Tagged};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
-use crate::bed::{Bed, GRANULARITY, allocations, pattern};
+use crate::bed::{Bed, GRANULARITY, allocations, fill, pattern};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::any("neighbours_copy_from_each_other_s_bounce_buffers", both_ways),
+        Case::any("copies_together_from_several_bounce_memories_are_right", several),
         Case::any("a_neighbour_s_memory_is_only_read_and_only_inside", inside),
         Case::any("copies_from_a_neighbour_allocate_nothing", no_allocation),
         Case::any("memory_of_a_neighbour_stays_until_it_is_let_go", outlives),
@@ -111,6 +112,31 @@ fn both_ways() {
     assert_eq!(one.stage.port.bytes_by_cpu() + other.stage.port.bytes_by_cpu(), 0);
     drop(other);
     assert!(!one.stage.port.is_seen_by(Pe(1)), "it copies no more");
+}
+
+/// From memory of both sides in turn, which lie at equal distances in the device's memory.
+fn several() {
+    let bed = Bed::new();
+    let [mut one, mut other] = both(&bed);
+    let (len, count) = (1000, 8);
+    let bytes = pattern(count * len, 3);
+    bed.write(other.heap, &bytes);
+    other.stage.start(OUT, other.heap, 0, count * len, 5);
+    other.stage.ends(5);
+    fill(one.stage.bounce(IN, 0), &bytes);
+    let window = one.stage.port.window(Pe(1)).expect("they share");
+    let copies: Vec<Tagged> = (0..count)
+        .map(|at| {
+            let from = if at % 2 == 0 { window.addr } else { one.stage.bounce(IN, 0) };
+            let (memory, bounce) = (one.heap + 3 * at * len, from + at * len);
+            Tagged { copy: Copy { direction: IN, memory, bounce, len }, tag: 7 }
+        })
+        .collect();
+    assert_eq!(one.stage.port.start_all(&copies), Ok(Posted::Yes));
+    one.stage.ends(7);
+    for at in 0..count {
+        assert!(bed.read(one.heap + 3 * at * len, len) == bytes[at * len..][..len], "{at}");
+    }
 }
 
 fn inside() {

@@ -11,12 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::queue::{Checked, CopyQueue, store_host};
+use crate::copy::queue::{Checked, CopyQueue, Piece, store_host};
 use crate::copy::request::{
     Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
 };
 use crate::driver::context::Context;
 use crate::driver::error::{CudaError, code};
+use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
@@ -121,6 +122,44 @@ impl CopyEngine {
         let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
         // SAFETY: the memory has these bytes, and is kept until the copy has ended.
         unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
+    }
+
+    /// Whether several copies are given to the driver in one call.
+    pub(crate) fn gives_together(&self) -> bool {
+        self.queue.gives_together()
+    }
+
+    /// Copies from and to this memory may be started together. It is kept as long as the engine.
+    pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
+        self.queue.keep(memory);
+    }
+
+    /// Starts several copies in one direction as one thing, in no order. The caller has said of
+    /// their page-locked memory that it is [kept](Self::keep).
+    ///
+    /// # Errors
+    /// As [`Self::start`]; then none was started.
+    pub(crate) fn start_many<'a>(
+        &mut self,
+        transfers: impl Iterator<Item = PinnedTransfer<'a>>,
+    ) -> Result<Ticket, StartError> {
+        self.queue.begin_many();
+        let mut way = Direction::ToDevice;
+        for transfer in transfers {
+            let PinnedTransfer { direction, range, addr, memory, offset, len } = transfer;
+            let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
+            if !fits || len == 0 || !self.queue.keeps(memory) {
+                return Err(StartError::Bounds { addr, len });
+            }
+            self.queue.check(range, addr, len)?;
+            for piece in Piece::of(range, addr, memory, offset, len) {
+                self.queue.add_piece(piece);
+            }
+            way = direction;
+        }
+        // SAFETY: each was checked just now, and its memory is kept by the queue; what is in other
+        // use meanwhile is undefined there, as the functions before say.
+        unsafe { self.queue.give_many(way) }
     }
 
     /// Starts a copy between a range and host memory of any kind. When that is not page-locked the

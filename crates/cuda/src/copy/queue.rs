@@ -1,5 +1,7 @@
 //! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
+mod many;
+
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -19,6 +21,8 @@ use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
+pub(crate) use many::Piece;
+use many::Room;
 
 /// The stream, and what is under way on it.
 #[derive(Debug)]
@@ -31,6 +35,10 @@ pub(crate) struct CopyQueue {
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
     batch: Batch,
+    /// What several copies are given in.
+    many: Room,
+    /// Host memory of copies that are given so, for as long as the queue is there.
+    kept: Vec<Arc<PinnedMemory>>,
     /// Whether short copies to the device are cut into rows.
     pub(crate) rows: bool,
     /// Looks since the oldest was last seen under way by the driver.
@@ -147,6 +155,8 @@ impl CopyQueue {
             write_32,
             write_64,
             batch: Batch::new(),
+            many: Room::new(driver),
+            kept: Vec::new(),
             rows: false,
             looks: 0,
         })
@@ -257,16 +267,16 @@ impl CopyQueue {
         let mut started = 0;
         let mut failed = None;
         for (addr, part) in copy.range.pieces(copy.addr, copy.len).flat_map(parts) {
-            let piece = Checked { addr, host: copy.host + started, len: part.len(), ..*copy };
+            let host = copy.host + started;
             // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
             let given = unsafe {
                 match part.rows {
-                    1 => copy_piece(&self.stream, &piece),
-                    _ => copy_rows(&self.stream, piece.host, addr, &part),
+                    1 => copy_piece(&self.stream, copy.direction, addr, host, part.len()),
+                    _ => copy_rows(&self.stream, host, addr, &part),
                 }
             };
             match given {
-                Ok(()) => started += piece.len,
+                Ok(()) => started += part.len(),
                 // Nothing is under way: who asked may use its memory at once.
                 Err(error) if started == 0 => return Err(error.into()),
                 // Earlier pieces are, so the failure is told when they are done.
@@ -490,9 +500,14 @@ pub(crate) unsafe fn copy_plain(
 /// # Safety
 /// As [`CopyQueue::copy`], and the piece is in one allocation. The context is bound.
 #[inline]
-unsafe fn copy_piece(on: &Stream, piece: &Checked<'_>) -> Result<(), CudaError> {
+unsafe fn copy_piece(
+    on: &Stream,
+    direction: Direction,
+    addr: usize,
+    host: usize,
+    len: usize,
+) -> Result<(), CudaError> {
     let driver = on.context().driver();
-    let Checked { direction, addr, host, len, .. } = *piece;
     let (device, stream) = (addr as CUdeviceptr, on.raw());
     // SAFETY: the host's side by the caller's promise. The device's is memory of the context, or
     // was; if it was freed meanwhile the driver or the device fails.

@@ -19,12 +19,14 @@ pub(crate) type Status = u32;
 
 /// Declares the table. `required` functions are in every driver served; what lacks one is no such
 /// driver. An `optional` one that is missing switches off what needs it. `numbered` functions are
-/// required, and take a number where the header has an enum.
+/// required, and take a number where the header has an enum. `newer` ones are of releases that
+/// cudarc's bindings here do not know; nobody is told where they are missing.
 macro_rules! functions {
     (
         required { $($must:ident($($must_arg:ty),*);)* }
         numbered { $($raw:ident($($raw_arg:ty),*);)* }
         optional { $($may:ident($($may_arg:ty),*);)* }
+        newer { $($new:ident($($new_arg:ty),*);)* }
     ) => {
         /// The functions, under CUDA's names.
         #[allow(non_snake_case)]
@@ -33,6 +35,7 @@ macro_rules! functions {
             $(pub(crate) $must: unsafe extern "C" fn($($must_arg),*) -> Status,)*
             $(pub(crate) $raw: unsafe extern "C" fn($($raw_arg),*) -> Status,)*
             $(pub(crate) $may: Option<unsafe extern "C" fn($($may_arg),*) -> Status>,)*
+            $(pub(crate) $new: Option<unsafe extern "C" fn($($new_arg),*) -> Status>,)*
         }
 
         impl Api {
@@ -60,6 +63,10 @@ macro_rules! functions {
                             *mut c_void,
                             Option<unsafe extern "C" fn($($may_arg),*) -> Status>,
                         >(find(stringify!($may))),)*
+                        $($new: std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($new_arg),*) -> Status>,
+                        >(find(stringify!($new))),)*
                     })
                 }
             }
@@ -162,4 +169,36 @@ functions! {
         );
         cuModuleGetLoadingMode(*mut sys::CUmoduleLoadingMode);
     }
+    newer {
+        cuMemcpyBatchAsync(
+            *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CopyAttributes, *mut usize,
+            usize, *mut usize, CUstream
+        );
+        cuMemcpyBatchAsync_v2(
+            *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CopyAttributes, *mut usize,
+            usize, CUstream
+        );
+    }
+}
+
+/// `CUmemcpyAttributes`, of CUDA 12.8 and later. Zeros for locations are hints that are not given.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyAttributes {
+    source_access_order: u32,
+    source_location: [u32; 2],
+    destination_location: [u32; 2],
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<CopyAttributes>() == 24);
+
+impl CopyAttributes {
+    /// Sources are read in the order of the stream (`CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`).
+    pub(crate) const IN_ORDER: Self = Self {
+        source_access_order: 1,
+        source_location: [0; 2],
+        destination_location: [0; 2],
+        flags: 0,
+    };
 }

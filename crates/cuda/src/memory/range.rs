@@ -221,6 +221,12 @@ impl DeviceRange {
         Pieces { at: addr, end: addr + len, borders: &self.borders[behind..] }
     }
 
+    /// The number of the allocation that an address is in, among those of the range.
+    #[inline]
+    pub(crate) fn border(&self, addr: usize) -> usize {
+        self.borders.partition_point(|border| *border <= addr)
+    }
+
     /// The allocations of the whole range, each cut to it.
     pub fn allocations(&self) -> Pieces<'_> {
         self.pieces(self.addr, self.len)

@@ -109,6 +109,8 @@ pub(crate) struct Neighbours {
     own: Option<(Pe, Arc<SharedMemory>, SharedLayout)>,
     /// Ascending by PE.
     all: Vec<Neighbour>,
+    /// The same, ascending by the addresses of their memory.
+    by_address: Vec<(usize, usize)>,
 }
 
 impl Neighbours {
@@ -134,7 +136,10 @@ impl Neighbours {
             }
         }
         all.sort_unstable_by_key(|neighbour| neighbour.share.pe);
-        Some((pinned, Self { own: Some((me, own, layout)), all }))
+        let address = |(at, neighbour): (usize, &Neighbour)| (neighbour.pinned.addr(), at);
+        let mut by_address: Vec<_> = all.iter().enumerate().map(address).collect();
+        by_address.sort_unstable();
+        Some((pinned, Self { own: Some((me, own, layout)), all, by_address }))
     }
 
     fn find(&self, pe: Pe) -> Option<&Neighbour> {
@@ -144,11 +149,16 @@ impl Neighbours {
 
     /// The memory that `len` bytes of a neighbour's bounce buffers are in, and their offset there.
     pub(crate) fn memory(&self, addr: usize, len: usize) -> Option<(&Arc<PinnedMemory>, usize)> {
-        self.all.iter().find_map(|Neighbour { pinned, .. }| {
-            let offset = addr.checked_sub(pinned.addr())?;
-            let fits = offset <= pinned.len() && len <= pinned.len() - offset;
-            fits.then_some((pinned, offset))
-        })
+        let behind = self.by_address.partition_point(|(at, _)| *at <= addr);
+        let (at, index) = self.by_address[..behind].last()?;
+        let (offset, pinned) = (addr - at, &self.all[*index].pinned);
+        let fits = offset <= pinned.len() && len <= pinned.len() - offset;
+        fits.then_some((pinned, offset))
+    }
+
+    /// The bounce memory of all of them.
+    pub(crate) fn all_memory(&self) -> impl Iterator<Item = &Arc<PinnedMemory>> {
+        self.all.iter().map(|neighbour| &neighbour.pinned)
     }
 
     pub(crate) fn window(&self, pe: Pe) -> Option<Window> {

@@ -9,7 +9,8 @@ use crate::copy::request::{self, PinnedTransfer, StartError};
 use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, refused};
 use crate::memory::pinned::PinnedMemory;
-use crate::staging::flight::{By, Flight, Started};
+use crate::memory::pointer::Kind;
+use crate::staging::flight::{By, Call, Flight, MOST_CALLS};
 use crate::staging::neighbours::Neighbours;
 use crate::staging::range_cache::{Known, RangeCache};
 use crate::staging::staged::{ContextCopies, Staging};
@@ -18,7 +19,7 @@ use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use engine::port::copies::{
-    Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager, Window,
+    Copied, Copy, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Stager, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
 
@@ -54,6 +55,8 @@ pub(crate) struct DeviceStager {
     neighbours: Neighbours,
     /// Bytes that the CPU has copied.
     by_cpu: u64,
+    /// Where the memory of copies is that are being started.
+    places: Vec<Option<Place>>,
     /// Words of one context that are to be stored together, in this order.
     soon: Vec<Soon>,
     /// Why some of them are missing, until somebody is told.
@@ -81,6 +84,7 @@ struct OfContext {
 }
 
 /// Memory that the driver reaches.
+#[derive(Debug)]
 struct Place {
     context: usize,
     range: Arc<WordRange>,
@@ -123,6 +127,7 @@ impl DeviceStager {
             bounce,
             neighbours,
             by_cpu: 0,
+            places: Vec::with_capacity(MOST_TOGETHER),
             soon: Vec::with_capacity(MOST_WRITES),
             lost: None,
         }
@@ -141,7 +146,14 @@ impl DeviceStager {
         let (mut shared, epoch) = self.staging.read();
         self.epoch = epoch;
         let arrivals = shared.arrivals.drain(..);
+        let first = self.contexts.len();
         self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
+        for OfContext { copies, .. } in &mut self.contexts[first..] {
+            for memory in self.neighbours.all_memory().chain([&self.bounce]) {
+                copies.outward.keep(memory);
+                copies.inward.keep(memory);
+            }
+        }
         self.ranges.clear();
         self.ranges.extend(shared.ranges.iter().map(|staged| Entry {
             addr: staged.addr,
@@ -283,20 +295,148 @@ impl DeviceStager {
     }
 
     fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
-        let Started { tag, by } = self.flight(direction).first()?;
-        let result = match by {
-            By::Cpu => Ok(()),
-            By::Engine(context) => {
-                let of = &mut self.contexts[context];
-                let completed = of.engine(direction).poll()?;
-                completed.result.map(drop).map_err(|error| {
-                    of.failed.get_or_insert_with(|| error.clone());
-                    PortError::from(error)
-                })
+        loop {
+            let result = match self.flight_of(direction).first() {
+                None => Ok(()),
+                Some(By::Cpu) => Ok(()),
+                Some(By::Refused(error)) => Err(error.clone()),
+                Some(&By::Engine(context)) => {
+                    let of = &mut self.contexts[context];
+                    let completed = of.engine(direction).poll()?;
+                    completed.result.map(drop).map_err(|error| {
+                        of.failed.get_or_insert_with(|| error.clone());
+                        PortError::from(error)
+                    })
+                }
+            };
+            let flight = self.flight(direction);
+            if flight.first().is_some() {
+                flight.end_first(result);
             }
+            match flight.next_ended() {
+                Some((tag, result)) => return Some(Copied { tag, result }),
+                // A call that ends nothing is over, or there is none.
+                None if flight.calls() == 0 => return None,
+                None => {}
+            }
+        }
+    }
+
+    #[inline]
+    fn flight_of(&self, direction: CopyDirection) -> &Flight {
+        match direction {
+            CopyDirection::Out => &self.outward,
+            CopyDirection::In => &self.inward,
+        }
+    }
+
+    /// Whether several copies go in one call of the driver.
+    fn gives_together(&self) -> bool {
+        let mut engines = self.contexts.iter().map(|of| &of.copies.inward);
+        engines.all(CopyEngine::gives_together)
+    }
+
+    /// Starts copies whose memory is in `places`: in one call of the driver what one engine can
+    /// give so, the others each by itself.
+    fn start_placed(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
+        let direction = copies[0].copy.direction;
+        let mut at = 0;
+        while at < copies.len() {
+            let end = at + self.run_of(&copies[at..], at);
+            let given = self.start_run(&copies[at..end], at);
+            let by = match given {
+                Ok(by) => by,
+                Err(StartError::Full) if at == 0 => return Ok(Posted::Again),
+                Err(error) => {
+                    let error = match error {
+                        StartError::Cuda(error) => error.into(),
+                        other => refused("copying", other.to_string()),
+                    };
+                    if at == 0 {
+                        return Err(error);
+                    }
+                    By::Refused(error)
+                }
+            };
+            let flight = self.flight(direction);
+            let mut tags = 0;
+            for (number, Tagged { tag, .. }) in copies.iter().enumerate().take(end).skip(at) {
+                if copies.get(number + 1).is_none_or(|next| next.tag != *tag) {
+                    flight.push_tag(*tag);
+                    tags += 1;
+                }
+            }
+            flight.push(Call { by, tags });
+            at = end;
+        }
+        Ok(Posted::Yes)
+    }
+
+    /// How many of the first of these copies, whose places are from `at` on, are given together.
+    fn run_of(&self, copies: &[Tagged], at: usize) -> usize {
+        let together = |place: &Option<Place>| {
+            let place = place.as_ref()?;
+            let engine = &self.contexts[place.context].copies.inward;
+            let range = place.range.range();
+            // What is managed may be copied by the CPU; what belongs to another context is copied
+            // in that.
+            let own = !range.is_owned() || Arc::ptr_eq(range.context(), engine.context());
+            (range.kind() == Kind::Device && own && engine.gives_together())
+                .then_some(place.context)
         };
-        self.flight(direction).pop();
-        Some(Copied { tag, result })
+        let places = &self.places[at..at + copies.len()];
+        let Some(first) = together(&places[0]) else { return 1 };
+        places.iter().take_while(|place| together(place) == Some(first)).count()
+    }
+
+    /// Starts copies that are given together, or one, whose places are from `at` on.
+    fn start_run(&mut self, copies: &[Tagged], at: usize) -> Result<By, StartError> {
+        let Self { contexts, places, bounce, neighbours, by_cpu, .. } = self;
+        let Tagged { copy: Copy { direction, memory, bounce: host, len }, .. } = copies[0];
+        let Some(Place { context, .. }) = places[at] else {
+            *by_cpu += len as u64;
+            // SAFETY: the bounce buffer's bytes are in the bounce memory, as was checked, which is
+            // ours; no copy that is under way uses them, as the engine promises of both sides. Or
+            // they are in a neighbour's, which stays mapped, is only read, and has any bytes. The
+            // memory is host memory that the caller of an operation vouches for until its end, and
+            // no part of the bounce memory.
+            unsafe {
+                match direction {
+                    CopyDirection::Out => {
+                        ptr::copy_nonoverlapping(memory as *const u8, host as *mut u8, len);
+                    }
+                    CopyDirection::In => {
+                        ptr::copy_nonoverlapping(host as *const u8, memory as *mut u8, len);
+                    }
+                }
+            }
+            return Ok(By::Cpu);
+        };
+        let of = &mut contexts[context];
+        if let Some(error) = &of.failed {
+            return Err(StartError::Cuda(error.clone()));
+        }
+        let transfers =
+            copies.iter().zip(&places[at..]).filter_map(|(Tagged { copy, .. }, place)| {
+                let Place { range, addr, .. } = place.as_ref()?;
+                let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
+                let direction = match copy.direction {
+                    CopyDirection::Out => request::Direction::FromDevice,
+                    CopyDirection::In => request::Direction::ToDevice,
+                };
+                let (range, addr) = (&**range.range(), *addr);
+                Some(PinnedTransfer { direction, range, addr, memory, offset, len: copy.len })
+            });
+        let engine = of.engine(direction);
+        if let [_] = copies {
+            let mut transfers = transfers;
+            // Its memory was found.
+            let Some(transfer) = transfers.next() else { return Err(StartError::Full) };
+            engine.start_pinned(&transfer)?;
+        } else {
+            engine.start_many(transfers)?;
+        }
+        Ok(By::Engine(context))
     }
 }
 
@@ -338,60 +478,36 @@ impl CopyPort for DeviceStager {
         })
     }
 
-    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+    fn room(&self, direction: CopyDirection) -> usize {
+        let (flight, together) = (self.flight_of(direction), self.gives_together());
+        if together && flight.calls() >= MOST_CALLS { 0 } else { flight.room() }
+    }
+
+    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
         self.flush()?;
-        let Copy { direction, memory, bounce, len } = *copy;
-        memory_of(&self.bounce, &self.neighbours, copy)?;
-        if self.flight(direction).is_full() {
+        let Some(&Tagged { copy: Copy { direction, .. }, .. }) = copies.first() else {
+            return Ok(Posted::Yes);
+        };
+        for Tagged { copy, .. } in copies {
+            memory_of(&self.bounce, &self.neighbours, copy)?;
+        }
+        let is_told = |pair: &&[Tagged]| pair[0].tag != pair[1].tag;
+        let tags = 1 + copies.windows(2).filter(is_told).count();
+        if tags > self.flight_of(direction).room() {
             return Ok(Posted::Again);
         }
-        let by = match self.any(memory, len)? {
-            Any::Host => {
-                self.by_cpu += len as u64;
-                // SAFETY: the bounce buffer's bytes are in the bounce memory, as just checked,
-                // which is ours; no copy that is under way uses them, as the engine promises of
-                // both sides. Or they are in a neighbour's, which stays mapped, is only read, and
-                // has any bytes. The memory is host memory that the caller of an operation vouches
-                // for until its end, and no part of the bounce memory.
-                unsafe {
-                    match direction {
-                        CopyDirection::Out => {
-                            ptr::copy_nonoverlapping(memory as *const u8, bounce as *mut u8, len);
-                        }
-                        CopyDirection::In => {
-                            ptr::copy_nonoverlapping(bounce as *const u8, memory as *mut u8, len);
-                        }
-                    }
-                }
-                By::Cpu
-            }
-            Any::Device(Place { context, range, addr }) => {
-                let (bounce, offset) = memory_of(&self.bounce, &self.neighbours, copy)?;
-                let of = &mut self.contexts[context];
-                if let Some(error) = &of.failed {
-                    return Err(error.clone().into());
-                }
-                let transfer = PinnedTransfer {
-                    direction: match direction {
-                        CopyDirection::Out => request::Direction::FromDevice,
-                        CopyDirection::In => request::Direction::ToDevice,
-                    },
-                    range: range.range(),
-                    addr,
-                    memory: bounce,
-                    offset,
-                    len,
-                };
-                match of.engine(direction).start_pinned(&transfer) {
-                    Ok(_) => By::Engine(context),
-                    Err(StartError::Full) => return Ok(Posted::Again),
-                    Err(StartError::Cuda(error)) => return Err(error.into()),
-                    Err(other) => return Err(refused("copying", other.to_string())),
-                }
-            }
-        };
-        self.flight(direction).push(Started { tag, by });
-        Ok(Posted::Yes)
+        self.places.clear();
+        for Tagged { copy: Copy { memory, len, .. }, .. } in copies {
+            let place = match self.any(*memory, *len)? {
+                Any::Host => None,
+                Any::Device(place) => Some(place),
+            };
+            self.places.push(place);
+        }
+        let started = self.start_placed(copies);
+        // Whoever releases memory takes the CPU's window on it away.
+        self.places.clear();
+        started
     }
 
     fn poll(&mut self) -> Option<Copied> {

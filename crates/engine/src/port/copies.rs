@@ -48,7 +48,19 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// A copy that has ended.
+/// Most copies that are started together.
+pub const MOST_TOGETHER: usize = 256;
+
+/// A copy, and what is told when it has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tagged {
+    /// The copy.
+    pub copy: Copy,
+    /// Copies in a row with the same tag are told of once, when all have ended.
+    pub tag: u32,
+}
+
+/// A copy that has ended, or several of one tag.
 #[derive(Debug)]
 pub struct Copied {
     /// What it was started with.
@@ -122,12 +134,27 @@ pub trait CopyPort: Send + fmt::Debug {
     /// They are of more than one kind, or nothing is known of them.
     fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError>;
 
-    /// Starts a copy. Both sides stay as they are, and valid, until it has ended. Copies in one
-    /// direction end in the order of starting. The memory is staged, or any that the CPU reaches.
+    /// How many tags may be started together in a direction now. None while so much is under way
+    /// that what comes meanwhile had better go together.
+    fn room(&self, direction: CopyDirection) -> usize;
+
+    /// Starts copies, all in one direction, for which there is [room](CopyPort::room); at most
+    /// [`MOST_TOGETHER`]. Both sides stay as they are, and valid, until they have ended. They are
+    /// executed in any order. What was started before in the same direction has ended when they
+    /// have. The memory is staged, or any that the CPU reaches.
     ///
     /// # Errors
-    /// It was refused for good: the memory is not known, or a copy before has failed.
-    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError>;
+    /// They were refused for good: some memory is not known, or a copy before has failed. None was
+    /// started.
+    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError>;
+
+    /// As [`CopyPort::start_all`], of one.
+    ///
+    /// # Errors
+    /// Likewise.
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        self.start_all(&[Tagged { copy: *copy, tag }])
+    }
 
     /// A copy that has ended, if there is one that was not told of yet.
     fn poll(&mut self) -> Option<Copied>;

@@ -49,7 +49,7 @@ impl State {
         }
         same("segments in use for peers", self.peer_segments, peer_segments)?;
         self.same_host.audit(shared)?;
-        let mut waiting = self.lent.len() + self.landed.len();
+        let mut waiting = self.lent.len() + self.ready.len();
         for (pe, peer) in &self.peers {
             let has = found.get(pe).copied().unwrap_or_default();
             waiting += peer.audit(segments, has).map_err(|differs| differs.of(pe))?;

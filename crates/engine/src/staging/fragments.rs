@@ -3,8 +3,8 @@
 
 use crate::error::EngineError;
 use crate::ids::{Pe, WrId};
-use crate::port::copies::{Copied, Copy, CopyDirection, Reach};
-use crate::port::{Desc, Direction, Local, Port, PortError, Posted, Tail, Transfer};
+use crate::port::copies::{Copied, CopyDirection, Reach};
+use crate::port::{Direction, Local, Port, PortError, Tail, Transfer};
 use crate::posting::Core;
 use crate::staging::Staging;
 use crate::staging::peer_requests::refusal;
@@ -59,7 +59,11 @@ impl Staging {
     }
 
     /// Whether the fragment's connection has failed: then it goes no further.
-    fn ends_with_its_connection<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
+    pub(super) fn ends_with_its_connection<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+    ) -> bool {
         let failed = core.peers.check(core.transmit.segment(wr_id).pe).is_err();
         if failed {
             self.drop_fragment(core, wr_id);
@@ -214,24 +218,10 @@ impl Staging {
 
     /// Copies what has landed in a fragment's bounce buffer to its place.
     pub(crate) fn copy_in<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        if !self.is_its_turn(core, wr_id) {
-            return;
+        if self.is_its_turn(core, wr_id) {
+            // The iteration starts it, with others that it finds.
+            self.state().ready(CopyDirection::In).push_back(wr_id);
         }
-        self.state().landed.push_back(wr_id);
-        self.start_landed(core);
-    }
-
-    /// Starts the copies of what has landed, first in first out. Whether it has started any.
-    fn start_landed<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let mut moved = false;
-        while let Some(wr_id) = self.state().landed.front().copied() {
-            if !self.start_copy(core, wr_id, CopyDirection::In) {
-                break;
-            }
-            self.state().landed.pop_front();
-            moved = true;
-        }
-        moved
     }
 
     /// Whether a fragment may be copied in now. A peer's comes behind others and waits for them; if
@@ -255,37 +245,6 @@ impl Staging {
         !waits
     }
 
-    /// Starts the copy of a fragment that has a bounce buffer. False if it has to be tried again.
-    pub(crate) fn start_copy<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        wr_id: WrId,
-        direction: CopyDirection,
-    ) -> bool {
-        if self.ends_with_its_connection(core, wr_id) {
-            return true;
-        }
-        let Fragment { len, memory, .. } = *self.state().fragment(wr_id);
-        let Some(bounce) = self.bounce_addr(core, wr_id) else { return true };
-        let Some(bouncing) = self.bouncing() else { return true };
-        let copy = Copy { direction, memory, bounce, len };
-        match bouncing.copies.start(&copy, wr_id.0) {
-            Ok(Posted::Yes) => {
-                // What it touches until it has ended.
-                let transfer = &mut core.transmit.segment_mut(wr_id).transfer;
-                (transfer.local, transfer.len) =
-                    (Local::Memory { addr: memory, desc: Desc(0) }, len);
-                self.state().copying += 1;
-                true
-            }
-            Ok(Posted::Again) => false,
-            Err(error) => {
-                self.fail_fragment(core, wr_id, error);
-                true
-            }
-        }
-    }
-
     /// Moves what waits for copies and bounce buffers, after what the device has copied. Turns
     /// alone ask that of it: each question is a call of the driver.
     #[cold]
@@ -301,11 +260,12 @@ impl Staging {
 
     /// Starts what waits for copies and bounce buffers, as far as there is room.
     pub(crate) fn start_waiting<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let landed = self.start_landed(core);
         let out = self.give_bounces(core, CopyDirection::Out);
         let inward = self.give_bounces(core, CopyDirection::In);
-        let shared = self.start_shared(core);
-        landed || out || inward || shared
+        let shared = self.take_shared(core);
+        let started_out = self.start_copies(core, CopyDirection::Out);
+        let started_in = self.start_copies(core, CopyDirection::In);
+        out || inward || shared || started_out || started_in
     }
 
     fn next_copied(&mut self) -> Option<Copied> {
@@ -321,7 +281,9 @@ impl Staging {
     /// Gives bounce buffers of one direction to those who wait, peer by peer.
     fn give_bounces<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
-        while let Some((pe, waiter)) = self.next_waiter(direction) {
+        // What leaves waits where more may join it, for as long as no copy can be started anyway.
+        while direction == CopyDirection::In || self.room(direction) != 0 {
+            let Some((pe, waiter)) = self.next_waiter(direction) else { break };
             if core.peers.check(pe).is_err() {
                 self.state().waiting(direction).pop(pe);
                 match waiter {
@@ -338,18 +300,10 @@ impl Staging {
             let (Some(wr_id), Some(bouncing)) = (wr_id, self.bouncing()) else { break };
             self.state().fragment(wr_id).bounce = bouncing.bounces(direction).take();
             self.state().waiting(direction).hold(pe);
-            if direction == CopyDirection::In {
-                self.state().waiting(direction).pop(pe);
-                self.next_part(core, wr_id);
-            } else if self.start_copy(core, wr_id, direction) {
-                self.state().waiting(direction).pop(pe);
-            } else {
-                // It keeps its place, and what it was given.
-                self.leave_bounce(core, wr_id);
-                if let Waiter::Peer(_) = waiter {
-                    self.release_peer_request(core, wr_id);
-                }
-                break;
+            self.state().waiting(direction).pop(pe);
+            match direction {
+                CopyDirection::In => self.next_part(core, wr_id),
+                CopyDirection::Out => self.state().ready(direction).push_back(wr_id),
             }
             moved = true;
         }

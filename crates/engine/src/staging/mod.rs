@@ -32,6 +32,7 @@
 #[cfg(any(test, feature = "audit"))]
 mod audit;
 pub(crate) mod bounce_buffers;
+mod copying;
 pub(crate) mod exposures;
 pub(crate) mod fragments;
 pub(crate) mod memory;
@@ -166,7 +167,7 @@ mod tests {
         staging.state().copying = 1;
         assert!(staging.has_work() && staging.is_copying());
         staging.state().copying = 0;
-        staging.state().landed.push_back(WrId(2));
+        staging.state().ready(CopyDirection::In).push_back(WrId(2));
         assert!(staging.has_work() && !staging.is_copying());
     }
 }

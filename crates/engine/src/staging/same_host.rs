@@ -138,8 +138,8 @@ impl Staging {
             connection.channel().begin_pull(request_id.seq);
         }
         self.state().peer(pe).shared_waiting += 1;
+        // The iteration starts it, with others that it finds.
         self.queue_shared(core, wanted);
-        self.start_shared(core);
     }
 
     /// Queues a copy, unless it comes behind others that are not executed.
@@ -168,13 +168,13 @@ impl Staging {
             self.queue_shared(core, wanted);
         }
         if behind != 0 {
-            self.start_shared(core);
+            self.start_waiting(core);
         }
     }
 
-    /// Starts copies from bounce buffers of peers, as far as there is room. Whether it has started
+    /// Has copies from bounce buffers of peers be ready, as far as there is room. Whether there are
     /// any.
-    pub(crate) fn start_shared<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+    pub(crate) fn take_shared<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
         while let Some(wanted) = self.state().same_host.queue.front().copied() {
             let Wanted { pe, role, .. } = wanted;
@@ -189,12 +189,8 @@ impl Staging {
             }
             let Some(wr_id) = self.begin_peer_request(core, &wanted) else { break };
             self.state().same_host.under_way += 1;
-            if !self.start_copy(core, wr_id, CopyDirection::In) {
-                // It keeps its place.
-                self.release_peer_request(core, wr_id);
-                break;
-            }
             self.leave_queue(pe);
+            self.state().ready(CopyDirection::In).push_back(wr_id);
             moved = true;
         }
         moved

@@ -7,6 +7,7 @@ use crate::ids::{LaneKind, Pe, WrId};
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_BOUNCE_BUFFERS};
 use crate::port::{Desc, POLL_BATCH};
 use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
+use crate::staging::copying::Ready;
 use crate::staging::exposures::Exposures;
 use crate::staging::role::Role;
 use crate::staging::same_host::{SHARED_COPIES, SameHost};
@@ -160,8 +161,8 @@ pub(crate) struct State {
     pub(super) waiting_in: Waiting,
     /// What is exposed to peers that have asked.
     pub(crate) lent: Vec<WrId>,
-    /// Fragments that are in their bounce buffer and wait until another copy can be started.
-    pub(crate) landed: VecDeque<WrId>,
+    /// Fragments that wait until copies can be started.
+    pub(super) ready: Ready,
     /// Copies under way.
     pub(crate) copying: u32,
     /// Requests of peers that were executed since what was stored soon has been settled. At most a
@@ -191,7 +192,7 @@ impl State {
             waiting_out: Waiting::default(),
             waiting_in: Waiting::default(),
             lent: Vec::new(),
-            landed: VecDeque::new(),
+            ready: Ready::new(),
             copying: 0,
             unsettled: Vec::with_capacity(POLL_BATCH),
             peer_segments: 0,
@@ -239,7 +240,7 @@ impl State {
         self.copying != 0
             || !self.waiting_out.is_empty()
             || !self.waiting_in.is_empty()
-            || !self.landed.is_empty()
+            || !self.ready.is_empty()
             || self.same_host.has_work()
     }
 }

@@ -120,7 +120,8 @@ impl Staging {
             most = most.min(remote.bounce_len());
         }
         let shares = by_peer && self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
-        let most = fragment_len(len, most, shares);
+        let busy = self.state().peer(pe).fragments >= PIECES;
+        let most = fragment_len(len, most, shares, busy);
         while *sent < len {
             // Fragments with messages are not among the messages of the connection's books.
             if !core.fits_quota(self.state().peer(pe).fragments) {
@@ -307,14 +308,23 @@ impl FabricSide {
     }
 }
 
+/// Fragments of one operation between peers that share bounce memory: as many as keep the engines
+/// of both at work at a time.
+const PIECES: u32 = 4;
+
 /// Bytes of each fragment of an operation of `len` bytes, where bounce buffers take `most`.
 ///
-/// Peers that share bounce memory leave all to copy engines, whose copies cost the same whatever
-/// their length: long ones, but four of them at least, so that both engines work at a time. A
-/// fabric is best kept busy by more and shorter ones: measured over tcp and shm, none are better
-/// than those of [`FRAGMENT`].
-fn fragment_len(len: usize, most: usize, shares: bool) -> usize {
-    let wanted = if shares { len.div_ceil(4).next_multiple_of(4096) } else { most / 4 };
+/// Peers that share bounce memory leave all to copy engines, whose copies cost the same to begin
+/// whatever their length: long ones, but [`PIECES`] of them at least. Where so many are under way
+/// already, `busy`, those of other operations are: then as long as there is room for. A fabric is
+/// best kept busy by more and shorter ones: measured over tcp and shm, none are better than those
+/// of [`FRAGMENT`].
+fn fragment_len(len: usize, most: usize, shares: bool, busy: bool) -> usize {
+    let wanted = match (shares, busy) {
+        (false, _) => most / 4,
+        (true, false) => len.div_ceil(PIECES as usize).next_multiple_of(4096),
+        (true, true) => most,
+    };
     wanted.max(FRAGMENT).min(most)
 }
 
@@ -325,18 +335,22 @@ mod tests {
     #[test]
     fn fragments_are_long_between_peers_that_share_and_short_for_a_fabric() {
         let (kib, mib) = (1 << 10, 1 << 20);
-        for (len, most, shares, fragment) in [
-            (1, 2 * mib, true, FRAGMENT),
-            (2 * mib, 2 * mib, true, FRAGMENT),
-            (2 * mib + 1, 2 * mib, true, 516 * kib),
-            (8 * mib, 2 * mib, true, 2 * mib),
-            (64 * mib, 2 * mib, true, 2 * mib),
-            (64 * mib, 4096, true, 4096),
-            (64 * mib, 2 * mib, false, FRAGMENT),
-            (64 * mib, 8 * mib, false, 2 * mib),
-            (64 * mib, 64 * kib, false, 64 * kib),
+        for (len, most, shares, busy, fragment) in [
+            (1, 2 * mib, true, false, FRAGMENT),
+            (2 * mib, 2 * mib, true, false, FRAGMENT),
+            (2 * mib + 1, 2 * mib, true, false, 516 * kib),
+            (8 * mib, 2 * mib, true, false, 2 * mib),
+            (64 * mib, 2 * mib, true, false, 2 * mib),
+            (64 * mib, 4096, true, false, 4096),
+            (mib, 2 * mib, true, true, 2 * mib),
+            (64 * mib, 4096, true, true, 4096),
+            (64 * mib, 2 * mib, false, false, FRAGMENT),
+            (64 * mib, 2 * mib, false, true, FRAGMENT),
+            (64 * mib, 8 * mib, false, false, 2 * mib),
+            (64 * mib, 64 * kib, false, false, 64 * kib),
         ] {
-            assert_eq!(fragment_len(len, most, shares), fragment, "{len} {most} {shares}");
+            let len = fragment_len(len, most, shares, busy);
+            assert_eq!(len, fragment, "{len} {most} {shares} {busy}");
         }
     }
 }

@@ -7,9 +7,12 @@ use super::world::memory::change;
 use engine::atomic::Atomic;
 use engine::ids::Pe;
 use engine::port::copies::{
-    Bounce, Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Window,
+    Bounce, Copied, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
+
+/// Most calls whose copies are under way in a direction.
+const MOST_CALLS: usize = 2;
 
 /// The copies of one PE.
 #[derive(Debug)]
@@ -71,29 +74,38 @@ impl CopyPort for FakeCopies {
         }
     }
 
-    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+    fn room(&self, direction: CopyDirection) -> usize {
+        let calls = self.fabric.lock().calls_under_way(self.pe, direction);
+        if calls < MOST_CALLS { MOST_TOGETHER } else { 0 }
+    }
+
+    fn start_all(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
         self.flush()?;
         let Bounce { addr, bounce_len, .. } = self.bounce;
-        let at = copy.bounce.wrapping_sub(addr);
-        let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
         let mut world = self.fabric.lock();
-        let peers =
-            copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
-        let inside = inside || peers;
-        assert!(
-            inside && copy.len > 0,
-            "{copy:?} is not inside a bounce buffer of {:?}",
-            self.bounce
-        );
-        if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
-            return Err(fault("starting a copy", 14, "no such memory"));
+        assert!(copies.len() <= MOST_TOGETHER, "{} copies are too many", copies.len());
+        for Tagged { copy, .. } in copies {
+            let at = copy.bounce.wrapping_sub(addr);
+            let inside = at < self.bounce.bytes() && at % bounce_len + copy.len <= bounce_len;
+            let peers =
+                copy.direction == CopyDirection::In && world.sees(self.pe, copy.bounce, copy.len);
+            let inside = inside || peers;
+            assert!(
+                inside && copy.len > 0,
+                "{copy:?} is not inside a bounce buffer of {:?}",
+                self.bounce
+            );
+            assert_eq!(copy.direction, copies[0].copy.direction, "one direction");
+            if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
+                return Err(fault("starting a copy", 14, "no such memory"));
+            }
         }
         if !world.has_room() {
             return Ok(Posted::Again);
         }
         world.call(PortCall::Copy)?;
         world.trace(Call::Copy(self.pe));
-        world.start_copy(self.pe, *copy, tag);
+        world.start_copies(self.pe, copies);
         Ok(Posted::Yes)
     }
 

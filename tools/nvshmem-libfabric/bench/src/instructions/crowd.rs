@@ -11,7 +11,9 @@ use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{LaneKind, Pe, RailId, WrId};
 use engine::lane::{Lane, LaneConfig, SignalEngine};
-use engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder, Stager};
+use engine::port::copies::{
+    Bounce, Copied, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Stager, Tagged,
+};
 use engine::port::packet::MAX_MESSAGE;
 use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Incoming, LocalMemory, LongPacket,
@@ -260,7 +262,11 @@ impl CopyPort for Stands {
         Ok(Reach::Direct)
     }
 
-    fn start(&mut self, _copy: &Copy, _tag: u32) -> Result<Posted, PortError> {
+    fn room(&self, _direction: CopyDirection) -> usize {
+        MOST_TOGETHER
+    }
+
+    fn start_all(&mut self, _copies: &[Tagged]) -> Result<Posted, PortError> {
         Ok(Posted::Yes)
     }
 

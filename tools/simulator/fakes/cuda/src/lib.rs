@@ -21,9 +21,11 @@
 //!   and queries of the transport's among them. Other contexts are not held up, but for copies of
 //!   memory that belongs to the one that waits (`cuMemAlloc`, managed memory) and for
 //!   `cuCtxCreate`.
-//! - While a kernel of another context runs, copies to the device of less than 32 KiB take 2.4 ms:
-//!   they are done by kernels, too, and contexts take turns. Copies of two rows and more do not.
+//! - While a kernel of another context runs, copies to the device of less than 32 KiB take 2.4 ms,
+//!   or less than 28 where several are given in one call: they are done by kernels, too, and
+//!   contexts take turns. Copies of two rows and more do not.
 //!   Memory that belongs to a context is copied in that one.
+//! - Copies that are given in one call are executed in no order: the last one is first.
 //! - Words that streams are to store in managed memory or in a pool's are refused.
 //! - The legacy stream and the blocking streams wait for one another. A copy from or to memory that
 //!   is not page-locked returns when it is done.
@@ -53,6 +55,7 @@
 //! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! | `FAKE_CUDA_TOGETHER` | 1 | 0: `cuMemcpyBatchAsync` is refused |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
 //! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
 //! | `FAKE_CUDA_REGISTERS` | 1 | 0: `cuMemHostRegister` is not supported |

@@ -1,12 +1,14 @@
 //! Copies of the fake fabric: begun, executed, or failed.
 
+use std::collections::HashSet;
+
 use super::error::fault;
 use super::flights::Moving;
 use super::memory::Memory;
 use super::state::World;
 use crate::fake::script::Event;
 use engine::ids::{Pe, RailId};
-use engine::port::copies::{Copied, Copy, CopyDirection, Window};
+use engine::port::copies::{Copied, Copy, CopyDirection, Tagged, Window};
 
 impl World {
     /// Whether two PEs share their bounce memory.
@@ -27,16 +29,33 @@ impl World {
         window.is_some_and(|window| addr >= window.addr && addr - window.addr + len <= window.len)
     }
 
-    /// A copy begins. It ends after those in the same direction before it.
-    pub(in crate::fake) fn start_copy(&mut self, pe: Pe, copy: Copy, tag: u32) {
-        let before = self
-            .copies
-            .iter()
-            .filter(|other| other.pe == pe && other.copy.direction == copy.direction)
-            .map(|other| other.due + 1)
-            .max();
+    /// Copies begin that were started together. They end after those in the same direction before
+    /// them, the last one first.
+    pub(in crate::fake) fn start_copies(&mut self, pe: Pe, copies: &[Tagged]) {
+        let Some(first) = copies.first() else { return };
+        let before = self.under_way(pe, first.copy.direction).map(|other| other.due + 1).max();
         let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
-        self.copies.push(Moving { pe, copy, tag, due });
+        self.copy_calls += 1;
+        let call = self.copy_calls;
+        self.copies.extend(copies.iter().rev().map(|Tagged { copy, tag }| Moving {
+            pe,
+            copy: *copy,
+            tag: *tag,
+            call,
+            due,
+            failed: None,
+        }));
+    }
+
+    fn under_way(&self, pe: Pe, direction: CopyDirection) -> impl Iterator<Item = &Moving> {
+        let of = move |other: &&Moving| other.pe == pe && other.copy.direction == direction;
+        self.copies.iter().filter(of)
+    }
+
+    /// How many calls have started copies of a direction that have not ended.
+    pub(in crate::fake) fn calls_under_way(&self, pe: Pe, direction: CopyDirection) -> usize {
+        let calls: HashSet<u64> = self.under_way(pe, direction).map(|copy| copy.call).collect();
+        calls.len()
     }
 
     pub(in crate::fake) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
@@ -44,7 +63,7 @@ impl World {
     }
 
     pub(in crate::fake) fn move_copy(&mut self, at: usize) {
-        let Moving { pe, copy, tag, .. } = self.copies.swap_remove(at);
+        let Moving { pe, copy, tag, call, failed, .. } = self.copies.remove(at);
         let Copy { direction, memory, bounce, len } = copy;
         let result = match &mut self.fail_copies {
             (0, 0) => Ok(()),
@@ -70,6 +89,12 @@ impl World {
                 self.events.push(Event::Copied { pe, addr: memory, len });
             }
         }
-        self.copied.entry(pe).or_default().push_back(Copied { tag, result });
+        let result = failed.map_or(result, Err);
+        // It is told of when the last one of its tag has ended.
+        let same = |other: &&mut Moving| (other.pe, other.call, other.tag) == (pe, call, tag);
+        match self.copies.iter_mut().find(same) {
+            Some(other) => other.failed = result.err(),
+            None => self.copied.entry(pe).or_default().push_back(Copied { tag, result }),
+        }
     }
 }

@@ -43,7 +43,11 @@ pub(in crate::fake) struct Moving {
     pub(in crate::fake) pe: Pe,
     pub(in crate::fake) copy: Copy,
     pub(in crate::fake) tag: u32,
+    /// The call that started it, with others.
+    pub(in crate::fake) call: u64,
     pub(in crate::fake) due: u64,
+    /// What went wrong with another copy of its tag.
+    pub(in crate::fake) failed: Option<PortError>,
 }
 
 /// Something completed, to be reported by a poll.

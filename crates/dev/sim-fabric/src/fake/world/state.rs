@@ -54,6 +54,8 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) settled: u32,
     pub(in crate::fake) fail_settling: bool,
     pub(in crate::fake) copies: Vec<Moving>,
+    /// How many calls have started copies.
+    pub(in crate::fake) copy_calls: u64,
     pub(in crate::fake) copied: HashMap<Pe, VecDeque<Copied>>,
     /// PEs that share their bounce memory, those whose lanes have said that they copy from that of
     /// others, and those whose processes have ended.

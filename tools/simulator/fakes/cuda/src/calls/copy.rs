@@ -49,6 +49,7 @@ fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: b
 fn accept(stream: &Stream, from: &Place, to: &Place) -> Result<bool, Status> {
     [from, to].into_iter().filter_map(Place::owner).for_each(Context::pass);
     let device = stream.context.device;
+    device.calls.fetch_add(1, Relaxed);
     device.behaviour.fail_submit.count()?;
     device.copies.fetch_add(1, Relaxed);
     Ok(from.known() && to.known())
@@ -149,6 +150,85 @@ extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, len: usize, on:
     answer(copy(from, to as usize, len, DOWN, on, false))
 }
 
+/// Copies to a device of this length and more are done by copy engines where they are given
+/// together, on a real driver (13.0, on an H100).
+const TOGETHER_COPY_ENGINE_FROM: usize = 28 << 10;
+
+/// `CUmemcpyAttributes`, without its hints.
+#[repr(C)]
+struct Attributes {
+    order: u32,
+    hints: [u32; 4],
+    flags: u32,
+}
+
+/// Several copies, in no order: here the last one is first. All of them, or nothing.
+fn copy_together(to: &[usize], from: &[usize], lens: &[usize], order: u32, on: usize) -> Outcome {
+    /// `CU_STREAM_LEGACY` and the null stream are refused.
+    const LAST_OF_OLD: usize = 1;
+    if on <= LAST_OF_OLD || order == 0 || order > 3 {
+        return Err(INVALID_VALUE);
+    }
+    let stream = of_handle(on)?;
+    if stream.context.device.behaviour.together.load(Relaxed) == 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    let mut work = Vec::new();
+    for ((to, from), len) in to.iter().zip(from).zip(lens) {
+        if *len == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let (from, to) = (place(*from, *len)?, place(*to, *len)?);
+        if !from.known() || !to.known() {
+            return Err(INVALID_VALUE);
+        }
+        let by_kernels = to.on_device() && (from.on_device() || *len < TOGETHER_COPY_ENGINE_FROM);
+        [&from, &to].into_iter().filter_map(|place| place.owner()).for_each(Context::pass);
+        work.push(Work::Copy { from, to, len: *len, by_kernels });
+    }
+    let device = stream.context.device;
+    device.calls.fetch_add(1, Relaxed);
+    for _ in &work {
+        device.behaviour.fail_submit.count()?;
+    }
+    device.copies.fetch_add(work.len() as u64, Relaxed);
+    for copy in work.into_iter().rev() {
+        enqueue(&stream, copy);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyBatchAsync_v2(
+    to: *const usize,
+    from: *const usize,
+    lens: *const usize,
+    count: usize,
+    attributes: *const Attributes,
+    attributes_from: *const usize,
+    attributes_count: usize,
+    on: usize,
+) -> Status {
+    let lists = [to, from, lens, attributes_from];
+    if count == 0
+        || attributes_count != 1
+        || attributes.is_null()
+        || lists.iter().any(|list| list.is_null())
+    {
+        return INVALID_VALUE;
+    }
+    let list = |first: *const usize| {
+        // SAFETY: not null, and the caller says that there are so many.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    };
+    // SAFETY: not null; one of each, as the caller says.
+    let (order, first) = unsafe { ((*attributes).order, *attributes_from) };
+    if first != 0 {
+        return INVALID_VALUE;
+    }
+    answer(copy_together(list(to), list(from), list(lens), order, on))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, len: usize, on: usize) -> Status {
     answer(copy(from, to, len, ACROSS, on, false))
@@ -190,6 +270,7 @@ fn count_writes(stream: &Stream, addresses: impl IntoIterator<Item = usize>) {
     let of_device = |to: usize| {
         place(to, 4).is_ok_and(|place| !matches!(place.kind, Some(Kind::Pinned | Kind::Registered)))
     };
+    stream.context.device.calls.fetch_add(1, Relaxed);
     if addresses.into_iter().any(of_device) {
         stream.context.device.writes.fetch_add(1, Relaxed);
     }

@@ -103,7 +103,8 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
 /// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that ask
 /// whether a stream or an event is done, 7 copies and fills that waited for a turn of the device,
-/// since a kernel of another context was on it. Of this moment: 8 contexts that a call has to
+/// since a kernel of another context was on it, 11 calls that give copies, words and events to
+/// streams. Of this moment: 8 contexts that a call has to
 /// itself while it waits for them to be idle, 9 other calls on such contexts, 10 bytes of stack of
 /// a thread, of the context that has fewest. Not a `CUresult`.
 #[unsafe(no_mangle)]
@@ -126,6 +127,7 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
             let stacks = contexts_of(device).into_iter().map(|context| context.stack.load(Relaxed));
             stacks.min().unwrap_or(0)
         }),
+        11 => of_device(|device| device.calls.load(Relaxed)),
         9 => of_contexts(|context| context.held_up.load(SeqCst).into()),
         _ => 0,
     }

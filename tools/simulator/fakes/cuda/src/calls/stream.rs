@@ -112,6 +112,7 @@ extern "C" fn cuEventRecord(handle: usize, stream: usize) -> Status {
         if !ptr::eq(event.context, stream.context) {
             return Err(INVALID_HANDLE);
         }
+        stream.context.device.calls.fetch_add(1, Relaxed);
         let number = {
             let mut state = lock(&event.state);
             state.0 += 1;

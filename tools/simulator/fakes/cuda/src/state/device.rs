@@ -23,6 +23,8 @@ pub(crate) struct Device {
     pub(crate) asked: AtomicU64,
     /// Work that waited for its turn, since another context had a kernel on the device.
     pub(crate) turns: AtomicU64,
+    /// Calls that give work to a stream: copies, several of them in a call, words, and events.
+    pub(crate) calls: AtomicU64,
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
 }
@@ -59,6 +61,7 @@ impl Device {
             writes: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             turns: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             carried_out: AtomicU64::new(0),
         }
     }

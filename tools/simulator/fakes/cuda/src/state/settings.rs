@@ -79,6 +79,8 @@ pub(crate) struct Behaviour {
     /// What becomes of words of the host that a stream is to set: 0 refused, 1 set, 2 taken and
     /// never set.
     pub(crate) host_writes: AtomicU32,
+    /// Whether several copies can be given in one call.
+    pub(crate) together: AtomicU32,
     /// Whether memory can be made and mapped apart.
     pub(crate) vmm: AtomicU32,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`.
@@ -97,6 +99,7 @@ impl Behaviour {
             stream_ops: variable("FAKE_CUDA_STREAM_OPS", 1).into(),
             dma_buf: variable("FAKE_CUDA_DMA_BUF", 1).into(),
             host_writes: variable("FAKE_CUDA_HOST_WRITES", 1).into(),
+            together: variable("FAKE_CUDA_TOGETHER", 1).into(),
             vmm: variable("FAKE_CUDA_VMM", 1).into(),
             writes_ordering: variable("FAKE_CUDA_WRITES_ORDERING", 100).into(),
         }
@@ -114,6 +117,7 @@ impl Behaviour {
         self.stream_ops.store(fresh.stream_ops.into_inner(), Relaxed);
         self.dma_buf.store(fresh.dma_buf.into_inner(), Relaxed);
         self.host_writes.store(fresh.host_writes.into_inner(), Relaxed);
+        self.together.store(fresh.together.into_inner(), Relaxed);
         self.vmm.store(fresh.vmm.into_inner(), Relaxed);
         self.writes_ordering.store(fresh.writes_ordering.into_inner(), Relaxed);
     }

@@ -1,0 +1,164 @@
+//! Copies of fragments, as they are started: as many together as there are.
+//!
+//! Fragments that have all they need for their copy are *ready*, first in first out. The port says
+//! how many it takes ([`CopyPort::room`](crate::port::copies::CopyPort::room)): none while the
+//! device has enough to do. So what becomes ready meanwhile goes to it in one call.
+
+use std::collections::VecDeque;
+use std::slice::ChunkBy;
+
+use crate::ids::WrId;
+use crate::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
+use crate::port::{Desc, Local, Port, Posted};
+use crate::posting::Core;
+use crate::staging::Staging;
+use crate::staging::state::{Fragment, State};
+
+/// What waits for copies, in both directions.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    out: VecDeque<WrId>,
+    inward: VecDeque<WrId>,
+    /// Room for what is started together.
+    together: Vec<Tagged>,
+}
+
+impl Ready {
+    pub(super) fn new() -> Self {
+        let (out, inward) = (VecDeque::new(), VecDeque::new());
+        Self { out, inward, together: Vec::with_capacity(MOST_TOGETHER) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.inward.is_empty()
+    }
+
+    /// How many wait, in both directions.
+    #[cfg(any(test, feature = "audit"))]
+    pub(super) fn len(&self) -> usize {
+        self.out.len() + self.inward.len()
+    }
+}
+
+impl State {
+    /// Fragments whose copies in a direction can be started.
+    pub(crate) fn ready(&mut self, direction: CopyDirection) -> &mut VecDeque<WrId> {
+        match direction {
+            CopyDirection::Out => &mut self.ready.out,
+            CopyDirection::In => &mut self.ready.inward,
+        }
+    }
+}
+
+impl Staging {
+    /// How many copies may be started in a direction now.
+    pub(crate) fn room(&mut self, direction: CopyDirection) -> usize {
+        self.bouncing().map_or(0, |bouncing| bouncing.copies.room(direction))
+    }
+
+    /// Starts the copies that are ready, as far as there is room. Whether it has started any.
+    pub(super) fn start_copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+    ) -> bool {
+        let mut moved = false;
+        while !self.state().ready(direction).is_empty() {
+            let room = self.room(direction);
+            if room == 0 {
+                break;
+            }
+            let mut together = std::mem::take(&mut self.state().ready.together);
+            self.gather(core, direction, room, &mut together);
+            let started = self.start_together(core, direction, &together);
+            together.clear();
+            self.state().ready.together = together;
+            if !started {
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Takes fragments that are ready, and lists their copies.
+    fn gather<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+        room: usize,
+        together: &mut Vec<Tagged>,
+    ) {
+        for _ in 0..room {
+            if together.len() == MOST_TOGETHER {
+                break;
+            }
+            let Some(wr_id) = self.state().ready(direction).pop_front() else { break };
+            if self.ends_with_its_connection(core, wr_id) {
+                continue;
+            }
+            let Fragment { len, memory, .. } = *self.state().fragment(wr_id);
+            // None: it has failed.
+            let Some(bounce) = self.bounce_addr(core, wr_id) else { continue };
+            together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag: wr_id.0 });
+        }
+    }
+
+    /// Starts copies. False if they have to be tried again: then they are ready as before.
+    fn start_together<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+        together: &[Tagged],
+    ) -> bool {
+        let Some(bouncing) = self.bouncing().filter(|_| !together.is_empty()) else { return true };
+        match bouncing.copies.start_all(together) {
+            Ok(Posted::Yes) => {
+                for of_tag in by_tag(together) {
+                    self.is_copied(core, &of_tag[0]);
+                }
+                true
+            }
+            Ok(Posted::Again) => {
+                for of_tag in by_tag(together).rev() {
+                    self.state().ready(direction).push_front(WrId(of_tag[0].tag));
+                }
+                false
+            }
+            Err(error) if together[0].tag == together[together.len() - 1].tag => {
+                self.fail_fragment(core, WrId(together[0].tag), error);
+                true
+            }
+            // One of them is at fault, and fails by itself.
+            Err(_) => {
+                let count = by_tag(together).count();
+                for (number, of_tag) in by_tag(together).enumerate() {
+                    if !self.start_together(core, direction, of_tag) {
+                        let ready = self.state().ready(direction);
+                        let first = ready.pop_front();
+                        let later = by_tag(together).rev().take(count - number - 1);
+                        later.map(|later| WrId(later[0].tag)).chain(first).for_each(|wr_id| {
+                            ready.push_front(wr_id);
+                        });
+                        return false;
+                    }
+                }
+                true
+            }
+        }
+    }
+
+    /// A fragment's copy is under way.
+    fn is_copied<P: Port>(&mut self, core: &mut Core<P>, Tagged { copy, tag }: &Tagged) {
+        // What it touches until it has ended.
+        let len = self.state().fragment(WrId(*tag)).len;
+        let transfer = &mut core.transmit.segment_mut(WrId(*tag)).transfer;
+        (transfer.local, transfer.len) = (Local::Memory { addr: copy.memory, desc: Desc(0) }, len);
+        self.state().copying += 1;
+    }
+}
+
+/// The copies of each tag.
+fn by_tag(copies: &[Tagged]) -> ChunkBy<'_, Tagged, fn(&Tagged, &Tagged) -> bool> {
+    copies.chunk_by(|one, next| one.tag == next.tag)
+}

@@ -1,0 +1,248 @@
+//! Copies that are started together: in few calls of the driver, whatever they are of.
+
+use std::ffi::c_int;
+
+use cuda::{StagedRegion, Staging, StagingOptions};
+use engine::port::Posted;
+use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
+
+use crate::bed::case::Case;
+use crate::bed::stage::{Stage, options};
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
+use crate::words::stream_only;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::fake("tokens_that_wait_take_few_calls_of_the_driver", few_calls),
+        Case::any("tokens_that_are_copied_together_are_right", tokens),
+        Case::any("tokens_copied_by_a_driver_that_takes_one_by_one_are_right", tokens)
+            .with(&[("FAKE_CUDA_TOGETHER", "0")]),
+        Case::fake("short_copies_together_wait_for_no_kernel", no_turns),
+        Case::any("copies_together_of_any_memory_end_by_tag_in_order", mixed),
+        Case::fake("while_two_calls_are_under_way_there_is_no_room", two_calls),
+        Case::fake("copies_together_that_are_refused_are_not_started", refused),
+        Case::fake("copies_together_that_fail_are_all_told", failed),
+        Case::any("starting_copies_together_allocates_nothing", no_allocation),
+    ]
+}
+
+const OUT: CopyDirection = CopyDirection::Out;
+const IN: CopyDirection = CopyDirection::In;
+
+const TOKENS: usize = 64;
+/// Bytes of a token.
+const LEN: usize = 7168;
+
+fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
+    let heap = bed.heap(2);
+    let options = StagingOptions { bounce_len: 512 << 10, ..options(4, stream_only()) };
+    let staging = Staging::new(options);
+    let region = staging.register(heap, bed.range(heap, 2 * GRANULARITY), None).expect("staged");
+    let stager = staging.take_stager().expect("something is staged");
+    (Stage { port: stager.copies, bounce: stager.bounce, staging }, region, heap)
+}
+
+/// Copies of tokens that lie side by side in a bounce buffer and at these offsets in memory.
+fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<Tagged> {
+    let bounce = stage.bounce(direction, 0);
+    let copy = |(number, at): (usize, &usize)| Tagged {
+        copy: Copy { direction, memory: heap + at, bounce: bounce + number * LEN, len: LEN },
+        tag: 5,
+    };
+    at.iter().enumerate().map(copy).collect()
+}
+
+/// Places of tokens in memory: side by side, at equal distances, two by two, and anywhere.
+fn places() -> [Vec<usize>; 4] {
+    let each = |place: fn(usize) -> usize| (0..TOKENS).map(place).collect();
+    [
+        each(|token| 64 + token * LEN),
+        each(|token| 64 + token * 3 * LEN),
+        each(|token| 64 + token / 2 * 5 * LEN + token % 2 * LEN),
+        each(|token| 64 + token * 3 * LEN + token * token % 31 * 64),
+    ]
+}
+
+fn run(stage: &mut Stage, copies: &[Tagged]) {
+    assert_eq!(stage.port.start_all(copies), Ok(Posted::Yes));
+    stage.ends(5);
+    assert!(stage.port.poll().is_none(), "one tag is told of once");
+}
+
+/// What a kernel has queued for one peer: out in one call, in by as few as their places allow. The
+/// event that tells of their end is one more.
+fn few_calls() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let mut calls = |direction, at: &[usize]| {
+        let copies = copies(&stage, direction, heap, at);
+        let before = bed.count(11);
+        run(&mut stage, &copies);
+        bed.count(11) - before
+    };
+    let [neighbours, distant, pairs, anywhere] = places();
+    let out = [&neighbours, &distant, &pairs, &anywhere].map(|at| calls(OUT, at));
+    let inward = [&neighbours, &distant, &pairs].map(|at| calls(IN, at));
+    let most = out[1] + inward.iter().max().expect("three");
+    println!("MEASURE driver_calls_for_64_tokens {most} calls");
+    assert!(out.iter().all(|calls| *calls == 2), "{out:?}");
+    assert_eq!(inward, [2, 2, 2]);
+    // Two of any others are rows of one copy.
+    let others = calls(IN, &anywhere);
+    assert!(others <= TOKENS as u64 / 2 + 1, "{others}");
+    assert!(most <= 8);
+}
+
+fn tokens() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    for (seed, at) in places().iter().enumerate() {
+        let bytes = pattern(TOKENS * LEN, seed);
+        bed.write(heap, &vec![7; 2 * GRANULARITY]);
+        fill(stage.bounce(IN, 0), &bytes);
+        let inward = copies(&stage, IN, heap, at);
+        run(&mut stage, &inward);
+        let mut expected = vec![7; 2 * GRANULARITY];
+        for (token, at) in at.iter().enumerate() {
+            expected[*at..at + LEN].copy_from_slice(&bytes[token * LEN..][..LEN]);
+        }
+        assert!(bed.read(heap, 2 * GRANULARITY) == expected, "places {seed}");
+        fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
+        let out = copies(&stage, OUT, heap, at);
+        run(&mut stage, &out);
+        assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN) == bytes, "places {seed}");
+    }
+}
+
+/// A kernel of the program runs; without rows each would wait for its turn of the device.
+fn no_turns() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let mut stream = 0;
+    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    // SAFETY: the type of that function in the fake driver.
+    let gate = unsafe {
+        let spin = bed.raw.get::<unsafe extern "C" fn(usize) -> usize>(b"fake_cuda_spin");
+        spin.expect("the fake driver")(stream)
+    };
+    let before = bed.count(7);
+    for at in places() {
+        let inward = copies(&stage, IN, heap, &at);
+        run(&mut stage, &inward);
+    }
+    assert_eq!(bed.count(7), before);
+    call!(bed.raw, fake_cuda_release(gate => usize));
+}
+
+/// Memory of two devices and of the host, over a border, in one list.
+fn mixed() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let other = if bed.is_fake() { bed.vmm(&[(ON_DEVICE, 1)], false) } else { bed.alloc(1 << 20) };
+    let _other = stage.register(&bed, other, 1 << 20);
+    let host = bed.host(1 << 16);
+    let memory = [
+        (heap + GRANULARITY - 100, 1),
+        (heap + 5, 1),
+        (other + 3, 2),
+        (host, 3),
+        (heap + 9000, 3),
+        (other + 9000, 4),
+    ];
+    let bytes = pattern(memory.len() * LEN, 3);
+    fill(stage.bounce(IN, 0), &bytes);
+    let list = |direction, from: usize| -> Vec<Tagged> {
+        let copy = |(number, (memory, tag)): (usize, &(usize, u32))| Tagged {
+            copy: Copy { direction, memory: *memory, bounce: from + number * LEN, len: LEN },
+            tag: *tag,
+        };
+        memory.iter().enumerate().map(copy).collect()
+    };
+    for direction in [IN, OUT] {
+        let list = list(direction, stage.bounce(direction, 0));
+        assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
+        for tag in 1..=4 {
+            stage.ends(tag);
+        }
+        assert!(stage.port.poll().is_none());
+    }
+    assert!(peek(stage.bounce(OUT, 0), bytes.len()) == bytes);
+    assert!(bed.read(heap + GRANULARITY - 100, LEN) == bytes[..LEN]);
+}
+
+/// What comes meanwhile goes together.
+fn two_calls() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 5_000_000 => u64, 0 => u64));
+    for direction in [OUT, IN] {
+        let copy = |number: u16| Tagged {
+            copy: Copy {
+                direction,
+                memory: heap + usize::from(number) * LEN,
+                bounce: stage.bounce(direction, number),
+                len: LEN,
+            },
+            tag: number.into(),
+        };
+        let list: Vec<Tagged> = (0..4).map(copy).collect();
+        assert!(stage.port.room(direction) >= 4);
+        assert_eq!(stage.port.start_all(&list[..1]), Ok(Posted::Yes));
+        assert!(stage.port.room(direction) != 0, "one call may wait behind the first");
+        assert_eq!(stage.port.start_all(&list[1..2]), Ok(Posted::Yes));
+        assert_eq!(stage.port.room(direction), 0);
+        stage.ends(0);
+        assert!(stage.port.room(direction) >= 2);
+        assert_eq!(stage.port.start_all(&list[2..]), Ok(Posted::Yes));
+        (1..4).for_each(|tag| stage.ends(tag));
+    }
+}
+
+fn refused() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let list = copies(&stage, OUT, heap, &places()[1]);
+    let mut wrong = list.clone();
+    wrong[TOKENS - 1].copy.bounce = stage.bounce.addr - 1;
+    let error = stage.port.start_all(&wrong).expect_err("that is in no bounce buffer");
+    assert!(error.to_string().contains("in no bounce buffer"), "{error}");
+    assert!(stage.port.poll().is_none(), "nothing was started");
+    run(&mut stage, &list);
+}
+
+fn failed() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let mut list = copies(&stage, OUT, heap, &places()[1]);
+    for (tag, copy) in list.iter_mut().enumerate().skip(TOKENS - 3) {
+        copy.tag = tag as u32;
+    }
+    call!(bed.raw, fake_cuda_fail_copy(0 => c_int, 10 => u32, 214 => u32));
+    assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
+    for tag in [5, TOKENS - 3, TOKENS - 2, TOKENS - 1] {
+        let copied = stage.wait();
+        assert_eq!(copied.tag, tag as u32);
+        let error = copied.result.expect_err("one of them has failed");
+        assert!(error.to_string().contains("CUDA_ERROR_ECC_UNCORRECTABLE"), "{error}");
+    }
+    assert!(stage.port.poll().is_none());
+}
+
+fn no_allocation() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let at: Vec<usize> = (0..MOST_TOGETHER).map(|number| number * 4096).collect();
+    let lists = [OUT, IN].map(|direction| {
+        let bounce = stage.bounce(direction, 0);
+        let copy = |at: &usize| Tagged {
+            copy: Copy { direction, memory: heap + at, bounce: bounce + at / 4, len: 1024 },
+            tag: 5,
+        };
+        at.iter().map(copy).collect::<Vec<_>>()
+    });
+    let mut round = || lists.iter().for_each(|list| run(&mut stage, list));
+    round();
+    let before = allocations();
+    (0..20).for_each(|_| round());
+    assert_eq!(allocations(), before);
+}
