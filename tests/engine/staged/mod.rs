@@ -1,6 +1,7 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
 mod brought;
+mod gathered;
 mod refusals;
 mod same_host;
 mod steps;

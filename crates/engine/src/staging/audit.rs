@@ -29,6 +29,8 @@ struct Has {
     requests: u32,
     /// Bounce buffers on their way out, and in.
     bounces: [usize; 2],
+    /// Lists of puts, likewise.
+    lists: [usize; 2],
 }
 
 impl State {
@@ -43,6 +45,7 @@ impl State {
             of_peer.requests += u32::from(fragment.counts);
             let way = usize::from(fragment.role.direction() == CopyDirection::In);
             of_peer.bounces[way] += usize::from(fragment.bounce.is_some());
+            of_peer.lists[way] += usize::from(fragment.list.is_some());
             peer_segments += u32::from(kind == Kind::PeerRequest);
             shared += u32::from(fragment.copies_from_peer());
             staged += usize::from(stage == Stage::Staged && !raised.contains(&wr_id));
@@ -64,6 +67,10 @@ impl State {
         let ways = [(&self.waiting_out, 0), (&self.waiting_in, 1)];
         for (queue, way) in ways {
             waiting += queue.audit(|pe| found.get(&pe).map_or(0, |has| has.bounces[way]))?;
+        }
+        let lists = |way: usize| found.values().map(|has| has.lists[way]).sum::<usize>();
+        for (way, in_use) in self.gathered.in_use().into_iter().enumerate() {
+            same("lists of puts", in_use, lists(way))?;
         }
         if let Some(bouncing) = &self.bouncing {
             let held = |way: usize| found.values().map(|has| has.bounces[way]).sum();

@@ -8,11 +8,19 @@ use std::collections::VecDeque;
 use std::slice::ChunkBy;
 
 use crate::ids::WrId;
-use crate::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
+use crate::port::copies::{CopyDirection, MOST_TOGETHER, Tagged};
 use crate::port::{Desc, Local, Port, Posted};
 use crate::posting::Core;
 use crate::staging::Staging;
-use crate::staging::state::{Fragment, State};
+use crate::staging::gathered::Unlisted;
+use crate::staging::state::State;
+use crate::wire::staged::MOST_LISTED;
+
+/// Bytes of a copy that is long: to begin it costs less than to wait for others.
+const LONG: usize = 256 << 10;
+
+/// Bytes that are copied together where more are waiting: the other end begins when all are there.
+const MOST_BYTES: usize = 2 << 20;
 
 /// What waits for copies, in both directions.
 #[derive(Debug)]
@@ -69,39 +77,52 @@ impl Staging {
                 break;
             }
             let mut together = std::mem::take(&mut self.state().ready.together);
-            self.gather(core, direction, room, &mut together);
+            let waits = self.gather(core, direction, room, &mut together);
             let started = self.start_together(core, direction, &together);
             together.clear();
             self.state().ready.together = together;
-            if !started {
+            moved |= started;
+            if waits || !started {
                 break;
             }
-            moved = true;
         }
         moved
     }
 
-    /// Takes fragments that are ready, and lists their copies.
+    /// Takes fragments that are ready, and lists their copies. Whether the next one waits for
+    /// something else.
     fn gather<P: Port>(
         &mut self,
         core: &mut Core<P>,
         direction: CopyDirection,
         room: usize,
         together: &mut Vec<Tagged>,
-    ) {
+    ) -> bool {
+        // What is waiting for a bounce buffer would have to wait all the same.
+        let backlog = direction == CopyDirection::In || !self.state().waiting(direction).is_empty();
+        let mut bytes = 0;
         for _ in 0..room {
-            if together.len() == MOST_TOGETHER {
+            let Some(next) = self.state().ready(direction).front().copied() else { break };
+            let len = self.state().fragment(next).len;
+            let waits = len >= LONG && (!backlog || bytes + len > MOST_BYTES);
+            if bytes != 0 && (waits || bytes >= MOST_BYTES)
+                || together.len() > MOST_TOGETHER - MOST_LISTED
+            {
                 break;
             }
+            bytes += len;
             let Some(wr_id) = self.state().ready(direction).pop_front() else { break };
             if self.ends_with_its_connection(core, wr_id) {
                 continue;
             }
-            let Fragment { len, memory, .. } = *self.state().fragment(wr_id);
             // None: it has failed.
             let Some(bounce) = self.bounce_addr(core, wr_id) else { continue };
-            together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag: wr_id.0 });
+            if self.add_copies(core, wr_id, bounce, together) == Err(Unlisted::Waits) {
+                self.state().ready(direction).push_front(wr_id);
+                return true;
+            }
         }
+        false
     }
 
     /// Starts copies. False if they have to be tried again: then they are ready as before.
@@ -121,6 +142,7 @@ impl Staging {
             }
             Ok(Posted::Again) => {
                 for of_tag in by_tag(together).rev() {
+                    self.state().forget_read_list(WrId(of_tag[0].tag));
                     self.state().ready(direction).push_front(WrId(of_tag[0].tag));
                 }
                 false
@@ -134,12 +156,12 @@ impl Staging {
                 let count = by_tag(together).count();
                 for (number, of_tag) in by_tag(together).enumerate() {
                     if !self.start_together(core, direction, of_tag) {
-                        let ready = self.state().ready(direction);
-                        let first = ready.pop_front();
+                        let first = self.state().ready(direction).pop_front();
                         let later = by_tag(together).rev().take(count - number - 1);
-                        later.map(|later| WrId(later[0].tag)).chain(first).for_each(|wr_id| {
-                            ready.push_front(wr_id);
-                        });
+                        for wr_id in later.map(|later| WrId(later[0].tag)).chain(first) {
+                            self.state().forget_read_list(wr_id);
+                            self.state().ready(direction).push_front(wr_id);
+                        }
                         return false;
                     }
                 }

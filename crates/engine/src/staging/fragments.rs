@@ -119,7 +119,9 @@ impl Staging {
     /// processor reaches.
     fn brought<P: Port>(&mut self, core: &mut Core<P>, fragment: &Fragment) -> Tail {
         let Fragment { role, len, memory, local_end, bounce, .. } = *fragment;
-        if role != Role::Put || len > self.most_brought {
+        let is_several =
+            matches!(fragment.remote_end, RemoteEnd::Peer(to) if to.count_listed().is_some());
+        if role != Role::Put || len > self.most_brought || is_several {
             return Tail::NONE;
         }
         match (local_end, bounce, self.bouncing()) {
@@ -303,7 +305,12 @@ impl Staging {
             self.state().waiting(direction).pop(pe);
             match direction {
                 CopyDirection::In => self.next_part(core, wr_id),
-                CopyDirection::Out => self.state().ready(direction).push_back(wr_id),
+                CopyDirection::Out => {
+                    let is_mine = matches!(waiter, Waiter::Mine(_));
+                    if !is_mine || self.seal_list(core, wr_id) {
+                        self.state().ready(direction).push_back(wr_id);
+                    }
+                }
             }
             moved = true;
         }
@@ -321,10 +328,11 @@ impl Staging {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
         core.transmit.segment_mut(wr_id).transfer.local = Local::Value(0);
+        let bytes = self.leave_list(wr_id);
         if let Err(error) = result {
             return self.fail_fragment(core, wr_id, error);
         }
-        self.was_copied_from_peer(core, wr_id);
+        self.was_copied_from_peer(core, wr_id, bytes);
         match self.state().fragment(wr_id).role {
             Role::Put => self.offer(core, wr_id),
             Role::Get => self.drop_fragment(core, wr_id),
@@ -448,6 +456,8 @@ impl Staging {
             (Some(message), Stage::Sent) => core.peers.forget_fragment(message),
             (Some(message), _) => core.peers.give_beside(message),
         }
+        self.leave_list(wr_id);
+        self.close(pe, wr_id);
         self.leave_bounce(core, wr_id);
         let is_put = self.state().fragment(wr_id).role == Role::Put;
         if let (true, Stage::Sent, Some(connection)) = (is_put, stage, core.peers.find_mut(pe)) {

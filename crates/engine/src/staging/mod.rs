@@ -15,6 +15,7 @@
 //! - Between staged local memory and memory that the fabric reaches at the peer: by a bounce
 //!   buffer, with an ordinary write or read.
 //! - A few bytes go in one message each way, with no bounce buffer.
+//! - Puts that wait for a bounce buffer share one: see [`gathered`].
 //! - PEs of one host that share their bounce memory read from the other's bounce buffer by copy,
 //!   not through the fabric: see [`same_host`].
 //!
@@ -35,6 +36,7 @@ pub(crate) mod bounce_buffers;
 mod copying;
 pub(crate) mod exposures;
 pub(crate) mod fragments;
+pub(crate) mod gathered;
 pub(crate) mod memory;
 pub(crate) mod peer_requests;
 pub(crate) mod role;
@@ -106,8 +108,9 @@ impl Staging {
 
     /// The memory that a fragment is to be copied to or from, or moved by the fabric.
     pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
-        let Fragment { memory, len, .. } = *self.state.as_deref()?.peek(wr_id);
-        Some((memory, len))
+        let Fragment { memory, len, list, listed, .. } = *self.state.as_deref()?.peek(wr_id);
+        // Of several puts the list tells.
+        (list.is_none() && listed == 0).then_some((memory, len))
     }
 
     /// Local memory that requests of peers are about which wait for a bounce buffer.
@@ -119,6 +122,7 @@ impl Staging {
                 .memory()
                 .chain(state.waiting_in.memory())
                 .chain(state.waiting_memory())
+                .chain(state.gathered.memory())
         })
     }
 

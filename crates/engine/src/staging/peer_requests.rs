@@ -8,6 +8,7 @@ use log::error;
 
 use crate::error::EngineError;
 use crate::ids::{Pe, WrId};
+use crate::port::copies::Reach;
 use crate::port::{Direction, Local, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
@@ -16,9 +17,12 @@ use crate::staging::role::Role;
 use crate::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
 use crate::staging::waiting::{Waiter, Wanted};
 use crate::state::messages::unnumbered::{NO_TICKET, What};
+use crate::state::regions::Place;
 use crate::state::segment::Kind;
 use crate::wire::message::{RequestId, Spot};
-use crate::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
+use crate::wire::staged::{
+    Exposure, KEYS_PER_MESSAGE, Keys, LIST_ENTRY, MAX_PAYLOAD, MOST_LISTED, Staged,
+};
 use crate::wire::window::Seq;
 
 impl Staging {
@@ -98,6 +102,24 @@ impl Staging {
         Ok(())
     }
 
+    /// Where what a peer wants is, or of how many puts a list tells that.
+    fn find<P: Port>(
+        core: &mut Core<P>,
+        role: Role,
+        spot: Spot,
+        len: usize,
+    ) -> Result<(Place, u16), String> {
+        let Some(count) = spot.count_listed() else {
+            let place = core.transmit.regions_mut().locate(spot, len);
+            return place.map(|place| (place, 0)).map_err(|fault| fault.to_string());
+        };
+        let fits = (1..=MOST_LISTED as u64).contains(&count) && len / LIST_ENTRY > count as usize;
+        if !fits || !matches!(role, Role::Pull(_)) {
+            return Err(format!("a list of {count} puts in {len} bytes"));
+        }
+        Ok((Place { addr: 0, reach: Reach::Staged }, count as u16))
+    }
+
     /// A peer wants bytes stored or exposed.
     fn want<P: Port>(
         &mut self,
@@ -109,12 +131,12 @@ impl Staging {
         len: usize,
     ) {
         let (Role::Pull(request_id) | Role::Ask(request_id)) = role else { return };
-        let place = match core.transmit.regions_mut().locate(spot, len) {
-            Ok(place) => place,
-            Err(fault) => return self.refuse(core, pe, role, request_id, &fault.to_string()),
+        let (place, listed) = match Self::find(core, role, spot, len) {
+            Ok(found) => found,
+            Err(why) => return self.refuse(core, pe, role, request_id, &why),
         };
         if from.is_in_bounce() {
-            return self.want_shared(core, Wanted { pe, role, place, len, from, mark });
+            return self.want_shared(core, Wanted { pe, role, place, listed, len, from, mark });
         }
         if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
@@ -137,7 +159,7 @@ impl Staging {
         if let (Role::Pull(_), Some(connection)) = (role, core.peers.find_mut(pe)) {
             connection.channel().begin_pull(request_id.seq);
         }
-        let wanted = Wanted { pe, role, place, len, from, mark };
+        let wanted = Wanted { pe, role, place, listed, len, from, mark };
         let is_first = self.state().waiting(role.direction()).is_empty();
         self.state().waiting(role.direction()).push(pe, Waiter::Peer(wanted));
         if let (true, Some(bytes)) = (is_first, brought) {
@@ -177,7 +199,7 @@ impl Staging {
         core: &mut Core<P>,
         wanted: &Wanted,
     ) -> Option<WrId> {
-        let Wanted { pe, role, place, len, from, mark } = *wanted;
+        let Wanted { pe, role, place, listed, len, from, mark } = *wanted;
         // It may be in the middle of a submission, to whose batch this does not belong.
         let wr_id = core.transmit.take_reserved()?;
         let Some(path) = core.fragment_path(pe) else {
@@ -198,12 +220,13 @@ impl Staging {
         (segment.transfer.local, segment.transfer.len) = (Local::Value(0), len);
         let remote_end = RemoteEnd::Exposed(from);
         *self.state().fragment(wr_id) =
-            Fragment { role, len, memory: place.addr, remote_end, mark, ..Fragment::NONE };
+            Fragment { role, len, memory: place.addr, remote_end, mark, listed, ..Fragment::NONE };
         Some(wr_id)
     }
 
     /// Gives the segment back.
     pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
+        self.leave_list(wr_id);
         self.leave_bounce(core, wr_id);
         self.leave_shared(wr_id);
         core.transmit.give_reserved(wr_id);

@@ -212,13 +212,18 @@ impl Staging {
 
     /// A fragment was copied, perhaps from a peer's bounce buffer: then a get of this PE's gives
     /// that back.
-    pub(crate) fn was_copied_from_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
-        let Fragment { role, len, remote_end, .. } = *self.state().fragment(wr_id);
+    pub(crate) fn was_copied_from_peer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        bytes: usize,
+    ) {
+        let Fragment { role, remote_end, .. } = *self.state().fragment(wr_id);
         let RemoteEnd::Exposed(from) = remote_end else { return };
         if !from.is_in_bounce() {
             return;
         }
-        self.counters.shared += len as u64;
+        self.counters.shared += bytes as u64;
         if role == Role::Get {
             let pe = core.transmit.segment(wr_id).pe;
             let request_id = core.transmit.segment(wr_id).request_id(wr_id);

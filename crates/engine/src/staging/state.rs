@@ -9,6 +9,7 @@ use crate::port::{Desc, POLL_BATCH};
 use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::copying::Ready;
 use crate::staging::exposures::Exposures;
+use crate::staging::gathered::{Gathered, List, Open};
 use crate::staging::role::Role;
 use crate::staging::same_host::{SHARED_COPIES, SameHost};
 use crate::staging::waiting::{Waiting, Wanted};
@@ -68,6 +69,10 @@ pub(crate) struct Fragment {
     pub(crate) counts: bool,
     /// For a pull: it is copied behind all requests of its peer before this number.
     pub(crate) mark: Option<Seq>,
+    /// The list of puts that it is, if it is several.
+    pub(crate) list: Option<List>,
+    /// For a pull of several: how many.
+    pub(crate) listed: u16,
 }
 
 impl Fragment {
@@ -81,6 +86,8 @@ impl Fragment {
         bounce: None,
         counts: false,
         mark: None,
+        list: None,
+        listed: 0,
     };
 }
 
@@ -161,6 +168,8 @@ pub(crate) struct State {
     pub(super) waiting_in: Waiting,
     /// What is exposed to peers that have asked.
     pub(crate) lent: Vec<WrId>,
+    /// Puts that go with others.
+    pub(super) gathered: Gathered,
     /// Fragments that wait until copies can be started.
     pub(super) ready: Ready,
     /// Copies under way.
@@ -192,6 +201,7 @@ impl State {
             waiting_out: Waiting::default(),
             waiting_in: Waiting::default(),
             lent: Vec::new(),
+            gathered: Gathered::new(),
             ready: Ready::new(),
             copying: 0,
             unsettled: Vec::with_capacity(POLL_BATCH),
@@ -252,6 +262,8 @@ pub(crate) struct Peer {
     pub(crate) fragments: u32,
     /// Pulls and asks to the peer that are under way.
     pub(crate) requests: u32,
+    /// The put that others may join.
+    pub(crate) open: Option<Open>,
     /// Fragments that wait until there are fewer.
     pub(crate) blocked: Queue,
     pub(crate) exposures: Exposures,
@@ -270,6 +282,7 @@ impl Peer {
         Self {
             fragments: 0,
             requests: 0,
+            open: None,
             blocked: Queue::EMPTY,
             exposures: Exposures::default(),
             keyless: VecDeque::new(),

@@ -120,6 +120,15 @@ impl Staging {
             most = most.min(remote.bounce_len());
         }
         let shares = by_peer && self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
+        let may_join = by_peer && local_end.is_none() && op == OpId::NONE && *sent == 0;
+        if may_join && direction == Direction::Write {
+            let (to, most) =
+                (Spot { slot: remote.slot(), offset }, most.min(gathered_len(most, shares)));
+            if self.joins(core, pe, (addr, len), to, most) {
+                *sent = len;
+                return Ok(());
+            }
+        }
         let busy = self.state().peer(pe).fragments >= PIECES;
         let most = fragment_len(len, most, shares, busy);
         while *sent < len {
@@ -177,6 +186,7 @@ impl Staging {
             *sent += bytes;
             if core.passes_fence(wr_id) {
                 self.begin_fragment(core, wr_id);
+                self.open(core, wr_id, op, bytes == len);
             }
             core.peers.check(pe)?;
         }
@@ -326,6 +336,11 @@ fn fragment_len(len: usize, most: usize, shares: bool, busy: bool) -> usize {
         (true, true) => most,
     };
     wanted.max(FRAGMENT).min(most)
+}
+
+/// Bytes of several puts that leave as one fragment.
+fn gathered_len(most: usize, shares: bool) -> usize {
+    if shares { most } else { most.min(FRAGMENT) }
 }
 
 #[cfg(test)]

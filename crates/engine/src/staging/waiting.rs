@@ -32,6 +32,8 @@ pub(crate) struct Wanted {
     pub(crate) role: Role,
     /// In this process.
     pub(crate) place: Place,
+    /// For a pull of several puts: how many; the place means nothing then.
+    pub(crate) listed: u16,
     pub(crate) len: usize,
     /// For a pull: what is to be read.
     pub(crate) from: Exposure,
@@ -268,7 +270,7 @@ mod tests {
         let place = Place { addr: 0, reach: Reach::Staged };
         let from = Exposure { slot: 0, stamp: 0, offset: 0 };
         let role = Role::Ask(request_id);
-        let wanted = Wanted { pe, role, place, len: 8, from, mark: None };
+        let wanted = Wanted { pe, role, place, listed: 0, len: 8, from, mark: None };
         let mut waiting = waiting(&[1, 2]);
         for asked in 0..3 {
             assert_eq!((waiting.asked_by(pe), waiting.asked_by(Pe(2))), (asked, 0));

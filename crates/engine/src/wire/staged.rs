@@ -20,6 +20,10 @@
 //! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp
 //! 0, and their offset in it.
 //!
+//! Several puts that are pulled at once have slot 0xfffffffd and their number for an offset. Where
+//! they go is in a list at the start of the bytes that are pulled, of 24 bytes for each: 0..4 slot,
+//! 4..8 length, 8..16 offset, 16..20 where its bytes are behind the start, 20..24 zero.
+//!
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind
 //! in it, as all have.
 
@@ -61,6 +65,58 @@ pub struct Exposure {
 
 /// The slot of what lies in bounce memory that both processes see. No region has it.
 const IN_BOUNCE: u32 = u32::MAX - 1;
+
+/// Most puts that are pulled at once.
+pub const MOST_LISTED: usize = 128;
+
+/// Bytes of the list of puts for each.
+pub const LIST_ENTRY: usize = 24;
+
+/// The slot of several puts. No region has it.
+const LISTED: u32 = u32::MAX - 2;
+
+impl Spot {
+    /// Where several puts go: a list says so.
+    pub const fn listed(count: usize) -> Self {
+        Self { slot: LISTED, offset: count as u64 }
+    }
+
+    /// How many puts a list has that says where they go; none if this is a place itself. More than
+    /// [`MOST_LISTED`] is an error of the sender.
+    pub fn count_listed(&self) -> Option<u64> {
+        (self.slot == LISTED).then_some(self.offset)
+    }
+}
+
+/// One of several puts that are pulled at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListEntry {
+    /// Where it goes.
+    pub to: Spot,
+    /// Bytes.
+    pub len: u32,
+    /// Where they are behind the start of what is pulled.
+    pub at: u32,
+}
+
+impl ListEntry {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; LIST_ENTRY] {
+        let mut bytes = [0; LIST_ENTRY];
+        bytes[..4].copy_from_slice(&self.to.slot.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.to.offset.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.at.to_le_bytes());
+        bytes
+    }
+
+    /// From at least [`LIST_ENTRY`] bytes, whatever they are.
+    pub fn decode(bytes: &[u8]) -> Self {
+        let (slot, len) = halves(get(bytes, 0));
+        let (at, _) = halves(get(bytes, 16));
+        Self { to: Spot { slot, offset: get(bytes, 8) }, len, at }
+    }
+}
 
 impl Exposure {
     /// Bytes at an offset of the sender's bounce memory, which the receiver sees: it needs no keys.

@@ -324,6 +324,16 @@ impl FakeFabric {
         self.lock().calls = Some(Vec::new());
     }
 
+    /// Where the bounce memory of a PE begins.
+    ///
+    /// # Panics
+    /// It has none.
+    pub fn bounce_memory(&self, pe: Pe) -> usize {
+        let world = self.lock();
+        let mut bounces = world.memory.bounces.iter();
+        bounces.find(|(of, ..)| *of == pe).expect("it stages").1
+    }
+
     /// What lanes have asked of their ports, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.lock().calls.clone().unwrap_or_default()

@@ -7,7 +7,7 @@ use super::script::{Call, Event, PortCall};
 use super::world::error::fault;
 use super::world::flights::{Done, Target};
 use super::world::letters::Mail;
-use super::world::memory::{HOST, change};
+use super::world::memory::{HOST, Memory, change};
 use engine::atomic::Atomic;
 use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
@@ -335,11 +335,13 @@ impl LocalMemory for FakePort {
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
-        if !world.memory.has_memory(self.pe, addr, into.len()) {
+        let sees = world.sees(self.pe, addr, into.len());
+        if !sees && !world.memory.has_memory(self.pe, addr, into.len()) {
             return Err(fault("load", 14, "no such memory"));
         }
         world.call(PortCall::Load)?;
-        into.copy_from_slice(world.memory.cpu_bytes_mut(self.pe, addr, into.len()));
+        let owner = if sees { Memory::owner(addr) } else { self.pe };
+        into.copy_from_slice(world.memory.cpu_bytes_mut(owner, addr, into.len()));
         Ok(())
     }
 

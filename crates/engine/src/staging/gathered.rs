@@ -1,0 +1,377 @@
+//! Gathered puts: several puts to one peer that leave as one fragment.
+//!
+//! A put that waits for a bounce buffer is *open*: others to the same peer may join it, as many as
+//! the buffer takes. They need no segment, message or bounce buffer of their own. When it is their
+//! turn they are put in the order of their places at the peer, so that neighbours there are
+//! neighbours in the buffer, and copied out together behind a list of where they go. The peer is
+//! told to pull the buffer, reads the list, and copies all of them in together. One answer ends all.
+//!
+//! So a lane that is kept waiting sends ever more with each copy and message, and one that is not
+//! sends each put by itself, at once.
+//!
+//! # Who may join
+//! Puts that are ordered alike: that nobody waits for by themselves, of the same batch, with no
+//! fence and no signal that waits for puts in between.
+//!
+//! # Why it cannot deadlock
+//! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
+//! are not those for what leaves, and are held while a device copies.
+
+use crate::ids::{Pe, WrId};
+use crate::port::copies::{Copy, CopyDirection, Tagged};
+use crate::port::{Direction, Port, PortError};
+use crate::posting::Core;
+use crate::request::Touched;
+use crate::staging::Staging;
+use crate::staging::state::{Fragment, LocalEnd, RemoteEnd, State};
+use crate::state::batch::Batch;
+use crate::state::operation::OpId;
+use crate::state::segment::WriteClass;
+use crate::wire::message::Spot;
+use crate::wire::staged::{LIST_ENTRY, ListEntry, MAX_PAYLOAD, MOST_LISTED};
+
+/// Bytes of the longest put that is gathered. A longer one is worth a copy of its own.
+const LONGEST: usize = 64 << 10;
+
+/// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
+const ALIGN: usize = 64;
+
+/// Lists for each direction. Who finds none goes alone, or waits for one.
+const LISTS: u16 = 32;
+
+/// One of several puts.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Address in this process.
+    memory: usize,
+    len: usize,
+    /// Place at the peer. Of a peer's put it means nothing.
+    to: Spot,
+    /// Offset in the bounce buffer.
+    at: usize,
+}
+
+/// Names a list among those of its direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct List(u16);
+
+/// The lists of one direction.
+#[derive(Debug)]
+struct Lists {
+    lists: Vec<(Pe, Vec<Part>)>,
+    free: Vec<List>,
+}
+
+impl Lists {
+    fn new() -> Self {
+        let list = |_| (Pe(0), Vec::with_capacity(MOST_LISTED));
+        Self { lists: (0..LISTS).map(list).collect(), free: (0..LISTS).map(List).collect() }
+    }
+
+    fn parts(&mut self, List(list): List) -> &mut Vec<Part> {
+        &mut self.lists[usize::from(list)].1
+    }
+
+    fn take(&mut self, pe: Pe) -> Option<List> {
+        let list = self.free.pop()?;
+        self.lists[usize::from(list.0)].0 = pe;
+        Some(list)
+    }
+
+    fn give(&mut self, list: List) {
+        self.parts(list).clear();
+        self.free.push(list);
+    }
+}
+
+/// The lists of a lane.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    out: Lists,
+    inward: Lists,
+}
+
+impl Gathered {
+    pub(super) fn new() -> Self {
+        Self { out: Lists::new(), inward: Lists::new() }
+    }
+
+    fn of(&mut self, direction: CopyDirection) -> &mut Lists {
+        match direction {
+            CopyDirection::Out => &mut self.out,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+
+    /// Local memory of the puts that are listed.
+    pub(super) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        let lists = self.out.lists.iter().map(|list| ("put", list));
+        let peers = self.inward.lists.iter().map(|list| ("put of the peer", list));
+        lists.chain(peers).flat_map(|(what, (pe, parts))| {
+            let touched = |part: &Part| (part.memory, part.len);
+            parts.iter().map(move |part| Touched { what, pe: *pe, memory: touched(part) })
+        })
+    }
+
+    /// How many lists are in use, out and in.
+    #[cfg(any(test, feature = "audit"))]
+    pub(super) fn in_use(&self) -> [usize; 2] {
+        [&self.out, &self.inward].map(|lists| lists.lists.len() - lists.free.len())
+    }
+}
+
+/// A put that others may join, and how it is ordered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    wr_id: WrId,
+    order: Order,
+    /// Bytes in its bounce buffer at most, but for the list.
+    bytes: usize,
+}
+
+/// How a put is ordered among others to its peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Order {
+    epoch: u32,
+    class: WriteClass,
+    batch: Batch,
+}
+
+/// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
+fn room_for(puts: usize, bytes: usize) -> usize {
+    bytes + (puts * LIST_ENTRY).next_multiple_of(ALIGN)
+}
+
+impl Staging {
+    /// How a put to a peer is ordered that begins now.
+    fn order<P: Port>(core: &mut Core<P>, pe: Pe) -> Option<Order> {
+        let batch = core.transmit.batches_mut().current();
+        let connection = core.peers.find(pe)?;
+        Some(Order { epoch: connection.epoch(), class: connection.put_class(), batch })
+    }
+
+    /// Whether a put has joined one that waits. `most`: bytes that a fragment may have.
+    pub(super) fn joins<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        (memory, len): (usize, usize),
+        to: Spot,
+        most: usize,
+    ) -> bool {
+        let Some(open) = self.state().peer(pe).open.filter(|_| len <= LONGEST) else {
+            return false;
+        };
+        if Self::order(core, pe) != Some(open.order) {
+            self.state().peer(pe).open = None;
+            return false;
+        }
+        let state = self.state();
+        let puts = match state.fragment(open.wr_id).list {
+            Some(list) => state.gathered.out.parts(list).len(),
+            None => 1,
+        };
+        let bytes = open.bytes + len.next_multiple_of(ALIGN);
+        if puts == MOST_LISTED || room_for(puts + 1, bytes) > most {
+            return false;
+        }
+        let Some(list) = self.list_of(pe, open.wr_id) else { return false };
+        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0 });
+        self.state().peer(pe).open = Some(Open { bytes, ..open });
+        true
+    }
+
+    /// The list of a put, made if need be with itself in it. None while there is none.
+    fn list_of(&mut self, pe: Pe, wr_id: WrId) -> Option<List> {
+        let Fragment { list, memory, len, remote_end, .. } = *self.state().fragment(wr_id);
+        let RemoteEnd::Peer(to) = remote_end else { return None };
+        if list.is_some() {
+            return list;
+        }
+        let list = self.state().gathered.out.take(pe)?;
+        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0 });
+        self.state().fragment(wr_id).list = Some(list);
+        Some(list)
+    }
+
+    /// A fragment of this lane's has begun: it is open from now on, if it is a whole put.
+    pub(super) fn open<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, op: OpId, whole: bool) {
+        let segment = core.transmit.segment(wr_id);
+        let (pe, batch, class) = (segment.pe, segment.batch(), segment.class);
+        let Fragment { len, local_end, remote_end, .. } = *self.state().fragment(wr_id);
+        let ends = (local_end, remote_end);
+        let fits = matches!(ends, (LocalEnd::BounceBuffer, RemoteEnd::Peer(_)));
+        let is_put = segment.direction == Direction::Write;
+        let alone = op == OpId::NONE && whole && len > MAX_PAYLOAD && len <= LONGEST;
+        let Some(order) = Self::order(core, pe).filter(|_| fits && is_put && alone) else { return };
+        if (order.class, order.batch) == (class, batch) {
+            let bytes = len.next_multiple_of(ALIGN);
+            self.state().peer(pe).open = Some(Open { wr_id, order, bytes });
+        }
+    }
+
+    /// Nothing joins a fragment any more.
+    pub(super) fn close(&mut self, pe: Pe, wr_id: WrId) {
+        let open = &mut self.state().peer(pe).open;
+        *open = open.filter(|open| open.wr_id != wr_id);
+    }
+
+    /// A put that has its bounce buffer is about to be copied there: if others have joined it, it
+    /// is one pull of all of them. False if it has failed.
+    pub(super) fn seal_list<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
+        let pe = core.transmit.segment(wr_id).pe;
+        self.close(pe, wr_id);
+        let Fragment { list: Some(list), bounce: Some(bounce), role, .. } =
+            *self.state().fragment(wr_id)
+        else {
+            return true;
+        };
+        let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
+        let parts = self.state().gathered.out.parts(list);
+        parts.sort_unstable_by_key(|part| (part.to.slot, part.to.offset));
+        let count = parts.len();
+        let mut end = count * LIST_ENTRY;
+        let mut before: Option<Part> = None;
+        for (part, entry) in parts.iter_mut().zip(bytes.chunks_exact_mut(LIST_ENTRY)) {
+            let touches = before.is_some_and(|before| {
+                let next = before.to.offset + before.len as u64;
+                (before.to.slot, next) == (part.to.slot, part.to.offset)
+            });
+            part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
+            end = part.at + part.len;
+            let (len, at) = (part.len as u32, part.at as u32);
+            entry.copy_from_slice(&ListEntry { to: part.to, len, at }.encode());
+            before = Some(*part);
+        }
+        let fragment = self.state().fragment(wr_id);
+        fragment.len = end;
+        fragment.remote_end = RemoteEnd::Peer(Spot::listed(count));
+        core.transmit.segment_mut(wr_id).transfer.len = end;
+        let addr = self.bouncing().map_or(0, |bouncing| bouncing.addr(role, bounce));
+        let listed = &bytes[..count * LIST_ENTRY];
+        let stored = core.transmit.port_mut().store(addr, listed);
+        let is_stored = stored.is_ok();
+        if let Err(error) = stored {
+            self.fail_fragment(core, wr_id, error);
+        }
+        is_stored
+    }
+
+    /// The copies of a fragment whose bounce buffer is at an address. None, and nothing is added,
+    /// if it has to wait, or has failed for it.
+    pub(super) fn add_copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        bounce: usize,
+        together: &mut Vec<Tagged>,
+    ) -> Result<(), Unlisted> {
+        let Fragment { len, memory, role, list, listed, .. } = *self.state().fragment(wr_id);
+        let (direction, tag) = (role.direction(), wr_id.0);
+        let list = match (list, listed) {
+            (Some(list), _) => list,
+            (None, 0) => {
+                together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag });
+                return Ok(());
+            }
+            (None, count) => match self.read_list(core, wr_id, bounce, count) {
+                Ok(Some(list)) => list,
+                Ok(None) => return Err(Unlisted::Waits),
+                Err(error) => {
+                    self.fail_fragment(core, wr_id, error);
+                    return Err(Unlisted::Failed);
+                }
+            },
+        };
+        for Part { memory, len, at, .. } in self.state().gathered.of(direction).parts(list) {
+            let (memory, bounce, len) = (*memory, bounce + *at, *len);
+            together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag });
+        }
+        Ok(())
+    }
+
+    /// Reads where a peer's puts go. Nothing in the list leads outside of the bounce buffer, or of
+    /// what is registered. None while there is no room for it.
+    fn read_list<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        bounce: usize,
+        count: u16,
+    ) -> Result<Option<List>, PortError> {
+        let total = self.state().fragment(wr_id).len;
+        let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
+        let bytes = &mut bytes[..usize::from(count) * LIST_ENTRY];
+        // Once: the peer may change it meanwhile.
+        core.transmit.port_mut().load(bounce, bytes)?;
+        let pe = core.transmit.segment(wr_id).pe;
+        let Some(list) = self.state().gathered.inward.take(pe) else { return Ok(None) };
+        for entry in bytes.chunks_exact(LIST_ENTRY) {
+            let ListEntry { to, len, at } = ListEntry::decode(entry);
+            let (len, at) = (len as usize, at as usize);
+            let inside = at >= bytes.len() && at <= total && len != 0 && len <= total - at;
+            let place = core.transmit.regions_mut().locate(to, len);
+            let why = match place {
+                Ok(place) if inside => {
+                    let part = Part { memory: place.addr, len, to, at };
+                    self.state().gathered.inward.parts(list).push(part);
+                    continue;
+                }
+                Ok(_) => format!("{len} bytes at {at} of a bounce buffer with {total}"),
+                Err(fault) => fault.to_string(),
+            };
+            self.state().gathered.inward.give(list);
+            return Err(PortError { call: "reading the peer's list of puts", code: 0, text: why });
+        }
+        self.state().fragment(wr_id).list = Some(list);
+        Ok(Some(list))
+    }
+
+    /// A fragment touches the memory of its puts no longer. Their bytes, or its own.
+    pub(super) fn leave_list(&mut self, wr_id: WrId) -> usize {
+        let Fragment { role, len, .. } = *self.state().fragment(wr_id);
+        let Some(list) = self.state().fragment(wr_id).list.take() else { return len };
+        let lists = self.state().gathered.of(role.direction());
+        let bytes = lists.parts(list).iter().map(|part| part.len).sum();
+        lists.give(list);
+        bytes
+    }
+}
+
+/// Why a fragment's copies were not listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unlisted {
+    /// There is no room for its list.
+    Waits,
+    /// It has failed.
+    Failed,
+}
+
+impl State {
+    /// The list of a fragment whose copies have not begun, and is to be read again.
+    pub(super) fn forget_read_list(&mut self, wr_id: WrId) {
+        if self.peek(wr_id).listed != 0 {
+            if let Some(list) = self.fragment(wr_id).list.take() {
+                self.gathered.inward.give(list);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever their lengths, also of neighbours: places of the first have the room of their list.
+    #[test]
+    fn what_joins_fits() {
+        for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_LISTED], &[64, 65, 63, 7000]] {
+            let bytes = lens.iter().map(|len: &usize| len.next_multiple_of(ALIGN)).sum();
+            let mut end = lens.len() * LIST_ENTRY;
+            for len in lens {
+                end = end.next_multiple_of(ALIGN) + len;
+            }
+            assert!(end <= room_for(lens.len(), bytes), "{lens:?}");
+        }
+    }
+}

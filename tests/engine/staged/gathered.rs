@@ -1,0 +1,196 @@
+//! Puts that wait for a bounce buffer leave together: in few copies and messages, ordered as each
+//! would be alone.
+
+use engine::ids::Pe;
+use engine::request::Request;
+use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
+use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, MOST_LISTED, Staged};
+use engine::wire::window::Seq;
+use sim_fabric::{Call, Event, Script};
+
+use super::{ALL, fill, pattern};
+use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::signals::Targets;
+
+fn shape(shared: bool) -> Shape {
+    let shared = if shared { u32::MAX } else { 0 };
+    let bounce = (65_536, 4, 4);
+    Shape { n_pes: 2, staged: ALL, shared, rails: 1, bounce, heap: 1 << 17, ..Shape::default() }
+}
+
+/// A job whose PEs know whether they share bounce memory.
+fn job(shape: &Shape, seed: u64, script: Script) -> Job {
+    let mut job = Job::new(seed, shape, script);
+    fill(&job, 2);
+    for (me, pe) in [(0, 1), (1, 0)] {
+        job.put(me, pe, job.heap - 16 - 8 * me as usize, 8).unwrap();
+        end(&mut job, me);
+    }
+    job
+}
+
+fn iterate(job: &mut Job) {
+    job.members.iter_mut().for_each(|member| {
+        member.lane.progress().unwrap();
+    });
+    job.fabric.pass_time(1000);
+}
+
+fn end(job: &mut Job, me: u32) {
+    while !job.members[me as usize].lane.is_quiet(Pe(1 - me)).unwrap() {
+        iterate(job);
+    }
+}
+
+const TOKENS: usize = 64;
+const LEN: usize = 500;
+
+/// Where a token goes: in another order than they are put, some side by side.
+fn place(token: usize) -> usize {
+    let slot = token * 29 % TOKENS;
+    slot * LEN + slot / 3 * 100
+}
+
+fn put_tokens(job: &mut Job) {
+    (0..TOKENS).for_each(|token| job.put(0, 1, place(token), LEN).unwrap());
+}
+
+fn are_there(job: &Job) {
+    for token in 0..TOKENS {
+        let expected: Vec<u8> = (place(token)..).take(LEN).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, place(token), LEN) == expected, "token {token}");
+    }
+}
+
+/// The first two leave by themselves, at once; what comes meanwhile together.
+#[test]
+fn tokens_that_wait_take_few_copies_and_messages() {
+    for shared in [true, false] {
+        let mut job = job(&shape(shared), 5, Script::default());
+        job.fabric.trace_calls();
+        put_tokens(&mut job);
+        end(&mut job, 0);
+        are_there(&job);
+        let calls = job.fabric.calls();
+        let count = |what: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| what(call)).count();
+        for pe in [Pe(0), Pe(1)] {
+            let copies = count(&|call| matches!(call, Call::Copy(of) if *of == pe));
+            let messages = count(&|call| matches!(call, Call::Post(of, _) if *of == pe));
+            assert!((1..=3).contains(&copies), "{copies} calls with copies of {pe}, {shared}");
+            assert!(
+                (1..=TOKENS / 5).contains(&messages),
+                "{messages} messages and reads of {pe}, {shared}"
+            );
+        }
+    }
+}
+
+/// Also where the first ones have not left: what comes behind a fence is stored behind it.
+#[test]
+fn a_fence_parts_what_goes_together() {
+    for seed in 1..=80 {
+        let shape = Shape { rails: 1 + seed as u8 % 3, ..shape(seed % 4 != 0) };
+        let mut job = job(&shape, seed, Script { delay: (1, 30_000), ..Script::default() });
+        let targets = Targets::of(&job);
+        let scratch = job.members[0].scratch;
+        const ROUNDS: usize = 6;
+        for round in 0..ROUNDS {
+            for token in 0..10 {
+                let from = scratch + 20_000 * round + token * LEN;
+                let put = targets.part(from, 1, token * LEN, LEN);
+                job.members[0].lane.start(&put).unwrap();
+            }
+            job.fence(0, 1);
+            (0..seed as usize % 3).for_each(|_| iterate(&mut job));
+        }
+        job.put_value(0, 1, 60_000, 1, 8).unwrap();
+        while job.heap(1, 60_000, 1) != [1] {
+            iterate(&mut job);
+        }
+        let last = 20_000 * (ROUNDS - 1);
+        let expected: Vec<u8> = (last..last + 10 * LEN).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, 10 * LEN) == expected, "seed {seed}");
+        end(&mut job, 0);
+    }
+}
+
+/// Memory of a put that goes with others is in use until it was copied.
+#[test]
+fn memory_of_puts_that_wait_is_in_use() {
+    let mut job = job(&shape(true), 5, Script::default());
+    put_tokens(&mut job);
+    let member = &mut job.members[0];
+    for token in [0, 1, 2, TOKENS - 1] {
+        let from = member.scratch + place(token);
+        assert!(member.lane.check_unused(from, LEN).is_err(), "token {token}");
+    }
+    end(&mut job, 0);
+    let member = &mut job.members[0];
+    member.lane.check_unused(member.scratch, TOKENS * LEN).unwrap();
+}
+
+/// A put that is refused, since it leads out of its region, is so when it is put.
+#[test]
+fn a_put_to_no_place_does_not_join() {
+    let mut job = job(&shape(true), 5, Script::default());
+    put_tokens(&mut job);
+    let targets = Targets::of(&job);
+    let part = targets.part(job.members[0].scratch, 1, 0, LEN);
+    let outside = Request { remote_addr: part.remote_addr + job.heap as u64, ..part };
+    job.members[0].lane.start(&outside).unwrap_err();
+    end(&mut job, 0);
+    are_there(&job);
+}
+
+/// From PE 0 to PE 1: so many puts in so many bytes, whose list is at the start of PE 0's bounce
+/// memory.
+fn forge(job: &Job, count: usize, len: usize) {
+    let (from, ack) = (Exposure::in_bounce(0), Seq(u32::MAX - 99));
+    let request_id = RequestId { slot: 3, seq: Seq(0) };
+    let (to, len) = (Spot::listed(count), len as u32);
+    let body = Body::Staged(Staged::Pull { to, from, len, request_id, brought: None });
+    let mut packet = Packet::EMPTY;
+    seal(&Message { from: Pe(0), seq: ack, ack, behind: 0, body }, 1, &mut packet);
+    job.fabric.forge_message(Pe(1), engine::ids::RailId(0), packet.bytes());
+}
+
+/// What a peer lists leads nowhere but into the bounce buffer and registered memory.
+#[test]
+fn a_list_that_leads_outside_moves_nothing() {
+    let region = FIRST_REGION;
+    let entry = |slot, offset, len, at| ListEntry { to: Spot { slot, offset }, len, at };
+    let good = entry(region, 0, 100, 64);
+    let whole = 1024;
+    let far = 1 << 40;
+    for (listed, count, len, copies) in [
+        (vec![good], 1, whole, 1),
+        (vec![good, entry(region, 500, 100, 164)], 2, whole, 2),
+        (vec![good], 0, whole, 0),
+        (vec![good], MOST_LISTED + 1, whole, 0),
+        (vec![good], usize::MAX >> 20, whole, 0),
+        (vec![good], 1, LIST_ENTRY, 0),
+        (vec![good, good], 2, 2 * LIST_ENTRY, 0),
+        (vec![entry(region, 0, 100, 0)], 1, whole, 0),
+        (vec![entry(region, 0, 100, 23)], 1, whole, 0),
+        (vec![entry(region, 0, 100, 925)], 1, whole, 0),
+        (vec![entry(region, 0, 100, u32::MAX)], 1, whole, 0),
+        (vec![entry(region, 0, u32::MAX, 64)], 1, whole, 0),
+        (vec![entry(region, 0, 0, 64)], 1, whole, 0),
+        (vec![entry(region, far, 100, 64)], 1, whole, 0),
+        (vec![entry(region, u64::MAX, 100, 64)], 1, whole, 0),
+        (vec![entry(region + 900, 0, 100, 64)], 1, whole, 0),
+        (vec![good, entry(region, far, 100, 164)], 2, whole, 0),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        let bytes: Vec<u8> = listed.iter().flat_map(ListEntry::encode).collect();
+        job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
+        forge(job, count, len);
+        for _ in 0..100 {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1000);
+        }
+        let events = job.fabric.events();
+        let copied = |event: &&Event| matches!(event, Event::Copied { pe: Pe(1), .. });
+        assert_eq!(events.iter().filter(copied).count(), copies, "{listed:?} {count} {len}");
+    }
+}
