@@ -153,6 +153,10 @@ gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs throu
 gpu-experts: gpu-kit ## On a machine with a GPU: a mixture of experts on NVSHMEM's device API and on our channel, compared
 	$(TARGET)/gpu-kit/run.sh experts
 
+.PHONY: gpu-peers
+gpu-peers: gpu-kit ## On a machine with two GPUs: this transport and NCCL of PyTorch by turns, as MEASURE lines
+	$(TARGET)/gpu-kit/run.sh peers
+
 .PHONY: gpu-clients
 gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and nvshmem4py through our transport
 	$(TARGET)/gpu-kit/run.sh clients $(GPU_ARGS)

@@ -2,10 +2,11 @@
 # Builds the NVSHMEM programs beside this script for this machine, and runs them through the
 # transport in lib:
 #   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [EXAMPLES=tree/examples] [LIBFABRIC=file] \
-#       ./run.sh [clients | experts] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
+#       ./run.sh [clients | experts | peers] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
 # needed. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
-# of a mixture of experts. NVSHMEM is a prefix with include and lib; without it, the one that pip
+# of a mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
+# NVSHMEM is a prefix with include and lib; without it, the one that pip
 # has installed for python3, or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of
 # these names in NVSHMEM's source tree: their programs run as well. LIBFABRIC is the libfabric to
 # use, "system" the system's; without it, the 2.x in here.
@@ -55,8 +56,8 @@ make --silent --directory "$here/programs" --jobs "$(nproc)" "${arguments[@]}" \
     OUT="$build/programs" programs
 run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$build/programs")
 
-if [[ ${1:-} == experts ]]; then
-    exec "$here/experts.sh" "$nvshmem" "$build/programs" ${libfabric[1]:+"${libfabric[1]}"}
+if [[ ${1:-} == experts || ${1:-} == peers ]]; then
+    exec "$here/$1.sh" "$nvshmem" "$build/programs" ${libfabric[1]:+"${libfabric[1]}"}
 fi
 
 # Those of NVIDIA's that do not build with this NVSHMEM are left out.

@@ -13,12 +13,13 @@ pub(crate) mod matrix;
 mod mixed;
 mod own;
 mod same_host;
+mod tokens;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 9] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 10] = [
     ("probe", device::probe),
     ("own_memory", own::scenario),
     ("borders", borders::scenario),
@@ -28,6 +29,7 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 9] = [
     ("limits", limits::scenario),
     ("same_host", same_host::scenario),
     ("same_host_death", same_host::death),
+    ("tokens", tokens::scenario),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,5 +40,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(failures::trials());
     trials.extend(limits::trials());
     trials.extend(same_host::trials());
+    trials.extend(tokens::trials());
     trials
 }

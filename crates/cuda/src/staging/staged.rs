@@ -114,6 +114,16 @@ pub(crate) struct ContextCopies {
     pub(crate) words: Words,
 }
 
+impl ContextCopies {
+    fn new(context: &Arc<Context>, depth: usize, words: &WordsOptions) -> Result<Self, CudaError> {
+        Ok(Self {
+            outward: CopyEngine::new(context, depth)?,
+            inward: CopyEngine::new(context, depth)?,
+            words: Words::new(context, words)?,
+        })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Making {
     /// Devices with engines; their index is their place here.
@@ -239,10 +249,20 @@ impl Staging {
             }
             _ => None,
         };
-        let mut copies = ContextCopies {
-            outward: CopyEngine::new(context, self.depth())?,
-            inward: CopyEngine::new(context, self.depth())?,
-            words: Words::new(context, words)?,
+        let mut copies = match ContextCopies::new(context, self.depth(), words) {
+            Ok(copies) => copies,
+            Err(error) => {
+                let shared = bounce.as_ref().map(|(_, neighbours)| neighbours.pes().count());
+                if shared.is_some_and(|shared| shared != 0) {
+                    // What was shared goes with it.
+                    log::warn!(
+                        target: MEM,
+                        "bounce memory is not shared with other PEs of this host from now on, and what goes between them \
+                         goes through the fabric: {error}"
+                    );
+                }
+                return Err(error.into());
+            }
         };
         log::info!(
             target: MEM,

@@ -69,6 +69,14 @@ impl Faults {
         self.count(2)
     }
 
+    /// Calls that have given copies, words and events to the device's streams.
+    ///
+    /// # Errors
+    /// The driver is a real one.
+    pub fn calls(&self) -> Result<u64> {
+        self.count(11)
+    }
+
     fn count(&self, what: u32) -> Result<u64> {
         type Function = unsafe extern "C" fn(c_int, u32) -> u64;
         let f: Function = self.look_up("fake_cuda_count")?;

@@ -1,0 +1,86 @@
+//! Tokens that a kernel has queued: they are taken together, in few calls of the driver at either
+//! end.
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
+
+use super::device::{Needs, job, staged};
+use crate::fabric::Fabric;
+use crate::matrix::run;
+
+const TOKENS: u64 = 64;
+/// Bytes of a token.
+const LEN: u64 = 7168;
+/// Tokens go to so many experts in turn, each of which has room for as many again.
+const EXPERTS: u64 = 8;
+
+/// Most calls of the driver at either end.
+const MOST_CALLS: u64 = 8;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm] {
+        for shares in [true, false] {
+            let way = if shares { "shared" } else { "by_the_fabric" };
+            let name = format!("tokens::take_few_calls_of_the_driver_{way}_{}", fabric.name());
+            trials.push(staged(name, fabric, Needs::StandIn, move || few_calls(fabric, shares)));
+        }
+    }
+    trials
+}
+
+/// Where a token goes: those of an expert side by side.
+fn place(token: u64) -> u64 {
+    let (expert, slot) = (token % EXPERTS, token / EXPERTS);
+    (expert * 2 * (TOKENS / EXPERTS) + slot) * LEN
+}
+
+fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
+    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, Layout::V7);
+    let job = job.debug("share_bounce", u32::from(shares));
+    // Slow enough that all are queued while the first are copied.
+    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
+    let calls = |pe: usize| report.pes[pe].value("calls").and_then(|calls| calls.parse().ok());
+    let (Some(from), Some(to)) = (calls(0), calls(1)) else {
+        return Err(format!("no calls were counted:\n{report}").into());
+    };
+    let most: u64 = std::cmp::max(from, to);
+    let way = if shares { "shared" } else { "by_fabric" };
+    println!("MEASURE driver_calls_for_64_tokens_{way}_{} {most} calls", fabric.name());
+    if most > MOST_CALLS {
+        return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
+    }
+    Ok(())
+}
+
+/// PE 0 puts all tokens without waiting; they are at their places.
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let source = host.alloc(TOKENS * LEN, 4096)?;
+    let target = host.alloc(2 * TOKENS * LEN, 4096)?;
+    host.local(source, TOKENS * LEN)?.fill(Pattern::new(me.into()), 0)?;
+    host.local(target, 2 * TOKENS * LEN)?.set(0)?;
+    // Whose lane has had a message copies from others' memory, and has told them.
+    host.proxy().put((me + 1) % n, target.plus(2 * TOKENS * LEN - 8), source, 8)?;
+    host.proxy().quiet()?;
+    host.barrier()?;
+    let faults = host.faults().ok_or("there is a device")?;
+    let before = faults.calls()?;
+    if me == 0 {
+        for token in 0..TOKENS {
+            host.proxy().put(1, target.plus(place(token)), source.plus(token * LEN), LEN)?;
+        }
+        host.proxy().quiet()?;
+    }
+    host.barrier()?;
+    job.report("calls", faults.calls()? - before)?;
+    if me == 1 {
+        for token in 0..TOKENS {
+            let there = host.local(target.plus(place(token)), LEN)?;
+            there.verify(Pattern::new(0), token * LEN)?;
+        }
+    }
+    host.finalize()?;
+    Ok(())
+}
