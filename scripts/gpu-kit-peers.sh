@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Times NCCL, that of python3's PyTorch, and this transport by turns between two GPUs of this host, and prints a
-# table of µs, medians, and ratios:
+# Times NCCL, that of python3's PyTorch, and this transport by turns between two GPUs of this host,
+# and prints a table of µs, medians, and ratios:
 #   [RUNS=3] [RAILS=127.0.0.1,127.0.0.2,...] peers.sh NVSHMEM PROGRAMS [LIBFABRIC]
-# P2P is off on both sides. NCCL goes over shared memory, over sockets as they come, and over sockets with four
-# threads of four sockets each. Ours are puts with their quiet of 8 MiB, and puts with signal, one way, of
-# 8 bytes and 1 MiB: over shm and tcp where PEs share their bounce memory, and over tcp with one rail and four where they do
-# not, as between hosts. What 'make gpu-kit' has put beside this script is needed, and PROGRAMS that run.sh has built.
+# P2P is off on both sides. NCCL goes over shared memory, over sockets as they come, and over
+# sockets with four threads of four sockets each. Ours are puts with their quiet of 8 MiB, and puts
+# with signal, one way, of 8 bytes to 1 MiB: over shm and tcp where PEs share their bounce memory,
+# and over tcp with one rail and four where they do not, as between hosts. What 'make gpu-kit' has
+# put beside this script is needed, and PROGRAMS that run.sh has built.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 nvshmem=$1 programs=$2 libfabric=${3:-}

@@ -6,10 +6,10 @@
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
 # needed. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
 # of a mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
-# NVSHMEM is a prefix with include and lib; without it, the one that pip
-# has installed for python3, or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of
-# these names in NVSHMEM's source tree: their programs run as well. LIBFABRIC is the libfabric to
-# use, "system" the system's; without it, the 2.x in here.
+# NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3,
+# or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's
+# source tree: their programs run as well. LIBFABRIC is the libfabric to use, "system" the system's;
+# without it, the 2.x in here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -4,7 +4,8 @@
 //! the buffer takes. They need no segment, message or bounce buffer of their own. When it is their
 //! turn they are put in the order of their places at the peer, so that neighbours there are
 //! neighbours in the buffer, and copied out together behind a list of where they go. The peer is
-//! told to pull the buffer, reads the list, and copies all of them in together. One answer ends all.
+//! told to pull the buffer, reads the list, and copies all of them in together. One answer ends
+//! all of them.
 //!
 //! So a lane that is kept waiting sends ever more with each copy and message, and one that is not
 //! sends each put by itself, at once.

@@ -6,8 +6,8 @@
 //! `cuMemcpyBatchAsync` it does not wait.
 //!
 //! - Neighbours on both sides are one copy.
-//! - Short copies to a device that are cut into rows (see [`rows`]) are rows of one copy, where they
-//!   have one length and lie at equal distances on both sides.
+//! - Short copies to a device that are cut into rows (see [`rows`]) are rows of one copy, where
+//!   they have one length and lie at equal distances on both sides.
 //! - All others go in one call, where the driver has that.
 
 use std::ptr;
