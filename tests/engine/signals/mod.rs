@@ -136,7 +136,11 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         immediate_data: random.below(8) != 0,
         // Not drawn, so that what is drawn after it stays as it was.
         mark_bytes: [4, 8][random.0 as usize % 2],
-        staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
+        staged: {
+            // Drawn for nothing, as above.
+            random.below(3);
+            [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)]
+        },
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         words: 0,
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
