@@ -13,7 +13,7 @@
 //!    posts.
 //! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments, and
 //!    sends messages. Its state is private to its three parts.
-//! 5. [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
+//! 5. [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
 //!    state, on the core. What one of them has to see to, the core raises as an event.
 //! 6. [`lane`]: holds the mechanisms, and drives them in each progress iteration.
 //!

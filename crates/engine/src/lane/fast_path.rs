@@ -2,8 +2,9 @@
 //!
 //! Each does what a general way does as well, for operations that meet no obstacle: no fence, no
 //! lack of room, nothing wrong. At the first obstacle, before anything has happened, it gives up,
-//! and the general way does the operation or says what is wrong with it. Nothing in the fast paths can
-//! panic, so callers need no guard; errors own strings, so none are made before they are needed.
+//! and the general way does the operation or says what is wrong with it. Nothing in the fast paths
+//! can panic, so callers need no guard; errors own strings, so none are made before they are
+//! needed.
 
 use crate::error::EngineError;
 use crate::lane::Lane;

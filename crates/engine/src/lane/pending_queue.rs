@@ -92,7 +92,6 @@ impl Submission<'_> {
 
 /// What is pending.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "fences are few")]
 enum What {
     Fence,
     Transfer(OwnedRequest, usize),

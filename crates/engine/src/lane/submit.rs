@@ -199,7 +199,8 @@ impl<P: Port> Lane<P> {
     }
 
     /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be
-    /// posted later, with that one. Where the fabric gains nothing from that, it is started at once.
+    /// posted later, with that one. Where the fabric gains nothing from that, it is started at
+    /// once.
     ///
     /// # Errors
     /// As [`Lane::start`].

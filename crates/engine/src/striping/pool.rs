@@ -76,6 +76,8 @@ pub(crate) struct Pool {
     free: Vec<u32>,
     /// Those that may be cut, oldest first.
     pool: VecDeque<WrId>,
+    /// The peers of those that no rail wants anything of at present, while the pool is gone through.
+    waits: Vec<Pe>,
     /// Bytes of those in the pool that have not been cut off.
     pooled: u64,
     iterations: u32,
@@ -88,6 +90,7 @@ impl Pool {
             places: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
             pool: VecDeque::with_capacity(most),
+            waits: Vec::with_capacity(most),
             pooled: 0,
             iterations: 0,
         }
@@ -214,6 +217,9 @@ impl Pool {
     }
 
     /// Gives segments of what waits in the pool to the rails that want them. Whether any left.
+    ///
+    /// None overtakes another to the same peer: a rail may want short ones while it wants no long
+    /// one, and then short ones without end would keep the long one waiting for ever.
     pub(crate) fn hand_out<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         if !self.is_due(core.transmit.has_load_change()) {
             return false;
@@ -222,12 +228,19 @@ impl Pool {
         let now = core.transmit.now();
         let mut moved = false;
         let mut at = 0;
+        self.waits.clear();
         while let Some(wr_id) = self.pool.get(at).copied() {
+            let pe = core.transmit.segment(wr_id).pe;
+            if self.waits.contains(&pe) {
+                at += 1;
+                continue;
+            }
             let before = self.pooled;
             if self.cut(core, wr_id, now) {
                 // It has left the pool, and the next one is in its place.
                 moved = true;
             } else {
+                self.waits.push(pe);
                 at += 1;
             }
             moved |= self.pooled != before;

@@ -134,8 +134,8 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
-    /// Tries the segment again that [`Transmit::try_post`] has just found declined, with reasons. It waits in
-    /// its rail's queue if there is no room.
+    /// Tries the segment again that [`Transmit::try_post`] has just found declined, with reasons.
+    /// It waits in its rail's queue if there is no room.
     ///
     /// # Errors
     /// The failure of its connection.

@@ -490,8 +490,8 @@ impl Plain {
     }
 }
 
-/// See [`Segment::signature`]. The parts lie in the number as they do in a segment on a little endian
-/// machine, so that the compiler reads them at once.
+/// See [`Segment::signature`]. The parts lie in the number as they do in a segment on a little
+/// endian machine, so that the compiler reads them at once.
 #[inline(always)]
 pub(super) fn signature(
     pe: Pe,
