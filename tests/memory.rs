@@ -64,6 +64,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         needs_desc: false,
         immediate_data: true,
         longest_message: MAX_MESSAGE,
+        bulk: 0,
     };
 
     let lane_bytes = |n_pes: u32, health: Option<RailHealth>| {

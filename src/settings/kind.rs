@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{Choice, CountersPage, StripeThreshold, name_of};
-use ofi::Devices;
+use ofi::{BulkChoice, Devices};
 
 /// How a setting of type `T` is written.
 pub(super) trait Kind<T> {
@@ -280,6 +280,30 @@ impl Kind<Devices> for DeviceList {
             Devices::Any => String::from(ALL_DEVICES),
             Devices::Include(names) => names.join(","),
             Devices::Exclude(names) => format!("^{}", names.join(",^")),
+        }
+    }
+}
+
+/// A number, or `auto`.
+pub(super) struct OrAuto(pub(super) Number);
+
+impl Kind<BulkChoice> for OrAuto {
+    fn accepts(&self) -> String {
+        format!("auto, or {}", self.0)
+    }
+
+    fn parse(&self, text: &str) -> Result<BulkChoice, String> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(BulkChoice::Auto);
+        }
+        // Its bounds are those of the type.
+        self.0.read(text).map(|count| BulkChoice::Each(count as u8))
+    }
+
+    fn show(&self, value: &BulkChoice) -> String {
+        match value {
+            BulkChoice::Auto => String::from("auto"),
+            BulkChoice::Each(count) => count.to_string(),
         }
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
-    use ofi::{BatchChoice, Devices, RailLoss};
+    use ofi::{BatchChoice, BulkChoice, Devices, RailLoss};
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -260,11 +260,11 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes", "true"),
             (
                 DEBUG,
-                "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,signals=Chained,\
-                 batch_rma=always,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                "progress=manual, threading = Safe,queue_depth=1,max_segment=64K,stripe_segment=1M,\
+                 bulk_connections=3,signals=Chained,batch_rma=always,words=GDRCopy,share_bounce=No,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=64K,channel_sleep=0,channel_pin=no",
-                "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,signals=chained,\
-                 batch_rma=always,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
+                "progress=manual,threading=safe,queue_depth=1,max_segment=65536,stripe_segment=1048576,\
+                 bulk_connections=3,signals=chained,batch_rma=always,words=gdrcopy,share_bounce=false,consistency=write-read,bootstrap_seconds=5,channel_rings=8,\
                  channel_slots=65536,channel_sleep=0,channel_pin=false",
             ),
         ];
@@ -277,6 +277,9 @@ mod tests {
         assert!(keys().all(|key| settings.sources.of(key.name) == Source::Environment));
         assert_eq!(settings.ofi().batch_rma, BatchChoice::Never, "the one that disables wins");
         assert_eq!(settings.ofi().rail_loss, RailLoss::SurvivedWherePossible);
+        assert_eq!(settings.ofi().bulk, BulkChoice::Each(0), "nothing is striped");
+        let (striping, _) = load(&[(DEBUG, "bulk_connections=3")]).unwrap();
+        assert_eq!(striping.ofi().bulk, BulkChoice::Each(3));
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
         assert_eq!((settings.warn_after, settings.channel_sleep), (None, None));
     }

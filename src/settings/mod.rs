@@ -15,7 +15,7 @@ mod table;
 #[cfg(test)]
 mod docs;
 
-use ofi::{BatchChoice, Options, RailLoss};
+use ofi::{BatchChoice, BulkChoice, Options, RailLoss};
 
 pub use choices::{
     ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
@@ -41,6 +41,7 @@ impl Settings {
             queue_depth: self.queue_depth,
             max_segment: self.max_segment,
             batch_rma: if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma },
+            bulk: self.bulk(),
             gpu_direct: self.gpu_direct,
             gdr_level: self.gdr_level,
             rail_loss: match self.rail_timeout {
@@ -49,6 +50,13 @@ impl Settings {
                 Some(_) => RailLoss::SurvivedWhereShown,
             },
         }
+    }
+
+    /// The connections for bulk: they move what is striped, so none where nothing is.
+    fn bulk(&self) -> BulkChoice {
+        let stripes = self.rail_balance == RailBalance::Rate
+            && self.stripe_threshold != StripeThreshold::Never;
+        if stripes { self.bulk_connections } else { BulkChoice::Each(0) }
     }
 
     /// Whether counters go to files, of which some is written or removed when the process ends.

@@ -9,10 +9,12 @@ use super::choices::{
     ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
     StripeThreshold, WordsChoice, YieldWhen,
 };
-use super::kind::{DeviceList, Kind, Names, Number, Page, Text, Time, Truth, bytes, number};
+use super::kind::{
+    DeviceList, Kind, Names, Number, OrAuto, Page, Text, Time, Truth, bytes, number,
+};
 use super::load::Sources;
 use ofi::topology::Distance;
-use ofi::{BatchChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
+use ofi::{BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -245,6 +247,14 @@ settings! {
     /// eighth, so that all rails end together.
     Debug "stripe_segment" stripe_segment: u64 = 0,
         bytes(PAGE, u64::MAX).or_zero("128 KiB, or 512 KiB with efa, cxi and verbs");
+
+    /// With tcp: connections of each rail, beside its own, that move bytes of striped operations
+    /// and of staged ones, each by a thread of its own, `nvshmem-bulk-N`. `auto`: one for each 25
+    /// Gbit/s of a link, or one where that is not known, within half of the PE's cores; none where
+    /// that makes one in all, or all links together have 25 Gbit/s or less. With 0 the proxy thread
+    /// moves all. PEs may differ. None where nothing is striped.
+    Debug "bulk_connections" bulk_connections: BulkChoice = ofi().bulk,
+        OrAuto(number(1, 6).or_zero("none"));
 
     /// How a signal follows its put's data. `chained`: once the data is delivered. `eager`: with
     /// small data in one message. `counted`: at once on all rails, to be applied when the target

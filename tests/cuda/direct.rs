@@ -122,7 +122,7 @@ fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> O
     let kinds = MemoryKinds::HostAndDevices;
     let discovery = Discovery::run(&options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: these tests keep what they register until it is over.
-    let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
+    let opened = unsafe { discovery.open(&discovery.default_rails(), 1, 1) };
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Shape {
     /// PEs that take part, of those that there are; 0 is all.
     pub(crate) present: u32,
     pub(crate) rails: u8,
+    /// Connections for bulk of each rail.
+    pub(crate) bulk: u8,
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
@@ -114,6 +116,7 @@ impl Default for Shape {
             n_pes: 2,
             present: 0,
             rails: 2,
+            bulk: 0,
             depth: 16,
             max_segment,
             needs_desc: true,
@@ -231,6 +234,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         needs_desc: shape.needs_desc,
         immediate_data: shape.immediate_data,
         longest_message: shape.longest_message,
+        bulk: shape.bulk,
     };
     vec![rail; usize::from(shape.rails)]
 }

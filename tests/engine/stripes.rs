@@ -5,11 +5,12 @@ use engine::atomic::AtomicOp;
 use engine::ids::{Pe, RailId};
 use engine::lane::SignalEngine;
 use engine::rails::balance::Spread;
+use engine::rails::counters::RailCounters;
 use engine::request::PutSignalRequest;
 use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
-use super::job::{Job, Random, Shape};
+use super::job::{Job, Member, Random, Shape};
 use super::signals::Targets;
 
 /// What a rail of 400 Mbit/s carries, in bytes per microsecond.
@@ -88,6 +89,78 @@ fn one_large_put_uses_what_all_rails_carry() {
         let (four, one) = (put_rate(&mut four, 4, 1, len), put_rate(&mut one, 4, 1, len));
         assert!(four > 3.7 * one, "{len} bytes: {four:.0} B/us over four rails, {one:.0} over one");
     }
+}
+
+/// What is long enough to be cut is for them, also over one rail; what is shorter goes as ever.
+#[test]
+fn long_operations_are_for_the_connections_for_bulk() {
+    const LEN: usize = SPREAD.striped_from;
+    for rails in [1, 3] {
+        for (bulk, len, moved) in [(4, LEN - 1, 0), (4, LEN, LEN), (1, LEN, LEN), (0, LEN, 0)] {
+            let shape = Shape {
+                rails,
+                bulk,
+                depth: 64,
+                max_segment: 1 << 30,
+                heap: MIB,
+                fast: true,
+                needs_desc: false,
+                spread: SPREAD,
+                ..Shape::default()
+            };
+            let mut job = Job::new(1, &shape, Script::default());
+            let bytes: Vec<u8> = (0..len).map(|at| (at >> 9 ^ at) as u8).collect();
+            job.fill_scratch(0, &bytes);
+            job.put(0, 1, 0, len).unwrap();
+            job.quiet(0, 1).unwrap();
+            assert_eq!(job.heap(1, 0, len), bytes);
+            let counted = |of: fn(&RailCounters) -> u64| -> u64 {
+                job.members[0].lane.counters().map(|rail| of(&rail)).sum()
+            };
+            let case = format!("{len} bytes, {rails} rails, {bulk} connections");
+            assert_eq!(counted(|rail| rail.bulk_bytes), moved as u64, "{case}");
+            let segments = counted(|rail| rail.posted);
+            let is_cut = len >= LEN && (rails > 1 || bulk > 0);
+            assert_eq!(segments > 1, is_cut, "{case}: {segments} segments");
+        }
+    }
+}
+
+/// Fragments of staged memory are, too.
+#[test]
+fn long_fragments_are_for_the_connections_for_bulk() {
+    let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
+    for (len, moved) in [(1023, 0), (1024, 1024), (4096, 4096)] {
+        let bounce = (1024, 2, 2);
+        let shape = Shape { staged: 0b10, bounce, bulk: 2, spread, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        job.put(0, 1, 0, len).unwrap();
+        job.quiet(0, 1).unwrap();
+        let of = |member: &Member| member.lane.counters().map(|rail| rail.bulk_bytes).sum::<u64>();
+        assert_eq!(job.members.iter().map(of).sum::<u64>(), moved, "{len} bytes");
+    }
+}
+
+/// Each connection has as much ahead as a rail without would have.
+#[test]
+fn a_rail_has_as_much_ahead_as_its_connections_together() {
+    let most = |bulk| {
+        let script = rates(&[FULL]);
+        let shape = Shape {
+            rails: 1,
+            bulk,
+            depth: 64,
+            max_segment: 1 << 30,
+            heap: 16 * MIB,
+            spread: SPREAD,
+            ..Shape::default()
+        };
+        let mut job = Job::new(1, &shape, script);
+        put_rate(&mut job, 1, 1, 16 * MIB);
+        job.members[0].lane.counters().map(|rail| rail.max_in_flight).max().unwrap()
+    };
+    let (one, four) = (most(1), most(4));
+    assert!(four > 3 * one, "{one} segments, and {four}");
 }
 
 #[test]

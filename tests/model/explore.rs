@@ -149,6 +149,7 @@ fn lane(
         needs_desc: false,
         immediate_data: true,
         longest_message: MAX_MESSAGE,
+        bulk: 0,
     };
     let path = |to: usize, rail: u8| {
         // Not the same rail at the other end, so that a mix-up of the two is found.

@@ -62,7 +62,7 @@ fn open_for_devices(options: &Options) -> Opened {
     let kinds = MemoryKinds::HostAndDevices;
     let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     // SAFETY: these tests keep what they register until it is over.
-    let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
+    let opened = unsafe { discovery.open(&discovery.default_rails(), 1, 1) };
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -124,7 +124,7 @@ fn a_process_without_cuda_asks_as_ever() {
         let opened = |kinds| {
             let discovery = run(kinds);
             // SAFETY: nothing is registered.
-            let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
+            let opened = unsafe { discovery.open(&discovery.default_rails(), 1, 1) };
             opened.expect("it opens").report.to_string()
         };
         // Nor does one with CUDA get anything else from these providers.

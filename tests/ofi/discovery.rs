@@ -46,9 +46,10 @@ fn rails_on_loopback_have_addresses_of_their_own() {
         assert_eq!(names, ["127.0.0.1", "127.0.0.2"]);
         assert!(report.rails.iter().all(|rail| rail.pci_path.is_none()));
         for (rail, last) in [(RailId(0), 1), (RailId(1), 2)] {
-            // A sockaddr_in: family, port, address.
+            // One address and its length, then a sockaddr_in: family, port, address.
             let address = opened.proxy.address(rail);
-            assert_eq!(address[4..8], [127, 0, 0, last]);
+            assert_eq!(address[..2], [1, 16]);
+            assert_eq!(address[6..10], [127, 0, 0, last]);
             assert_eq!(opened.proxy.rail_name(rail), format!("127.0.0.{last}"));
         }
         assert_ne!(opened.proxy.address(RailId(0)), opened.host.address(RailId(0)));

@@ -11,6 +11,9 @@ fn addresses_from_elsewhere_are_checked() {
     let mut opened = open(&options(Provider::TcpRxm));
     let own = opened.proxy.address(RailId(0)).to_vec();
     let error = opened.proxy.insert(RailId(0), &[&own[..], &own[..7]]).expect_err("cut short");
+    assert!(error.text.contains("that of peer 1 cannot be read"), "{error}");
+    let other = [&[1, 7][..], &own[2..9]].concat();
+    let error = opened.proxy.insert(RailId(0), &[&own[..], &other]).expect_err("another's");
     assert!(error.text.contains("address 1 has 7 bytes"), "{error}");
     let error = opened.proxy.insert(RailId(7), &[&own]).expect_err("no such rail");
     assert!(error.text.contains("rail 7"), "{error}");
@@ -101,7 +104,7 @@ fn it_closes_with_operations_in_flight() {
 fn nothing_stays_open_when_no_rail_opens() {
     let discovery = Discovery::run(&options(Provider::Shm), true, MemoryKinds::Host).expect("shm");
     // SAFETY: nothing is opened.
-    let open = |rails: &[usize]| unsafe { discovery.open(rails, PEERS) };
+    let open = |rails: &[usize]| unsafe { discovery.open(rails, PEERS, PEERS) };
     let error = open(&[]).expect_err("no device");
     assert!(matches!(error, OfiError::NoRail { .. }), "{error}");
     let error = open(&[17]).expect_err("no such device");

@@ -4,6 +4,7 @@
 //! once for each version. All waiting is polling of every port, up to a deadline that only a hang
 //! reaches.
 
+mod bulk;
 mod device_memory;
 mod discovery;
 mod host_memory;

@@ -65,7 +65,7 @@ pub(crate) fn open(options: &Options) -> Opened {
     let discovery = Discovery::run(options, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     let rails = discovery.default_rails();
     // SAFETY: these tests keep what they register, and post from, until it is over.
-    let opened = unsafe { discovery.open(&rails, PEERS) };
+    let opened = unsafe { discovery.open(&rails, PEERS, PEERS) };
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 

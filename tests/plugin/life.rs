@@ -14,9 +14,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("life".to_owned(), None, || {
         let program = program()?;
         for mode in ["at-exit", "exit", "twice", "unload-in-use", "null", "fork"] {
-            run(&program, "shm", mode)?;
+            run(&program, "shm", mode, 0)?;
         }
-        run(&program, "tcp", "fork")?;
+        // With threads of the transport's own besides, which a child does not have.
+        for connections in [0, 2] {
+            for mode in ["fork", "exit", "unload-in-use"] {
+                run(&program, "tcp", mode, connections)?;
+            }
+        }
         Ok(())
     })]
 }
@@ -36,7 +41,7 @@ fn program() -> Result<PathBuf, Failed> {
     Ok(program)
 }
 
-fn run(program: &Path, provider: &str, mode: &str) -> Result<(), Failed> {
+fn run(program: &Path, provider: &str, mode: &str, connections: u8) -> Result<(), Failed> {
     let mut command = Command::new("timeout");
     command.arg("60").arg(program).arg(plugin_dir().join(Layout::V7.soname())).arg(mode);
     for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
@@ -44,6 +49,7 @@ fn run(program: &Path, provider: &str, mode: &str) -> Result<(), Failed> {
     }
     let ended = command
         .env("NVSHMEM_LIBFABRIC_PROVIDER", provider)
+        .env("NVSHMEM_LIBFABRIC_DEBUG", format!("bulk_connections={connections}"))
         .output()
         .map_err(|error| format!("timeout: {error}"))?;
     if ended.status.success() {

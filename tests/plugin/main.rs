@@ -6,6 +6,7 @@
 //! `NVSHMEM_TEST_LIBFABRIC2`. Cases on memory of devices are in `staged`.
 
 mod bad_input;
+mod bulk;
 mod bursts;
 mod consistency;
 mod counters;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
     trials.extend(faults::trials());
     trials.extend(soak::trials());
     trials.extend(strangers::trials());
+    trials.extend(bulk::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());
     trials.extend(consistency::trials());

@@ -13,9 +13,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr,
-    fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fid, fid_av, fid_cq, fid_domain,
-    fid_ep, fid_eq, fid_fabric, fid_mr,
+    FI_ENABLE, FI_ENOSYS, FI_GETWAIT, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry,
+    fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fid, fid_av, fid_cq,
+    fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 
 /// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
@@ -112,6 +112,14 @@ calls! {
     /// Reads an error completion.
     fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize
         = (*cq).ops, readerr(cq, entry, flags);
+
+    /// Asks an object that was opened with a wait object for it: a descriptor, for `FI_WAIT_FD`.
+    fn fi_getwait(object: *mut fid, into: *mut c_void) -> c_int
+        = (*object).ops, control(object, FI_GETWAIT as c_int, into);
+    /// Whether it is safe to wait for the wait objects of these; `-FI_EAGAIN` when there is
+    /// something to read.
+    fn fi_trywait(fabric: *mut fid_fabric, objects: *mut *mut fid, count: c_int) -> c_int
+        = (*fabric).ops, trywait(fabric, objects, count);
 
     /// Reads an event; `-FI_EAGAIN` when there is none, `-FI_EAVAIL` when an error comes first.
     fn fi_eq_read(eq: *mut fid_eq, event: *mut u32, into: *mut c_void, len: usize, flags: u64) -> isize

@@ -4,6 +4,7 @@
 //! environment what providers read when libfabric starts
 //! options     what is asked for
 //! open        both lanes on the devices found; report, progress_probe: their worth
+//! bulk_plan   which rails get connections for bulk; affinity: where their threads run
 //! memory      registration with all rails
 //! data_path   posting and polling: the engine's port
 //! discovery   what providers offer, and what is taken
@@ -35,10 +36,15 @@
 //! for providers that bind regions to endpoints).
 //!
 //! # Threads
+//! Rails may have connections for bulk, with a domain and a thread each (`data_path/bulk`). These
+//! meet the lane in queues alone.
+//!
 //! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
 //! does not exist in the other modes (see `objects/domain.rs`).
 
+pub mod affinity;
+mod bulk_plan;
 mod data_path;
 mod discovery;
 mod environment;
@@ -68,7 +74,9 @@ pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};
 pub use memory_kinds::MemoryKinds;
 pub use open::Opened;
-pub use options::{BatchChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading};
+pub use options::{
+    BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, RailLoss, Threading,
+};
 pub use progress_probe::Verdict;
 pub use provider::{Provider, Striping};
 pub use report::{RailReport, Report};

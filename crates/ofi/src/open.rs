@@ -1,28 +1,33 @@
 //! The opening of both lanes of a process on the devices found.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 
-use libfabric_sys::Version;
+use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, Version};
 use log::{info, warn};
 
+use crate::bulk_plan::{Link, connections};
+use crate::data_path::bulk::Plan;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
 use crate::discovery::search::Discovery;
-use crate::error::OfiError;
+use crate::error::{OfiError, refused};
 use crate::memory::direct_policy::DirectPolicy;
 use crate::memory::registration::OfiMemory;
 use crate::objects::contexts::Contexts;
+use crate::objects::domain::{Domain, Keys};
 use crate::objects::fabric::Fabrics;
-use crate::options::{BatchChoice, Devices, RailLoss};
+use crate::options::{BatchChoice, BulkChoice, Devices, RailLoss};
 use crate::progress_probe::Verdict;
 use crate::provider::Reopening;
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
-use engine::ids::LaneKind;
+use engine::ids::{LaneKind, RailId};
 use engine::lane::segments_for;
-use engine::port::RailLimits;
+use engine::port::{DataPath, PortError, RailLimits};
 
 /// Most rails of a lane, as [`Port::limits`](engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
@@ -43,7 +48,7 @@ pub struct Opened {
 impl Discovery {
     /// Opens the devices with these indices into [`Self::devices`], in this order, as the rails of
     /// the proxy lane, and the host lane on the first of them. Each rail will be given the
-    /// addresses of about `peers` rails.
+    /// addresses of about `peers` rails, `here` of them of this host.
     ///
     /// A device on which something cannot be opened, be it one of the lanes' endpoints or the one
     /// for control messages, is reported and left out, as long as another can, unless the user has
@@ -56,7 +61,12 @@ impl Discovery {
     /// From here on the ports touch memory at the addresses that they are told, and let the fabric
     /// do so: whoever registers memory, or has a lane execute operations, vouches for it to be
     /// there until they are over. The engine checks what peers ask for against what is registered.
-    pub unsafe fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
+    pub unsafe fn open(
+        &self,
+        rails: &[usize],
+        peers: usize,
+        here: usize,
+    ) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
         let mut found: Vec<Found> = Vec::new();
@@ -117,6 +127,19 @@ impl Discovery {
         let immediate_data = remote
             .find(|remote| !remote.offered)
             .unwrap_or_else(|| ImmediateData::of(self.profile, info));
+        let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
+        let mut proxy_port = OfiPort::new(&proxy, Arc::clone(&contexts)).map_err(proxy_failed)?;
+        let mut host_port = OfiPort::new(&host, host_contexts).map_err(|error| OfiError::Call {
+            object: format!("host lane on {}", first.name),
+            error,
+        })?;
+        let mut bulk = vec![Vec::new(); proxy.len()];
+        if *self.profile.bulk_connections {
+            // Peers may have some, whatever this process has.
+            host_port = host_port.with_joined_addresses();
+            proxy_port = proxy_port.with_joined_addresses();
+            bulk = self.open_bulk(&mut fabrics, &mut proxy_port, &devices, peers, here);
+        }
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -143,22 +166,17 @@ impl Discovery {
                         device.fabric.clone()
                     },
                     pci_path: device.pci_path.clone(),
+                    bulk: bulk[at].len(),
                     depth: rail.limits().depth,
                     max_segment: rail.limits().max_segment,
                 })
                 .collect(),
             failures,
         };
-        let host_failed =
-            |error| OfiError::Call { object: format!("host lane on {}", first.name), error };
-        let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
         Ok(Opened {
-            host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
-            proxy: OfiPort::new(&proxy, contexts)
-                .map_err(proxy_failed)?
-                .with_batches(self.batches())
-                .with_control(control),
-            memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
+            host: host_port,
+            proxy: proxy_port.with_batches(self.batches()).with_control(control),
+            memory: OfiMemory::new(&host, &proxy, addressing, self.direct()).with_bulk(bulk),
             report,
         })
     }
@@ -223,6 +241,60 @@ impl Discovery {
         failures.extend(refusals);
     }
 
+    /// How many connections for bulk each of these devices would have as a rail, by their indices,
+    /// for each of so many PEs on this host.
+    pub fn bulk_connections(&self, rails: &[usize], here: usize) -> Vec<usize> {
+        let devices: Vec<&Device> =
+            rails.iter().filter_map(|&index| self.devices().get(index)).collect();
+        if !*self.profile.bulk_connections {
+            return vec![0; devices.len()];
+        }
+        self.connections(&Link::of(&devices), here)
+    }
+
+    fn connections(&self, links: &[Link], here: usize) -> Vec<usize> {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        connections(self.options.bulk, links, cores, here)
+    }
+
+    /// Opens the rails' connections for bulk: the domains of each. A rail that gets none goes
+    /// without, and the log says why.
+    fn open_bulk(
+        &self,
+        fabrics: &mut Fabrics,
+        port: &mut OfiPort,
+        devices: &[&Device],
+        peers: usize,
+        here: usize,
+    ) -> Vec<Vec<Arc<Domain>>> {
+        let links = Link::of(devices);
+        let counts = self.connections(&links, here);
+        let mut threads = 0;
+        let mut opened = Vec::with_capacity(devices.len());
+        for (at, ((device, link), count)) in devices.iter().zip(&links).zip(counts).enumerate() {
+            let names: Vec<String> =
+                (threads..threads + count).map(|at| format!("nvshmem-bulk-{at}")).collect();
+            let domains =
+                open_bulk_of(fabrics, port, RailId(at as u8), device, link, &names, peers);
+            let domains = domains.unwrap_or_else(|error| {
+                warn!(
+                    "the proxy thread moves all that goes over {}, as it gets no connections for bulk: {error}",
+                    device.name
+                );
+                Vec::new()
+            });
+            threads += domains.len();
+            opened.push(domains);
+        }
+        if threads > 0 {
+            info!(
+                "{threads} thread(s) move bytes in bulk (NVSHMEM_LIBFABRIC_DEBUG=bulk_connections=0 has \
+                 the proxy thread do it)"
+            );
+        }
+        opened
+    }
+
     /// Whether the provider is told when more writes follow.
     pub fn batches(&self) -> bool {
         match self.options.batch_rma {
@@ -251,10 +323,50 @@ impl Discovery {
     /// Most segments that a lane over these devices has under way, should all of them open.
     fn segments(&self, rails: &[usize]) -> u32 {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
-        let limits: Vec<RailLimits> =
-            devices.map(|device| Rail::limits_of(device, &self.options)).collect();
+        // Perhaps, which is known when they are open.
+        let bulk =
+            u8::from(*self.profile.bulk_connections && self.options.bulk != BulkChoice::Each(0));
+        let limits_of = |device| RailLimits { bulk, ..Rail::limits_of(device, &self.options) };
+        let limits: Vec<RailLimits> = devices.map(limits_of).collect();
         segments_for(LaneKind::Proxy, &limits)
     }
+}
+
+/// Opens connections for bulk beside a rail, one for each name: their domains.
+fn open_bulk_of(
+    fabrics: &mut Fabrics,
+    port: &mut OfiPort,
+    rail: RailId,
+    device: &Device,
+    link: &Link,
+    names: &[String],
+    peers: usize,
+) -> Result<Vec<Arc<Domain>>, PortError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let depth = port.limits()[rail.index()].depth;
+    let out_of_memory = || refused("fi_dupinfo", String::from("no memory"));
+    let info = Arc::new(device.info.for_any_thread().ok_or_else(out_of_memory)?);
+    if info.mr_mode() & (FI_MR_LOCAL | FI_MR_PROV_KEY | FI_MR_ENDPOINT) != 0 {
+        let text = format!("memory would have another key there (mr_mode {})", info.mr_mode_text());
+        return Err(refused("opening connections for bulk", text));
+    }
+    let mut domains = Vec::with_capacity(names.len());
+    for _ in names {
+        let domain = Domain::open(fabrics.of(&info)?, Arc::clone(&info), Keys::new(true))?;
+        domains.push(Arc::new(domain));
+    }
+    let plan = |name| Plan {
+        name,
+        depth,
+        peers,
+        outlives_receives: *device.profile.outlives_receives,
+        near: link.device.as_deref(),
+    };
+    let plans: Vec<Plan<'_>> = names.iter().map(|name| plan(name)).collect();
+    port.open_bulk(rail, &domains, &plans)?;
+    Ok(domains)
 }
 
 /// A device with what is open on it.

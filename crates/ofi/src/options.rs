@@ -28,6 +28,8 @@ pub struct Options {
     pub max_segment: u64,
     /// Whether puts that others follow are posted together.
     pub batch_rma: BatchChoice,
+    /// How many connections for bulk each rail gets, where the processor moves bytes.
+    pub bulk: BulkChoice,
     /// Whether NICs reach device memory by themselves.
     pub gpu_direct: GpuDirect,
     /// How far from a GPU a NIC may be to reach its memory by itself.
@@ -49,6 +51,7 @@ impl Default for Options {
             queue_depth: 0,
             max_segment: 0,
             batch_rma: BatchChoice::Auto,
+            bulk: BulkChoice::Auto,
             gpu_direct: GpuDirect::Auto,
             gdr_level: Distance::Pxb,
             rail_loss: RailLoss::SurvivedWhereShown,
@@ -97,6 +100,15 @@ pub enum BatchChoice {
     Always,
     /// Never.
     Never,
+}
+
+/// How many connections for bulk each rail gets, each with a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BulkChoice {
+    /// By the speed of its link and the cores that there are.
+    Auto,
+    /// So many; with 0 the proxy thread moves everything.
+    Each(u8),
 }
 
 /// Whether NICs reach device memory by themselves.

@@ -55,6 +55,8 @@ pub struct RailReport {
     pub fabric: String,
     /// The NIC in sysfs, for NICs.
     pub pci_path: Option<PathBuf>,
+    /// Connections for bulk, each with a thread.
+    pub bulk: usize,
     /// Most operations in flight.
     pub depth: u32,
     /// Largest operation in bytes.
@@ -81,7 +83,11 @@ impl fmt::Display for Report {
             self.rails.len()
         )?;
         for rail in &self.rails {
-            write!(f, " {} (depth {})", rail.name, rail.depth)?;
+            write!(f, " {} (depth {}", rail.name, rail.depth)?;
+            match rail.bulk {
+                0 => f.write_str(")")?,
+                bulk => write!(f, ", {bulk} thread(s) for bulk)")?,
+            }
         }
         Ok(())
     }

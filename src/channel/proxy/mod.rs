@@ -3,7 +3,6 @@
 //!
 //! Only this thread takes from the rings and uses the proxy lane.
 
-pub(crate) mod affinity;
 pub(crate) mod consumer;
 pub(crate) mod dispatch;
 pub(crate) mod idle;

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use channel_sys as c;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use log::error;
+use log::{error, info};
 
 use crate::channel::memory::shared::{Fault, Shared};
-use crate::channel::proxy::affinity;
 use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
@@ -26,6 +25,7 @@ use engine::lane::Lane;
 use engine::patience::Wait;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
+use ofi::affinity::keep_near;
 
 /// Iterations between two looks at what user threads want.
 const CONTROL_EVERY: u32 = 32;
@@ -164,7 +164,10 @@ impl Proxy {
         let state = Arc::clone(&self.state);
         if state.job.settings.channel_pin {
             let first = state.job.discovery.devices().first();
-            affinity::pin_near(first.and_then(|device| device.pci_path.as_deref()));
+            let near = first.and_then(|device| device.pci_path.as_deref());
+            if let Some(kept) = near.and_then(keep_near) {
+                info!(target: logging::PROXY, "the channel's proxy thread keeps to {kept}");
+            }
         }
         let Ok(connected) = state.job.connected() else { return };
         // SAFETY: the caller's promise; the reference ends with the expression.

@@ -149,7 +149,7 @@ fn open(
     if discovery.depends_on_hosts() && !single_host {
         let discovery = Discovery::run(discovery.options(), false, memory_kinds())?;
         // SAFETY: as below.
-        return Ok(unsafe { discovery.open(&discovery.default_rails(), peers)? });
+        return Ok(unsafe { discovery.open(&discovery.default_rails(), peers, here as usize)? });
     }
     if settings.provider == Provider::Auto {
         info!(
@@ -160,7 +160,7 @@ fn open(
     }
     // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as
     // `abi` has them, and a channel's user by what `channel` asks of those who register memory.
-    let open = |rails: &[usize]| unsafe { discovery.open(rails, peers) };
+    let open = |rails: &[usize]| unsafe { discovery.open(rails, peers, here as usize) };
     let mut spare = rails.spare.chunks(rails.planned.len().max(1));
     let mut opened = open(&rails.planned);
     loop {
@@ -382,7 +382,7 @@ fn assemble(
         counted: signalling.counted(),
         mark_bytes: signalling.carried,
         longest_message: signalling.longest_message,
-        spread: spread(settings, report.striping),
+        spread: spread(settings, report.striping, report.rails.iter().any(|rail| rail.bulk > 0)),
         devices,
     };
     let n_pes = paths.proxy.n_pes();

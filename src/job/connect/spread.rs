@@ -4,8 +4,13 @@ use crate::settings::{RailBalance, Settings, StripeThreshold};
 use engine::rails::balance::Spread;
 use ofi::Striping;
 
-/// What the settings ask for with a provider that this suits.
-pub(crate) fn spread(settings: &Settings, suits: Striping) -> Spread {
+/// How much longer segments are where threads of their own move them: these are woken, and
+/// acknowledge each. Short operations are cut into as many as ever.
+const LONGER: usize = 4;
+
+/// What the settings ask for with a provider that this suits, and with connections for bulk or
+/// without.
+pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread {
     if settings.rail_balance == RailBalance::RoundRobin {
         return Spread::ROUND_ROBIN;
     }
@@ -19,6 +24,7 @@ pub(crate) fn spread(settings: &Settings, suits: Striping) -> Spread {
             StripeThreshold::Bytes(value) => bytes(value),
         },
         segment: match settings.stripe_segment {
+            0 if bulk => LONGER * suits.segment,
             0 => suits.segment,
             value => bytes(value),
         },
@@ -33,15 +39,17 @@ mod tests {
     fn settings_override_what_suits_the_provider() {
         let settings = Settings::default();
         let suits = Striping { from: 3 << 18, segment: 1 << 18 };
-        let auto = spread(&settings, suits);
+        let auto = spread(&settings, suits, false);
         assert_eq!((auto.striped_from, auto.segment), (suits.from, suits.segment));
+        let bulk = spread(&settings, suits, true);
+        assert_eq!((bulk.striped_from, bulk.segment), (suits.from, 4 * suits.segment));
         let stripe_threshold = StripeThreshold::Bytes(1 << 20);
         let set = Settings { stripe_threshold, stripe_segment: 1 << 16, ..settings.clone() };
-        let set = spread(&set, suits);
+        let set = spread(&set, suits, true);
         assert_eq!((set.striped_from, set.segment), (1 << 20, 1 << 16));
         let never = Settings { stripe_threshold: StripeThreshold::Never, ..settings.clone() };
-        assert_eq!(spread(&never, suits).striped_from, usize::MAX);
+        assert_eq!(spread(&never, suits, false).striped_from, usize::MAX);
         let whole = Settings { rail_balance: RailBalance::RoundRobin, ..settings };
-        assert_eq!(spread(&whole, suits), Spread::ROUND_ROBIN);
+        assert_eq!(spread(&whole, suits, true), Spread::ROUND_ROBIN);
     }
 }

@@ -45,6 +45,7 @@ pub const RAIL: &[Field<RailCounters>] = fields! { RailCounters:
     again sum "times that the fabric had no room"
     max_in_flight gauge "most segments in flight at a time"
     by_load sum "segments that the rail was given by its load, rather than in turn"
+    bulk_bytes sum "bytes of those that threads of their own move"
     rate gauge "the rate that it has lately shown to such segments, in bytes per second"
     failures sum "times that a path over it was taken out of service"
     reissued sum "segments that had to be posted again, on this rail or another"
@@ -88,6 +89,7 @@ mod tests {
             again: 4,
             queued: 5,
             by_load: 6,
+            bulk_bytes: 13,
             rate: 7,
             max_in_flight: 8,
             failures: 9,
@@ -95,7 +97,7 @@ mod tests {
             resent: 11,
             foreign: 12,
         };
-        assert_eq!(values(RAIL, &rail), (1..=12).collect());
+        assert_eq!(values(RAIL, &rail), (1..=13).collect());
         let peer = PeerCounters { pe: Pe(9), writes: 1, reads: 2, sent: 3, received: 4 };
         assert_eq!(values(PEER, &peer), (1..=4).collect());
         let staged = StagedCounters { by_fabric: 1, in_messages: 2, shared: 3, by_cpu: 4 };

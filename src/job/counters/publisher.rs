@@ -282,6 +282,7 @@ mod tests {
             again: u64::MAX,
             queued: u64::MAX,
             by_load: u64::MAX,
+            bulk_bytes: u64::MAX,
             rate: u64::MAX,
             max_in_flight: u32::MAX,
             failures: u64::MAX,

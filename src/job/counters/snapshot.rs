@@ -53,6 +53,7 @@ impl LaneCounters {
                 again,
                 queued,
                 by_load,
+                bulk_bytes,
                 rate,
                 failures,
                 reissued,
@@ -64,7 +65,8 @@ impl LaneCounters {
                 target: logging::TRANSPORT,
                 "{me}, {lane} lane, {} ({name}): {posted} segments posted of {bytes} bytes, \
                  {completed} completed, {queued} queued, {again} times no room, at most \
-                 {max_in_flight} in flight; {by_load} given to it by its load, {} MB/s lately; \
+                 {max_in_flight} in flight; {by_load} given to it by its load, \
+                 {bulk_bytes} bytes moved by threads for bulk, {} MB/s lately; \
                  {failures} times out of service, {reissued} segments posted again, {resent} \
                  messages sent again, {foreign} messages of strangers",
                 RailId(at as u8),

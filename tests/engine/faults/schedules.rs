@@ -81,6 +81,7 @@ impl Plan {
             // memory of each PE's own.
             words: if is_kept { 0 } else { random_words(seed) },
             shared: if is_kept { 0 } else { drawn.shared },
+            bulk: if is_kept { 0 } else { (seed % 3) as u8 },
             ..drawn
         };
         let script = random_script(&mut random);

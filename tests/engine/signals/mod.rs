@@ -117,6 +117,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager};
     let rails = 1 + random.below(4) as u8;
     Shape {
+        bulk: 0,
         n_pes: 2 + random.below(3) as u32,
         present: 0,
         rails,

@@ -109,6 +109,7 @@ impl Bed {
             needs_desc: is(1),
             immediate_data: is(3),
             longest_message: if is(7) { MAX_LONG_MESSAGE } else { MAX_MESSAGE },
+            bulk: 0,
         };
         let port = fabric.port(Pe(0), vec![rail; RAILS.into()]);
         let far = |pe, rail| (FakeFabric::address(Pe(pe), RailId(rail)), RailId(rail));

@@ -6,7 +6,7 @@
 //! out.
 
 mod borders;
-mod device;
+pub(crate) mod device;
 mod failures;
 mod limits;
 pub(crate) mod matrix;

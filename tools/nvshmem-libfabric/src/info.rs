@@ -12,7 +12,7 @@ use crate::libraries::linker::Linker;
 use crate::libraries::nvshmem::{Nvshmem, is_served};
 use crate::libraries::plugins::{Plugins, file_name};
 use crate::options::{InfoOptions, Part, Where};
-use crate::probe::{self, Choice, Fabric, Gpus};
+use crate::probe::{self, Choice, Fabric, Gpus, Rail};
 
 /// Our version, which is the plugin's.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -274,7 +274,7 @@ impl Text {
     }
 
     fn choice(&mut self, name: &str, choice: &Choice) {
-        let rails: Vec<&str> = choice.rails.iter().map(|rail| rail.name.as_str()).collect();
+        let rails: Vec<String> = choice.rails.iter().map(Rail::to_string).collect();
         match &choice.provider {
             Some(provider) => self.row(name, format!("{provider} on {}", rails.join(", "))),
             None => self.row(name, format!("nothing for `{}`; `doctor` says why", choice.asked)),

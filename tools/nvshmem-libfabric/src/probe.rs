@@ -5,6 +5,7 @@
 //! that is the answer.
 
 use std::env;
+use std::fmt;
 use std::fs;
 
 use cuda::{
@@ -79,6 +80,18 @@ pub(crate) struct Rail {
     pub(crate) name: String,
     pub(crate) fabric: String,
     pub(crate) pci: Option<String>,
+    /// Threads that move its bytes in bulk, for a PE that has this host for itself.
+    pub(crate) threads: usize,
+}
+
+impl fmt::Display for Rail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match self.threads {
+            0 => Ok(()),
+            threads => write!(f, " ({threads} thread(s) for bulk)"),
+        }
+    }
 }
 
 /// Something that was offered and not taken.
@@ -226,8 +239,11 @@ fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
     };
     match Discovery::run(options, single_host, kinds) {
         Ok(found) => {
-            let rails = found.default_rails().into_iter().map(|at| &found.devices()[at]);
-            let rails = rails.map(|device| Rail {
+            let chosen = found.default_rails();
+            let threads = found.bulk_connections(&chosen, 1);
+            let rails = chosen.into_iter().map(|at| &found.devices()[at]).zip(threads);
+            let rails = rails.map(|(device, threads)| Rail {
+                threads,
                 name: device.name.clone(),
                 fabric: device.fabric.clone(),
                 pci: device.pci_path.as_ref().and_then(|path| {

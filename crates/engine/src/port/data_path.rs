@@ -12,7 +12,7 @@ use crate::port::{Polled, PortError, Posted};
 pub const POLL_BATCH: usize = 32;
 
 /// The address of a peer's rail, as the port's own address table knows it (`fi_addr_t`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerAddr(pub u64);
 
 /// What a port names a work-request id by towards the fabric, opaque to the engine (the address of
@@ -98,6 +98,9 @@ pub struct RailLimits {
     /// [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), and at most
     /// [`MAX_LONG_MESSAGE`](crate::port::packet::MAX_LONG_MESSAGE).
     pub longest_message: usize,
+    /// Connections of the rail by which threads of the port move bytes in bulk, beside the thread
+    /// that has the lane; see [`DataPath::post_bulk`]. None where the fabric's hardware moves them.
+    pub bulk: u8,
 }
 
 /// Takes the completions of a poll.
@@ -179,6 +182,24 @@ pub trait DataPath {
         wr_id: WrId,
         operation: Operation<'_>,
     ) -> Result<Posted, PortError>;
+
+    /// As [`DataPath::post`], for bytes in bulk: where the rail has connections for these
+    /// ([`RailLimits::bulk`]), another thread moves them. Its completion comes as any other, after
+    /// and before others in any order. What the fabric refuses for good may fail there, too. None,
+    /// and nothing has happened, if no connection can take it now: it is for [`DataPath::post`].
+    ///
+    /// # Errors
+    /// As [`DataPath::post`].
+    #[inline]
+    fn post_bulk(
+        &mut self,
+        _rail: RailId,
+        _to: PeerAddr,
+        _wr_id: WrId,
+        _operation: Operation<'_>,
+    ) -> Result<Option<Posted>, PortError> {
+        Ok(None)
+    }
 
     /// Whether [`DataPath::try_post`] can be used at all.
     fn has_fast_path(&self) -> bool;

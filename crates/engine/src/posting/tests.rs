@@ -82,6 +82,7 @@ impl Bed {
             needs_desc: true,
             immediate_data: true,
             longest_message: MAX_MESSAGE,
+            bulk: 0,
         };
         let config = LaneConfig {
             me: Pe(0),
@@ -186,6 +187,7 @@ pub(crate) fn limits(depths: &[u32]) -> Vec<RailLimits> {
         needs_desc: false,
         immediate_data: false,
         longest_message: MAX_MESSAGE,
+        bulk: 0,
     };
     depths.iter().map(rail).collect()
 }

@@ -21,19 +21,19 @@
 //! of them asks again; or they are in doubt, and then they are not ahead any more.
 
 use crate::ids::RailId;
+pub use crate::rails::spread::Spread;
 
-/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is
-/// tried then with one segment.
+/// Nanoseconds after which what a rail has shown is forgotten, unused. It is tried then.
 const FORGIVEN: u64 = 2_000_000_000;
 
-/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed
-/// slow, the operation waits for it.
+/// What it is tried with, as a part of the longest: if it has stayed slow, that is waited for.
 const TRIED: u64 = 4;
 
-/// Segments of the longest kind that a rate is taken from. Of what is older, half counts.
+/// Segments of the longest kind that a rate is taken from; of what is older, half counts.
 const REMEMBERED: u64 = 4;
 
-/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged
+/// Segments of the longest kind that a rail may have ahead for a peer, for each connection that
+/// moves them: while one is acknowledged
 /// and that is found, the others keep it busy. It is the same for slow rails. Were it less, what
 /// they show would be mostly the time that acknowledgements take, and they would stay slow.
 const SEGMENTS_AHEAD: u64 = 3;
@@ -44,37 +44,15 @@ const TIME_AHEAD: f64 = 250_000.0;
 /// But no more segments than this.
 const MOST_AHEAD: u64 = 16;
 
-/// Parts that what is left is thought of as cut into for each rail, so that segments become shorter
-/// towards the end and rails end together.
+/// Parts that what is left is thought of as cut into for each rail, or connection for bulk, so that
+/// segments become shorter towards the end and rails end together.
 const PARTS: usize = 2;
 
-/// The shortest segment that an operation is cut into for that reason, as a part of the longest.
+/// The shortest that an operation is cut into for that reason, as a part of the longest.
 const SHORTEST: usize = 8;
 
-/// Segments end at multiples of this, by the peer's addresses, where they are longer than twice
-/// that.
+/// Segments end at multiples of this, by the peer's addresses, if they are longer than twice that.
 const ALIGN: usize = 4096;
-
-/// How operations are spread over rails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spread {
-    /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter
-    /// ones take the rails in turn.
-    pub balanced_from: usize,
-    /// Operations with at least so many bytes, and more than that, are cut into segments.
-    pub striped_from: usize,
-    /// The longest of these segments in bytes.
-    pub segment: usize,
-}
-
-impl Spread {
-    /// Whole operations, by all rails in turn.
-    pub const ROUND_ROBIN: Spread =
-        Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
-
-    /// What [`Spread::balanced_from`] is by default. Below it the choice costs more than it gains.
-    pub const BALANCED_FROM: usize = 8 << 10;
-}
 
 /// What one rail has to do, and how fast it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,12 +63,13 @@ struct Load {
     longest: u64,
     /// Bytes done lately.
     done: u64,
-    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients:
-    /// segments are found done several at a time, and by themselves the later ones would seem to
-    /// have taken no time.
+    /// Nanoseconds that it was busy with them. Sums, rather than a mean of quotients: segments are
+    /// found done several at a time, the later ones after no time.
     busy: u64,
     /// When it was last done with something, or began to be busy.
     moved: u64,
+    /// It has been done with something.
+    is_tried: bool,
 }
 
 impl Load {
@@ -158,6 +137,10 @@ pub(crate) struct Balance {
     shortest: usize,
     max_segment: usize,
     loads: Box<[Load]>,
+    /// Of each rail, how many connections move bytes in bulk at the same time; one at least.
+    ways: Box<[u8]>,
+    /// Operations with at least so many bytes are for these, where there are any.
+    bulk_from: usize,
     /// The rail that is looked at first, modulo their number, so that equals take turns.
     turn: usize,
     /// Standing of each rail in the turns by rate; see [`Balance::next_in_turn`].
@@ -177,9 +160,27 @@ impl Balance {
             shortest: (spread.segment / SHORTEST).clamp(1, segment),
             max_segment,
             loads: vec![Load::default(); rails].into(),
+            ways: vec![1; rails].into(),
+            bulk_from: usize::MAX,
             turn: first,
             credit: vec![0.0; rails].into(),
         }
+    }
+
+    /// The same, with rails that have so many connections for bulk. These move what is long enough
+    /// to be cut; so one rail that has some is a reason to cut.
+    pub(crate) fn with_bulk(mut self, bulk: impl Iterator<Item = u8>) -> Self {
+        for (ways, bulk) in self.ways.iter_mut().zip(bulk).filter(|(_, bulk)| *bulk > 0) {
+            // Not for values, as above.
+            (*ways, self.bulk_from) = (bulk, self.striped_from.max(9));
+        }
+        self.balanced_from = self.balanced_from.min(self.bulk_from);
+        self
+    }
+
+    /// Whether an operation of so many bytes is one for the connections for bulk.
+    pub(crate) fn is_bulk(&self, len: usize) -> bool {
+        len >= self.bulk_from
     }
 
     /// Whether rails are chosen by load at all.
@@ -193,7 +194,8 @@ impl Balance {
         if len < self.striped_from {
             return left.min(self.max_segment);
         }
-        let even = left / (PARTS * self.loads.len());
+        let ways: usize = self.ways.iter().map(|ways| usize::from(*ways)).sum();
+        let even = left / (PARTS * ways);
         let next = even.clamp(self.shortest, self.segment);
         if left <= next {
             return left;
@@ -222,7 +224,14 @@ impl Balance {
     /// A rail is done with a segment.
     pub(crate) fn done(&mut self, rail: RailId, len: usize, now: u64) {
         let remembered = REMEMBERED * self.segment.min(1 << 20) as u64;
-        self.loads[rail.index()].done(len as u64, now, remembered);
+        let load = &mut self.loads[rail.index()];
+        // What processors move is connected first, which takes longer than many segments.
+        let is_first = !std::mem::replace(&mut load.is_tried, true);
+        if is_first && self.bulk_from != usize::MAX {
+            (load.ahead, load.moved) = (load.ahead - len as u64, now);
+        } else {
+            load.done(len as u64, now, remembered);
+        }
     }
 
     /// A rail will not do a segment that it was given.
@@ -271,7 +280,8 @@ impl Balance {
         let len = len as u64;
         let segment = self.segment.min(1 << 30) as u64;
         let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
-        let (least, most) = ((SEGMENTS_AHEAD * segment) as f64, (MOST_AHEAD * segment) as f64);
+        let bound =
+            |segments: u64, at: usize| (segments * segment * u64::from(self.ways[at])) as f64;
         let known = |(at, load): (usize, &Load)| usable >> at & 1 != 0 && load.done > 0;
         let some_known = self.loads.iter().enumerate().any(known);
         let (mut all_ahead, mut all_rates) = (0.0, 0.0);
@@ -290,7 +300,7 @@ impl Balance {
             all_rates += rate;
             let ends = (ahead_now + len as f64) / rate;
             first = first.min(ends);
-            let most = (TIME_AHEAD * rate).clamp(least, most);
+            let most = (TIME_AHEAD * rate).clamp(bound(SEGMENTS_AHEAD, at), bound(MOST_AHEAD, at));
             let of_peer = ahead[at];
             let takes = match load.shown() {
                 // What it does with the first will tell.
@@ -463,6 +473,19 @@ mod tests {
             131_072,
             "what is left is the shortest there is"
         );
+    }
+
+    /// A connection is made with the first segment.
+    #[test]
+    fn the_first_segment_tells_nothing_where_the_processor_moves_bytes() {
+        for (bulk, shown) in [(0, Some(1.0)), (2, None)] {
+            let mut balance = short(2, 0).with_bulk([bulk, 0].into_iter());
+            shows(&mut balance, 0, 3000);
+            let load = &balance.loads[0];
+            assert_eq!((load.shown(), load.ahead, load.moved), (shown, 0, 3000));
+            shows(&mut balance, 0, 6000);
+            assert!(balance.loads[0].shown().is_some());
+        }
     }
 
     #[test]

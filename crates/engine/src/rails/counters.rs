@@ -17,6 +17,8 @@ pub struct RailCounters {
     pub queued: u64,
     /// Segments that it was given by its load, rather than in turn.
     pub by_load: u64,
+    /// Bytes of segments that its connections for bulk have taken.
+    pub bulk_bytes: u64,
     /// The rate that it has lately shown, in bytes per second; 0 before the first of those
     /// segments.
     pub rate: u64,

@@ -7,3 +7,4 @@ pub mod balance;
 pub mod counters;
 pub mod pairing;
 pub mod paths;
+mod spread;

@@ -167,6 +167,7 @@ impl Staging {
             (LocalEnd::BounceBuffer, ..) => return,
         };
         let most = core.transmit.rail(rail).max_segment;
+        let is_bulk = core.transmit.balance().is_bulk(fragment.len);
         let segment = core.transmit.segment_mut(wr_id);
         let direction = match fragment.role {
             Role::Put | Role::Ask(_) => Direction::Write,
@@ -179,6 +180,7 @@ impl Staging {
             remote: remote + fragment.moved as u64,
             key,
         };
+        segment.is_bulk = is_bulk;
         segment.stage = Stage::Ready;
         core.add_fragment_load(wr_id);
         core.dispatch(wr_id, rail);

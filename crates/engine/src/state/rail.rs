@@ -1,6 +1,6 @@
 //! A rail as the lane sees it: its queue, what is in flight, and its counters.
 
-use crate::port::RailLimits;
+use crate::port::{Posted, RailLimits};
 use crate::rails::counters::RailCounters;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::Discrepancy;
@@ -40,6 +40,8 @@ pub(crate) struct Rail<S> {
     reserve: u32,
     /// Largest segment in bytes.
     pub(crate) max_segment: usize,
+    /// It has connections for bulk.
+    has_bulk: bool,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
     queue: Queue,
     /// Segments that wait by themselves, by peer; see [`crate::posting::transmit::blocked`].
@@ -64,6 +66,7 @@ impl<S> Rail<S> {
             depth,
             reserve,
             max_segment: limits.max_segment.max(1),
+            has_bulk: limits.bulk > 0,
             queue: Queue::EMPTY,
             blocked: FairQueue::default(),
             unrung: 0,
@@ -150,6 +153,18 @@ impl<S> Rail<S> {
         self.counters.bytes += len as u64;
     }
 
+    /// Whether bytes in bulk may be for another thread.
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.has_bulk
+    }
+
+    /// So many bytes are another thread's, if it has taken them.
+    pub(crate) fn handed_over(&mut self, posted: Posted, len: usize) {
+        if posted == Posted::Yes {
+            self.counters.bulk_bytes += len as u64;
+        }
+    }
+
     /// A segment counted as taken was not.
     pub(crate) fn not_taken(&mut self, len: usize) {
         self.room += 1;
@@ -212,6 +227,7 @@ mod tests {
             needs_desc: false,
             immediate_data: false,
             longest_message: MAX_MESSAGE,
+            bulk: 0,
         };
         Rail::new(&limits, ())
     }

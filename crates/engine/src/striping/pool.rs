@@ -41,7 +41,12 @@ const TURNS: u32 = 64;
 
 /// Segments that are set aside for operations in the pool and for their stripes.
 pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
-    if limits.len() > 1 { POOL as u32 + stripes_for(limits) } else { 0 }
+    if has_choice(limits) { POOL as u32 + stripes_for(limits) } else { 0 }
+}
+
+/// Whether there is more than one connection to give stripes to.
+fn has_choice(limits: &[RailLimits]) -> bool {
+    limits.len() > 1 || limits.iter().any(|rail| rail.bulk > 0)
 }
 
 /// Most stripes under way.
@@ -85,7 +90,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(limits: &[RailLimits]) -> Self {
-        let most = if limits.len() > 1 { POOL } else { 0 };
+        let most = if has_choice(limits) { POOL } else { 0 };
         Self {
             places: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
@@ -149,7 +154,7 @@ impl Pool {
                 let len = core.transmit.balance().next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transmit.transfer(request, *sent, len, &hop)?;
-                let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
+                let cut = Stripe { counted: tag, of: request.len };
                 if !core.send_stripe(cut, request.pe, &hop, transfer, op, None, now) {
                     break;
                 }
@@ -287,7 +292,7 @@ impl Pool {
             let Some(hop) = core.pick(pe, bytes, self.pooled, now) else { return false };
             match core.transmit.transfer(&request, sent, bytes, &hop) {
                 Ok(transfer) => {
-                    let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
+                    let cut = Stripe { counted: tag, of: len };
                     if !core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now) {
                         return false;
                     }

@@ -3,6 +3,7 @@
 //! All of it belongs to one thread at a time, allocates nothing once it is open, and waits for
 //! nothing: what the provider has no room for is refused, and the engine comes again.
 
+pub(crate) mod bulk;
 pub(crate) mod host_memory;
 mod message_buffers;
 mod messages;

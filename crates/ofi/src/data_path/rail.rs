@@ -7,6 +7,7 @@ use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
+use crate::objects::completion_queue::Wakes;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
 use crate::objects::endpoint::{ENABLE, Endpoint};
@@ -112,12 +113,14 @@ impl Rail {
         let posted = if data_takes { posted.max(info.tx_size()) } else { posted };
         let completions = posted + receives + QUEUE_MARGIN;
         let completions = completions.max(*device.profile.completions);
-        let endpoint = Endpoint::open(&domain, completions, peers, *device.profile.events)
+        let events = *device.profile.events;
+        let endpoint = Endpoint::open(&domain, completions, peers, events, Wakes::Never)
             .map_err(|error| with_help(error, *device.profile.enabling_refused))?;
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
-            let region = || Region::register(&domain, bound_to, addr, len, Rights::None, Way::Host);
+            let region =
+                || Region::register(&domain, bound_to, addr, len, Rights::None, Way::Host, None);
             needed.then(region).transpose()
         };
         let values = register(contexts.values())?;
@@ -145,6 +148,7 @@ impl Rail {
             needs_desc: needs_desc(info.mr_mode()),
             immediate_data: ImmediateData::of(device.profile, info).offered,
             longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
+            bulk: 0,
         }
     }
 

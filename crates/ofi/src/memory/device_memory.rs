@@ -120,7 +120,8 @@ impl OfiMemory {
         }
         self.say(memory, &taken, missing.as_deref());
         self.has_direct.store(true, Ordering::Release);
-        Ok(self.registered(regions))
+        // Providers whose rails have connections for bulk reach host memory alone.
+        Ok(self.registered(regions, Vec::new()))
     }
 
     /// A refusal for reasons that the caller has found.

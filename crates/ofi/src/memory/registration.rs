@@ -38,6 +38,8 @@ pub struct OfiRegion {
 #[derive(Debug)]
 pub(crate) struct Registrar {
     domain: Arc<Domain>,
+    /// Those of its connections for bulk, where memory is registered with the same key.
+    bulk: Vec<Arc<Domain>>,
     /// The rail whose endpoint the regions belong to, for providers that want that
     /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with
     /// its port, and ends the operations in flight, whatever regions are left.
@@ -54,6 +56,7 @@ impl Registrar {
         let bound_to = domain.binds_regions().then(|| Arc::clone(rail));
         Self {
             domain,
+            bulk: Vec::new(),
             bound_to,
             name: rail.name().to_owned(),
             pci: rail.pci(),
@@ -84,7 +87,28 @@ impl Registrar {
         way: Way,
     ) -> Result<Region, PortError> {
         let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
-        Region::register(&self.domain, endpoint, addr, len, rights, way)
+        Region::register(&self.domain, endpoint, addr, len, rights, way, None)
+    }
+
+    /// Registers host memory with the connections for bulk, as it was with the rail.
+    fn register_bulk(
+        &self,
+        addr: usize,
+        len: usize,
+        rights: Rights,
+        key: u64,
+        regions: &mut Vec<Region>,
+    ) -> Result<(), PortError> {
+        for domain in &self.bulk {
+            let region = Region::register(domain, None, addr, len, rights, Way::Host, Some(key));
+            regions.push(region.map_err(|error| self.named(error))?);
+        }
+        Ok(())
+    }
+
+    fn named(&self, mut error: PortError) -> PortError {
+        error.text = format!("rail {}: {}", self.name, error.text);
+        error
     }
 
     pub(crate) fn register(
@@ -93,10 +117,7 @@ impl Registrar {
         len: usize,
         rights: Rights,
     ) -> Result<Region, PortError> {
-        self.register_as(addr, len, rights, Way::Host).map_err(|mut error| {
-            error.text = format!("rail {}: {}", self.name, error.text);
-            error
-        })
+        self.register_as(addr, len, rights, Way::Host).map_err(|error| self.named(error))
     }
 }
 
@@ -116,17 +137,31 @@ impl OfiMemory {
         }
     }
 
+    /// The same, with the domains of the rails' connections for bulk.
+    pub(crate) fn with_bulk(mut self, bulk: Vec<Vec<Arc<Domain>>>) -> Self {
+        for (registrar, domains) in self.proxy.iter_mut().zip(bulk) {
+            registrar.bulk = domains;
+        }
+        self
+    }
+
     /// Where memory is registered for peers, and for local use of both lanes.
     pub(crate) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
         (&self.proxy, &self.host)
     }
 
     /// What has been registered on all rails: first those of the proxy lane, then the host lane's.
-    pub(crate) fn registered(&self, regions: Vec<Region>) -> Registered<OfiRegion> {
+    /// `bulk` is what has been registered beside.
+    pub(crate) fn registered(
+        &self,
+        mut regions: Vec<Region>,
+        bulk: Vec<Region>,
+    ) -> Registered<OfiRegion> {
         let (proxy, host) = regions.split_at(self.proxy.len());
         let keys = proxy.iter().map(Region::key).collect();
         let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
         let (proxy_descs, host_descs) = (descs(proxy), descs(host));
+        regions.extend(bulk);
         let registrars = self.proxy.iter().chain(&self.host);
         let bound_to = registrars.filter_map(|registrar| registrar.bound_to.clone()).collect();
         Registered {
@@ -150,15 +185,19 @@ impl MemoryPort for OfiMemory {
         access: Access,
     ) -> Result<Registered<OfiRegion>, PortError> {
         let mut regions = Vec::with_capacity(self.proxy.len() + self.host.len());
+        let mut bulk = Vec::new();
         // An early return closes what is registered already.
         for registrar in &self.proxy {
-            regions.push(registrar.register(addr, len, Rights::of(access))?);
+            let rights = Rights::of(access);
+            let region = registrar.register(addr, len, rights)?;
+            registrar.register_bulk(addr, len, rights, region.key(), &mut bulk)?;
+            regions.push(region);
         }
         // Peers address the proxy rails only.
         for registrar in &self.host {
             regions.push(registrar.register(addr, len, Rights::None)?);
         }
-        Ok(self.registered(regions))
+        Ok(self.registered(regions, bulk))
     }
 
     fn close(&self, region: &mut OfiRegion) -> Result<(), PortError> {

@@ -89,12 +89,11 @@ impl AddressVector {
         Ok(())
     }
 
-    /// Takes another vector's place in it, and gives the one it had, to be closed.
-    pub(crate) fn replace(&self, other: AddressVector) -> AddressVector {
+    /// Takes another vector's place in it, which takes this one's.
+    pub(crate) fn exchange(&self, other: &AddressVector) {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);
         std::mem::swap(&mut *self.known(), &mut *other.known());
-        other
     }
 
     /// Inserts addresses of the provider's own length `own_len`, all in one call.

@@ -1,14 +1,16 @@
 //! A completion queue.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
-    FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_data_entry,
-    fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
+    FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_FD, FI_WAIT_NONE, Padded, fi_cq_attr,
+    fi_cq_data_entry, fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fi_getwait,
+    fi_trywait, fid, fid_cq,
 };
 
 use crate::error::{check, port_error};
@@ -40,6 +42,15 @@ impl Entries {
     }
 }
 
+/// Whether a thread may sleep until a queue has something to read, or progress to make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wakes {
+    /// It polls.
+    Never,
+    /// By a descriptor: see [`CompletionQueue::descriptor`].
+    ByDescriptor,
+}
+
 /// An operation that failed, or the queue itself.
 pub(crate) struct ErrorEntry {
     /// The context the operation was posted with. Null when no operation is meant.
@@ -59,11 +70,14 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     /// Opens a queue for `size` completions.
-    pub(crate) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
+    pub(crate) fn open(domain: &Arc<Domain>, size: usize, wakes: Wakes) -> Result<Self, PortError> {
         let mut attr = Padded::<fi_cq_attr>::new();
         attr.size = size;
         attr.format = FI_CQ_FORMAT_DATA;
-        attr.wait_obj = FI_WAIT_NONE;
+        attr.wait_obj = match wakes {
+            Wakes::Never => FI_WAIT_NONE,
+            Wakes::ByDescriptor => FI_WAIT_FD,
+        };
         let mut raw = ptr::null_mut();
         let gate = domain.gate().enter();
         // SAFETY: the domain is open; the attributes are padded for newer libraries.
@@ -83,11 +97,31 @@ impl CompletionQueue {
         self.raw.load(Ordering::Relaxed)
     }
 
-    /// Takes another queue's place in it, and gives the one it had, to be closed.
-    pub(crate) fn replace(&self, other: CompletionQueue) -> CompletionQueue {
+    /// The descriptor that can be read when there is something to do, of a queue that wakes. It is
+    /// the queue's, and open as long as that is.
+    pub(crate) fn descriptor(&self) -> Result<RawFd, PortError> {
+        let mut fd: c_int = -1;
+        // SAFETY: open; a queue with FI_WAIT_FD writes a descriptor.
+        let code = unsafe { fi_getwait(self.as_fid(), (&raw mut fd).cast()) };
+        check(self.domain.library(), "fi_control (FI_GETWAIT)", code)?;
+        Ok(fd)
+    }
+
+    /// Whether a thread may sleep until the descriptor can be read. If not, there is something to
+    /// do.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate.
+    pub(crate) unsafe fn may_sleep(&self) -> bool {
+        let mut object = self.as_fid();
+        // SAFETY: both open, and of one another.
+        unsafe { fi_trywait(self.domain.fabric().as_ptr(), &raw mut object, 1) == 0 }
+    }
+
+    /// Takes another queue's place in it, which takes this one's.
+    pub(crate) fn exchange(&self, other: &CompletionQueue) {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);
-        other
     }
 
     /// Takes completions; the result of `fi_cq_read`. That many entries are written.
@@ -164,6 +198,29 @@ unsafe impl Send for DirectQueue {}
 unsafe impl Sync for DirectQueue {}
 
 impl DirectQueue {
+    /// Something else that is read as a queue is, at an address that the function is given.
+    ///
+    /// # Safety
+    /// The function may be called with the address, and with room for that many entries, by
+    /// whoever may read this queue, as long as it may be read.
+    pub(crate) unsafe fn standing_for(
+        address: *mut c_void,
+        read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
+    ) -> Self {
+        Self { raw: address.cast(), read }
+    }
+
+    /// As [`Self::read`], into any room for `count` entries.
+    ///
+    /// # Safety
+    /// As there, and there is room.
+    #[inline(always)]
+    pub(crate) unsafe fn read_into(&self, entries: *mut fi_cq_data_entry, count: usize) -> isize {
+        // SAFETY: open; the queue's format is that of the entries; the rest is the caller's
+        // promise.
+        unsafe { (self.read)(self.raw, entries.cast(), count) }
+    }
+
     /// Takes completions; the result of `fi_cq_read`. That many entries are written.
     ///
     /// # Safety

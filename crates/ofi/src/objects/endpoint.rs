@@ -15,7 +15,7 @@ use libfabric_sys::{
 use crate::error::check;
 use crate::fork;
 use crate::objects::address_vector::AddressVector;
-use crate::objects::completion_queue::CompletionQueue;
+use crate::objects::completion_queue::{CompletionQueue, Wakes};
 use crate::objects::cuda_calls::CudaCalls;
 use crate::objects::domain::Domain;
 use crate::objects::event_queue::EventQueue;
@@ -38,8 +38,9 @@ pub(crate) struct Endpoint {
     vector: AddressVector,
     /// What has gone wrong with it, where the provider tells.
     events: Option<EventQueue>,
-    /// Room in the queue.
+    /// Room in the queue, and whether it wakes.
     completions: usize,
+    wakes: Wakes,
     /// Addresses that the vector is made for.
     peers: usize,
     cuda_calls: CudaCalls,
@@ -84,8 +85,9 @@ impl Endpoint {
         completions: usize,
         peers: usize,
         events: bool,
+        wakes: Wakes,
     ) -> Result<Self, PortError> {
-        let queue = CompletionQueue::open(domain, completions)?;
+        let queue = CompletionQueue::open(domain, completions, wakes)?;
         let vector = AddressVector::open(domain, peers)?;
         let events = events.then(|| EventQueue::open(domain.fabric())).transpose()?;
         let (raw, cuda_calls) = open_enabled(domain, &queue, &vector, events.as_ref())?;
@@ -98,6 +100,7 @@ impl Endpoint {
             vector,
             events,
             completions,
+            wakes,
             peers,
             cuda_calls,
             closed: false,
@@ -106,9 +109,8 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others
-    /// take their places. Gives the new address. What the vector knows is inserted again and posted
-    /// to as before.
+    /// Opens another endpoint with a queue and a vector of its own, to take the place of this one
+    /// with [`Self::replace`]. What the vector knows is inserted again and posted to as before.
     ///
     /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of
     /// libfabric 2.x crashes on the first post to an address that was inserted before (with
@@ -116,39 +118,38 @@ impl Endpoint {
     /// lacks the peers).
     ///
     /// # Errors
-    /// The provider opens no other. Nothing has changed then.
+    /// The provider opens no other.
+    pub(crate) fn another(&self) -> Result<Another, PortError> {
+        let queue = CompletionQueue::open(&self.domain, self.completions, self.wakes)?;
+        let vector = AddressVector::open(&self.domain, self.peers)?;
+        let (raw, _) = open_enabled(&self.domain, &queue, &vector, self.events.as_ref())?;
+        // From here on an early return closes the endpoint, then queue and vector.
+        let domain = Arc::clone(&self.domain);
+        let mut another = Another { raw: Some(raw), address: Vec::new(), queue, vector, domain };
+        another.address = name_of(&self.domain, raw)?;
+        another.vector.insert_all_of(&self.vector, another.address.len())?;
+        Ok(another)
+    }
+
+    /// Closes the endpoint with its queue and its vector; the others take their places. Gives the
+    /// new address.
     ///
     /// # Safety
     /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both
-    /// again before it uses them; no region is bound to it.
-    pub(crate) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
-        // What is opened here is closed on an early return, the endpoint before the others.
-        let queue = CompletionQueue::open(&self.domain, self.completions)?;
-        let vector = AddressVector::open(&self.domain, self.peers)?;
-        let (raw, _) = open_enabled(&self.domain, &queue, &vector, self.events.as_ref())?;
-        let ready = name_of(&self.domain, raw).and_then(|address| {
-            vector.insert_all_of(&self.vector, address.len())?;
-            Ok(address)
-        });
-        let address = ready.inspect_err(|_| {
-            let _gate = self.domain.gate().enter();
-            // SAFETY: open, and nobody else has it.
-            unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) };
-        })?;
+    /// again before it uses them; no region is bound to it. The other is of the same endpoint.
+    pub(crate) unsafe fn replace(&self, mut another: Another) -> Vec<u8> {
+        let address = std::mem::take(&mut another.address);
+        let Some(raw) = another.raw else { return address };
         let old = self.raw.swap(raw.as_ptr(), Ordering::Relaxed);
-        let old_queue = self.queue.replace(queue);
-        let old_vector = self.vector.replace(vector);
-        let gate = self.domain.gate().enter();
-        // SAFETY: open, of no use to anybody any more, and closed before its queue and its vector.
-        // Contexts and buffers of what was in flight outlive it.
-        if !unsafe { close(self.domain.library(), "endpoint", old.cast()) } {
-            note_unclosed();
-        }
-        drop(gate);
-        drop((old_queue, old_vector));
+        self.queue.exchange(&another.queue);
+        self.vector.exchange(&another.vector);
+        // Dropped here: the endpoint that was, of no use to anybody any more, before its queue and
+        // its vector. Contexts and buffers of what was in flight outlive it.
+        another.raw = NonNull::new(old);
+        drop(another);
         // What is there is of the endpoint that is gone.
         while self.trouble().is_some() {}
-        Ok(address)
+        address
     }
 
     /// What has gone wrong with it and belongs to no operation, once.
@@ -168,6 +169,10 @@ impl Endpoint {
         if !unsafe { close(self.domain.library(), "endpoint", self.as_fid()) } {
             note_unclosed();
         }
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
     }
 
     /// The address that peers insert.
@@ -324,6 +329,32 @@ impl Endpoint {
         let MessageBuffer { buf, len, desc, context } = *buffer;
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_recv(self.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
+    }
+}
+
+/// An endpoint with queue and vector, for another's place. Dropped without having taken it, it is
+/// closed.
+#[derive(Debug)]
+pub(crate) struct Another {
+    raw: Option<NonNull<fid_ep>>,
+    address: Vec<u8>,
+    queue: CompletionQueue,
+    vector: AddressVector,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for `Endpoint`.
+unsafe impl Send for Another {}
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw else { return };
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open, and nobody else has it. Queue and vector, being fields, are closed after
+        // it, when the gate is free again.
+        if !unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) } {
+            note_unclosed();
+        }
     }
 }
 

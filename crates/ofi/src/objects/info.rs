@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_TYPE_MR_MODE,
-    FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version, fi_domain_attr, fi_ep_attr,
-    fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
+    FI_ADDR_STR, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_WAW, FI_PROGRESS_MANUAL,
+    FI_THREAD_SAFE, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version,
+    fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading,
+    fi_tx_attr,
 };
 
 /// An owned copy of one `fi_info`, not changed any more when it is shared.
@@ -41,6 +42,21 @@ impl Info {
                 && !raw.fabric_attr.is_null();
             complete.then_some(info)
         }
+    }
+
+    /// The same endpoint, to be used by any thread and progressed by whoever polls it. None when
+    /// there is no memory.
+    pub(crate) fn for_any_thread(&self) -> Option<Self> {
+        // SAFETY: live, and of this library.
+        let mut info = unsafe { Self::copy(self.library, self.raw.as_ptr()) }?;
+        // SAFETY: owned, live and not shared yet; the attributes exist by construction.
+        unsafe {
+            let domain = info.raw.as_mut().domain_attr;
+            (*domain).threading = FI_THREAD_SAFE;
+            (*domain).control_progress = FI_PROGRESS_MANUAL;
+            (*domain).data_progress = FI_PROGRESS_MANUAL;
+        }
+        Some(info)
     }
 
     /// Has endpoints opened without an order of writes among themselves.

@@ -100,7 +100,8 @@ impl Rights {
 impl Region {
     /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
     /// which the caller keeps open for the life of the region. One is given where
-    /// [`Domain::binds_regions`].
+    /// [`Domain::binds_regions`]. Where keys are the process' to choose, `key` may be one that
+    /// another domain has for this memory.
     pub(crate) fn register(
         domain: &Arc<Domain>,
         bound_to: Option<&Endpoint>,
@@ -108,6 +109,7 @@ impl Region {
         len: usize,
         rights: Rights,
         way: Way,
+        key: Option<u64>,
     ) -> Result<Self, PortError> {
         const CALL: &str = "fi_mr_regattr";
         let library = domain.library();
@@ -144,7 +146,10 @@ impl Region {
             }
         }
         attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | rights.of_peers();
-        attr.requested_key = domain.next_key()?;
+        attr.requested_key = match key {
+            Some(key) => key,
+            None => domain.next_key()?,
+        };
 
         let mut raw = ptr::null_mut();
         let gate = domain.gate().enter();
@@ -240,8 +245,10 @@ mod tests {
         let domain = Arc::new(Domain::open(fabric, Arc::clone(info), Keys::new(true)).unwrap());
         let memory = [0_u64; 64];
         let addr = memory.as_ptr() as usize;
-        let register =
-            || Region::register(&domain, None, addr, 512, Rights::ReadAndWrite, Way::Host).unwrap();
+        let register = || {
+            Region::register(&domain, None, addr, 512, Rights::ReadAndWrite, Way::Host, None)
+                .unwrap()
+        };
         for is_told in [true, false] {
             let mut region = register();
             let object = region.raw.as_ptr().cast::<fid>();

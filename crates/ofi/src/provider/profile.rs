@@ -74,6 +74,9 @@ facts! {
     /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
     dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
 
+    /// The processor moves its bytes, and threads that poll different domains move them side by
+    /// side: rails may have connections for bulk.
+    bulk_connections: bool = false, "hardware moves bytes, or whether threads do so side by side has not been examined";
     /// Whether rails are opened again when one fails.
     reopening: Reopening = Reopening::Untried, "nobody has tried to close a rail of it that has failed";
     /// From which length on puts and gets are cut, and into which segments.

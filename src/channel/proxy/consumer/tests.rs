@@ -59,6 +59,7 @@ impl Pair {
             needs_desc: random.below(2) == 0,
             immediate_data: true,
             longest_message: MAX_MESSAGE,
+            bulk: 0,
         };
         let fast = random.below(4) != 0;
         let path = |pe: u32, rail: u8| {

@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::info::Info;
-use crate::probe::{Choice, Fabric, Refused};
+use crate::probe::{Choice, Fabric, Rail, Refused};
 
 pub(super) fn checks(info: &Info) -> Vec<Check> {
     const INSTALL: &str =
@@ -29,7 +29,7 @@ fn provider(fabric: &Fabric) -> Check {
     const ID: &str = "provider";
     let Choice { asked, .. } = &fabric.across_hosts;
     let rails = |choice: &Choice| {
-        let names: Vec<&str> = choice.rails.iter().map(|rail| rail.name.as_str()).collect();
+        let names: Vec<String> = choice.rails.iter().map(Rail::to_string).collect();
         names.join(", ")
     };
     match (&fabric.across_hosts.provider, &fabric.one_host.provider) {

@@ -253,6 +253,7 @@ mod tests {
             name: (*name).to_owned(),
             fabric: String::new(),
             pci: Some((*pci).to_owned()),
+            threads: 0,
         };
         let across_hosts = Choice {
             provider: Some(String::from("efa")),

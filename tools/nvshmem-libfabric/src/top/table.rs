@@ -12,8 +12,9 @@ const STILL: u64 = 3_000;
 /// A column: its head, the counter, and whether a rate stands beside it.
 type Column = (&'static str, &'static str, bool);
 
-const RAIL: [Column; 7] = [
+const RAIL: [Column; 8] = [
     ("bytes", "bytes", true),
+    ("bulk", "bulk_bytes", false),
     ("segments", "posted", true),
     ("in flight", "max_in_flight", false),
     ("queued", "queued", false),

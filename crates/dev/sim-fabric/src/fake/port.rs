@@ -172,6 +172,18 @@ impl DataPath for FakePort {
         posted
     }
 
+    /// Any other thread is as good as this one.
+    fn post_bulk(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        wr_id: WrId,
+        operation: Operation<'_>,
+    ) -> Result<Option<Posted>, PortError> {
+        assert!(self.limits[rail.index()].bulk > 0, "{rail} has no connections for bulk");
+        self.post(rail, to, wr_id, operation).map(Some)
+    }
+
     fn has_fast_path(&self) -> bool {
         self.has_fast_path
     }

@@ -54,6 +54,7 @@ impl<P: Port> Core<P> {
         segment.direction = transfer.direction;
         segment.kind = kind;
         segment.no_message();
+        segment.is_bulk = false;
         segment.rail = hop.rail;
         if op != OpId::NONE {
             self.transmit.ops.add(op.0);
@@ -117,7 +118,20 @@ impl<P: Port> Core<P> {
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
-        match self.transmit.port.post(rail, to, wr_id, operation) {
+        let port = &mut self.transmit.port;
+        let handed_over = if segment.is_bulk && segment.kind != Kind::Transfer && state.has_bulk() {
+            let len = transfer.len;
+            let posted = port.post_bulk(rail, to, wr_id, operation);
+            posted.map(|posted| posted.inspect(|posted| state.handed_over(*posted, len)))
+        } else {
+            Ok(None)
+        };
+        let posted = match handed_over {
+            Ok(None) => port.post(rail, to, wr_id, operation),
+            Ok(Some(posted)) => Ok(posted),
+            Err(error) => Err(error),
+        };
+        match posted {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
                 segment.born = self.failures.stamp();

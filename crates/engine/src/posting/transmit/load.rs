@@ -13,13 +13,13 @@ use crate::state::segment::{Kind, Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 use crate::wire::message::Tag;
 
-/// What a segment is whose rail was chosen by load.
+/// What a segment is whose rail was chosen by load: bytes of a put or a get.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stripe {
-    /// Bytes of a put or a get.
-    Plain,
-    /// The same, which the peer counts by this tag.
-    Counted(Tag),
+pub(crate) struct Stripe {
+    /// The peer counts it by this tag.
+    pub(crate) counted: Option<Tag>,
+    /// Bytes of the whole operation.
+    pub(crate) of: usize,
 }
 
 impl<P: Port> Core<P> {
@@ -84,11 +84,12 @@ impl<P: Port> Core<P> {
     ) -> bool {
         let Some(wr_id) = self.transmit.segments.take() else { return false };
         self.fill(wr_id, pe, hop, transfer, op, Kind::Stripe);
+        let is_bulk = self.transmit.balance.is_bulk(stripe.of);
         let segment = &mut self.transmit.segments[wr_id.0];
-        match stripe {
-            Stripe::Plain => {}
-            Stripe::Counted(tag) => segment.set_counted(tag),
+        if let Some(tag) = stripe.counted {
+            segment.set_counted(tag);
         }
+        segment.is_bulk = is_bulk;
         segment.stage = Stage::Ready;
         segment.is_stripe = true;
         self.transmit.stripes.used += 1;

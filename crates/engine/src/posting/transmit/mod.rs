@@ -150,7 +150,10 @@ impl<P: Port> Transmit<P> {
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         Self {
             segments: SegmentTable::new(sizes.segments, |wr_id| port.context(wr_id)),
-            balance: Box::new(Balance::new(spread, rails.len(), least, me.index())),
+            balance: Box::new(
+                Balance::new(spread, rails.len(), least, me.index())
+                    .with_bulk(limits.iter().map(|rail| rail.bulk)),
+            ),
             stripes: Room::of(sizes.stripes),
             load_changed: false,
             reserved: 0,

@@ -144,6 +144,8 @@ pub(crate) struct Segment {
     pub(crate) in_load: bool,
     /// It has one of the slots set aside for stripes. Not in a free slot.
     pub(crate) is_stripe: bool,
+    /// The port may have another thread move its bytes. Of no meaning for a [`Kind::Transfer`].
+    pub(crate) is_bulk: bool,
     /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
     pub(super) batch: Batch,
     /// While held: which fence it waits for. Once it was in doubt: what of [`Waits`].
@@ -430,6 +432,7 @@ impl Segment {
         rail: RailId(0),
         in_load: false,
         is_stripe: false,
+        is_bulk: false,
         batch: Batch::NONE,
         wait: 0,
         data: 0,

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use crate::data_path::bulk::{Bulk, Plan, addresses};
 use crate::data_path::host_memory;
 use crate::data_path::messages::{Messages, too_long};
 use crate::data_path::rail::Rail;
 use crate::error::refused;
 use crate::objects::completion_queue::{DirectQueue, Entries};
 use crate::objects::contexts::Contexts;
-use crate::objects::domain::Gate;
+use crate::objects::domain::{Domain, Gate};
 use crate::objects::endpoint::Direct;
 use engine::atomic::Atomic;
 use engine::ids::{RailId, WrId};
@@ -40,6 +41,8 @@ pub struct OfiPort {
     fetched: isize,
     /// The control endpoints, one for each rail, where there are some.
     control: Option<Box<OfiPort>>,
+    /// Rails may have connections for bulk, here or at peers: addresses are [`addresses`].
+    joins_addresses: bool,
 }
 
 // Ports are made on one thread and used on others, a lane at a time.
@@ -57,6 +60,10 @@ struct PortRail {
     values_desc: usize,
     messages: Messages,
     queue: DirectQueue,
+    /// Connections that threads of their own move, which `queue` stands for as well.
+    bulk: Option<Box<Bulk>>,
+    /// What peers insert.
+    address: Vec<u8>,
 }
 
 impl OfiPort {
@@ -72,6 +79,8 @@ impl OfiPort {
                 gate,
                 values_desc: rail.values_desc().0,
                 messages,
+                bulk: None,
+                address: rail.endpoint().address().to_vec(),
             })
         };
         Ok(Self {
@@ -83,7 +92,35 @@ impl OfiPort {
             entries: Entries::new(),
             fetched: 0,
             control: None,
+            joins_addresses: false,
         })
+    }
+
+    /// The same, between ports whose rails may have connections for bulk.
+    pub(crate) fn with_joined_addresses(mut self) -> Self {
+        self.joins_addresses = true;
+        for port_rail in &mut self.rails {
+            port_rail.address = addresses::join(port_rail.rail.endpoint().address(), &[]);
+        }
+        self
+    }
+
+    /// Opens connections for bulk beside a rail, one in each of these domains. Before peers are
+    /// told its address, on a port that joins addresses.
+    pub(crate) fn open_bulk(
+        &mut self,
+        rail: RailId,
+        domains: &[Arc<Domain>],
+        plans: &[Plan<'_>],
+    ) -> Result<(), PortError> {
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let bulk = Bulk::open(domains, plans, &self.contexts, port_rail.queue)?;
+        port_rail.address =
+            addresses::join(port_rail.rail.endpoint().address(), &bulk.addresses()?);
+        port_rail.queue = bulk.queue();
+        self.limits[rail.index()].bulk = bulk.len() as u8;
+        port_rail.bulk = Some(Box::new(bulk));
+        Ok(())
     }
 
     /// The same, with the provider told when more writes follow.
@@ -114,7 +151,7 @@ impl OfiPort {
     /// A rail's own address, for peers to insert. Empty for a rail that does not exist.
     pub fn address(&self, rail: RailId) -> &[u8] {
         match self.rails.get(rail.index()) {
-            Some(rail) => rail.rail.endpoint().address(),
+            Some(rail) => &rail.address,
             None => &[],
         }
     }
@@ -129,12 +166,31 @@ impl OfiPort {
         rail: RailId,
         addresses: &[A],
     ) -> Result<Vec<PeerAddr>, PortError> {
-        let rail = self.rails.get(rail.index()).ok_or_else(|| no_such_rail(rail))?;
-        let endpoint = rail.rail.endpoint();
-        endpoint
-            .vector()
-            .insert(addresses, endpoint.address().len())
-            .map_err(|error| on_rail(&rail.rail, error))
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let PortRail { rail, bulk, .. } = port_rail;
+        let endpoint = rail.endpoint();
+        let insert =
+            |addresses: &[&[u8]]| endpoint.vector().insert(addresses, endpoint.address().len());
+        let plain: Vec<&[u8]> = addresses.iter().map(AsRef::as_ref).collect();
+        if !self.joins_addresses {
+            return insert(&plain).map_err(|error| on_rail(rail, error));
+        }
+        let mut joined = Vec::with_capacity(plain.len());
+        for (at, address) in plain.iter().enumerate() {
+            let Some(parts) = addresses::split(address) else { return Err(no_address(at)) };
+            joined.push(parts);
+        }
+        let own: Vec<&[u8]> = joined.iter().map(|parts| parts[0]).collect();
+        let peers = insert(&own).map_err(|error| on_rail(rail, error))?;
+        if let Some(bulk) = bulk {
+            let places = joined.into_iter().map(|mut parts| match parts.len() {
+                1 => parts,
+                _ => parts.split_off(1),
+            });
+            let peers: Vec<(PeerAddr, Vec<&[u8]>)> = peers.iter().copied().zip(places).collect();
+            bulk.insert(&peers).map_err(|error| on_rail(rail, error))?;
+        }
+        Ok(peers)
     }
 }
 
@@ -222,20 +278,32 @@ impl RailControl for OfiPort {
 
     fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
-        let PortRail { rail, messages, queue, .. } = port_rail;
+        let PortRail { rail, messages, queue, bulk, address, .. } = port_rail;
         if rail.domain().binds_regions() {
             let text = String::from("its memory is bound to the endpoint (FI_MR_ENDPOINT)");
             return Err(refused("opening a rail again", text));
         }
+        // All that may fail comes before anything is closed.
+        let another = rail.endpoint().another()?;
+        let others = bulk.as_ref().map(|bulk| bulk.others()).transpose()?;
         // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here,
         // and the engine asks for [`DataPath::fast`] again. No region is bound to the endpoint, as
         // just checked.
-        let address = unsafe { rail.endpoint().reopen() }?;
+        let own = unsafe { rail.endpoint().replace(another) };
         *queue = rail.endpoint().queue().direct();
         self.fetched = 0;
         // Receives are posted with the next poll.
         messages.forget();
-        Ok(address)
+        *address = match (bulk, others) {
+            (Some(bulk), Some(others)) => {
+                let moved = bulk.replace(others, *queue)?;
+                *queue = bulk.queue();
+                addresses::join(&own, &moved)
+            }
+            _ if self.joins_addresses => addresses::join(&own, &[]),
+            _ => own,
+        };
+        Ok(address.clone())
     }
 
     fn trouble(&mut self, rail: RailId) -> Option<PortError> {
@@ -332,6 +400,12 @@ impl Clock for OfiPort {
 fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
     error.text = format!("rail {}: {}", rail.name(), error.text);
     error
+}
+
+/// A peer's address that says something else.
+#[cold]
+fn no_address(at: usize) -> PortError {
+    refused("inserting an address", format!("that of peer {at} cannot be read"))
 }
 
 #[cold]

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
+use crate::data_path::bulk::Bulk;
 use crate::data_path::messages::Failed;
 use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, refused};
@@ -49,6 +50,24 @@ impl DataPath for OfiPort {
                 self.post_transfer(rail, to, wr_id, operation, transfer)
             }
         }
+    }
+
+    fn post_bulk(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        wr_id: WrId,
+        operation: Operation<'_>,
+    ) -> Result<Option<Posted>, PortError> {
+        let (Operation::Transfer(transfer)
+        | Operation::WriteWithImmediate(transfer, _)
+        | Operation::WriteBeforeMore(transfer)) = operation;
+        let port_rail = self.rails.get_mut(rail.index());
+        let bulk = port_rail.and_then(|port_rail| port_rail.bulk.as_deref_mut());
+        let (Some(bulk), Some(context)) = (bulk, self.contexts.context(wr_id)) else {
+            return Ok(None);
+        };
+        bulk.post(to, wr_id, context, operation, transfer)
     }
 
     fn has_fast_path(&self) -> bool {
@@ -310,7 +329,10 @@ fn answer(
 /// A poll that answered with an error.
 #[cold]
 fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Polled {
-    let PortRail { rail, gate, messages, .. } = port_rail;
+    let PortRail { rail, gate, messages, bulk, .. } = port_rail;
+    if let Some(failure) = bulk.as_deref_mut().and_then(Bulk::take_failure) {
+        return Polled::Failed(failure);
+    }
     if code != -(FI_EAVAIL as isize) {
         return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
     }

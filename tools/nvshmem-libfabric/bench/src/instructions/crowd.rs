@@ -92,6 +92,7 @@ impl Crowd {
             needs_desc: false,
             immediate_data: false,
             longest_message: MAX_MESSAGE,
+            bulk: 0,
         };
         Self { limits: [rail], world: Arc::default() }
     }

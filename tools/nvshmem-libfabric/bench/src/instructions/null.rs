@@ -45,6 +45,7 @@ impl Null {
             needs_desc,
             immediate_data: false,
             longest_message: MAX_MESSAGE,
+            bulk: 0,
         };
         Self { limits: [rail], posted: Vec::with_capacity(256), now: 0, reach }
     }

@@ -1,43 +1,33 @@
-//! CPU affinity of the proxy thread: it keeps to the NUMA node of its NIC, where there are several.
+//! CPU affinity of threads: those that serve a NIC keep to its NUMA node, where there are several.
 
 use std::fs;
 use std::path::Path;
 
-use log::info;
-
-use crate::logging;
-use ofi::topology::{cpus, numa_node};
+use crate::topology::{cpus, numa_node};
 
 /// Most CPUs that a set of glibc's has.
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// Lets the calling thread run on the CPUs of a device's node alone. Where that is not known, or
-/// there is one node only, or the thread may not run on any of them, nothing changes.
-pub(crate) fn pin_near(pci_path: Option<&Path>) {
-    let Some(node) = pci_path.and_then(node_of) else { return };
-    let Some(cpus) = cpus_of(node) else { return };
-    let Some(near) = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())
-    else {
-        return;
-    };
-    if set_affinity(&near) {
-        info!(
-            target: logging::PROXY,
-            "the channel's proxy thread keeps to the {} CPU(s) of NUMA node {node}, its NIC's", near.len()
-        );
-    }
+/// Lets the calling thread run on the CPUs of a device's node alone, and gives these in words.
+/// Where that is not known, or there is one node only, or the thread may not run on any of them,
+/// nothing changes.
+pub fn keep_near(device: &Path) -> Option<String> {
+    let node = node_of(device)?;
+    let cpus = cpus_of(node)?;
+    let near = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())?;
+    set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
 
 /// The node of a device. None if the system says none, as with one node only.
-fn node_of(pci_path: &Path) -> Option<u32> {
+fn node_of(device: &Path) -> Option<u32> {
     let nodes = fs::read_to_string("/sys/devices/system/node/online").ok()?;
     if cpus(&nodes, MOST).len() < 2 {
         return None;
     }
-    let path = if pci_path.is_absolute() {
-        pci_path.join("numa_node")
+    let path = if device.is_absolute() {
+        device.join("numa_node")
     } else {
-        Path::new("/sys").join(pci_path).join("numa_node")
+        Path::new("/sys").join(device).join("numa_node")
     };
     numa_node(&fs::read_to_string(path).ok()?)
 }

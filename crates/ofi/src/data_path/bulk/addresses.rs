@@ -1,0 +1,75 @@
+//! The addresses of a rail and of its connections for bulk, as one.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 1 | how many follow, the rail's own first |
+//! | 1 | length of the next, from 1 on |
+//! | as many | the address, as the provider writes it |
+
+use crate::data_path::bulk::MOST;
+
+/// Puts the rail's own address and those of its connections together. Addresses of providers that
+/// have such connections are a few bytes long.
+pub(crate) fn join(own: &[u8], bulk: &[Vec<u8>]) -> Vec<u8> {
+    let all = || std::iter::once(own).chain(bulk.iter().map(Vec::as_slice));
+    let mut joined = vec![all().count() as u8];
+    for address in all() {
+        let len = u8::try_from(address.len()).unwrap_or(u8::MAX);
+        joined.push(len);
+        joined.extend_from_slice(&address[..len.into()]);
+    }
+    joined
+}
+
+/// Takes them apart: the rail's own address first. They come from other processes, so they are
+/// checked; none for bytes that are no such addresses.
+pub(crate) fn split(joined: &[u8]) -> Option<Vec<&[u8]>> {
+    let (&count, mut rest) = joined.split_first()?;
+    if count == 0 || usize::from(count) > 1 + MOST {
+        return None;
+    }
+    let mut addresses = Vec::with_capacity(count.into());
+    for _ in 0..count {
+        let (&len, behind) = rest.split_first()?;
+        let (address, behind) = behind.split_at_checked(len.into())?;
+        if address.is_empty() {
+            return None;
+        }
+        addresses.push(address);
+        rest = behind;
+    }
+    rest.is_empty().then_some(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::wire::rails::MAX_TOLD_ADDRESS;
+
+    #[test]
+    fn addresses_come_apart_as_they_were_joined() {
+        let own = [7_u8; 16];
+        for count in 0..=MOST {
+            let bulk: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8; 28]).collect();
+            let joined = join(&own, &bulk);
+            let parts = split(&joined).unwrap();
+            assert_eq!(parts[0], own);
+            assert!(parts[1..].iter().copied().eq(bulk.iter().map(Vec::as_slice)), "{count}");
+            assert!(joined.len() <= MAX_TOLD_ADDRESS, "a rail with {count} is opened again");
+        }
+    }
+
+    #[test]
+    fn what_was_not_joined_is_refused() {
+        let joined = join(&[1, 2], &[vec![3, 4]]);
+        assert!(split(&joined).is_some());
+        for len in 0..joined.len() {
+            assert!(split(&joined[..len]).is_none(), "{len} bytes");
+        }
+        let longer: Vec<u8> = joined.iter().copied().chain([0]).collect();
+        let many = join(&[1], &vec![vec![2]; MOST + 1]);
+        for bytes in [&longer[..], &[0], &[1, 0], &many] {
+            assert!(split(bytes).is_none(), "{bytes:?}");
+        }
+    }
+}
