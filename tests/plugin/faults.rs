@@ -193,6 +193,8 @@ impl Case {
         let job = job("faults", PES, Layout::V7)
             .pes_per_node(1)
             .heap(64 << 20, 8 << 20)
+            // Half of the jobs have threads move what is long.
+            .debug("bulk_connections", self.seed % 2)
             .heap_grows()
             .deadline(Duration::from_secs(120))
             .step_deadline(Duration::from_secs(90))
