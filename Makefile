@@ -205,6 +205,11 @@ bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by stagin
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(BENCH) staged --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
+.PHONY: bench-bulk
+bench-bulk: deps plugins ## Long puts and gets over tcp by threads of their own or not, as MEASURE lines; wants 16 cores
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(BENCH) bulk --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+
 .PHONY: bench-channel
 bench-channel: deps ## The device channel beside the engine called directly, as MEASURE lines
 	$(BENCH) channel

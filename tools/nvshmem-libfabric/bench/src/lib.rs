@@ -81,6 +81,7 @@ pub fn run(options: &Options) -> Result<(), BoxError> {
         Measured::Staged { fabric, rates, staged } => {
             staged::measure(staged.clone(), fabric, rates, &mut report)?;
         }
+        Measured::Bulk { fabric, bulk } => suites::bulk::measure(bulk, fabric, &mut report)?,
         Measured::Connect { fabric, connect } => {
             connect::measure(connect, fabric, &mut report)?;
         }

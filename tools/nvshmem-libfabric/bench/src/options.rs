@@ -29,6 +29,7 @@ impl Options {
             Measured::Puts { fabric, .. }
             | Measured::Signals { fabric, .. }
             | Measured::Staged { fabric, .. }
+            | Measured::Bulk { fabric, .. }
             | Measured::Connect { fabric, .. } => fabric,
             #[cfg(feature = "channel")]
             Measured::Channel(_) | Measured::Instructions(_) => return Ok(()),
@@ -65,6 +66,13 @@ pub(crate) enum Measured {
         rates: Rates,
         #[command(flatten)]
         staged: suites::staged::Options,
+    },
+    /// Long puts and gets over tcp, moved by threads of their own or not
+    Bulk {
+        #[command(flatten)]
+        fabric: Fabric,
+        #[command(flatten)]
+        bulk: suites::bulk::Options,
     },
     /// Connecting the endpoints of jobs of several sizes, and first contact
     Connect {

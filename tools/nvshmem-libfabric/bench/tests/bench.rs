@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         trial("staged_memory_over_shm", staged_memory_over_shm),
         trial("the_channel_over_shm", the_channel_over_shm),
         trial("connecting_over_shm", connecting_over_shm),
+        trial("threads_for_bulk_over_rxm", threads_for_bulk_over_rxm),
         trial("a_job_that_cannot_start_is_a_failure", a_job_that_cannot_start_is_a_failure),
         trial("an_efa_lab_that_is_not_there_is_refused", an_efa_lab_that_is_not_there_is_refused),
     ];
@@ -121,6 +122,18 @@ fn connecting_over_shm() {
     let output =
         bench(&["connect", "--plugin-dir", &dir, "--only", "shm", "--pes", "3", "--jobs", "1"]);
     let names = ["connect_seconds_3_pes_shm", "first_contact_seconds_3_pes_shm"];
+    assert_figures(&figures(&output), &names);
+}
+
+fn threads_for_bulk_over_rxm() {
+    let dir = plugin_dir().to_string_lossy().into_owned();
+    let shortest = ["--jobs", "1", "--row-ms", "1"];
+    let output = bench(&[&["bulk", "--plugin-dir", &dir, "--only", "rxm"], &shortest[..]].concat());
+    let names = [
+        "bulk_put_16MiB_4_rails_over_1_rxm",
+        "bulk_get_16MiB_4_connections_over_1_rail_rxm",
+        "bulk_put_8B_latency_4_rails_with_threads_over_without_rxm",
+    ];
     assert_figures(&figures(&output), &names);
 }
 

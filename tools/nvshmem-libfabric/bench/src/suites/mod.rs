@@ -1,5 +1,6 @@
 //! The suites: what each measures, and on which sides.
 
+pub(crate) mod bulk;
 #[cfg(feature = "channel")]
 pub(crate) mod channel;
 pub(crate) mod connect;
