@@ -81,7 +81,8 @@ pub(crate) struct Pool {
     free: Vec<u32>,
     /// Those that may be cut, oldest first.
     pool: VecDeque<WrId>,
-    /// The peers of those that no rail wants anything of at present, while the pool is gone through.
+    /// The peers of those that no rail wants anything of at present, while the pool is gone
+    /// through.
     waits: Vec<Pe>,
     /// Bytes of those in the pool that have not been cut off.
     pooled: u64,
