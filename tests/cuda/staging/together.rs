@@ -52,14 +52,16 @@ fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) ->
     at.iter().enumerate().map(copy).collect()
 }
 
-/// Places of tokens in memory: side by side, at equal distances, two by two, and anywhere.
-fn places() -> [Vec<usize>; 4] {
+/// Places of tokens in memory: side by side, at equal distances, two by two, anywhere, and side by
+/// side in another order.
+fn places() -> [Vec<usize>; 5] {
     let each = |place: fn(usize) -> usize| (0..TOKENS).map(place).collect();
     [
         each(|token| 64 + token * LEN),
         each(|token| 64 + token * 3 * LEN),
         each(|token| 64 + token / 2 * 5 * LEN + token % 2 * LEN),
         each(|token| 64 + token * 3 * LEN + token * token % 31 * 64),
+        each(|token| 64 + (token % 32 * 2 + token / 32) * LEN),
     ]
 }
 
@@ -80,7 +82,7 @@ fn few_calls() {
         run(&mut stage, &copies);
         bed.count(11) - before
     };
-    let [neighbours, distant, pairs, anywhere] = places();
+    let [neighbours, distant, pairs, anywhere, _] = places();
     let out = [&neighbours, &distant, &pairs, &anywhere].map(|at| calls(OUT, at));
     let inward = [&neighbours, &distant, &pairs].map(|at| calls(IN, at));
     let most = out[1] + inward.iter().max().expect("three");
