@@ -4,7 +4,7 @@
 use engine::ids::Pe;
 use engine::request::Request;
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, MOST_LISTED, Staged};
+use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, MAX_PAYLOAD, MOST_LISTED, Staged};
 use engine::wire::window::Seq;
 use sim_fabric::{Call, Event, Script};
 
@@ -193,4 +193,48 @@ fn a_list_that_leads_outside_moves_nothing() {
         let copied = |event: &&Event| matches!(event, Event::Copied { pe: Pe(1), .. });
         assert_eq!(events.iter().filter(copied).count(), copies, "{listed:?} {count} {len}");
     }
+}
+
+/// Messages and reads that PE 0 has posted.
+fn posts(job: &Job) -> usize {
+    let calls = job.fabric.calls();
+    calls.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count()
+}
+
+/// Values that are put one behind the other, of 1 to 8 bytes.
+#[test]
+fn words_side_by_side_are_one_message() {
+    for width in [1, 2, 4, 8] {
+        let mut job = job(&shape(true), 5, Script::default());
+        job.fabric.trace_calls();
+        let value = |at: usize| 0x0101_0101_0101_0101 * (at as u64 % 255 + 1);
+        const WORDS: usize = 100;
+        (0..WORDS).for_each(|at| job.put_value(0, 1, 8 + at * width, value(at), width).unwrap());
+        end(&mut job, 0);
+        let expected: Vec<u8> =
+            (0..WORDS).flat_map(|at| value(at).to_le_bytes().into_iter().take(width)).collect();
+        assert!(job.heap(1, 8, WORDS * width) == expected, "{width}");
+        let most = (WORDS * width).div_ceil(MAX_PAYLOAD / 8 * 8) + 1;
+        assert!((1..=most).contains(&posts(&job)), "{} messages, {width}", posts(&job));
+    }
+}
+
+/// Nor those to another place, another peer's region, or after the first has left.
+#[test]
+fn words_behind_a_fence_do_not_join() {
+    let mut job = job(&shape(true), 5, Script::default());
+    job.fabric.trace_calls();
+    for at in 0..10 {
+        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+        job.fence(0, 1);
+    }
+    end(&mut job, 0);
+    job.put_value(0, 1, 500, 1, 4).unwrap();
+    job.put_value(0, 1, 508, 1, 4).unwrap();
+    iterate(&mut job);
+    job.put_value(0, 1, 512, 1, 4).unwrap();
+    end(&mut job, 0);
+    assert!(posts(&job) >= 13, "{} messages", posts(&job));
+    let word = |at: usize| job.heap(1, at, 4) == 1_u32.to_le_bytes();
+    assert!((0..10).all(|at| word(at * 8)) && word(500) && word(508) && word(512));
 }

@@ -159,8 +159,10 @@ fn words_that_come_together_are_stored_together() {
             job.fabric.fail_settling();
         }
         for at in 0..WORDS {
-            job.put_value(0, 1, 8 * at, at as u64 + 1, 8).unwrap();
+            // Apart, so that each is a message.
+            job.put_value(0, 1, 16 * at, at as u64 + 1, 8).unwrap();
         }
+        job.members[0].lane.progress().unwrap();
         if fails {
             let error = until_failed(&mut job);
             assert!(error.contains("cannot be executed"), "{error}");
@@ -182,7 +184,7 @@ fn words_that_come_together_are_stored_together() {
             }
         }
         for at in 0..WORDS {
-            assert_eq!(job.heap(1, 8 * at, 8), (at as u64 + 1).to_le_bytes());
+            assert_eq!(job.heap(1, 16 * at, 8), (at as u64 + 1).to_le_bytes());
         }
         let settled = job.fabric.settled();
         assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
@@ -201,6 +203,7 @@ fn words_that_fail_before_others_are_not_said_to_be_there() {
         for pe in order {
             if pe == 1 {
                 job.put_value(1, 0, 0, 7, 8).unwrap();
+                job.members[1].lane.progress().unwrap();
             } else {
                 let member = &mut job.members[2];
                 let mut fetch = targets.atomic(0, 8, AtomicOp::FetchInc, 1);

@@ -22,12 +22,11 @@ use crate::ids::{Pe, WrId};
 use crate::port::copies::{Copy, CopyDirection, Tagged};
 use crate::port::{Direction, Port, PortError};
 use crate::posting::Core;
+use crate::posting::peers::words::Order;
 use crate::request::Touched;
 use crate::staging::Staging;
 use crate::staging::state::{Fragment, LocalEnd, RemoteEnd, State};
-use crate::state::batch::Batch;
 use crate::state::operation::OpId;
-use crate::state::segment::WriteClass;
 use crate::wire::message::Spot;
 use crate::wire::staged::{LIST_ENTRY, ListEntry, MAX_PAYLOAD, MOST_LISTED};
 
@@ -130,27 +129,12 @@ pub(crate) struct Open {
     bytes: usize,
 }
 
-/// How a put is ordered among others to its peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Order {
-    epoch: u32,
-    class: WriteClass,
-    batch: Batch,
-}
-
 /// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
 fn room_for(puts: usize, bytes: usize) -> usize {
     bytes + (puts * LIST_ENTRY).next_multiple_of(ALIGN)
 }
 
 impl Staging {
-    /// How a put to a peer is ordered that begins now.
-    fn order<P: Port>(core: &mut Core<P>, pe: Pe) -> Option<Order> {
-        let batch = core.transmit.batches_mut().current();
-        let connection = core.peers.find(pe)?;
-        Some(Order { epoch: connection.epoch(), class: connection.put_class(), batch })
-    }
-
     /// Whether a put has joined one that waits. `most`: bytes that a fragment may have.
     pub(super) fn joins<P: Port>(
         &mut self,
@@ -163,7 +147,7 @@ impl Staging {
         let Some(open) = self.state().peer(pe).open.filter(|_| len <= LONGEST) else {
             return false;
         };
-        if Self::order(core, pe) != Some(open.order) {
+        if core.order(pe) != Some(open.order) {
             self.state().peer(pe).open = None;
             return false;
         }
@@ -204,8 +188,8 @@ impl Staging {
         let fits = matches!(ends, (LocalEnd::BounceBuffer, RemoteEnd::Peer(_)));
         let is_put = segment.direction == Direction::Write;
         let alone = op == OpId::NONE && whole && len > MAX_PAYLOAD && len <= LONGEST;
-        let Some(order) = Self::order(core, pe).filter(|_| fits && is_put && alone) else { return };
-        if (order.class, order.batch) == (class, batch) {
+        let Some(order) = core.order(pe).filter(|_| fits && is_put && alone) else { return };
+        if order.is_of(class, batch) {
             let bytes = len.next_multiple_of(ALIGN);
             self.state().peer(pe).open = Some(Open { wr_id, order, bytes });
         }

@@ -270,8 +270,13 @@ impl Staging {
                     .map_err(|error| staging_failed("put", pe, len, error))?;
             }
         }
-        let body = Body::Staged(Staged::Put { to, payload });
-        if core.try_plain_message(pe, op, len, body)? {
+        let is_word = matches!(local, LocalSide::Value(_)) && op == OpId::NONE;
+        let submitted = if is_word {
+            core.try_word(pe, to, payload)?
+        } else {
+            core.try_plain_message(pe, op, len, Body::Staged(Staged::Put { to, payload }))?
+        };
+        if submitted {
             self.counters.in_messages += len as u64;
             *sent = len;
         }

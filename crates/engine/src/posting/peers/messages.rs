@@ -125,6 +125,9 @@ impl<P: Port> Core<P> {
         }
         let segment = self.transmit.segment(wr_id);
         let pe = segment.pe;
+        if let Some(slot) = segment.message() {
+            self.peers.end_run(slot);
+        }
         let (Some(slot), Some(connection)) =
             (segment.message(), self.peers.connections.find_mut(pe))
         else {

@@ -9,6 +9,7 @@ pub(crate) mod fast;
 pub(crate) mod messages;
 pub(crate) mod requests;
 mod table;
+pub(crate) mod words;
 
 use std::collections::VecDeque;
 
@@ -36,6 +37,8 @@ pub(crate) struct Peers {
     marks: Box<Marks>,
     connections: Connections,
     messages: MessageTable,
+    /// The message that words may join.
+    run: Box<words::Run>,
     /// Peers to whom control messages are due.
     control: VecDeque<Pe>,
     /// Peers that answers were sent to since recovery looked last, each once.
@@ -61,6 +64,7 @@ impl Peers {
             marks: Box::new(Marks::new(cookie, me, n_pes, mark_bytes)),
             connections: Connections::new(me, n_pes, rails, fast_limit),
             messages: MessageTable::new(messages),
+            run: words::Run::none(),
             control: VecDeque::with_capacity(64),
             answered: Vec::new(),
             unnumbered: VecDeque::with_capacity(64),

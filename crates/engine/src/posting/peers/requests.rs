@@ -11,7 +11,7 @@
 
 use crate::atomic::Atomic;
 use crate::error::EngineError;
-use crate::ids::Pe;
+use crate::ids::{Pe, WrId};
 use crate::port::{Direction, Port, Tail};
 use crate::posting::transmit::dispatch::Behind;
 use crate::posting::{Core, Tried};
@@ -111,16 +111,30 @@ impl<P: Port> Core<P> {
         len: usize,
         body: Body<'_>,
     ) -> Result<bool, EngineError> {
+        let Some(wr_id) = self.take_plain_message(pe, op, len, body)? else { return Ok(false) };
+        self.set_out(wr_id);
+        self.peers.check(pe)?;
+        Ok(true)
+    }
+
+    /// As [`Core::try_plain_message`], of which the segment has yet to set out.
+    pub(super) fn take_plain_message(
+        &mut self,
+        pe: Pe,
+        op: OpId,
+        len: usize,
+        body: Body<'_>,
+    ) -> Result<Option<WrId>, EngineError> {
         let connection = self.connection_to(pe)?;
         connection.channel();
         let rail = connection.next.rail;
         if !self.peers.is_within_message_quota(pe) {
-            return Ok(false);
+            return Ok(None);
         }
-        let Some(wr_id) = self.transmit.take() else { return Ok(false) };
+        let Some(wr_id) = self.transmit.take() else { return Ok(None) };
         let Some(slot) = self.peers.messages.take(wr_id.0) else {
             self.transmit.give_unused(wr_id);
-            return Ok(false);
+            return Ok(None);
         };
         self.peers.count_unsent(pe);
         self.peers.encode_into(slot, body);
@@ -140,8 +154,6 @@ impl<P: Port> Core<P> {
         if let Some(connection) = self.peers.connections.find_mut(pe) {
             self.transmit.rotate(connection);
         }
-        self.set_out(wr_id);
-        self.peers.check(pe)?;
-        Ok(true)
+        Ok(Some(wr_id))
     }
 }

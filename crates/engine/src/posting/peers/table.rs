@@ -43,6 +43,7 @@ impl Peers {
 
     /// Gives back the slot of a message that has not left.
     pub(in crate::posting) fn give_message(&mut self, message: u32) {
+        self.end_run(message);
         self.messages.give(message);
     }
 

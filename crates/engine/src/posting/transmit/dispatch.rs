@@ -163,11 +163,17 @@ impl<P: Port> Core<P> {
     /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind
     /// its connection's fence.
     pub(crate) fn set_out(&mut self, wr_id: WrId) {
-        if self.passes_fence(wr_id) && !self.waits_for_puts(wr_id) {
+        if self.starts_at_once(wr_id) {
             let rail = self.transmit.segments[wr_id.0].rail;
             self.transmit.segments[wr_id.0].stage = Stage::Ready;
             self.dispatch(wr_id, rail);
         }
+    }
+
+    /// Whether a segment that sets out waits for nothing: then it is under way.
+    #[inline]
+    pub(in crate::posting) fn starts_at_once(&mut self, wr_id: WrId) -> bool {
+        self.passes_fence(wr_id) && !self.waits_for_puts(wr_id)
     }
 
     /// Whether a segment that is under way is a signal that goes out behind the puts before it, and
