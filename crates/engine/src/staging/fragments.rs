@@ -8,7 +8,7 @@ use crate::port::{Direction, Local, Port, PortError, Tail, Transfer};
 use crate::posting::Core;
 use crate::staging::Staging;
 use crate::staging::peer_requests::refusal;
-use crate::staging::role::Role;
+use crate::staging::state::role::Role;
 use crate::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd};
 use crate::staging::waiting::Waiter;
 use crate::state::messages::unnumbered::What;

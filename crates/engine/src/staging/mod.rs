@@ -32,14 +32,12 @@
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;
-pub(crate) mod bounce_buffers;
 mod copying;
 pub(crate) mod exposures;
 pub(crate) mod fragments;
 pub(crate) mod gathered;
 pub(crate) mod memory;
 pub(crate) mod peer_requests;
-pub(crate) mod role;
 pub(crate) mod same_host;
 pub(crate) mod state;
 pub(crate) mod submit;

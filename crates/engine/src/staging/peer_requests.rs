@@ -13,7 +13,7 @@ use crate::port::{Direction, Local, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
 use crate::staging::Staging;
-use crate::staging::role::Role;
+use crate::staging::state::role::Role;
 use crate::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
 use crate::staging::waiting::{Waiter, Wanted};
 use crate::state::messages::unnumbered::{NO_TICKET, What};

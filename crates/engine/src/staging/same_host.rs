@@ -18,9 +18,9 @@ use crate::port::{Port, PortError};
 use crate::posting::Core;
 use crate::request::Touched;
 use crate::staging::Staging;
-use crate::staging::bounce_buffers::BounceBuffer;
 use crate::staging::fragments::NOWHERE;
-use crate::staging::role::Role;
+use crate::staging::state::bounce_buffers::BounceBuffer;
+use crate::staging::state::role::Role;
 use crate::staging::state::{Fragment, PEER_REQUESTS, RemoteEnd, State};
 use crate::staging::waiting::Wanted;
 #[cfg(any(test, feature = "audit"))]

@@ -1,17 +1,20 @@
 //! The state of staging: fragments, bounce buffers, and what is under way with each peer.
 
+pub(crate) mod bounce_buffers;
+pub(crate) mod role;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{LaneKind, Pe, WrId};
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_BOUNCE_BUFFERS};
 use crate::port::{Desc, POLL_BATCH};
-use crate::staging::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::copying::Ready;
 use crate::staging::exposures::Exposures;
 use crate::staging::gathered::{Gathered, List, Open};
-use crate::staging::role::Role;
 use crate::staging::same_host::{SHARED_COPIES, SameHost};
+use crate::staging::state::bounce_buffers::{BounceBuffer, BounceBuffers};
+use crate::staging::state::role::Role;
 use crate::staging::waiting::{Waiting, Wanted};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};

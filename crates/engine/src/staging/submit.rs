@@ -11,7 +11,7 @@ use crate::posting::Core;
 use crate::request::{LocalSide, Request, refused};
 use crate::staging::Staging;
 use crate::staging::fragments::{NOWHERE, staging_failed};
-use crate::staging::role::Role;
+use crate::staging::state::role::Role;
 use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
 use crate::state::operation::OpId;
 use crate::state::regions::{Place, View, desc_of};

@@ -13,7 +13,7 @@
 
 use crate::ids::{Pe, WrId};
 use crate::request::Touched;
-use crate::staging::role::Role;
+use crate::staging::state::role::Role;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::fair_queue::{FairQueue, Kept};

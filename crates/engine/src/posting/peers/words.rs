@@ -1,8 +1,8 @@
 //! Runs of words: values that are put one behind the other leave as one message.
 //!
-//! A message with a value waits for the next iteration, in its rail's queue. A value that goes right
-//! behind it, and is ordered alike, joins it until then. So what a kernel has queued word by word
-//! leaves together, and a single word no later than the iteration that follows.
+//! A message with a value waits for the next iteration, in its rail's queue. A value that goes
+//! right behind it, and is ordered alike, joins it until then. So what a kernel has queued word by
+//! word leaves together, and a single word no later than the iteration that follows.
 
 use crate::error::EngineError;
 use crate::ids::{Pe, WrId};
