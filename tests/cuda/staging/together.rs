@@ -7,7 +7,7 @@ use engine::port::Posted;
 use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
 
 use crate::bed::case::Case;
-use crate::bed::stage::{Stage, options};
+use crate::bed::stage::{CHUNK, Stage, options};
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
 use crate::words::stream_only;
 
@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("short_copies_together_wait_for_no_kernel", no_turns),
         Case::any("copies_together_of_any_memory_end_by_tag_in_order", mixed),
         Case::fake("while_two_calls_are_under_way_there_is_no_room", two_calls),
+        Case::fake("copies_that_are_given_one_by_one_wait_for_room", one_by_one),
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
         Case::fake("copies_together_that_fail_are_all_told", failed),
         Case::any("starting_copies_together_allocates_nothing", no_allocation),
@@ -198,6 +199,38 @@ fn two_calls() {
         assert_eq!(stage.port.start_all(&list[2..]), Ok(Posted::Yes));
         (1..4).for_each(|tag| stage.ends(tag));
     }
+}
+
+/// As many as are ever started together, of memory whose copies take a call each.
+fn one_by_one() {
+    let bed = Bed::new();
+    let len = MOST_TOGETHER * 1024;
+    let memory = bed.alloc(len);
+    let (mut stage, _region) = Stage::new(&bed, memory, len);
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 100_000 => u64, 0 => u64));
+    let bytes = pattern(CHUNK, 11);
+    for direction in [IN, OUT] {
+        let bounce = stage.bounce(direction, 0);
+        fill(bounce, if direction == IN { &bytes } else { &[0; CHUNK] });
+        let copy = |number: usize| Tagged {
+            copy: Copy {
+                direction,
+                memory: memory + number * 1024,
+                bounce: bounce + number % (CHUNK / 1024) * 1024,
+                len: 1024,
+            },
+            tag: 5,
+        };
+        let list: Vec<Tagged> = (0..MOST_TOGETHER).map(copy).collect();
+        let next = Tagged { tag: 6, ..list[0] };
+        assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
+        assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Again), "there is no room");
+        stage.ends(5);
+        assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Yes));
+        stage.ends(6);
+        assert!(stage.port.poll().is_none());
+    }
+    assert!(peek(stage.bounce(OUT, 0), CHUNK) == bytes);
 }
 
 fn refused() {

@@ -27,7 +27,7 @@ use crate::words::access::Words;
 use crate::words::way::WordsOptions;
 use crate::words::word_range::{Mapper, WordRange};
 use engine::port::PortError;
-use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS};
+use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS, MOST_TOGETHER};
 
 /// How to stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -216,9 +216,10 @@ impl Staging {
         self.len() == 0
     }
 
-    /// Copies that may be under way in one direction: each bounce buffer's, in two pieces.
+    /// Copies that may be under way in one direction: each bounce buffer's, in two pieces, and as
+    /// many as are ever started together, each in a call of its own.
     pub(super) fn depth(&self) -> usize {
-        2 * usize::from(self.options.bounces)
+        MOST_TOGETHER.max(2 * usize::from(self.options.bounces))
     }
 
     /// The index of a range's device, what maps its words, and whether it is staged in a context of

@@ -340,13 +340,15 @@ impl DeviceStager {
     /// give so, the others each by itself.
     fn start_placed(&mut self, copies: &[Tagged]) -> Result<Posted, PortError> {
         let direction = copies[0].copy.direction;
+        if self.calls_of(copies) > self.flight_of(direction).room() {
+            return Ok(Posted::Again);
+        }
         let mut at = 0;
         while at < copies.len() {
             let end = at + self.run_of(&copies[at..], at);
             let given = self.start_run(&copies[at..end], at);
             let by = match given {
                 Ok(by) => by,
-                Err(StartError::Full) if at == 0 => return Ok(Posted::Again),
                 Err(error) => {
                     let error = match error {
                         StartError::Cuda(error) => error.into(),
@@ -370,6 +372,16 @@ impl DeviceStager {
             at = end;
         }
         Ok(Posted::Yes)
+    }
+
+    /// How many calls these copies take, whose places are known. Each is an entry of its engine.
+    fn calls_of(&self, copies: &[Tagged]) -> usize {
+        let (mut at, mut calls) = (0, 0);
+        while at < copies.len() {
+            at += self.run_of(&copies[at..], at);
+            calls += 1;
+        }
+        calls
     }
 
     /// How many of the first of these copies, whose places are from `at` on, are given together.

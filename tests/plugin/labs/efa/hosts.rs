@@ -179,6 +179,10 @@ pub(crate) fn spread(job: &mut Job) -> Result<(), BoxError> {
                 let at = put * bytes;
                 host.proxy().put(pe, area(me).plus(at), from.plus(at), bytes)?;
             }
+            // Of memory of devices, puts that wait together leave together, by one rail.
+            if bytes == BYTES {
+                host.proxy().quiet()?;
+            }
         }
     }
     host.barrier()?;

@@ -179,10 +179,10 @@ mod tests {
         let words = |at: usize| lines[first + at].split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
             words(1),
-            "proxy lane bytes /s segments /s in flight queued no room failed again"
+            "proxy lane bytes /s bulk segments /s in flight queued no room failed again"
         );
-        assert_eq!(words(2), "rail 0 lo \"0\" 2.5G 1.0G 2.5M 1.0M 0 1 0 0 0");
-        assert_eq!(words(3), "rail 1 lo1 0 0 0 0 0 0 0 0 0");
+        assert_eq!(words(2), "rail 0 lo \"0\" 2.5G 1.0G 0 2.5M 1.0M 0 1 0 0 0");
+        assert_eq!(words(3), "rail 1 lo1 0 0 0 0 0 0 0 0 0 0");
         assert_eq!(words(4), "its peers writes /s reads /s sent /s received /s");
         assert_eq!(words(5), "PE 1 2.5M 1.0M 2 0 3 0 4 0");
         assert_eq!(words(6), "and 3 others");
