@@ -258,7 +258,10 @@ fn every_byte_is_exact_while_rails_die() {
 fn signals_follow_their_data_while_rails_die() {
     const EACH: usize = 40;
     const SLOT: usize = 256;
-    for_seeds("signals_follow_their_data_while_rails_die", &[3643782341], 100, |seed| {
+    /// In the second, acknowledgements took all the room of the one rail that was left, and nothing
+    /// was sent again.
+    const KEPT: [u32; 2] = [3643782341, 2286224305];
+    for_seeds("signals_follow_their_data_while_rails_die", &KEPT, 100, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 9);
         let shape = Shape { heap: 1 << 16, words: random_words(seed), ..shape(&mut random) };
         let n = shape.n_pes;

@@ -114,8 +114,14 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn send_due(&mut self) -> bool {
         let Some(mut packet) = self.packet.take() else { return false };
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.resend_in_turn(&mut self.core);
+        }
         let moved = self.core.send_control(&mut packet);
         self.packet = Some(packet);
+        if let Some(recovery) = self.recovery.as_deref_mut().filter(|_| moved) {
+            recovery.resends_first = true;
+        }
         moved
     }
 

@@ -64,6 +64,8 @@ pub(crate) struct Recovery {
     pub(crate) lost: Vec<WrId>,
     /// Peers to whom messages have to be sent again.
     pub(crate) lossy: Vec<Pe>,
+    /// Whether those come before what is due without a number: room goes to each of them in turn.
+    pub(crate) resends_first: bool,
     /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
@@ -279,6 +281,7 @@ impl Recovery {
             looks: 0,
             looked: 0,
             paused: false,
+            resends_first: false,
         }
     }
 

@@ -24,6 +24,14 @@ impl Recovery {
         }
     }
 
+    /// Sends again what may be, if it has its turn before what is due without a number. Where all
+    /// share a short queue of the fabric, that alone would fill it.
+    pub(crate) fn resend_in_turn<P: Port>(&mut self, core: &mut Core<P>) {
+        if self.resends_first && !self.lossy.is_empty() {
+            self.resend_all(core);
+        }
+    }
+
     /// Sends again what may be.
     pub(crate) fn resend_all<P: Port>(&mut self, core: &mut Core<P>) {
         let mut lossy = std::mem::take(&mut self.lossy);
@@ -43,7 +51,10 @@ impl Recovery {
         }
         while let Some(sent) = core.resend_first(pe) {
             match sent {
-                Ok(Posted::Yes) => self.peer(pe).sent_again(core.failures.stamp()),
+                Ok(Posted::Yes) => {
+                    self.resends_first = false;
+                    self.peer(pe).sent_again(core.failures.stamp());
+                }
                 Ok(Posted::Again) => return true,
                 Err((rail, error)) => {
                     if !self.suspect(core, pe, rail, &error.to_string(), true) {
