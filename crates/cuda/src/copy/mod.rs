@@ -4,6 +4,7 @@
 //! that calls.
 
 mod batch;
+mod calls;
 pub(crate) mod engine;
 pub(crate) mod probe;
 mod progress;

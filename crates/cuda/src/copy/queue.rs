@@ -2,14 +2,14 @@
 
 mod many;
 
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
+use cudarc::driver::sys::CUdeviceptr;
 
 use crate::MEM;
 use crate::copy::batch::Batch;
+use crate::copy::calls::{copy_part, copy_piece};
 use crate::copy::progress::{MARK_ROOM, Mark, Watch};
 use crate::copy::request::{Completed, Direction, StartError, Ticket, Word};
 use crate::copy::rows::{self, Part};
@@ -270,9 +270,9 @@ impl CopyQueue {
             let host = copy.host + started;
             // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
             let given = unsafe {
-                match part.rows {
-                    1 => copy_piece(&self.stream, copy.direction, addr, host, part.len()),
-                    _ => copy_rows(&self.stream, host, addr, &part),
+                match copy.direction {
+                    Direction::ToDevice => copy_part(&self.stream, host, addr, &part),
+                    way => copy_piece(&self.stream, way, addr, host, part.len()),
                 }
             };
             match given {
@@ -473,98 +473,6 @@ impl Flight {
         };
         Completed { ticket: Ticket(ticket), result }
     }
-}
-
-/// Gives bytes of the host to the driver, for a device.
-///
-/// # Safety
-/// As [`copy_rows`].
-pub(crate) unsafe fn copy_plain(
-    on: &Stream,
-    host: usize,
-    addr: usize,
-    len: usize,
-) -> Result<(), CudaError> {
-    let driver = on.context().driver();
-    // SAFETY: the caller's promise.
-    let status = unsafe {
-        (driver.api.cuMemcpyHtoDAsync_v2)(addr as CUdeviceptr, host as *const _, len, on.raw())
-    };
-    driver.check("cuMemcpyHtoDAsync_v2", status, || {
-        format!("{len} bytes at {addr:#x} of {}", on.context())
-    })
-}
-
-/// Gives one piece to the driver.
-///
-/// # Safety
-/// As [`CopyQueue::copy`], and the piece is in one allocation. The context is bound.
-#[inline]
-unsafe fn copy_piece(
-    on: &Stream,
-    direction: Direction,
-    addr: usize,
-    host: usize,
-    len: usize,
-) -> Result<(), CudaError> {
-    let driver = on.context().driver();
-    let (device, stream) = (addr as CUdeviceptr, on.raw());
-    // SAFETY: the host's side by the caller's promise. The device's is memory of the context, or
-    // was; if it was freed meanwhile the driver or the device fails.
-    let (call, status) = unsafe {
-        match direction {
-            Direction::ToDevice => (
-                "cuMemcpyHtoDAsync_v2",
-                (driver.api.cuMemcpyHtoDAsync_v2)(device, host as *const _, len, stream),
-            ),
-            Direction::FromDevice => (
-                "cuMemcpyDtoHAsync_v2",
-                (driver.api.cuMemcpyDtoHAsync_v2)(host as *mut _, device, len, stream),
-            ),
-        }
-    };
-    driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
-}
-
-/// Gives rows of bytes of the host to the driver, for a device.
-///
-/// # Safety
-/// As [`CopyQueue::copy`], and the rows are in one allocation. The context is bound.
-#[inline]
-pub(crate) unsafe fn copy_rows(
-    on: &Stream,
-    host: usize,
-    addr: usize,
-    part: &Part,
-) -> Result<(), CudaError> {
-    const CALL: &str = "cuMemcpy2DAsync_v2";
-    let driver = on.context().driver();
-    let Part { width, rows, .. } = *part;
-    let len = part.len();
-    let subject = || format!("{len} bytes at {addr:#x} of {}, in {rows} rows", on.context());
-    let call = driver.api.cuMemcpy2DAsync_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
-    let copy = CUDA_MEMCPY2D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-        srcHost: host as *const _,
-        srcDevice: 0,
-        srcArray: ptr::null_mut(),
-        srcPitch: width,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        dstHost: ptr::null_mut(),
-        dstDevice: addr as CUdeviceptr,
-        dstArray: ptr::null_mut(),
-        dstPitch: width,
-        WidthInBytes: width,
-        Height: rows,
-    };
-    // SAFETY: the description is read during the call. Rows without room between them are the bytes
-    // that the caller's promise is about.
-    let status = unsafe { call(&raw const copy, on.raw()) };
-    driver.check(CALL, status, subject)
 }
 
 /// Stores a word for a copy to fetch.

@@ -13,9 +13,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
+use cudarc::driver::sys::CUdeviceptr;
 
-use super::{CopyQueue, Given, copy_piece, copy_rows};
+use super::{CopyQueue, Given};
+use crate::copy::calls::{Rows, copy_part, copy_piece, copy_rows};
 use crate::copy::request::{Direction, StartError, Ticket};
 use crate::copy::rows;
 use crate::driver::api::CopyAttributes;
@@ -214,47 +215,18 @@ impl CopyQueue {
 /// # Safety
 /// As [`CopyQueue::give_many`]. The context is bound.
 unsafe fn copy_in_rows(on: &Stream, pieces: &[Piece]) -> Result<(), CudaError> {
-    const CALL: &str = "cuMemcpy2DAsync_v2";
     let [first, rest @ ..] = pieces else { return Ok(()) };
     let Piece { device, host, len, .. } = *first;
     let Some(second) = rest.first() else {
         return rows::parts(device, len).try_for_each(|part| {
-            let (host, addr) = (host + part.offset, device + part.offset);
             // SAFETY: the caller's promise.
-            unsafe {
-                match part.rows {
-                    1 => super::copy_plain(on, host, addr, part.len()),
-                    _ => copy_rows(on, host, addr, &part),
-                }
-            }
+            unsafe { copy_part(on, host + part.offset, device + part.offset, &part) }
         });
     };
-    let driver = on.context().driver();
-    let subject =
-        || format!("{} times {len} bytes at {device:#x} of {}", pieces.len(), on.context());
-    let call = driver.api.cuMemcpy2DAsync_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
-    let copy = CUDA_MEMCPY2D {
-        srcXInBytes: 0,
-        srcY: 0,
-        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-        srcHost: host as *const _,
-        srcDevice: 0,
-        srcArray: ptr::null_mut(),
-        srcPitch: second.host - host,
-        dstXInBytes: 0,
-        dstY: 0,
-        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-        dstHost: ptr::null_mut(),
-        dstDevice: device as CUdeviceptr,
-        dstArray: ptr::null_mut(),
-        dstPitch: second.device - device,
-        WidthInBytes: len,
-        Height: pieces.len(),
-    };
-    // SAFETY: the description is read during the call. Its rows are the pieces, which the caller's
-    // promise is about.
-    let status = unsafe { call(&raw const copy, on.raw()) };
-    driver.check(CALL, status, subject)
+    let (host_pitch, device_pitch) = (second.host - host, second.device - device);
+    let rows = Rows { host, device, host_pitch, device_pitch, width: len, rows: pieces.len() };
+    // SAFETY: its rows are the pieces, which the caller's promise is about.
+    unsafe { copy_rows(on, &rows) }
 }
 
 /// Copies that were refused, perhaps after some of them were started.

@@ -1,0 +1,113 @@
+//! Calls of the driver that start a copy on a stream: of bytes side by side, or of rows.
+
+use std::ptr;
+
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
+
+use crate::copy::request::Direction;
+use crate::copy::rows::Part;
+use crate::driver::error::CudaError;
+use crate::driver::stream::Stream;
+
+/// Rows of bytes of the host for a device, at equal distances on each side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    /// The first row's address.
+    pub(crate) host: usize,
+    pub(crate) device: usize,
+    /// Bytes from one row's begin to the next one's; a row's own at least.
+    pub(crate) host_pitch: usize,
+    pub(crate) device_pitch: usize,
+    /// Bytes of a row.
+    pub(crate) width: usize,
+    pub(crate) rows: usize,
+}
+
+/// Starts a copy of bytes in one allocation.
+///
+/// # Safety
+/// The host's side is page-locked, or any that is valid, for `len` bytes, until the copy has ended;
+/// who may use it meanwhile is as for [`CopyQueue::copy`](crate::copy::queue::CopyQueue::copy). The
+/// context is bound.
+#[inline]
+pub(crate) unsafe fn copy_piece(
+    on: &Stream,
+    direction: Direction,
+    addr: usize,
+    host: usize,
+    len: usize,
+) -> Result<(), CudaError> {
+    let driver = on.context().driver();
+    let (device, stream) = (addr as CUdeviceptr, on.raw());
+    // SAFETY: the host's side by the caller's promise. The device's is memory of the context, or
+    // was; if it was freed meanwhile the driver or the device fails.
+    let (call, status) = unsafe {
+        match direction {
+            Direction::ToDevice => (
+                "cuMemcpyHtoDAsync_v2",
+                (driver.api.cuMemcpyHtoDAsync_v2)(device, host as *const _, len, stream),
+            ),
+            Direction::FromDevice => (
+                "cuMemcpyDtoHAsync_v2",
+                (driver.api.cuMemcpyDtoHAsync_v2)(host as *mut _, device, len, stream),
+            ),
+        }
+    };
+    driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
+}
+
+/// Starts a part of a copy to a device, whose rows lie side by side.
+///
+/// # Safety
+/// As [`copy_piece`].
+#[inline]
+pub(crate) unsafe fn copy_part(
+    on: &Stream,
+    host: usize,
+    addr: usize,
+    part: &Part,
+) -> Result<(), CudaError> {
+    let Part { width, rows, .. } = *part;
+    if rows == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { copy_piece(on, Direction::ToDevice, addr, host, width) };
+    }
+    let (host_pitch, device_pitch) = (width, width);
+    // SAFETY: the caller's promise; rows without room between them are the bytes it is about.
+    unsafe { copy_rows(on, &Rows { host, device: addr, host_pitch, device_pitch, width, rows }) }
+}
+
+/// Starts a copy of rows to a device.
+///
+/// # Safety
+/// As [`copy_piece`], for each row, and all rows are in one allocation.
+#[inline]
+pub(crate) unsafe fn copy_rows(on: &Stream, of: &Rows) -> Result<(), CudaError> {
+    const CALL: &str = "cuMemcpy2DAsync_v2";
+    let driver = on.context().driver();
+    let Rows { host, device, host_pitch, device_pitch, width, rows } = *of;
+    let len = rows * width;
+    let subject = || format!("{len} bytes at {device:#x} of {}, in {rows} rows", on.context());
+    let call = driver.api.cuMemcpy2DAsync_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: host as *const _,
+        srcDevice: 0,
+        srcArray: ptr::null_mut(),
+        srcPitch: host_pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: ptr::null_mut(),
+        dstDevice: device as CUdeviceptr,
+        dstArray: ptr::null_mut(),
+        dstPitch: device_pitch,
+        WidthInBytes: width,
+        Height: rows,
+    };
+    // SAFETY: the description is read during the call; its rows by the caller's promise.
+    let status = unsafe { call(&raw const copy, on.raw()) };
+    driver.check(CALL, status, subject)
+}
