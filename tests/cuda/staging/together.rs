@@ -203,23 +203,19 @@ fn two_calls() {
 
 /// As many as are ever started together, of memory whose copies take a call each.
 fn one_by_one() {
+    /// Bytes of a copy. All lie side by side in a bounce buffer.
+    const EACH: usize = CHUNK / MOST_TOGETHER;
     let bed = Bed::new();
-    let len = MOST_TOGETHER * 1024;
-    let memory = bed.alloc(len);
-    let (mut stage, _region) = Stage::new(&bed, memory, len);
+    let memory = bed.alloc(CHUNK);
+    let (mut stage, _region) = Stage::new(&bed, memory, CHUNK);
     call!(bed.raw, fake_cuda_latency(0 => c_int, 100_000 => u64, 0 => u64));
     let bytes = pattern(CHUNK, 11);
     for direction in [IN, OUT] {
         let bounce = stage.bounce(direction, 0);
         fill(bounce, if direction == IN { &bytes } else { &[0; CHUNK] });
-        let copy = |number: usize| Tagged {
-            copy: Copy {
-                direction,
-                memory: memory + number * 1024,
-                bounce: bounce + number % (CHUNK / 1024) * 1024,
-                len: 1024,
-            },
-            tag: 5,
+        let copy = |number: usize| {
+            let (memory, bounce) = (memory + number * EACH, bounce + number * EACH);
+            Tagged { copy: Copy { direction, memory, bounce, len: EACH }, tag: 5 }
         };
         let list: Vec<Tagged> = (0..MOST_TOGETHER).map(copy).collect();
         let next = Tagged { tag: 6, ..list[0] };
