@@ -12,8 +12,8 @@
 //! # Rates
 //! Of each local rail, from its own completions while it is busy, of the last few segments. Rails
 //! start equal, and have one segment ahead until that is done. A rail that is busy and completes
-//! nothing counts as slower the longer that lasts. One that was slow and is not used for a while is
-//! tried again.
+//! nothing counts as slower the longer that lasts. One that has shown nothing yet, or was slow and
+//! is not used for a while, is tried: it counts as the fastest until it has shown better.
 //!
 //! # Why it does not stop
 //! Of all rails that are in service, the one that would be done first is always let have the
@@ -111,18 +111,25 @@ impl Load {
         (self.ahead as f64 - rate * still).max(0.0)
     }
 
-    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails'
-    /// mean is `mean`.
-    fn rate(&self, now: u64, mean: f64, len: u64, tried: u64) -> f64 {
-        let rate = self.shown().unwrap_or(mean);
+    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes. One that is to be
+    /// tried has the `rates`' best: with less, it would not be used while a faster one is idle.
+    fn rate(&self, now: u64, rates: Rates, len: u64, tried: u64) -> f64 {
+        let rate = self.shown().unwrap_or(rates.mean);
         if self.ahead == 0 {
-            let tries = len <= tried && self.is_forgotten(now);
-            return if tries { rate.max(mean) } else { rate };
+            let tries = self.done == 0 || len <= tried && self.is_forgotten(now);
+            return if tries { rates.best } else { rate };
         }
         // Twice, since completions do not come at regular times.
         let still = now.saturating_sub(self.moved) as f64;
         rate.min(2.0 * self.longest as f64 / still)
     }
+}
+
+/// What the rails of a lane have shown, in bytes per nanosecond; 1 while they have shown nothing.
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    mean: f64,
+    best: f64,
 }
 
 /// The loads of a lane's rails.
@@ -257,11 +264,16 @@ impl Balance {
         (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
     }
 
-    /// The mean of the rates shown, or 1 while there are none.
-    fn mean(&self) -> f64 {
-        let shown = || self.loads.iter().filter_map(Load::shown);
-        let count = shown().count();
-        if count == 0 { 1.0 } else { shown().sum::<f64>() / count as f64 }
+    fn rates(&self) -> Rates {
+        let (mut count, mut sum, mut best) = (0, 0.0, 0.0_f64);
+        for shown in self.loads.iter().filter_map(Load::shown) {
+            (count, sum, best) = (count + 1, sum + shown, best.max(shown));
+        }
+        if count == 0 {
+            Rates { mean: 1.0, best: 1.0 }
+        } else {
+            Rates { mean: sum / f64::from(count), best }
+        }
     }
 
     /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead`
@@ -276,10 +288,10 @@ impl Balance {
         usable: u32,
     ) -> Option<RailId> {
         const LEAST: f64 = 1e-9;
-        let mean = self.mean();
+        let rates = self.rates();
         let len = len as u64;
         let segment = self.segment.min(1 << 30) as u64;
-        let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
+        let rate = |load: &Load| load.rate(now, rates, len, segment / TRIED).max(LEAST);
         let bound =
             |segments: u64, at: usize| (segments * segment * u64::from(self.ways[at])) as f64;
         let known = |(at, load): (usize, &Load)| usable >> at & 1 != 0 && load.done > 0;
@@ -327,7 +339,7 @@ impl Balance {
     /// The rail that is next when rails take turns as often as their rates say. For what cannot
     /// wait for a rail. Only those in `usable` take turns, a bit for each; there is one at least.
     pub(crate) fn next_in_turn(&mut self, now: u64, usable: u32) -> RailId {
-        let mean = self.mean();
+        let rates = self.rates();
         let mut sum = 0.0;
         let mut next = None;
         for step in 0..self.loads.len() {
@@ -335,7 +347,7 @@ impl Balance {
             if usable >> at & 1 == 0 {
                 continue;
             }
-            let rate = self.loads[at].rate(now, mean, 0, 0);
+            let rate = self.loads[at].rate(now, rates, 0, 0);
             sum += rate;
             self.credit[at] += rate;
             if next.is_none_or(|next: usize| self.credit[at] > self.credit[next]) {
@@ -375,6 +387,32 @@ mod tests {
         assert_eq!(turns(0b101, 40), [30, 0, 10]);
         assert_eq!(turns(0b110, 40), [0, 20, 20]);
         assert_eq!(turns(0b010, 5), [0, 5, 0]);
+    }
+
+    /// The rail that each of some operations goes by, each done before the next one starts.
+    fn one_by_one(balance: &mut Balance, now: &mut u64, rates: [u64; 3], count: usize) -> [u32; 3] {
+        let mut used = [0; 3];
+        for _ in 0..count {
+            let rail = balance.pick(*now, &[0; 3], 1000, 1000, 0b111).expect("all are idle");
+            balance.give(rail, 1000, *now);
+            *now += 1000 / rates[rail.index()];
+            balance.done(rail, 1000, *now);
+            used[rail.index()] += 1;
+        }
+        used
+    }
+
+    #[test]
+    fn a_rail_that_has_shown_nothing_is_used_though_others_are_faster_than_most() {
+        let spread = Spread { balanced_from: 9, ..Spread::ROUND_ROBIN };
+        let mut balance = Balance::new(spread, 3, 1 << 20, 0);
+        let mut now = 1;
+        assert_eq!(one_by_one(&mut balance, &mut now, [4, 1, 5], 3), [1, 1, 1]);
+        assert_eq!(one_by_one(&mut balance, &mut now, [4, 1, 5], 10), [0, 0, 10]);
+        // What was slow may be fast now.
+        now += FORGIVEN;
+        assert_eq!(one_by_one(&mut balance, &mut now, [4, 50, 5], 3), [1, 1, 1]);
+        assert_eq!(one_by_one(&mut balance, &mut now, [4, 50, 5], 10)[0], 0);
     }
 
     #[test]
@@ -494,18 +532,18 @@ mod tests {
         let mut balance = Balance::new(spread, 2, 1 << 20, 0);
         let (rail, len) = (RailId(0), 1 << 16);
         assert_eq!((balance.loads[0].shown(), balance.shown(rail)), (None, 0));
-        assert_eq!(balance.mean(), 1.0, "as good as any other");
+        assert_eq!(balance.rates().mean, 1.0, "as good as any other");
         for number in 1..=5_u64 {
             balance.give(rail, len, number * 1000);
             balance.done(rail, len, number * 1000 + 500);
             let counted = if number == 5 { 5 * 32_768 } else { number << 16 };
             assert_eq!(balance.loads[0].done, counted, "{number}");
         }
-        assert_eq!(balance.mean(), balance.loads[0].shown().unwrap());
+        assert_eq!(balance.rates().mean, balance.loads[0].shown().unwrap());
         balance.give(RailId(1), len, 0);
         balance.done(RailId(1), len, 1 << 15);
         let shown = balance.loads[0].shown().unwrap();
-        assert_eq!(balance.mean(), (shown + 2.0) / 2.0);
+        assert_eq!(balance.rates().mean, (shown + 2.0) / 2.0);
         assert_eq!(balance.shown(RailId(1)), 2_000_000_000);
         balance.give(rail, len, 10_000);
         balance.reopened(rail, 20_000);
@@ -517,19 +555,21 @@ mod tests {
     /// long ago is tried.
     #[test]
     fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
+        let [best, worse] = [5.0, 0.4].map(|best| Rates { mean: 0.3, best });
         let mut load = Load::default();
+        assert_eq!(load.rate(1000, best, 11, 10), 5.0, "with a long one too");
         load.give(1000, 0);
         load.done(1000, 1000, 1 << 20);
-        assert_eq!(load.rate(1000, 5.0, 10, 10), 1.0);
+        assert_eq!(load.rate(1000, best, 10, 10), 1.0);
         load.give(1000, 2000);
-        assert_eq!(load.rate(2000, 5.0, 10, 10), 1.0);
-        assert_eq!(load.rate(3000, 5.0, 10, 10), 1.0, "twice as long is usual");
-        assert_eq!(load.rate(6000, 5.0, 10, 10), 0.5);
+        assert_eq!(load.rate(2000, best, 10, 10), 1.0);
+        assert_eq!(load.rate(3000, best, 10, 10), 1.0, "twice as long is usual");
+        assert_eq!(load.rate(6000, best, 10, 10), 0.5);
         load.done(1000, 6000, 1 << 20);
-        assert_eq!(load.rate(6000 + FORGIVEN - 1, 5.0, 10, 10), 0.4);
-        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 10, 10), 5.0);
-        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 11, 10), 0.4, "not with a long one");
-        assert_eq!(load.rate(6000 + FORGIVEN, 0.1, 10, 10), 0.4);
+        assert_eq!(load.rate(6000 + FORGIVEN - 1, best, 10, 10), 0.4);
+        assert_eq!(load.rate(6000 + FORGIVEN, best, 10, 10), 5.0);
+        assert_eq!(load.rate(6000 + FORGIVEN, best, 11, 10), 0.4, "not with a long one");
+        assert_eq!(load.rate(6000 + FORGIVEN, worse, 10, 10), 0.4);
     }
 
     /// Of two rails that are fast and slow, the fast one has all for this peer that it may have.
