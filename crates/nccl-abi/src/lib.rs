@@ -1,0 +1,388 @@
+//! NCCL's RMA plugin interface: what NCCL 2.30 and later find in a plugin's library, one table of
+//! functions per version.
+//!
+//! The versions have most functions in common, so one macro describes them all. Facts are from
+//! NVIDIA's public headers (`src/include/plugin/rma`, `gin` and `net` of NCCL): v13 and v14 of
+//! 2.30.7, v15 of 2.31, v16 of 2.32. There is no v12 or older: NCCL had no RMA plugins then.
+//!
+//! | version | differs from the one before in |
+//! |---|---|
+//! | 13 | a second handle, for kernels, of contexts and memory, which a proxy plugin has no use for; all signals are strong |
+//! | 14 | no second handles; [`Config`] in place of [`Config13`]; signals are strong or weak |
+//! | 15 | flags of operations, see [`MORE_FOLLOWS`] |
+//! | 16 | [`RmaProperties`] |
+//!
+//! `ncclGinPlugin_v13`, which NCCL 2.30.3 and 2.30.4 look for, is the same table as
+//! `ncclRmaPlugin_v13`.
+
+use std::ffi::{c_char, c_int, c_ulong, c_void};
+
+/// What every function returns: `ncclResult_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(pub c_int);
+
+impl Status {
+    /// It was done.
+    pub const SUCCESS: Self = Self(0);
+    /// A call of the system or of the network failed.
+    pub const SYSTEM: Self = Self(2);
+    /// A fault of the plugin's own.
+    pub const INTERNAL: Self = Self(3);
+    /// An argument is wrong.
+    pub const INVALID_ARGUMENT: Self = Self(4);
+    /// The call is not for this moment, or not supported.
+    pub const INVALID_USAGE: Self = Self(5);
+    /// A peer is at fault.
+    pub const REMOTE: Self = Self(6);
+}
+
+/// Bytes of a handle that [`listen`](Table14::listen) fills in.
+pub const HANDLE_BYTES: usize = 128;
+
+/// Memory of the host, in [`Properties::ptr_support`] and as the type of a registration.
+pub const PTR_HOST: c_int = 1;
+/// Memory of CUDA devices.
+pub const PTR_CUDA: c_int = 2;
+/// Memory of CUDA devices by dma-buf.
+pub const PTR_DMABUF: c_int = 4;
+
+/// Of a registration: the memory may hold signals.
+pub const MR_FORCE_SO: u64 = 1;
+/// Of a registration: its signals only ever grow.
+pub const MR_SIGNAL_NEVER_RESET: u64 = 2;
+
+/// Adds one to a signal, whatever the value.
+pub const SIGNAL_INC: u32 = 1;
+/// Adds the value to a signal.
+pub const SIGNAL_ADD: u32 = 2;
+
+/// Of an operation, from v15 on: others follow at once, so the doorbell may wait for them.
+pub const MORE_FOLLOWS: u32 = 1;
+
+/// [`Properties::net_device_type`] of a plugin that a proxy thread of NCCL's drives.
+pub const DEVICE_GIN_PROXY: c_int = 2;
+
+/// How many operations NCCL has under way per context and rank, times [`Properties::max_recvs`].
+pub const MAX_REQUESTS: usize = 32;
+
+/// NCCL's logger: level, subsystems, file or function, line, format, arguments.
+pub type Logger = Option<
+    unsafe extern "C" fn(
+        level: c_int,
+        subsystems: c_ulong,
+        file: *const c_char,
+        line: c_int,
+        format: *const c_char,
+        ...
+    ),
+>;
+
+/// Levels of [`Logger`].
+pub mod level {
+    use std::ffi::c_int;
+
+    /// Shown by default.
+    pub const WARN: c_int = 2;
+    /// Shown with `NCCL_DEBUG=INFO`.
+    pub const INFO: c_int = 3;
+    /// Shown with `NCCL_DEBUG=TRACE` by a NCCL that was built for it.
+    pub const TRACE: c_int = 5;
+}
+
+/// Subsystems of [`Logger`], a bit each.
+pub mod subsystem {
+    use std::ffi::c_ulong;
+
+    /// Start and end.
+    pub const INIT: c_ulong = 1;
+    /// Networks.
+    pub const NET: c_ulong = 16;
+    /// What is near what.
+    pub const GRAPH: c_ulong = 32;
+    /// Proxy threads.
+    pub const PROXY: c_ulong = 1024;
+    /// Registration of memory.
+    pub const REG: c_ulong = 8192;
+}
+
+/// `ncclNetProperties_v12_t`: what a device is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    /// For the log; stays valid.
+    pub name: *const c_char,
+    /// Of the device in sysfs, or null; stays valid.
+    pub pci_path: *const c_char,
+    /// Tells chips apart.
+    pub guid: u64,
+    /// [`PTR_HOST`], [`PTR_CUDA`] and [`PTR_DMABUF`].
+    pub ptr_support: c_int,
+    /// Whether registrations serve every group.
+    pub reg_is_global: c_int,
+    /// Whether every receive has to be flushed.
+    pub force_flush: c_int,
+    /// Megabits per second.
+    pub speed: c_int,
+    /// Of the chip.
+    pub port: c_int,
+    /// Microseconds.
+    pub latency: f32,
+    /// Groups at most.
+    pub max_comms: c_int,
+    /// Times [`MAX_REQUESTS`]: operations under way.
+    pub max_recvs: c_int,
+    /// [`DEVICE_GIN_PROXY`].
+    pub net_device_type: c_int,
+    /// Of what kernels use.
+    pub net_device_version: c_int,
+    /// The devices that this one merges.
+    pub virtual_devices: VirtualDevices,
+    /// Bytes of one operation at most.
+    pub max_p2p_bytes: usize,
+    /// Bytes of one collective at most.
+    pub max_coll_bytes: usize,
+    /// Of operations that are given together.
+    pub max_multi_request_size: c_int,
+    /// -1: not known.
+    pub rail_id: i16,
+    /// -1: not known.
+    pub plane_id: i16,
+}
+
+/// `ncclNetVDeviceProps_v12_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct VirtualDevices {
+    /// How many of `devices` count.
+    pub count: c_int,
+    /// Their numbers.
+    pub devices: [c_int; 8],
+}
+
+/// How contexts are made, in v13.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config13 {
+    /// Signals of each context, which NCCL's proxy sets aside itself.
+    pub signals: c_int,
+    /// Counters, likewise.
+    pub counters: c_int,
+    /// Contexts.
+    pub contexts: c_int,
+    /// Operations that kernels may queue.
+    pub queue_depth: c_int,
+    /// For the network, or -1.
+    pub traffic_class: c_int,
+}
+
+/// How contexts are made, from v14 on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Contexts.
+    pub contexts: c_int,
+    /// For the network, or -1.
+    pub traffic_class: c_int,
+    /// Every so many ranks are talked to.
+    pub rank_stride: c_int,
+}
+
+/// `ncclRmaProperties_v16_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RmaProperties {
+    /// Whether a signal from any peer makes all puts visible that were received before it.
+    pub flushes_all_puts_on_any_signal: bool,
+}
+
+/// `ncclNetDeviceHandle_v11_t`: what kernels are given of a context in v13.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceHandle {
+    /// [`DEVICE_GIN_PROXY`].
+    pub net_device_type: c_int,
+    /// Of what kernels use.
+    pub net_device_version: c_int,
+    /// For kernels.
+    pub handle: *mut c_void,
+    /// Bytes of it.
+    pub size: usize,
+    /// Whether progress has to be called.
+    pub needs_proxy_progress: c_int,
+}
+
+/// A table of functions. The parts in braces are what differs between versions.
+macro_rules! table {
+    (
+        $(#[$doc:meta])* $name:ident,
+        properties: { $($properties:tt)* },
+        config: $config:ty,
+        context_out: { $($context_out:tt)* },
+        handle_out: { $($handle_out:tt)* },
+        strength: { $($strength:tt)* },
+        flags: { $($flags:tt)* }
+    ) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            /// For the log; stays valid.
+            pub name: *const c_char,
+            /// Begins the use of the plugin by a communicator.
+            pub init: unsafe extern "C" fn(
+                ctx: *mut *mut c_void, communicator: u64, logger: Logger,
+            ) -> Status,
+            /// How many devices there are.
+            pub devices: unsafe extern "C" fn(count: *mut c_int) -> Status,
+            $($properties)*
+            /// What a device is.
+            pub get_properties: unsafe extern "C" fn(
+                device: c_int, properties: *mut Properties,
+            ) -> Status,
+            /// Makes what others connect to, and the [`HANDLE_BYTES`] that tell them where.
+            pub listen: unsafe extern "C" fn(
+                ctx: *mut c_void, device: c_int, handle: *mut c_void, listening: *mut *mut c_void,
+            ) -> Status,
+            /// Makes a group of all ranks whose handles are given. Collective.
+            pub connect: unsafe extern "C" fn(
+                ctx: *mut c_void, handles: *const *const c_void, ranks: c_int, rank: c_int,
+                listening: *mut c_void, group: *mut *mut c_void,
+            ) -> Status,
+            /// Makes a block of contexts, each with an order of its own.
+            pub create_context: unsafe extern "C" fn(
+                group: *mut c_void, config: *mut $config, contexts: *mut *mut c_void,
+                $($context_out)*
+            ) -> Status,
+            /// Registers memory. Collective.
+            pub reg_mr_sym: unsafe extern "C" fn(
+                group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, flags: u64,
+                handle: *mut *mut c_void, $($handle_out)*
+            ) -> Status,
+            /// The same, of memory that a dma-buf is of.
+            pub reg_mr_sym_dma_buf: unsafe extern "C" fn(
+                group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, offset: u64,
+                fd: c_int, flags: u64, handle: *mut *mut c_void, $($handle_out)*
+            ) -> Status,
+            /// Ends a registration.
+            pub dereg_mr_sym: unsafe extern "C" fn(
+                group: *mut c_void, handle: *mut c_void,
+            ) -> Status,
+            /// Ends a block of contexts.
+            pub destroy_context: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
+            /// Ends a group.
+            pub close_coll: unsafe extern "C" fn(group: *mut c_void) -> Status,
+            /// Ends what others connect to.
+            pub close_listen: unsafe extern "C" fn(listening: *mut c_void) -> Status,
+            /// Starts a put.
+            pub iput: unsafe extern "C" fn(
+                contexts: *mut c_void, context: c_int, source_offset: u64, source: *mut c_void,
+                size: usize, target_offset: u64, target: *mut c_void, rank: u32,
+                $($flags)* request: *mut *mut c_void,
+            ) -> Status,
+            /// Starts a put with a signal behind it; with no bytes and no handles, a signal alone.
+            pub iput_signal: unsafe extern "C" fn(
+                contexts: *mut c_void, context: c_int, source_offset: u64, source: *mut c_void,
+                size: usize, target_offset: u64, target: *mut c_void, rank: u32,
+                signal_offset: u64, signal: *mut c_void, value: u64, operation: u32,
+                $($strength)* $($flags)* request: *mut *mut c_void,
+            ) -> Status,
+            /// Starts a get.
+            pub iget: unsafe extern "C" fn(
+                contexts: *mut c_void, context: c_int, remote_offset: u64, remote: *mut c_void,
+                size: usize, local_offset: u64, local: *mut c_void, rank: u32,
+                $($flags)* request: *mut *mut c_void,
+            ) -> Status,
+            /// Makes what gets have brought visible to the device.
+            pub iflush: unsafe extern "C" fn(
+                contexts: *mut c_void, context: c_int, handle: *mut c_void, rank: u32,
+                request: *mut *mut c_void,
+            ) -> Status,
+            /// Whether an operation is complete.
+            pub test: unsafe extern "C" fn(
+                group: *mut c_void, request: *mut c_void, done: *mut c_int,
+            ) -> Status,
+            /// Moves what is under way.
+            pub progress: unsafe extern "C" fn(contexts: *mut c_void) -> Status,
+            /// Whether something has failed.
+            pub query_last_error: unsafe extern "C" fn(
+                contexts: *mut c_void, has_error: *mut bool,
+            ) -> Status,
+            /// Ends the use of the plugin by a communicator.
+            pub finalize: unsafe extern "C" fn(ctx: *mut c_void) -> Status,
+        }
+
+        // SAFETY: functions, and a string that is never freed or changed.
+        unsafe impl Sync for $name {}
+    };
+}
+
+table! {
+    /// `ncclRmaPlugin_v13`, and `ncclGinPlugin_v13`.
+    Table13,
+    properties: {},
+    config: Config13,
+    context_out: { device: *mut *mut DeviceHandle, },
+    handle_out: { for_kernels: *mut *mut c_void, },
+    strength: {},
+    flags: {}
+}
+
+table! {
+    /// `ncclRmaPlugin_v14`.
+    Table14,
+    properties: {},
+    config: Config,
+    context_out: {},
+    handle_out: {},
+    strength: { strong: bool, },
+    flags: {}
+}
+
+table! {
+    /// `ncclRmaPlugin_v15`.
+    Table15,
+    properties: {},
+    config: Config,
+    context_out: {},
+    handle_out: {},
+    strength: { strong: bool, },
+    flags: { flags: u32, }
+}
+
+table! {
+    /// `ncclRmaPlugin_v16`.
+    Table16,
+    properties: {
+        /// What the plugin promises for a group beyond what every plugin does.
+        pub get_rma_properties: unsafe extern "C" fn(
+            group: *mut c_void, properties: *mut RmaProperties,
+        ) -> Status,
+    },
+    config: Config,
+    context_out: {},
+    handle_out: {},
+    strength: { strong: bool, },
+    flags: { flags: u32, }
+}
+
+/// Names of the symbols that NCCL looks for, the newest first.
+pub const SYMBOLS: [&str; 5] = [
+    "ncclRmaPlugin_v16",
+    "ncclRmaPlugin_v15",
+    "ncclRmaPlugin_v14",
+    "ncclRmaPlugin_v13",
+    "ncclGinPlugin_v13",
+];
+
+const _: () = {
+    assert!(size_of::<Properties>() == 128);
+    assert!(std::mem::offset_of!(Properties, virtual_devices) == 64);
+    assert!(std::mem::offset_of!(Properties, max_p2p_bytes) == 104);
+    assert!(std::mem::offset_of!(Properties, plane_id) == 126);
+    assert!(size_of::<Config>() == 12 && size_of::<Config13>() == 20);
+    assert!(size_of::<DeviceHandle>() == 32);
+    assert!(size_of::<Table13>() == 21 * 8 && size_of::<Table14>() == 21 * 8);
+    assert!(size_of::<Table15>() == 21 * 8 && size_of::<Table16>() == 22 * 8);
+    assert!(std::mem::offset_of!(Table16, get_rma_properties) == 24);
+};
