@@ -374,6 +374,16 @@ impl Job {
         Self { fabric, members, heap: shape.heap }
     }
 
+    /// With lanes that order their signals.
+    pub(crate) fn with_ordered_signals(mut self) -> Self {
+        let members = std::mem::take(&mut self.members).into_iter().map(|mut member| {
+            member.lane = member.lane.map(Lane::with_ordered_signals);
+            member
+        });
+        self.members = members.collect();
+        self
+    }
+
     /// Puts `len` bytes of `from`'s scratch at `offset` into `to`'s heap at `offset`.
     pub(crate) fn put(
         &mut self,

@@ -55,12 +55,26 @@ fn steps(seed: u64, sender: u32, n: u32) -> Vec<Step> {
 /// Every engine, every misbehaviour, memory that is staged and memory that is not.
 #[test]
 fn signals_come_behind_the_puts_before_them() {
-    for_seeds("signals_come_behind_the_puts_before_them", &[], 300, |seed| {
+    for_seeds("signals_come_behind_the_puts_before_them", &[], 300, |seed| check(seed, false));
+}
+
+/// On a lane that orders signals, those of puts too.
+#[test]
+fn ordered_signals_come_behind_the_puts_and_signals_before_them() {
+    let name = "ordered_signals_come_behind_the_puts_and_signals_before_them";
+    for_seeds(name, &[], 300, |seed| check(seed, true));
+}
+
+fn check(seed: u64, ordered: bool) {
+    {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
         let words = random_words(seed);
         let shape = Shape { heap: 1 << 17, words, ..random_shape(&mut random) };
         let n = shape.n_pes;
-        let job = Job::new(seed, &shape, random_script(&mut random));
+        let mut job = Job::new(seed, &shape, random_script(&mut random));
+        if ordered {
+            job = job.with_ordered_signals();
+        }
         let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
         let places = Targets::of(&job);
         let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
@@ -90,8 +104,8 @@ fn signals_come_behind_the_puts_before_them() {
         });
         assert!(members.iter().all(|member| !member.lane.has_work()));
         let events = places.in_heaps(shape.heap, fabric.events());
-        check_order(&events, &bases, n, |sender| steps(seed, sender, n), place);
-    });
+        check_order(&events, &bases, n, |sender| steps(seed, sender, n), place, ordered);
+    }
 }
 
 /// Holds the log of what took effect where against what every sender has done in which order.
@@ -101,6 +115,7 @@ fn check_order(
     n: u32,
     steps: impl Fn(u32) -> Vec<Step>,
     place: impl Fn(u32, usize) -> usize,
+    ordered: bool,
 ) {
     // The latest moment at which something was written in a place, apart from its word.
     let mut data: HashMap<(u32, usize), usize> = HashMap::new();
@@ -131,21 +146,30 @@ fn check_order(
                 Step::Put { to, .. } | Step::PutSignal { to, .. } => {
                     let moment = data.get(&(to, at)).copied();
                     assert!(moment.is_some(), "PE {sender}, step {number}: the data is there");
-                    latest[to as usize] = latest[to as usize].max(moment);
                     let word = words.get(&(to, at)).copied();
                     let is_signal = matches!(step, Step::PutSignal { .. });
                     assert!(
                         !is_signal || moment < word,
                         "PE {sender}, step {number}: a signal came before its own data"
                     );
+                    let before = latest[to as usize];
+                    assert!(
+                        !(is_signal && ordered) || before < word,
+                        "PE {sender}, step {number}: a put's signal came before what was before it"
+                    );
+                    let last = if is_signal && ordered { word } else { moment };
+                    latest[to as usize] = before.max(last);
                 }
                 Step::Signal { to, op } => {
                     let moment = words.get(&(to, at)).copied();
                     assert!(moment.is_some(), "PE {sender}, step {number}: {op:?} took effect");
                     assert!(
                         latest[to as usize] < moment,
-                        "PE {sender}, step {number}: {op:?} came before the data of a put before it"
+                        "PE {sender}, step {number}: {op:?} came before what was before it"
                     );
+                    if ordered {
+                        latest[to as usize] = moment;
+                    }
                 }
                 Step::Add { .. } | Step::Fence { .. } => {}
             }

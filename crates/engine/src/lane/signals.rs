@@ -55,7 +55,11 @@ impl<P: Port> Lane<P> {
     /// Submits an atomic of the caller's own if there is room for it. Never blocks.
     #[inline]
     pub(crate) fn submit_amo(&mut self, request: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
-        let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
+        let what = match (request.atomic.op.is_signal(), self.core.peers.orders_signals()) {
+            (false, _) => Behind::Nothing,
+            (true, false) => Behind::Puts,
+            (true, true) => Behind::All,
+        };
         self.submit_atomic(request, what)
     }
 
@@ -118,6 +122,7 @@ impl<P: Port> Lane<P> {
             PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
             PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
             PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
+            PutState::Ordered { at } => self.try_ordered(parts, signal, at),
         }
     }
 
@@ -139,6 +144,7 @@ impl<P: Port> Lane<P> {
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
+            _ if self.core.peers.orders_signals() => PutState::Ordered { at: Progress::default() },
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
                 Tagged::With(tag) => {
                     let counting = Counting { tag, segments: 0 };
@@ -198,7 +204,12 @@ impl<P: Port> Lane<P> {
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
-        self.core.try_message(signal, Behind::Nothing, body)
+        self.core.try_message(signal, self.behind_of_puts(), body)
+    }
+
+    /// What a signal that leaves with its data comes behind.
+    fn behind_of_puts(&self) -> Behind {
+        if self.core.peers.orders_signals() { Behind::All } else { Behind::Nothing }
     }
 
     /// Whether the peer may have to keep a long message that leaves now, as it comes behind others,
@@ -235,7 +246,7 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let tail = Tail { addr, len: part.len };
         let body = |at, atomic| Body::PutSignalHead { at, atomic, to, len: tail.len };
-        self.core.try_message_with_tail(signal, Behind::Nothing, tail, body)
+        self.core.try_message_with_tail(signal, self.behind_of_puts(), tail, body)
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or
@@ -247,15 +258,41 @@ impl<P: Port> Lane<P> {
         op: OpId,
         at: &mut Progress,
     ) -> Result<Tried, EngineError> {
+        if !self.submit_parts(parts, op, at)? {
+            return Ok(Tried::NoRoom);
+        }
+        self.submit_atomic(signal, Behind::Operation(op))
+    }
+
+    /// Data on all rails; the signal comes behind it as behind everything before.
+    fn try_ordered<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        at: &mut Progress,
+    ) -> Result<Tried, EngineError> {
+        if !self.submit_parts(parts, OpId::NONE, at)? {
+            return Ok(Tried::NoRoom);
+        }
+        self.submit_amo(signal)
+    }
+
+    /// Submits what there is room for of a put's data. Whether that was all.
+    fn submit_parts<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        op: OpId,
+        at: &mut Progress,
+    ) -> Result<bool, EngineError> {
         while at.part < parts.count() {
             let part = parts.part(at.part);
             self.submit(&part, &mut at.sent, op)?;
             if at.sent < part.len {
-                return Ok(Tried::NoRoom);
+                return Ok(false);
             }
             at.next();
         }
-        self.submit_atomic(signal, Behind::Operation(op))
+        Ok(true)
     }
 
     /// Data on all rails, with the signal beside it.

@@ -33,4 +33,8 @@ pub(crate) enum PutState {
         op: OpId,
         at: Progress,
     },
+    /// The data is a put like any other, and the signal comes behind all puts.
+    Ordered {
+        at: Progress,
+    },
 }

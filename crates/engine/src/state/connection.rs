@@ -14,7 +14,7 @@ use crate::rails::paths::{Hop, PathTable};
 use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::segment::queue::Queue;
 use crate::state::segment::table::SegmentTable;
-use crate::state::segment::{Plain, Segment, WriteClass};
+use crate::state::segment::{Follows, Plain, Segment, WriteClass};
 use crate::state::watch::Watch;
 use crate::wire::window::Seq;
 
@@ -49,6 +49,9 @@ const BLOCKED: u8 = 4;
 /// leave. For the others the generation changes again: newer ones become older ones. Every put is
 /// waited for by at most the signals after it, and none waits for puts without end. A put that has
 /// left as a request is no put any longer: the target sees to it.
+///
+/// A signal that comes behind signals as well counts as a put itself from the moment it waits for
+/// nothing until it has left: an older one if it was held back, so that those behind it stay.
 #[derive(Debug)]
 pub(crate) struct Connection {
     /// The peer.
@@ -71,7 +74,8 @@ pub(crate) struct Connection {
     words: u32,
     /// The class of puts that begin now.
     puts: WriteClass,
-    /// Puts under way of the other class. None while no signal is held back.
+    /// Puts under way of the other class. None while no signal is held back, but for one that was
+    /// and has not left.
     older: u32,
     /// Signals that wait for puts, oldest first. They are under way.
     held_back: Queue,
@@ -385,7 +389,7 @@ impl Connection {
     /// There are some.
     pub(crate) fn hold_back(&mut self, segments: &mut SegmentTable, index: u32) {
         debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
-        if self.held_back.is_empty() {
+        if self.held_back.is_empty() && self.older == 0 {
             self.change_generation();
         }
         let is_first = u32::from(self.first_held_back) == self.held_back.len();
@@ -399,18 +403,31 @@ impl Connection {
     fn change_generation(&mut self) {
         debug_assert!(self.older == 0, "there are two generations");
         self.older = self.puts_under_way();
-        self.puts = match self.puts {
-            WriteClass::EvenPut => WriteClass::OddPut,
-            _ => WriteClass::EvenPut,
-        };
+        self.puts = self.puts.other();
+    }
+
+    /// A signal that is under way has found no put under way. If it follows signals, those after it
+    /// wait until it has left.
+    pub(crate) fn go_first(&mut self, segment: &mut Segment) {
+        if std::mem::replace(&mut segment.follows, Follows::Nothing) == Follows::All {
+            self.words -= 1;
+            segment.class = self.puts;
+        }
     }
 
     /// A signal that was held back and waits for nothing any more.
-    pub(crate) fn let_go(&mut self, segments: &SegmentTable) -> Option<u32> {
+    pub(crate) fn let_go(&mut self, segments: &mut SegmentTable) -> Option<u32> {
         while self.older == 0 && !self.held_back.is_empty() {
             if self.first_held_back != 0 {
                 self.first_held_back -= 1;
-                return self.held_back.pop(segments);
+                let index = self.held_back.pop(segments)?;
+                let segment = &mut segments[index];
+                if std::mem::replace(&mut segment.follows, Follows::Nothing) == Follows::All {
+                    self.words -= 1;
+                    segment.class = self.puts.other();
+                    self.older += 1;
+                }
+                return Some(index);
             }
             self.change_generation();
             self.first_held_back = self.held_back.len() as u16;

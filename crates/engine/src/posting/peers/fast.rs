@@ -12,6 +12,9 @@ use crate::state::segment::WriteClass;
 use crate::wire::handle::HandleView;
 use crate::wire::message::Spot;
 
+/// Of a request that comes behind all requests before it.
+const BEHIND_ALL: u16 = 1;
+
 /// Bytes that go with a signal.
 #[derive(Clone, Copy)]
 pub(crate) struct Data {
@@ -39,11 +42,11 @@ impl<P: Port> Core<P> {
         let closed = connection.is_shut();
         let puts_under_way = connection.puts_under_way();
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
-        // A signal comes behind the puts before it, which the general way sees to.
-        if data.is_none()
-            && atomic.op.is_signal()
-            && (puts_under_way != 0 || channel.has_sent_puts())
-        {
+        // A signal comes behind the puts before it, which the general way sees to, but where it
+        // comes behind all messages before it, of which none waits.
+        let in_order = self.peers.orders_signals && atomic.op.is_signal();
+        let follows = in_order || data.is_none() && atomic.op.is_signal();
+        if follows && (puts_under_way != 0 || !in_order && channel.has_sent_puts()) {
             return false;
         }
         if closed || !self.transmit.is_clear(path.rail) {
@@ -69,13 +72,16 @@ impl<P: Port> Core<P> {
                 }
             }
         }
+        if in_order && channel.has_sent_puts() {
+            packet.set_behind(BEHIND_ALL);
+        }
         let named = MessageTable::wr_id(slot, numbers.0);
         let head = self.peers.seal.close(pe, packet);
         if !self.transmit.try_send(&path, named, packet.bytes()) {
             return false;
         }
         head.put_back(packet);
-        if data.is_some() {
+        if data.is_some() || in_order {
             channel.last_put = numbers.0;
         }
         let left = message.leave(wr_id.0, numbers.0, path.rail);

@@ -31,6 +31,8 @@ use crate::wire::seal::Seal;
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: Pe,
+    /// See [`Lane::with_ordered_signals`](crate::lane::Lane::with_ordered_signals).
+    orders_signals: bool,
     /// What messages leave under.
     seal: Box<Seal>,
     /// What segments of counted puts are known by.
@@ -60,6 +62,7 @@ impl Peers {
     ) -> Self {
         Self {
             me,
+            orders_signals: false,
             seal: Box::new(Seal::new(cookie, me)),
             marks: Box::new(Marks::new(cookie, me, n_pes, mark_bytes)),
             connections: Connections::new(me, n_pes, rails, fast_limit),
@@ -70,6 +73,17 @@ impl Peers {
             unnumbered: VecDeque::with_capacity(64),
             due: Vec::new(),
         }
+    }
+
+    /// Signals come behind the signals before them, too.
+    pub(crate) fn order_signals(&mut self) {
+        self.orders_signals = true;
+    }
+
+    /// Whether they do.
+    #[inline(always)]
+    pub(crate) fn orders_signals(&self) -> bool {
+        self.orders_signals
     }
 
     /// This PE.

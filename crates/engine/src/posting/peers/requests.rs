@@ -82,7 +82,9 @@ impl<P: Port> Core<P> {
             None => body(at, atomic),
             Some(_) => Body::Fetch { at, atomic, request_id: segment.request_id(wr_id), place },
         };
-        if let Body::PutSignal { .. } | Body::PutSignalHead { .. } = body {
+        let is_put = matches!(body, Body::PutSignal { .. } | Body::PutSignalHead { .. });
+        // One that waits for puts is none until it waits no longer.
+        if is_put && what != Behind::All {
             segment.class = WriteClass::EvenPut;
         }
         if let Body::CountedSignal { tag, .. } = body {

@@ -8,7 +8,7 @@ use crate::posting::transmit::REFUSALS;
 use crate::posting::transmit::doorbell::Doorbell;
 use crate::rails::paths::Hop;
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, Segment, Stage};
+use crate::state::segment::{Follows, Kind, Segment, Stage};
 
 /// What became of an attempt to hand a segment to the fabric.
 pub(crate) enum Left {
@@ -33,6 +33,8 @@ pub(crate) enum Behind {
     Operation(OpId),
     /// The puts that were started before to the same PE.
     Puts,
+    /// The puts and the signals that were.
+    All,
 }
 
 impl<P: Port> Core<P> {
@@ -150,7 +152,11 @@ impl<P: Port> Core<P> {
     #[inline]
     pub(crate) fn set_out_behind(&mut self, wr_id: WrId, what: Behind) {
         let Behind::Operation(op) = what else {
-            self.transmit.segments[wr_id.0].follows_puts = what == Behind::Puts;
+            self.transmit.segments[wr_id.0].follows = match what {
+                Behind::Puts => Follows::Puts,
+                Behind::All => Follows::All,
+                _ => Follows::Nothing,
+            };
             return self.set_out(wr_id);
         };
         self.transmit.segments[wr_id.0].behind_sent = self.transmit.ops.departs(op);
@@ -181,13 +187,14 @@ impl<P: Port> Core<P> {
     #[inline]
     fn waits_for_puts(&mut self, wr_id: WrId) -> bool {
         let segment = &mut self.transmit.segments[wr_id.0];
-        if !std::mem::take(&mut segment.follows_puts) {
+        if segment.follows == Follows::Nothing {
             return false;
         }
         let pe = segment.pe;
         let Some(connection) = self.peers.find_mut(pe) else { return false };
         segment.behind_sent = true;
         if connection.puts_under_way() == 0 {
+            connection.go_first(segment);
             return false;
         }
         segment.stage = Stage::BehindPuts;
@@ -279,7 +286,7 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn release(&mut self, pe: Pe) {
         while let Some(connection) = self.peers.find_mut(pe) {
-            let Some(index) = connection.let_go(&self.transmit.segments) else { break };
+            let Some(index) = connection.let_go(&mut self.transmit.segments) else { break };
             let segment = &mut self.transmit.segments[index];
             segment.born = self.failures.stamp();
             let rail = segment.rail;

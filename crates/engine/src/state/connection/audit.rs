@@ -15,8 +15,8 @@ impl Connection {
         let pending = u32::from(self.has_pending());
         same("reads under way", self.under_way(Direction::Read), reads + pending)?;
         same("words", self.words, found.words)?;
-        let older = match self.puts {
-            WriteClass::EvenPut => found.odd_puts,
+        let older = match self.puts.other() {
+            WriteClass::OddPut => found.odd_puts,
             _ => found.even_puts,
         };
         same("older puts", self.older, older)?;

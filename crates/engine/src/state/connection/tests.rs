@@ -114,17 +114,17 @@ fn a_signal_waits_for_the_puts_before_it_and_for_none_after() {
     let new = put(&mut connection, &mut segments);
     assert_ne!(old, new);
     let later: Vec<u32> = (0..2).map(|_| hold_back(&mut connection, &mut segments)).collect();
-    assert!(connection.let_go(&segments).is_none(), "the first put is under way");
+    assert!(connection.let_go(&mut segments).is_none(), "the first put is under way");
     assert!(!connection.is_waited_for() && connection.end(Direction::Write, old));
     for index in first {
-        assert_eq!(connection.let_go(&segments), Some(index));
+        assert_eq!(connection.let_go(&mut segments), Some(index));
     }
-    assert!(connection.let_go(&segments).is_none(), "the second put is");
+    assert!(connection.let_go(&mut segments).is_none(), "the second put is");
     assert!(connection.end(Direction::Write, new));
     for index in later {
-        assert_eq!(connection.let_go(&segments), Some(index));
+        assert_eq!(connection.let_go(&mut segments), Some(index));
     }
-    assert!(connection.let_go(&segments).is_none() && !connection.is_waited_for());
+    assert!(connection.let_go(&mut segments).is_none() && !connection.is_waited_for());
     assert_eq!(connection.puts_under_way(), 0);
 }
 
@@ -142,7 +142,7 @@ fn a_connection_is_open_while_nothing_waits_in_it() {
     assert!(!connections.is_open(PE), "a signal is held back");
     let connection = connections.find_mut(PE).unwrap();
     connection.end(Direction::Write, class);
-    assert!(connection.let_go(&segments).is_some());
+    assert!(connection.let_go(&mut segments).is_some());
     assert!(connections.is_open(PE));
     connections.find_mut(PE).unwrap().fence();
     assert!(!connections.is_open(PE), "a fence");

@@ -94,6 +94,17 @@ impl Kind {
     }
 }
 
+/// What a signal goes out behind, of what was started before to the same PE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Follows {
+    /// Nothing.
+    Nothing,
+    /// The puts.
+    Puts,
+    /// The puts and the signals.
+    All,
+}
+
 /// What a write is among those of its connection: a put, of one of two generations, or a change of
 /// a word.
 ///
@@ -108,6 +119,16 @@ pub(crate) enum WriteClass {
     OddPut,
     /// An atomic or a signal, or a message with bytes that has left. No read is one.
     Word,
+}
+
+impl WriteClass {
+    /// The other generation of puts.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::EvenPut => Self::OddPut,
+            _ => Self::EvenPut,
+        }
+    }
 }
 
 /// One segment and its place in the list it is in.
@@ -154,8 +175,8 @@ pub(crate) struct Segment {
     data: u32,
     /// What it is among the writes of its connection, if it is one.
     pub(crate) class: WriteClass,
-    /// It is a signal that goes out behind the puts before it.
-    pub(crate) follows_puts: bool,
+    /// What it goes out behind, if it is a signal.
+    pub(crate) follows: Follows,
     /// It is a signal that takes effect behind all puts that have left as messages before it.
     pub(crate) behind_sent: bool,
     /// The number of the latest request that it has sent, if that is answered.
@@ -437,7 +458,7 @@ impl Segment {
         wait: 0,
         data: 0,
         class: WriteClass::EvenPut,
-        follows_puts: false,
+        follows: Follows::Nothing,
         behind_sent: false,
         request: Seq(0),
         transfer: Transfer {

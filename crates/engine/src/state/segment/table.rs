@@ -12,7 +12,9 @@ use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, signature};
+use crate::state::segment::{
+    COUNTED, Follows, Kind, NIL, Plain, Segment, Stage, WriteClass, signature,
+};
 
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,7 @@ impl SegmentTable {
         self.free = slot.next;
         self.used += 1;
         slot.counted_by = self.batches.take_current().0;
-        (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
+        (slot.class, slot.follows) = (WriteClass::EvenPut, Follows::Nothing);
         slot.behind_sent = false;
         Some(WrId(index))
     }
