@@ -5,7 +5,8 @@
 //! own:
 //!
 //! ```text
-//! abi, channel        who calls us: NVSHMEM's C interface; rings that kernels put operations into
+//! abi, channel, nccl  who calls us: NVSHMEM's C interface; rings of kernels; NCCL's RMA interface
+//! bootstrap           what brings PEs together where the host does not
 //! job                 rails opened, PEs connected, memory registered
 //! settings            what users set
 //! logging             the log
@@ -17,9 +18,11 @@
 //! `docs/architecture.md` is the way in.
 
 pub mod abi;
+pub mod bootstrap;
 pub mod channel;
 pub mod job;
 pub mod logging;
+pub mod nccl;
 pub mod settings;
 
 #[cfg(test)]
@@ -28,7 +31,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// As the documentation of this file has them, the top first.
-    const LAYERS: [&[&str]; 4] = [&["abi", "channel"], &["job"], &["settings"], &["logging"]];
+    const LAYERS: [&[&str]; 5] =
+        [&["abi", "channel", "nccl"], &["bootstrap"], &["job"], &["settings"], &["logging"]];
 
     fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory of sources") {

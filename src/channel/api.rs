@@ -10,8 +10,8 @@ use channel_sys as c;
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use log::{info, warn};
 
-use crate::channel::bootstrap::Bootstrap;
-use crate::channel::collectives::Gathering;
+use crate::bootstrap::Bootstrap;
+use crate::bootstrap::gathering::Gathering;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};

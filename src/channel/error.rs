@@ -6,7 +6,7 @@ use std::time::Duration;
 use channel_sys as c;
 use thiserror::Error;
 
-use crate::channel::bootstrap::BootstrapError;
+use crate::bootstrap::BootstrapError;
 use crate::channel::ring::RingSizeError;
 use crate::job::JobError;
 use crate::settings::SettingsError;

@@ -6,13 +6,10 @@
 //! registration  what PEs agree on when they register memory together
 //! memory        what is shared with kernels, and where it is
 //! ring          a ring and the descriptors in it, as the C header describes them
-//! bootstrap     brings PEs together, over TCP or by the user's allgather
 //! kernels       the compiled kernels that check and measure all this
 //! ```
 
 mod api;
-pub mod bootstrap;
-mod collectives;
 mod error;
 pub mod kernels;
 #[doc(hidden)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use channel_producer::set_block;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::channel::bootstrap::{Bootstrap as _, Callback};
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap as _, Callback};
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, Place as At, RegionIndex,
 };

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::channel::bootstrap::Bootstrap as _;
+use nvshmem_transport_libfabric::bootstrap::Bootstrap as _;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use channel_producer::{Producer, set_block};
-use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 

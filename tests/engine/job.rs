@@ -376,11 +376,7 @@ impl Job {
 
     /// With lanes that order their signals.
     pub(crate) fn with_ordered_signals(mut self) -> Self {
-        let members = std::mem::take(&mut self.members).into_iter().map(|mut member| {
-            member.lane = member.lane.map(Lane::with_ordered_signals);
-            member
-        });
-        self.members = members.collect();
+        self.members.iter_mut().for_each(|member| member.lane.order_signals());
         self
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use channel_sys::nlf_context;
-use nvshmem_transport_libfabric::channel::bootstrap::{
+use nvshmem_transport_libfabric::bootstrap::{
     Bootstrap, BootstrapError, Callback, TcpBootstrap, TcpOptions,
 };
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};

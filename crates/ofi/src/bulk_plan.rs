@@ -20,7 +20,7 @@ const PER_RAIL: usize = 4;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Link {
     /// Its speed in Mbit/s. None for interfaces without, such as loopback and most virtual ones.
-    speed: Option<u32>,
+    pub(crate) speed: Option<u32>,
     /// The device's directory in sysfs.
     pub(crate) device: Option<PathBuf>,
 }

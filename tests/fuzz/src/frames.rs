@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::channel::bootstrap::frame::{
-    Deadline, GREETING, Greeting, Kind, receive,
-};
+use nvshmem_transport_libfabric::bootstrap::frame::{Deadline, GREETING, Greeting, Kind, receive};
 
 use crate::{Target, part};
 

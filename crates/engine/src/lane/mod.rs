@@ -202,13 +202,11 @@ impl<P: Port> Lane<P> {
         self
     }
 
-    /// The lane, with signals that come behind all puts and signals that it has started before to
-    /// the same PE: those of puts, and those by themselves
+    /// From now on signals come behind all puts and signals that the lane has started before to the
+    /// same PE: those of puts, and those by themselves
     /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)).
-    #[must_use]
-    pub fn with_ordered_signals(mut self) -> Self {
+    pub fn order_signals(&mut self) {
         self.core.peers.order_signals();
-        self
     }
 
     /// The lane, executing what user threads hand over as well. A proxy lane.

@@ -167,6 +167,22 @@ impl Info {
         })
     }
 
+    /// The speed of the NIC's link in Mbit/s, from providers that know it.
+    pub(crate) fn link_speed(&self) -> Option<u32> {
+        let nic = self.raw().nic;
+        if nic.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info.
+        let link = unsafe { (*nic).link_attr };
+        if link.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info.
+        let bits = unsafe { (*link).speed };
+        u32::try_from(bits / 1_000_000).ok().filter(|speed| *speed > 0)
+    }
+
     /// The source address, where it is an IP address.
     pub(crate) fn source_ip(&self) -> Option<IpAddr> {
         let raw = self.raw();

@@ -209,7 +209,7 @@ const WITH_ERRORS: [&str; 8] = [
     "crates/engine/src/error.rs",
     "crates/engine/src/wire/handshake.rs",
     "src/channel/error.rs",
-    "src/channel/bootstrap/error.rs",
+    "src/bootstrap/error.rs",
 ];
 
 /// Every text of the page is in the sources, and every error of the kinds that users meet on the

@@ -31,7 +31,7 @@ use crate::wire::seal::Seal;
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: Pe,
-    /// See [`Lane::with_ordered_signals`](crate::lane::Lane::with_ordered_signals).
+    /// See [`Lane::order_signals`](crate::lane::Lane::order_signals).
     orders_signals: bool,
     /// What messages leave under.
     seal: Box<Seal>,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use launcher::{End, Limits, Meeting, Place};
-use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
 
 use crate::machines::machine::MachineError;
 

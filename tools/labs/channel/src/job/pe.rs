@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use channel_producer::{AREAS, Form, KernelArgs};
 use launcher::Place;
-use nvshmem_transport_libfabric::channel::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
 use crate::job::launch::join;

@@ -20,7 +20,7 @@ use engine::port::Direction;
 use engine::request::{LocalSide, Request};
 use launcher::{Limits, Meeting, Place, Stream};
 use nvshmem_sim::BoxError;
-use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
 use nvshmem_transport_libfabric::channel::{Channel, Options as ChannelOptions};
 

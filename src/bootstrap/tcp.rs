@@ -38,8 +38,9 @@ const GREETINGS: usize = 64;
 /// Where and as whom a PE joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// HOST:PORT of PE 0. It listens there, and on that port of all its interfaces only where the
-    /// host is an address that its system does not have.
+    /// HOST:PORT of PE 0, or several of them separated by commas, of which one leads there. It
+    /// listens at the first, and on that port of all its interfaces only where the host is an
+    /// address that its system does not have.
     pub address: String,
     /// This PE.
     pub me: u32,
@@ -81,6 +82,11 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
+    /// From now on collectives wait so long for the other PEs.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.options.patience = patience;
+    }
+
     /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs
     /// chose a free port by it, and nobody else can have taken that since.
     ///
@@ -110,15 +116,19 @@ impl Bootstrap for TcpBootstrap {
     }
 }
 
-/// The address as the system resolves it.
-fn resolve(text: &str) -> Result<SocketAddr, BootstrapError> {
+/// The address as the system resolves it, one for each that the text names.
+fn resolve(text: &str) -> Result<Vec<SocketAddr>, BootstrapError> {
     let refused = |why: String| BootstrapError::Address { text: text.to_owned(), why };
-    let mut found = text.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
-    found.next().ok_or_else(|| refused(String::from("the name has no address")))
+    let first = |one: &str| {
+        let mut found = one.to_socket_addrs().map_err(|error| refused(error.to_string()))?;
+        found.next().ok_or_else(|| refused(String::from("the name has no address")))
+    };
+    text.split(',').map(first).collect()
 }
 
 fn listen(options: &TcpOptions) -> Result<TcpListener, BootstrapError> {
-    let named = resolve(&options.address)?;
+    // There is one at least: what is split has one part.
+    let named = resolve(&options.address)?[0];
     let bind = |at: SocketAddr| {
         TcpListener::bind(at)
             .map_err(|error| (error.kind(), BootstrapError::Listen { at: at.to_string(), error }))
@@ -341,18 +351,27 @@ fn connect(options: &TcpOptions, deadline: &Deadline) -> Result<TcpStream, Boots
     while let Some(left) = deadline.left() {
         // Resolved anew: names of hosts that are starting may not be known at first.
         match resolve(&options.address) {
-            Ok(at) => match TcpStream::connect_timeout(&at, left.min(GREET)) {
-                Ok(stream) => match join(stream, at, options, deadline) {
-                    Ok(joined) => {
-                        fork::note(at);
-                        return Ok(joined);
+            Ok(all) => {
+                // What answers at one of several addresses may be something else.
+                let mut refused = None;
+                for at in all {
+                    match TcpStream::connect_timeout(&at, left.min(GREET)) {
+                        Ok(stream) => match join(stream, at, options, deadline) {
+                            Ok(joined) => {
+                                fork::note(at);
+                                return Ok(joined);
+                            }
+                            // PE 0 may be starting behind something that closes connections.
+                            Err(BootstrapError::Lost { error, .. }) => last = error,
+                            Err(other) => refused = Some(other),
+                        },
+                        Err(error) => last = error,
                     }
-                    // PE 0 may be starting behind something that closes connections.
-                    Err(BootstrapError::Lost { error, .. }) => last = error,
-                    Err(refused) => return Err(refused),
-                },
-                Err(error) => last = error,
-            },
+                }
+                if let Some(refused) = refused {
+                    return Err(refused);
+                }
+            }
             Err(BootstrapError::Address { text, why }) => {
                 if !text.contains(':') {
                     return Err(BootstrapError::Address { text, why });

@@ -1,9 +1,8 @@
-//! The collectives that rails are connected with, over the bootstrap of a channel.
+//! The collectives that rails are connected with, over a bootstrap.
 
 use std::cell::RefCell;
 
-use crate::channel::bootstrap::Bootstrap;
-use crate::channel::error::ChannelError;
+use super::{Bootstrap, BootstrapError};
 use crate::job::connect::nics;
 use crate::job::{Collectives, JobError, Shape};
 use engine::ids::Pe;
@@ -16,7 +15,7 @@ pub(crate) struct Gathering<'a> {
 
 impl<'a> Gathering<'a> {
     /// Collective: finds out how many PEs are on this host.
-    pub(crate) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, ChannelError> {
+    pub(crate) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, BootstrapError> {
         let host = nics::machine();
         let hosts = bootstrap.allgather(&host.to_le_bytes())?;
         let here = hosts.chunks_exact(8).filter(|other| **other == host.to_le_bytes()).count();

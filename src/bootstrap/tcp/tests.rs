@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::cell::Cell;
 
 use super::*;
-use crate::channel::bootstrap::guesses::{EACH, FREE};
+use crate::bootstrap::guesses::{EACH, FREE};
 
 thread_local! {
     /// Threads that are still refused to the PE 0 of this thread.

@@ -1,0 +1,436 @@
+//! A group: the ranks of a communicator that are connected, which are the PEs of a job of its own.
+//!
+//! Whoever holds the group's lock may use the lane: the thread of NCCL's that starts operations and
+//! asks about them, threads that register memory, and the helper. NCCL's thread finds it free, but
+//! for the moments in which one of the others has it.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use log::{error, info, warn};
+use nccl_abi::{HANDLE_BYTES, SIGNAL_ADD, SIGNAL_INC};
+
+use super::error::NcclError;
+use super::helper::Helper;
+use super::listener::Listener;
+use super::memory::{self, Region, Regions};
+use super::plugin::Plugin;
+use super::requests::{RequestId, Requests};
+use crate::bootstrap::gathering::Gathering;
+use crate::bootstrap::{Bootstrap, TcpBootstrap};
+use crate::job::heartbeat::{Heartbeat, Still};
+use crate::job::{Connected, Job, JobError};
+use crate::logging;
+use crate::settings::Settings;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::port::{Access, Direction};
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use engine::state::batch::Batch;
+use ofi::OfiPort;
+
+/// How long the end of a group waits for the other ranks, which may need its progress until they
+/// have come to theirs. One that has died is not waited for.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Questions about requests that are not done, between two of which progress is made where nobody
+/// asks for any.
+const QUESTIONS: u32 = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Group {
+    shared: Arc<Shared>,
+    /// What collectives are under.
+    bootstrap: Mutex<TcpBootstrap>,
+    /// It ends before `shared` does.
+    helper: Option<Helper>,
+    /// Looks whether anybody makes progress.
+    heartbeat: Option<Heartbeat>,
+}
+
+/// What the helper knows as well.
+#[derive(Debug)]
+pub(super) struct Shared {
+    job: Job,
+    state: Mutex<State>,
+    /// The first failure, in words.
+    failed: OnceLock<String>,
+    /// How often NCCL has made progress.
+    progress: AtomicU64,
+    /// Questions since.
+    questions: AtomicU32,
+}
+
+/// What is under the lock, besides the lane.
+#[derive(Debug)]
+struct State {
+    requests: Requests,
+    regions: Regions,
+}
+
+/// What a put or get moves: memory by its handle, and where in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) handle: *mut c_void,
+    pub(super) offset: u64,
+}
+
+/// A signal, as NCCL names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signal {
+    pub(super) word: Span,
+    pub(super) value: u64,
+    pub(super) operation: u32,
+}
+
+impl Group {
+    /// Connects all ranks. Collective.
+    pub(super) fn connect(
+        plugin: &Plugin,
+        listener: &Listener,
+        center: &[u8; HANDLE_BYTES],
+        (rank, ranks): (c_int, c_int),
+    ) -> Result<Self, NcclError> {
+        let shape = NcclError::Shape { rank, ranks };
+        let (Ok(me), Ok(n)) = (u32::try_from(rank), u32::try_from(ranks)) else {
+            return Err(shape);
+        };
+        if me >= n {
+            return Err(shape);
+        }
+        let mut bootstrap = listener.meet(center, me, n)?;
+        let job = Job::new(plugin.settings.clone())?;
+        {
+            let gathering = Gathering::new(&mut bootstrap)?;
+            job.connect(&gathering, &plugin.chosen(listener.device)?)?;
+        }
+        // SAFETY: nobody else knows the job yet.
+        unsafe { job.connected()?.with_proxy(Lane::order_signals) };
+        let state = State { requests: Requests::new(), regions: Regions::default() };
+        let shared = Arc::new(Shared {
+            job,
+            state: Mutex::new(state),
+            failed: OnceLock::new(),
+            progress: AtomicU64::new(0),
+            questions: AtomicU32::new(0),
+        });
+        let helper = Helper::start(Arc::clone(&shared))?;
+        let heartbeat = shared.job.connection().map(|connected| {
+            let Settings { warn_after, fail_after, .. } = shared.job.settings;
+            let of = Arc::clone(&shared);
+            let failed = move |still: &Still| of.fail(&still.to_string());
+            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
+        });
+        info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
+        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper), heartbeat })
+    }
+
+    /// What all calls but those of collectives use.
+    #[inline]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Registers memory on all ranks: the handle for NCCL. Collective.
+    pub(super) fn register(&self, base: usize, len: usize) -> Result<*mut c_void, NcclError> {
+        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
+        let connected = self.shared.job.connected()?;
+        let registered = connected
+            .consistency
+            .register(&connected.regions, base, len, Access::LocalAndRemote)
+            .map_err(NcclError::from);
+        let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
+        drop(bootstrap);
+        match (registered, agreed) {
+            (Ok(_), Ok(region)) => Ok(self.shared.lock().regions.add(region)),
+            (Ok(handle), Err(failed)) => {
+                if let Err(stays) = connected.regions.release(&handle) {
+                    warn!(target: logging::MEM, "{len} bytes at {base:#x} stay registered: {stays}");
+                }
+                Err(failed)
+            }
+            (Err(failed), _) => Err(failed),
+        }
+    }
+
+    /// Ends the registration of this rank's part.
+    ///
+    /// # Errors
+    /// There is no such memory; or an operation touches it that is not done: it stays registered.
+    pub(super) fn release(&self, handle: *mut c_void) -> Result<(), NcclError> {
+        let shared = &self.shared;
+        let region = shared.lock().regions.remove(handle)?;
+        let connected = shared.job.connected()?;
+        let Region { base, len, handle, .. } = *region;
+        let release = || -> Result<(), EngineError> {
+            shared.with_lane(|lane, _| lane.check_unused(base, len))?;
+            connected.regions.release(&handle)
+        };
+        let released = match shared.failed.get() {
+            None => {
+                connected.release_patiently(release, |e| matches!(e, EngineError::InUse { .. }))
+            }
+            // What has failed may touch it for ever. The end closes what does that.
+            Some(_) => match release() {
+                Err(EngineError::InUse { .. }) => Ok(()),
+                released => released,
+            },
+        };
+        Ok(released?)
+    }
+
+    /// Ends the group. The others are waited for, for a while, unless something has failed: they
+    /// may need this rank's progress.
+    pub(super) fn close(mut self) {
+        if self.shared.failed.get().is_none() {
+            let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);
+            bootstrap.set_patience(FAREWELL);
+            if let Err(gone) = bootstrap.barrier() {
+                info!(target: logging::INIT, "the end of a group without all ranks: {gone}");
+            }
+        }
+        self.helper = None;
+        self.heartbeat = None;
+        let _state = self.shared.lock();
+        // SAFETY: the helper has ended, the lock is held, and no call but this one is under way.
+        unsafe {
+            self.shared.job.tell_counters();
+            self.shared.job.drain_before_close();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of a thread that had it has told NCCL that the communicator is over.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `with` on the lane, under the lock.
+    #[inline]
+    fn with_lane<T>(
+        &self,
+        with: impl FnOnce(&mut Lane<OfiPort>, &mut State) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let mut state = self.lock();
+        let Some(connected) = self.job.connection() else { return Err(EngineError::Abandoned) };
+        // SAFETY: the lock is held, which every use of the lane is under.
+        unsafe { connected.with_proxy(|lane| with(lane, &mut state)) }
+    }
+
+    /// Whether something has failed: what.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Notes what has failed, and says so the first time.
+    #[cold]
+    fn fail(&self, why: &str) {
+        if self.failed.set(why.to_owned()).is_ok() {
+            error!(target: logging::TRANSPORT, "the group has failed: {why}");
+        }
+    }
+
+    fn check(&self) -> Result<(), NcclError> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(why) => Err(NcclError::Failed { why: why.clone() }),
+        }
+    }
+
+    /// Runs `start` with a new request, whose operations it starts.
+    #[inline]
+    fn begin(
+        &self,
+        start: impl FnOnce(&mut Lane<OfiPort>, &Regions, Batch) -> Result<(), NcclError>,
+    ) -> Result<RequestId, NcclError> {
+        self.check()?;
+        let mut state = self.lock();
+        let State { requests, regions } = &mut *state;
+        let connected = self.job.connected()?;
+        let begun = |lane: &mut Lane<OfiPort>| {
+            let (request, batch) = requests.begin(lane);
+            let before = lane.enter_batch(batch);
+            let started = start(lane, regions, batch);
+            lane.enter_batch(before);
+            if started.is_err() {
+                requests.is_done(lane, request);
+            }
+            started.map(|()| request)
+        };
+        // SAFETY: the lock is held, which every use of the lane is under.
+        unsafe { connected.with_proxy(begun) }
+    }
+
+    /// Starts a put or a get of `len` bytes. If `more` operations follow at once, it may share a
+    /// doorbell with them.
+    pub(super) fn transfer(
+        &self,
+        direction: Direction,
+        rank: u32,
+        (local, remote): (Span, Span),
+        len: usize,
+        more: bool,
+    ) -> Result<RequestId, NcclError> {
+        self.begin(|lane, regions, batch| {
+            let request = transfer(regions, direction, rank, local, remote, len)?;
+            match lane.start_fast(request, batch) {
+                Ok(()) => Ok(()),
+                Err(rest) => Ok(lane.start_rest(rest, more)?),
+            }
+        })
+    }
+
+    /// Starts a put of `len` bytes, which may be none, with a signal that comes behind them and
+    /// behind all before.
+    pub(super) fn put_signal(
+        &self,
+        rank: u32,
+        (local, remote): (Span, Span),
+        len: usize,
+        signal: &Signal,
+    ) -> Result<RequestId, NcclError> {
+        self.begin(|lane, regions, batch| {
+            let signal = atomic(regions, rank, signal)?;
+            if len == 0 {
+                return match lane.atomic_fast(&signal, batch) {
+                    true => Ok(()),
+                    false => Ok(lane.atomic(&signal)?),
+                };
+            }
+            let part = transfer(regions, Direction::Write, rank, local, remote, len)?;
+            if lane.put_signal_fast(&part, &signal, batch) {
+                return Ok(());
+            }
+            Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
+        })
+    }
+
+    /// Whether a request is done.
+    pub(super) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
+        let asked = self.questions.fetch_add(1, Ordering::Relaxed);
+        if asked >= QUESTIONS {
+            self.progress()?;
+        }
+        let outcome = self.with_lane(|lane, state| match lane.failure() {
+            Some(failed) => Err(failed.clone()),
+            None => {
+                Ok(state.requests.is_known_done(request) || state.requests.is_done(lane, request))
+            }
+        });
+        outcome.map_err(|failed| self.lane_failed(&failed))
+    }
+
+    /// Moves what is under way, for NCCL.
+    pub(super) fn progress(&self) -> Result<(), NcclError> {
+        self.questions.store(0, Ordering::Relaxed);
+        // The one that counts; its wrap does not matter.
+        self.progress.fetch_add(1, Ordering::Relaxed);
+        self.check()?;
+        self.iterate(self.lock()).map(|_| ())
+    }
+
+    /// Moves what is under way, for the helper, unless somebody else has the lane. Whether there
+    /// was anything to do.
+    pub(super) fn help(&self) -> bool {
+        let Ok(state) = self.state.try_lock() else { return true };
+        // Who asks for something is told of a failure.
+        self.iterate(state).unwrap_or(false)
+    }
+
+    fn iterate(&self, mut state: MutexGuard<'_, State>) -> Result<bool, NcclError> {
+        let connected = self.job.connected()?;
+        // SAFETY: the lock is held, which every use of the lane is under.
+        let moved = unsafe { connected.iterate() };
+        // SAFETY: as before.
+        unsafe { connected.with_proxy(|lane| state.requests.ask(lane)) };
+        drop(state);
+        moved.map_err(|failed| self.lane_failed(&failed))
+    }
+
+    #[cold]
+    fn lane_failed(&self, failed: &EngineError) -> NcclError {
+        self.fail(&failed.to_string());
+        NcclError::Failed { why: failed.to_string() }
+    }
+
+    /// How often NCCL has made progress.
+    pub(super) fn progress_made(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
+    /// Whether something that NCCL has started is not known to be done.
+    pub(super) fn has_open(&self) -> bool {
+        self.state.try_lock().map_or(true, |state| !state.requests.is_empty())
+    }
+
+    /// Whether peers' operations move without our progress, and who makes it has a core.
+    pub(super) fn idles(&self) -> (bool, bool) {
+        let connected = self.job.connection();
+        let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
+        (automatic, connected.is_none_or(Connected::has_core))
+    }
+
+    /// Answers what is asked of this job's counters.
+    pub(super) fn answer(&self) {
+        if let Ok(_state) = self.state.try_lock() {
+            // SAFETY: the lock is held, which every use of the lane is under.
+            unsafe { self.job.answer() };
+        }
+    }
+
+    /// Makes what gets have brought visible to the device.
+    pub(super) fn flush(&self) -> Result<(), NcclError> {
+        self.check()?;
+        let connected = self.job.connected()?;
+        let _state = self.lock();
+        // SAFETY: the lock is held, which every use of the lane is under.
+        let flushed: Result<(), JobError> = unsafe { connected.enforce_consistency() };
+        Ok(flushed?)
+    }
+}
+
+fn transfer(
+    regions: &Regions,
+    direction: Direction,
+    rank: u32,
+    local: Span,
+    remote: Span,
+    len: usize,
+) -> Result<Request<'_>, NcclError> {
+    let bytes = len as u64;
+    let (ours, theirs) = match direction {
+        Direction::Write => ("the source", "the target"),
+        Direction::Read => ("the local memory", "the remote memory"),
+    };
+    let from = regions.get(ours, local.handle)?.local(ours, local.offset, bytes)?;
+    let to = regions.get(theirs, remote.handle)?;
+    let (remote_addr, remote_handle) = to.remote(theirs, rank, remote.offset, bytes)?;
+    let local = LocalSide::Memory(from);
+    Ok(Request { direction, pe: Pe(rank), remote_handle, remote_addr, local, len })
+}
+
+fn atomic<'a>(
+    regions: &'a Regions,
+    rank: u32,
+    signal: &Signal,
+) -> Result<AtomicRequest<'a>, NcclError> {
+    const WHAT: &str = "the signal's memory";
+    let operand = match signal.operation {
+        SIGNAL_INC => 1,
+        SIGNAL_ADD => signal.value,
+        operation => return Err(NcclError::NoOperation { operation }),
+    };
+    let Span { handle, offset } = signal.word;
+    let word = regions.get(WHAT, handle)?;
+    let (remote_addr, remote_handle) =
+        word.remote(WHAT, rank, offset, Width::Eight.bytes() as u64)?;
+    let (op, width) = (AtomicOp::SignalAdd, Width::Eight);
+    let atomic = Atomic { op, width, float: false, operand, compare: 0 };
+    Ok(AtomicRequest { pe: Pe(rank), remote_handle, remote_addr, atomic, result: None })
+}

@@ -1,0 +1,225 @@
+//! A listener: what the other ranks of a group connect to, and the handle that tells them where.
+//!
+//! NCCL brings every rank the handles of all. That of rank 0 leads to the bootstrap of the group,
+//! and has the number by which its ranks know one another, which never crosses our network.
+//!
+//! | bytes of a handle | content (little endian) |
+//! |---|---|
+//! | 0..8 | what it is, with its version |
+//! | 8..16 | the number, drawn for this listener |
+//! | 16..18 | port |
+//! | 18 | how many addresses follow |
+//! | 19.. | 17 bytes each: 4 or 6, and the address |
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nccl_abi::HANDLE_BYTES;
+
+use super::error::NcclError;
+use crate::bootstrap::{BootstrapError, TcpBootstrap, TcpOptions};
+use ofi::Interface;
+
+/// What every handle begins with. The last byte is its version.
+const MAGIC: [u8; 8] = *b"nvlfgrp\x01";
+
+/// Addresses that fit.
+const ADDRESSES: usize = (HANDLE_BYTES - 19) / 17;
+
+/// How long ranks wait for one another. NCCL has brought them together just before, and some may
+/// have memory to register first.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) device: c_int,
+    /// Gone once it has made a group.
+    socket: Mutex<Option<TcpListener>>,
+    handle: Handle,
+}
+
+/// What a handle says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Handle {
+    number: u64,
+    port: u16,
+    addresses: Vec<IpAddr>,
+}
+
+impl Listener {
+    /// Listens on all addresses of this host.
+    pub(super) fn new(device: c_int) -> Result<Self, NcclError> {
+        let mut number = [0; 8];
+        getrandom::fill(&mut number).map_err(|error| NcclError::Listen(error.into()))?;
+        let named = std::env::var("NCCL_SOCKET_IFNAME").unwrap_or_default();
+        let mut addresses = addresses(&Interface::all(), &named);
+        addresses.truncate(ADDRESSES);
+        // A socket of IPv6 need not take IPv4, nor be there at all.
+        let any = match addresses.iter().all(IpAddr::is_ipv4) {
+            true => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            false => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = TcpListener::bind((any, 0)).map_err(NcclError::Listen)?;
+        let at = socket.local_addr().map_err(NcclError::Listen)?;
+        let number = u64::from_le_bytes(number);
+        let handle = Handle { number, port: at.port(), addresses };
+        Ok(Self { device, socket: Mutex::new(Some(socket)), handle })
+    }
+
+    /// The bytes for the other ranks.
+    pub(super) fn handle(&self) -> [u8; HANDLE_BYTES] {
+        self.handle.encode()
+    }
+
+    /// Brings the ranks of a group together: this one is `rank`, and that of rank 0 is at
+    /// `center`. Collective.
+    pub(super) fn meet(
+        &self,
+        center: &[u8; HANDLE_BYTES],
+        rank: u32,
+        ranks: u32,
+    ) -> Result<TcpBootstrap, NcclError> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let socket = socket.ok_or(NcclError::Used)?;
+        let center = Handle::decode(center).ok_or(NcclError::NoHandle { rank: 0 })?;
+        let options = TcpOptions {
+            address: center.address(),
+            me: rank,
+            n_pes: ranks,
+            job: center.number,
+            patience: PATIENCE,
+        };
+        let met = |met: Result<TcpBootstrap, BootstrapError>| Ok(met?);
+        if rank == 0 {
+            met(TcpBootstrap::center(options, socket))
+        } else {
+            met(TcpBootstrap::join(options))
+        }
+    }
+}
+
+impl Handle {
+    fn encode(&self) -> [u8; HANDLE_BYTES] {
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.port.to_le_bytes());
+        bytes[18] = self.addresses.len().min(ADDRESSES) as u8;
+        for (place, address) in bytes[19..].chunks_exact_mut(17).zip(&self.addresses) {
+            match address {
+                IpAddr::V4(address) => {
+                    place[0] = 4;
+                    place[1..5].copy_from_slice(&address.octets());
+                }
+                IpAddr::V6(address) => {
+                    place[0] = 6;
+                    place[1..].copy_from_slice(&address.octets());
+                }
+            }
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HANDLE_BYTES]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&MAGIC)?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let (count, places) = rest.split_first()?;
+        let address = |place: &[u8]| match *place.first()? {
+            4 => Some(IpAddr::from(*place[1..].first_chunk::<4>()?)),
+            6 => Some(IpAddr::from(*place[1..].first_chunk::<16>()?)),
+            _ => None,
+        };
+        let places = places.chunks_exact(17).take((*count).into());
+        Some(Self {
+            number: u64::from_le_bytes(*number),
+            port: u16::from_le_bytes(*port),
+            addresses: places.map(address).collect::<Option<_>>()?,
+        })
+    }
+
+    /// As the bootstrap takes it.
+    fn address(&self) -> String {
+        let at = |address: &IpAddr| SocketAddr::new(*address, self.port).to_string();
+        self.addresses.iter().map(at).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The addresses by which other hosts may reach this one, the likeliest first: those of the
+/// interfaces that `named` begins the names of, as NCCL has it; else all but loopback's and those
+/// of bridges within the host. Loopback's where there is no other.
+fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
+    let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one.address));
+    let (exact, names) = match named.strip_prefix('=') {
+        Some(names) => (true, names),
+        None => (false, named),
+    };
+    let is_named = |one: &&Interface| {
+        let mut names = names.split(',').filter(|name| !name.is_empty());
+        names.any(|name| if exact { one.name == name } else { one.name.starts_with(name) })
+    };
+    let leads_out = |one: &&Interface| !one.loopback && !Interface::is_virtual_bridge(&one.name);
+    let address = |one: &Interface| one.address;
+    // With '^' the names are of those that are not to be used.
+    let named: Vec<IpAddr> = all().filter(is_named).map(address).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let outward: Vec<IpAddr> = all().filter(leads_out).map(address).collect();
+    if !outward.is_empty() {
+        return outward;
+    }
+    all().filter(|one| one.loopback).map(address).collect()
+}
+
+/// Whether an address means something with an interface's number only.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        let address = address.parse().unwrap();
+        Interface { name: name.into(), address, loopback: name == "lo", running: true }
+    }
+
+    #[test]
+    fn handles_read_back_and_others_are_refused() {
+        let addresses = ["10.0.0.7", "fd00::7"].map(|text| text.parse().unwrap());
+        let handle = Handle { number: 77, port: 4711, addresses: addresses.into() };
+        let bytes = handle.encode();
+        assert_eq!(Handle::decode(&bytes), Some(handle.clone()));
+        assert_eq!(handle.address(), "10.0.0.7:4711,[fd00::7]:4711");
+        for at in [0, 7, 19] {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(Handle::decode(&other), None, "{at}");
+        }
+        assert_eq!(Handle::decode(&[0; HANDLE_BYTES]), None);
+    }
+
+    #[test]
+    fn other_hosts_are_told_the_addresses_that_they_can_use() {
+        let all = [
+            interface("lo", "127.0.0.1"),
+            interface("docker0", "172.17.0.1"),
+            interface("eth0", "10.0.0.7"),
+            interface("eth0", "fe80::7"),
+            interface("ib0", "10.1.0.7"),
+        ];
+        let told = |named: &str| -> Vec<String> {
+            addresses(&all, named).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(told(""), ["10.0.0.7", "10.1.0.7"]);
+        assert_eq!(told("ib"), ["10.1.0.7"]);
+        assert_eq!(told("=ib"), ["10.0.0.7", "10.1.0.7"], "there is none of that name");
+        assert_eq!(told("lo"), ["127.0.0.1"]);
+        assert_eq!(addresses(&all[..1], "").len(), 1, "loopback is better than nothing");
+    }
+}

@@ -1,0 +1,81 @@
+//! NCCL's logger, which has our lines in NCCL's log, in its form and under its variables.
+
+use std::ffi::{CString, c_int, c_ulong};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use nccl_abi::{Logger, level, subsystem};
+
+use crate::logging;
+
+/// The logger that NCCL gave last; its address, since there are no atomic functions.
+static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// See the module.
+struct NcclLog;
+
+/// Has our lines in NCCL's log from now on, or where NCCL gives no logger, in one of our own.
+pub(super) fn init(logger: Logger) {
+    match logger {
+        None => logging::init(),
+        Some(logger) => {
+            LOGGER.store(logger as *mut (), Ordering::Release);
+            // A second time it is there.
+            if log::set_logger(&NcclLog).is_ok() {
+                // NCCL itself knows what of that is shown.
+                log::set_max_level(LevelFilter::Info);
+            }
+        }
+    }
+}
+
+fn logger() -> Logger {
+    let known = LOGGER.load(Ordering::Acquire);
+    // SAFETY: null, or a function that `init` was given as such, which is never unloaded before
+    // this library: it is NCCL's.
+    unsafe { std::mem::transmute::<*mut (), Logger>(known) }
+}
+
+/// What NCCL calls what a line is about.
+fn subsystem_of(target: &str) -> c_ulong {
+    match target {
+        logging::INIT | logging::VERSION => subsystem::INIT | subsystem::NET,
+        logging::MEM => subsystem::NET | subsystem::REG,
+        logging::TOPO => subsystem::NET | subsystem::GRAPH,
+        logging::PROXY => subsystem::NET | subsystem::PROXY,
+        _ => subsystem::NET,
+    }
+}
+
+impl Log for NcclLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Info
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let Some(logger) = logger().filter(|_| self.enabled(record.metadata())) else { return };
+        let (of, mark) = match record.level() {
+            Level::Error => (level::WARN, "error: "),
+            Level::Warn => (level::WARN, ""),
+            _ => (level::INFO, ""),
+        };
+        let text = format!("nvshmem-libfabric: {mark}{}", record.args());
+        let Ok(text) = CString::new(text.replace('\0', " ")) else { return };
+        let line = c_int::try_from(record.line().unwrap_or(0)).unwrap_or(0);
+        let subsystems = subsystem_of(record.target());
+        // SAFETY: NCCL's logger, with strings that live through the call and the one argument that
+        // the format asks for.
+        unsafe {
+            logger(
+                of,
+                subsystems,
+                c"nvshmem-libfabric".as_ptr(),
+                line,
+                c"%s".as_ptr(),
+                text.as_ptr(),
+            );
+        }
+    }
+
+    fn flush(&self) {}
+}

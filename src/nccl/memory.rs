@@ -1,0 +1,199 @@
+//! Memory that a group has registered.
+//!
+//! NCCL is given numbers for handles, not pointers: a handle that was released, or never given out,
+//! is told from others.
+
+use std::ffi::c_void;
+
+use super::error::NcclError;
+use crate::bootstrap::Bootstrap;
+use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+
+/// Bits of a handle that say where it is kept. The others say how often that place was used, so that
+/// those that were released are known. 48 bits in all: NCCL keeps 63 of them.
+const INDEX_BITS: u32 = 24;
+
+/// Room for the reason of a rank that cannot register.
+const WHY: usize = 256;
+
+/// What ranks tell one another: address, length, handle, and what has failed.
+const RECORD: usize = 16 + HANDLE_BYTES + WHY;
+
+/// One region, on all ranks.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) base: usize,
+    pub(super) len: usize,
+    pub(super) handle: HandleBytes,
+    peers: Box<[Peer]>,
+}
+
+/// A rank's part of a region.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) base: u64,
+    pub(super) len: u64,
+    pub(super) handle: HandleBytes,
+}
+
+impl Region {
+    /// The address of bytes of this rank's part.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        what: &'static str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<usize, NcclError> {
+        let len = self.len as u64;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= len => Ok(self.base + offset as usize),
+            _ => Err(NcclError::OutOfBounds { what, offset, bytes, len }),
+        }
+    }
+
+    /// The address of bytes of another rank's part, and its handle.
+    #[inline]
+    pub(super) fn remote(
+        &self,
+        what: &'static str,
+        rank: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(u64, &HandleBytes), NcclError> {
+        let ranks = self.peers.len() as u32;
+        let peer = self.peers.get(rank as usize).ok_or(NcclError::NoRank { rank, ranks })?;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= peer.len => Ok((peer.base + offset, &peer.handle)),
+            _ => Err(NcclError::OutOfBounds { what, offset, bytes, len: peer.len }),
+        }
+    }
+}
+
+/// Tells all ranks what this one has registered, or why it could not: the region of all. Collective.
+pub(super) fn agree(
+    bootstrap: &mut dyn Bootstrap,
+    (base, len): (usize, usize),
+    registered: &Result<HandleBytes, NcclError>,
+) -> Result<Region, NcclError> {
+    let mut record = Vec::with_capacity(RECORD);
+    record.extend_from_slice(&(base as u64).to_le_bytes());
+    record.extend_from_slice(&(len as u64).to_le_bytes());
+    let handle = *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]);
+    record.extend_from_slice(&handle);
+    let why = registered.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    record.extend_from_slice(&why.as_bytes()[..why.len().min(WHY)]);
+    record.resize(RECORD, 0);
+    let all = bootstrap.allgather(&record)?;
+    let peers = all
+        .chunks_exact(RECORD)
+        .enumerate()
+        .map(|(rank, record)| decode(record).map_err(|why| NcclError::Peer { len, rank, why }));
+    Ok(Region { base, len, handle, peers: peers.collect::<Result<_, _>>()? })
+}
+
+fn decode(record: &[u8]) -> Result<Peer, String> {
+    let short = || String::from("has sent something else");
+    let (base, rest) = record.split_first_chunk().ok_or_else(short)?;
+    let (len, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let (handle, why) = rest.split_first_chunk().ok_or_else(short)?;
+    let why = String::from_utf8_lossy(why);
+    let why = why.trim_end_matches('\0');
+    if !why.is_empty() {
+        return Err(format!("cannot: {why}"));
+    }
+    let (base, len) = (u64::from_le_bytes(*base), u64::from_le_bytes(*len));
+    Ok(Peer { base, len, handle: *handle })
+}
+
+/// The regions of a group, by handle.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// How often it was used, this time included.
+    uses: u32,
+    region: Option<Box<Region>>,
+}
+
+impl Regions {
+    /// Takes in a region: the handle for NCCL. Not null.
+    pub(super) fn add(&mut self, region: Region) -> *mut c_void {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        // Never 0, and 24 bits of it: as many uses later a handle is one again.
+        place.uses = (place.uses + 1) & ((1 << 24) - 1);
+        place.uses = place.uses.max(1);
+        place.region = Some(Box::new(region));
+        let handle = u64::from(place.uses) << INDEX_BITS | u64::from(index);
+        std::ptr::without_provenance_mut(handle as usize)
+    }
+
+    fn place(&self, handle: *mut c_void) -> Option<usize> {
+        let handle = handle.addr() as u64;
+        let index = (handle & ((1 << INDEX_BITS) - 1)) as usize;
+        let place = self.places.get(index)?;
+        (u64::from(place.uses) == handle >> INDEX_BITS).then_some(index)
+    }
+
+    /// The region of a handle, which is that of `what`.
+    #[inline]
+    pub(super) fn get(
+        &self,
+        what: &'static str,
+        handle: *mut c_void,
+    ) -> Result<&Region, NcclError> {
+        let region = self.place(handle).and_then(|index| self.places[index].region.as_deref());
+        region.ok_or(NcclError::NoMemory { what, handle: handle.addr() })
+    }
+
+    /// Takes out the region of a handle, which is none from now on.
+    pub(super) fn remove(&mut self, handle: *mut c_void) -> Result<Box<Region>, NcclError> {
+        let gone = NcclError::NoMemory { what: "memory", handle: handle.addr() };
+        let Some(index) = self.place(handle) else { return Err(gone) };
+        let region = self.places[index].region.take().ok_or(gone)?;
+        self.free.push(index as u32);
+        Ok(region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(base: usize) -> Region {
+        let peer = Peer { base: base as u64, len: 64, handle: [1; HANDLE_BYTES] };
+        Region { base, len: 64, handle: [1; HANDLE_BYTES], peers: [peer].into() }
+    }
+
+    #[test]
+    fn a_handle_is_one_until_it_is_released() {
+        let mut regions = Regions::default();
+        let handles = [100, 200, 300].map(|base| regions.add(region(base)));
+        assert!(handles.iter().all(|handle| !handle.is_null()));
+        assert_eq!(regions.remove(handles[1]).unwrap().base, 200);
+        assert!(regions.get("it", handles[1]).is_err() && regions.remove(handles[1]).is_err());
+        let again = regions.add(region(400));
+        assert_ne!(again, handles[1], "its place is used again");
+        let base = |handle| regions.get("it", handle).map(|region| region.base).ok();
+        let all = [handles[0], handles[1], handles[2], again].map(base);
+        assert_eq!(all, [Some(100), None, Some(300), Some(400)]);
+        assert!(regions.get("it", std::ptr::null_mut()).is_err());
+    }
+
+    #[test]
+    fn what_is_not_in_a_region_is_refused() {
+        let region = region(0x1000);
+        assert_eq!(region.local("it", 60, 4).unwrap(), 0x103c);
+        assert!(region.local("it", 60, 5).is_err() && region.local("it", u64::MAX, 2).is_err());
+        assert_eq!(region.remote("it", 0, 64, 0).unwrap().0, 0x1040);
+        assert!(region.remote("it", 0, 64, 1).is_err() && region.remote("it", 1, 0, 1).is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! What a process has once for all its communicators: the settings, and the devices that NCCL is
+//! offered.
+//!
+//! NICs near one another are one device, with a rail for each: NCCL gives a group one device, and
+//! would else make up to four groups of one rail.
+
+use std::ffi::{CString, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use log::{info, log};
+use nccl_abi::{DEVICE_GIN_PROXY, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties, VirtualDevices};
+
+use super::error::NcclError;
+use crate::job::Job;
+use crate::logging;
+use crate::settings::Settings;
+use engine::wire::handshake::fabric_hash;
+use ofi::Device as Nic;
+use ofi::topology::{Distance, PciAddress, Topology};
+
+/// Operations under way per context and rank, in units of `MAX_REQUESTS`.
+const MAX_RECVS: c_int = 8;
+
+/// Bytes of an operation at most, as many as NCCL takes: longer ones than a NIC takes are cut here.
+const MAX_BYTES: usize = 1 << 40;
+
+/// Mbit/s of a device that nobody knows the speed of, which NCCL does not do without: Ethernet's.
+const SPEED: u32 = 10_000;
+
+/// Groups at most: as many as there are descriptors and memory for.
+const MAX_GROUPS: c_int = 1 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    pub(super) settings: Settings,
+    devices: Vec<Device>,
+}
+
+/// What NCCL calls a device.
+#[derive(Debug)]
+struct Device {
+    name: CString,
+    pci_path: Option<CString>,
+    guid: u64,
+    /// Mbit/s of all its rails.
+    speed: u32,
+    /// Indices of the devices of libfabric that are its rails.
+    nics: Vec<usize>,
+}
+
+/// The plugin, and how often it was initialized and not finalized.
+static PLUGIN: Mutex<Option<(usize, Arc<Plugin>)>> = Mutex::new(None);
+
+fn current() -> MutexGuard<'static, Option<(usize, Arc<Plugin>)>> {
+    // Each change of it is one assignment.
+    PLUGIN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Plugin {
+    /// Begins another use. NCCL does so twice for a communicator, for its host calls and for GIN.
+    pub(super) fn init() -> Result<Arc<Self>, NcclError> {
+        let mut current = current();
+        if let Some((users, plugin)) = &mut *current {
+            *users += 1;
+            return Ok(Arc::clone(plugin));
+        }
+        let plugin = Arc::new(Self::new()?);
+        *current = Some((1, Arc::clone(&plugin)));
+        Ok(plugin)
+    }
+
+    /// Ends a use.
+    pub(super) fn finalize() -> Result<(), NcclError> {
+        let mut current = current();
+        match &mut *current {
+            None => Err(NcclError::NoPlugin),
+            Some((users, _)) if *users > 1 => {
+                *users -= 1;
+                Ok(())
+            }
+            Some(_) => {
+                *current = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// The one that is in use.
+    pub(super) fn current() -> Result<Arc<Self>, NcclError> {
+        current().as_ref().map(|(_, plugin)| Arc::clone(plugin)).ok_or(NcclError::NoPlugin)
+    }
+
+    fn new() -> Result<Self, NcclError> {
+        let (settings, notices) = Settings::from_env()?;
+        for notice in notices {
+            log!(target: logging::INIT, notice.level(), "{notice}");
+        }
+        // It is for the look alone: each group has a job of its own.
+        let job = Job::new(settings.clone())?;
+        let nics = job.discovery.devices();
+        let place = |nic: &Nic| PciAddress::of_path(nic.pci_path.as_deref()?);
+        let places: Vec<Option<PciAddress>> = nics.iter().map(place).collect();
+        let near = neighbourhoods(&Topology::system(), &places);
+        let devices = near.into_iter().map(|near| Device::new(nics, near)).collect();
+        let plugin = Self { settings, devices };
+        for (number, device) in plugin.devices.iter().enumerate() {
+            info!(
+                target: logging::INIT,
+                "device {number}: {} over provider {}, {} rail(s), {} Mbit/s",
+                device.name.to_string_lossy(),
+                job.discovery.provider(),
+                device.nics.len(),
+                device.speed,
+            );
+        }
+        Ok(plugin)
+    }
+
+    /// How many devices there are.
+    pub(super) fn n_devices(&self) -> c_int {
+        c_int::try_from(self.devices.len()).unwrap_or(c_int::MAX)
+    }
+
+    fn device(&self, device: c_int) -> Result<&Device, NcclError> {
+        let found = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
+        found.ok_or(NcclError::NoDevice { device, devices: self.devices.len() })
+    }
+
+    /// The rails of a device as the host's choice among those found; empty where that is left to
+    /// the job, since there is one device alone.
+    pub(super) fn chosen(&self, device: c_int) -> Result<Vec<usize>, NcclError> {
+        let Device { nics, .. } = self.device(device)?;
+        Ok(if self.devices.len() > 1 { nics.clone() } else { Vec::new() })
+    }
+
+    /// What NCCL is told of a device. The strings are the plugin's.
+    pub(super) fn properties(&self, device: c_int) -> Result<Properties, NcclError> {
+        let Device { name, pci_path, guid, speed, .. } = self.device(device)?;
+        let mut devices = [0; 8];
+        devices[0] = device;
+        Ok(Properties {
+            name: name.as_ptr(),
+            pci_path: pci_path.as_deref().map_or(ptr::null(), |path| path.as_ptr()),
+            guid: *guid,
+            // What NICs do not reach is staged, in segments of any number, so all of it is served.
+            ptr_support: PTR_HOST | PTR_CUDA | PTR_DMABUF,
+            reg_is_global: 0,
+            force_flush: 0,
+            speed: c_int::try_from(*speed).unwrap_or(c_int::MAX),
+            port: 1,
+            latency: 0.0,
+            max_comms: MAX_GROUPS,
+            max_recvs: MAX_RECVS,
+            net_device_type: DEVICE_GIN_PROXY,
+            net_device_version: 0,
+            virtual_devices: VirtualDevices { count: 1, devices },
+            max_p2p_bytes: MAX_BYTES,
+            max_coll_bytes: MAX_BYTES,
+            max_multi_request_size: 1,
+            rail_id: -1,
+            plane_id: -1,
+        })
+    }
+}
+
+impl Device {
+    fn new(all: &[Nic], nics: Vec<usize>) -> Self {
+        let of = || nics.iter().filter_map(|nic| all.get(*nic));
+        let names: Vec<&str> = of().map(|nic| nic.name.as_str()).collect();
+        let text = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
+        let name = names.join("+").replace('\0', "");
+        Self {
+            guid: fabric_hash(&name),
+            name: CString::new(name).unwrap_or_default(),
+            pci_path: of().next().and_then(|nic| text(nic.pci_path.as_deref()?)),
+            speed: of().map(|nic| nic.link_speed().unwrap_or(SPEED)).fold(0, u32::saturating_add),
+            nics,
+        }
+    }
+}
+
+/// NICs that are near one another, behind one bridge at least; those of which it is not known where
+/// they are, together.
+fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
+    let near = |one: usize, other: usize| match (places[one], places[other]) {
+        (None, None) => true,
+        (Some(one), Some(other)) => {
+            topology.distance(one, other).is_some_and(|distance| distance <= Distance::Pxb)
+        }
+        _ => false,
+    };
+    let mut all: Vec<Vec<usize>> = Vec::new();
+    for nic in 0..places.len() {
+        match all.iter_mut().find(|those| those.iter().any(|other| near(nic, *other))) {
+            Some(those) => those.push(nic),
+            None => all.push(vec![nic]),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nics_without_a_place_are_one_device_and_others_by_their_bridges() {
+        let topology = Topology::at("/nonexistent");
+        assert_eq!(neighbourhoods(&topology, &[None, None]), [[0, 1]]);
+        let place = |text: &str| Some(text.parse::<PciAddress>().unwrap());
+        let places = [place("0000:3b:00.0"), None, place("0000:5b:00.0"), None];
+        // Of none of them sysfs says where it is.
+        assert_eq!(neighbourhoods(&topology, &places), [vec![0], vec![1, 3], vec![2]]);
+    }
+}

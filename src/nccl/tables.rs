@@ -1,0 +1,70 @@
+//! The tables of functions that NCCL finds, one per version.
+
+use nccl_abi::{Table13, Table14, Table15, Table16};
+
+use super::entries;
+
+/// What the versions have in common, with what each has of its own.
+macro_rules! table {
+    ($table:ident { $($own:ident: $function:path),* $(,)? }) => {
+        $table {
+            name: c"nvshmem-libfabric".as_ptr(),
+            init: entries::init,
+            devices: entries::devices,
+            get_properties: entries::get_properties,
+            listen: entries::listen,
+            connect: entries::connect,
+            dereg_mr_sym: entries::dereg_mr_sym,
+            destroy_context: entries::destroy_context,
+            close_coll: entries::close_coll,
+            close_listen: entries::close_listen,
+            iflush: entries::iflush,
+            test: entries::test,
+            progress: entries::progress,
+            query_last_error: entries::query_last_error,
+            finalize: entries::finalize,
+            $($own: $function,)*
+        }
+    };
+}
+
+/// `ncclRmaPlugin_v16`.
+pub const V16: Table16 = table!(Table16 {
+    get_rma_properties: entries::get_rma_properties,
+    create_context: entries::create_context,
+    reg_mr_sym: entries::reg_mr_sym,
+    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
+    iput: entries::iput,
+    iput_signal: entries::iput_signal,
+    iget: entries::iget,
+});
+
+/// `ncclRmaPlugin_v15`.
+pub const V15: Table15 = table!(Table15 {
+    create_context: entries::create_context,
+    reg_mr_sym: entries::reg_mr_sym,
+    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
+    iput: entries::iput,
+    iput_signal: entries::iput_signal,
+    iget: entries::iget,
+});
+
+/// `ncclRmaPlugin_v14`.
+pub const V14: Table14 = table!(Table14 {
+    create_context: entries::create_context,
+    reg_mr_sym: entries::reg_mr_sym,
+    reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
+    iput: entries::before_15::iput,
+    iput_signal: entries::before_15::iput_signal,
+    iget: entries::before_15::iget,
+});
+
+/// `ncclRmaPlugin_v13`, and `ncclGinPlugin_v13`.
+pub const V13: Table13 = table!(Table13 {
+    create_context: entries::before_14::create_context,
+    reg_mr_sym: entries::before_14::reg_mr_sym,
+    reg_mr_sym_dma_buf: entries::before_14::reg_mr_sym_dma_buf,
+    iput: entries::before_15::iput,
+    iput_signal: entries::before_14::iput_signal,
+    iget: entries::before_15::iget,
+});
