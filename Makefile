@@ -22,18 +22,19 @@ build-deps: ## Install what building and 'make demo' need, which is less
 	@scripts/deps.sh build
 
 .PHONY: build
-build: ## Build the plugin and the device channel's library, optimised
+build: ## Build the plugins for NVSHMEM and NCCL and the device channel's library, optimised
 	$(CARGO) build --locked --release --lib
-	$(CARGO) build --locked --release -p nvshmem-libfabric-channel
+	$(CARGO) build --locked --release -p nvshmem-libfabric-channel -p nccl-rma-nvshmem-libfabric
 
 .PHONY: tool
 tool: ## Build target/release/nvshmem-libfabric, the tool for users, and the recorder that it puts in front of a transport
 	$(CARGO) build --locked --release -p nvshmem-libfabric -p nvshmem-recorder
 
 .PHONY: install
-install: build tool ## Install plugin, recorder and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
+install: build tool ## Install plugins, recorder and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so "$(PREFIX)/lib" recorder
+	scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so "$(PREFIX)/lib"
 	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
 	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric "$(PREFIX)/bin/nvshmem-libfabric"
 
@@ -49,6 +50,7 @@ package: ## Make packages in target/package: a wheel for pip, a .deb, release no
 .PHONY: plugins
 plugins: build
 	@scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
+	@scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so $(PLUGINS)
 
 # A directory for LD_LIBRARY_PATH: a CUDA driver and a GDRCopy for machines without a GPU.
 FAKE_CUDA := $(TARGET)/fake-cuda
@@ -209,6 +211,10 @@ bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by stagin
 bench-bulk: deps plugins ## Long puts and gets over tcp by threads of their own or not, as MEASURE lines; wants 16 cores
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(BENCH) bulk --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+
+.PHONY: bench-nccl
+bench-nccl: deps ## Instructions of NCCL's calls, as MEASURE lines
+	$(BENCH) instructions nccl
 
 .PHONY: bench-channel
 bench-channel: deps ## The device channel beside the engine called directly, as MEASURE lines

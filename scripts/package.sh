@@ -49,11 +49,11 @@ mkdir "$work/out"
 } >"$work/out/RELEASE-NOTES.md"
 
 scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
-    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nvshmem-recorder nvshmem-libfabric >"$work/NOTICES"
+    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-recorder nvshmem-libfabric >"$work/NOTICES"
 
 # The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's
 # runtime.
-libraries=("$prefix"/lib/*.so.*)
+libraries=("$prefix"/lib/*.so.* "$prefix"/lib/libnccl-rma-*.so)
 glibc=$(readelf --version-info --wide "$tool" "${libraries[@]}" | grep -oE '\bGLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
 glibc=${glibc#GLIBC_}
 others=$(readelf --dynamic --wide "$tool" "${libraries[@]}" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | sort -u |
@@ -116,7 +116,7 @@ make_deb() {
         packaging/debian/control >"$tree/DEBIAN/control"
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     chmod -R u=rwX,go=rX "$tree"
-    chmod 644 "$tree"/usr/lib/*.so.*
+    chmod 644 "$tree"/usr/lib/*.so.* "$tree"/usr/lib/libnccl-rma-*.so
     # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are
     # alike, are found to be.
     dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" "$work/out/nvshmem-libfabric_${version}_$architecture.deb" >/dev/null

@@ -29,7 +29,7 @@ impl Contexts {
     #[inline]
     fn group(&self, context: c_int) -> Result<&Shared, NcclError> {
         if !(0..self.count).contains(&context) {
-            return Err(NcclError::NoContext { context, contexts: self.count });
+            return Err(NcclError::no_context(context, self.count));
         }
         Ok(self.any())
     }
@@ -49,7 +49,7 @@ impl Contexts {
 #[inline]
 unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a T, NcclError> {
     // SAFETY: by contract.
-    unsafe { pointer.as_ref() }.ok_or(NcclError::Null { argument })
+    unsafe { pointer.as_ref() }.ok_or_else(|| NcclError::null(argument))
 }
 
 /// Writes an answer to where the argument of that name points.
@@ -59,7 +59,7 @@ unsafe fn given<'a, T>(pointer: *const T, argument: &'static str) -> Result<&'a 
 #[inline]
 unsafe fn answer<T>(out: *mut T, argument: &'static str, value: T) -> Result<(), NcclError> {
     if out.is_null() {
-        return Err(NcclError::Null { argument });
+        return Err(NcclError::null(argument));
     }
     // SAFETY: not null; the rest by contract.
     unsafe { out.write(value) };
@@ -300,7 +300,7 @@ unsafe fn start(
     // SAFETY: rule 1.
     let contexts = unsafe { given(contexts.cast::<Contexts>(), "context block")? };
     if request.is_null() {
-        return Err(NcclError::Null { argument: "request" });
+        return Err(NcclError::null("request"));
     }
     let begun = begin(contexts.group(context)?)?;
     // SAFETY: not null; rule 2.

@@ -236,10 +236,11 @@ impl Shared {
         }
     }
 
+    #[inline]
     fn check(&self) -> Result<(), NcclError> {
         match self.failed.get() {
             None => Ok(()),
-            Some(why) => Err(NcclError::Failed { why: why.clone() }),
+            Some(why) => Err(NcclError::failed(why)),
         }
     }
 
@@ -252,16 +253,21 @@ impl Shared {
         self.check()?;
         let mut state = self.lock();
         let State { requests, regions } = &mut *state;
-        let connected = self.job.connected()?;
+        let Some(connected) = self.job.connection() else {
+            return Err(JobError::NotConnected.into());
+        };
         let begun = |lane: &mut Lane<OfiPort>| {
             let (request, batch) = requests.begin(lane);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions, batch);
             lane.enter_batch(before);
-            if started.is_err() {
-                requests.is_done(lane, request);
+            match started {
+                Ok(()) => Ok(request),
+                Err(refused) => {
+                    requests.is_done(lane, request);
+                    Err(refused)
+                }
             }
-            started.map(|()| request)
         };
         // SAFETY: the lock is held, which every use of the lane is under.
         unsafe { connected.with_proxy(begun) }
@@ -347,16 +353,24 @@ impl Shared {
         let connected = self.job.connected()?;
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
+        let asked = |lane: &mut Lane<OfiPort>| {
+            state.requests.ask(lane);
+            lane.failure().cloned()
+        };
         // SAFETY: as before.
-        unsafe { connected.with_proxy(|lane| state.requests.ask(lane)) };
+        let failure = unsafe { connected.with_proxy(asked) };
         drop(state);
-        moved.map_err(|failed| self.lane_failed(&failed))
+        match (moved, failure) {
+            (Ok(moved), None) => Ok(moved),
+            (Err(failed), _) | (Ok(_), Some(failed)) => Err(self.lane_failed(&failed)),
+        }
     }
 
     #[cold]
     fn lane_failed(&self, failed: &EngineError) -> NcclError {
-        self.fail(&failed.to_string());
-        NcclError::Failed { why: failed.to_string() }
+        let why = failed.to_string();
+        self.fail(&why);
+        NcclError::failed(&why)
     }
 
     /// How often NCCL has made progress.

@@ -46,10 +46,10 @@ impl Region {
         bytes: u64,
     ) -> Result<usize, NcclError> {
         let len = self.len as u64;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= len => Ok(self.base + offset as usize),
-            _ => Err(NcclError::OutOfBounds { what, offset, bytes, len }),
+        if offset > len || bytes > len - offset {
+            return Err(NcclError::out_of_bounds(what, offset, bytes, len));
         }
+        Ok(self.base + offset as usize)
     }
 
     /// The address of bytes of another rank's part, and its handle.
@@ -61,12 +61,13 @@ impl Region {
         offset: u64,
         bytes: u64,
     ) -> Result<(u64, &HandleBytes), NcclError> {
-        let ranks = self.peers.len() as u32;
-        let peer = self.peers.get(rank as usize).ok_or(NcclError::NoRank { rank, ranks })?;
-        match offset.checked_add(bytes) {
-            Some(end) if end <= peer.len => Ok((peer.base + offset, &peer.handle)),
-            _ => Err(NcclError::OutOfBounds { what, offset, bytes, len: peer.len }),
+        let Some(peer) = self.peers.get(rank as usize) else {
+            return Err(NcclError::no_rank(rank, self.peers.len()));
+        };
+        if offset > peer.len || bytes > peer.len - offset {
+            return Err(NcclError::out_of_bounds(what, offset, bytes, peer.len));
         }
+        Ok((peer.base + offset, &peer.handle))
     }
 }
 
@@ -136,6 +137,7 @@ impl Regions {
         std::ptr::without_provenance_mut(handle as usize)
     }
 
+    #[inline]
     fn place(&self, handle: *mut c_void) -> Option<usize> {
         let handle = handle.addr() as u64;
         let index = (handle & ((1 << INDEX_BITS) - 1)) as usize;
@@ -151,14 +153,14 @@ impl Regions {
         handle: *mut c_void,
     ) -> Result<&Region, NcclError> {
         let region = self.place(handle).and_then(|index| self.places[index].region.as_deref());
-        region.ok_or(NcclError::NoMemory { what, handle: handle.addr() })
+        region.ok_or_else(|| NcclError::no_memory(what, handle))
     }
 
     /// Takes out the region of a handle, which is none from now on.
     pub(super) fn remove(&mut self, handle: *mut c_void) -> Result<Box<Region>, NcclError> {
-        let gone = NcclError::NoMemory { what: "memory", handle: handle.addr() };
-        let Some(index) = self.place(handle) else { return Err(gone) };
-        let region = self.places[index].region.take().ok_or(gone)?;
+        let gone = || NcclError::no_memory("memory", handle);
+        let index = self.place(handle).ok_or_else(gone)?;
+        let region = self.places[index].region.take().ok_or_else(gone)?;
         self.free.push(index as u32);
         Ok(region)
     }

@@ -10,7 +10,7 @@ use crate::error::ToolError;
 use crate::libraries::find;
 use crate::libraries::linker::Linker;
 use crate::libraries::nvshmem::{Nvshmem, is_served};
-use crate::libraries::plugins::{Plugins, file_name};
+use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name};
 use crate::options::{InfoOptions, Part, Where};
 use crate::probe::{self, Choice, Fabric, Gpus, Rail};
 
@@ -185,6 +185,10 @@ impl Text {
         });
         let files: Vec<String> = files.collect();
         self.row("", format!("nvshmem_transport_libfabric{}", files.join(" ")));
+        if let Some(plugin) = &plugins.nccl {
+            let other = (plugin.version != VERSION).then(|| format!(" ({})", plugin.version));
+            self.row("", format!("{NCCL_FILE}{}", other.unwrap_or_default()));
+        }
         for refused in &plugins.refused {
             self.row("not used", refused);
         }

@@ -286,6 +286,9 @@ pub(crate) struct RunOptions {
     /// Have a file ready for every NVSHMEM, without looking which one the program uses
     #[arg(long, conflicts_with = "nvshmem")]
     pub(crate) any_nvshmem: bool,
+    /// Have NCCL's device API and its puts and signals go by this transport, in place of NVSHMEM
+    #[arg(long, conflicts_with_all = ["nvshmem", "any_nvshmem", "record"])]
+    pub(crate) nccl: bool,
     /// The libfabric provider: auto, efa, cxi, verbs, tcp, shm
     #[arg(long, value_parser = provider)]
     pub(crate) provider: Option<String>,

@@ -61,6 +61,7 @@ pub fn part() -> Option<Result<(), BoxError>> {
         instructions::PEERS => instructions::peers_process(),
         instructions::CROWD => instructions::crowd_process(),
         instructions::LOCAL => instructions::local_process(),
+        instructions::NCCL => instructions::nccl_process(),
         part => suites::channel::process(part),
     })
 }

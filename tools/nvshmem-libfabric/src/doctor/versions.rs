@@ -5,13 +5,14 @@ use std::env;
 use super::Check;
 use crate::info::{Info, VERSION};
 use crate::libraries::nvshmem::{Nvshmem, is_served};
-use crate::libraries::plugins::{file_name, numbers};
+use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers};
 
 const RUN: &str =
     "start programs with `nvshmem-libfabric run -- PROGRAM`, which puts ours in front";
 
 pub(super) fn checks(info: &Info) -> Vec<Check> {
     let mut checks = vec![plugins(info)];
+    checks.extend(info.plugins.as_ref().map(nccl));
     let found = info.nvshmem.as_deref().unwrap_or_default();
     if found.is_empty() {
         checks.push(
@@ -57,6 +58,25 @@ fn plugins(info: &Info) -> Check {
         return Check::warning(ID, reason, "install files and tool of one version");
     }
     Check::ok(ID, format!("all {} are in {directory}", plugins.files.len()))
+}
+
+fn nccl(plugins: &Plugins) -> Check {
+    const ID: &str = "nccl-plugin";
+    match &plugins.nccl {
+        None => {
+            let reason = format!("{} has no {NCCL_FILE}", plugins.directory.display());
+            Check::note(ID, reason).remedy("`make install PREFIX=...` installs it, for NCCL alone")
+        }
+        Some(plugin) if plugin.version != VERSION => {
+            let path = plugin.path.display();
+            let reason = format!("{path} is of version {}, and this is {VERSION}", plugin.version);
+            Check::warning(ID, reason, "install files and tool of one version")
+        }
+        Some(plugin) => {
+            let path = plugin.path.display();
+            Check::ok(ID, format!("NCCL 2.30.3 and later load {path} by `run --nccl`"))
+        }
+    }
 }
 
 fn nvshmem(nvshmem: &Nvshmem) -> Check {

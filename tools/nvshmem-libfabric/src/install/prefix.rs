@@ -11,7 +11,7 @@ use super::record::{self, Entry};
 use super::{Staged, digest, refused, sweep};
 use crate::error::ToolError;
 use crate::libraries::elf::Elf;
-use crate::libraries::plugins::{Plugins, file_name, numbers, recorder_name};
+use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers, recorder_name};
 
 /// Where the record is.
 const RECORD: &str = "share/nvshmem-libfabric";
@@ -19,6 +19,8 @@ const RECORD: &str = "share/nvshmem-libfabric";
 const PROGRAM: &str = "bin/nvshmem-libfabric";
 /// What debuggers read, which all plugin files share.
 const DEBUG: &str = "lib/.debug/nvshmem_transport_libfabric.debug";
+/// What they read of the file for NCCL.
+const NCCL_DEBUG: &str = "lib/.debug/libnccl-rma-nvshmem-libfabric.debug";
 
 /// What the record has beside the files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -33,7 +35,13 @@ type Record = record::Record<Made>;
 fn names() -> Vec<String> {
     let names = |number| [file_name(number), recorder_name(number)];
     let plugins = numbers().into_iter().flat_map(names).map(|name| format!("lib/{name}"));
-    plugins.chain([DEBUG.to_owned(), PROGRAM.to_owned()]).collect()
+    let others = [DEBUG, NCCL_DEBUG, PROGRAM].map(str::to_owned);
+    plugins.chain([nccl()]).chain(others).collect()
+}
+
+/// The file for NCCL.
+fn nccl() -> String {
+    format!("lib/{NCCL_FILE}")
 }
 
 pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError> {
@@ -46,9 +54,14 @@ pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError>
             files.push((recorder, format!("lib/{}", recorder_name(number))));
         }
     }
-    let debug = plugins.directory.join(".debug/nvshmem_transport_libfabric.debug");
-    if debug.is_file() {
-        files.push((debug, DEBUG.to_owned()));
+    if let Some(plugin) = &plugins.nccl {
+        files.push((plugin.path.clone(), nccl()));
+    }
+    for name in [DEBUG, NCCL_DEBUG] {
+        let debug = plugins.directory.join(name.trim_start_matches("lib/"));
+        if debug.is_file() {
+            files.push((debug, name.to_owned()));
+        }
     }
     let program = env::current_exe();
     let program = program.map_err(|error| {
@@ -87,7 +100,7 @@ fn refuse(file: &Path, target: &Path, name: &str) -> Result<(), ToolError> {
         let message = format!("{} is the file that would be installed", target.display());
         return Err(ToolError::new(message, "it is in this prefix already; name another"));
     }
-    let is_plugin = name.starts_with("lib/nvshmem_transport");
+    let is_plugin = name.starts_with("lib/nvshmem_transport") || name == nccl();
     if is_plugin && Elf::read(target).ok().and_then(|elf| elf.transport).is_none() {
         let message = format!("{} is not of this project", target.display());
         let hint = "that is an NVSHMEM's own directory: `install --nvshmem` replaces a file there and keeps the original";

@@ -1,4 +1,5 @@
-//! Our plugin files: one for each major of NVSHMEM's transport interface, in one directory.
+//! Our plugin files: one for each major of NVSHMEM's transport interface, and one for NCCL, in one
+//! directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,9 @@ pub(crate) fn recorder_name(number: u32) -> String {
     nvshmem_abi::file_name("recorder", number)
 }
 
+/// What NCCL makes of `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
+pub(crate) const NCCL_FILE: &str = "libnccl-rma-nvshmem-libfabric.so";
+
 /// The majors that are served.
 pub(crate) fn numbers() -> Vec<u32> {
     Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
@@ -33,11 +37,21 @@ pub(crate) struct Plugin {
     pub(crate) version: String,
 }
 
+/// The file for NCCL.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct NcclPlugin {
+    pub(crate) path: PathBuf,
+    /// This project's version of it.
+    pub(crate) version: String,
+}
+
 /// The files of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Plugins {
     pub(crate) directory: PathBuf,
     pub(crate) files: Vec<Plugin>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nccl: Option<NcclPlugin>,
     /// What is wrong with files that have such a name.
     pub(crate) refused: Vec<String>,
 }
@@ -84,7 +98,7 @@ impl Plugins {
     fn in_directory(directory: &Path) -> Self {
         // Programs that it is preloaded into have a working directory of their own.
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        let mut found = Self { directory, files: Vec::new(), refused: Vec::new() };
+        let mut found = Self { directory, files: Vec::new(), nccl: None, refused: Vec::new() };
         for number in numbers() {
             let path = found.directory.join(file_name(number));
             if path.symlink_metadata().is_err() {
@@ -95,7 +109,25 @@ impl Plugins {
                 Err(reason) => found.refused.push(format!("{}: {reason}", path.display())),
             }
         }
+        let path = found.directory.join(NCCL_FILE);
+        if path.symlink_metadata().is_ok() {
+            match version(&path) {
+                Ok((version, _)) => found.nccl = Some(NcclPlugin { path, version }),
+                Err(reason) => found.refused.push(format!("{}: {reason}", path.display())),
+            }
+        }
         found
+    }
+
+    /// The file for NCCL.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn nccl(&self) -> Result<&NcclPlugin, ToolError> {
+        self.nccl.as_ref().ok_or_else(|| {
+            let message = format!("{} has no {NCCL_FILE}", self.directory.display());
+            ToolError::new(message, INSTALL)
+        })
     }
 
     /// The file of a major.
@@ -137,12 +169,7 @@ impl Plugin {
 
     /// Reads a file that has the name of a major.
     fn read(number: u32, path: &Path) -> Result<Self, String> {
-        let elf = Elf::read(path).map_err(|error| error.to_string())?;
-        let version = elf.transport.ok_or("it is not of this project: it has no note of it")?;
-        if elf.machine != MACHINE {
-            return Err(String::from("it is for another processor"));
-        }
-        let soname = elf.soname.unwrap_or_default();
+        let (version, soname) = version(path)?;
         if soname != file_name(number) {
             return Err(format!(
                 "its name inside is `{soname}`, so NVSHMEM would not take it for this one"
@@ -150,4 +177,14 @@ impl Plugin {
         }
         Ok(Self { number, path: path.to_owned(), version })
     }
+}
+
+/// The version of a file of this project, and its name inside.
+fn version(path: &Path) -> Result<(String, String), String> {
+    let elf = Elf::read(path).map_err(|error| error.to_string())?;
+    let version = elf.transport.ok_or("it is not of this project: it has no note of it")?;
+    if elf.machine != MACHINE {
+        return Err(String::from("it is for another processor"));
+    }
+    Ok((version, elf.soname.unwrap_or_default()))
 }

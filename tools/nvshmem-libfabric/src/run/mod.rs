@@ -79,6 +79,13 @@ impl Plan {
         })?;
         let failed = |error| (error, FAILED);
         let plugins = Plugins::find(options.r#where.plugin_dir.as_deref()).map_err(failed)?;
+        if options.nccl {
+            let mut plan = Self { program, words, set: Vec::new(), notes: Vec::new() };
+            plan.set_nccl(&plugins).map_err(failed)?;
+            plan.set_fabric(options).map_err(failed)?;
+            plan.notes.extend(forwarding(&plan.words));
+            return Ok(plan);
+        }
         let (files, notes) = if options.any_nvshmem {
             let note = "a file for every NVSHMEM: each takes the one that it asks for".to_owned();
             (plugins.files.iter().collect(), vec![note])
@@ -146,6 +153,21 @@ impl Plan {
             }
             _ => self.set(TRANSPORT, transport.to_owned(), "NVSHMEM uses another one by default"),
         }
+        self.set_fabric(options)
+    }
+
+    /// What has NCCL load the file for it, and use it.
+    fn set_nccl(&mut self, plugins: &Plugins) -> Result<(), ToolError> {
+        let path = plugins.nccl()?.path.to_string_lossy().into_owned();
+        self.set("NCCL_RMA_PLUGIN", path.clone(), "NCCL 2.30.7 and later load it by this");
+        self.set("NCCL_GIN_PLUGIN", path, "NCCL 2.30.3 and 2.30.4 load it by this");
+        let why = "NCCL's proxy drives it; where it has a kind of its own, that comes first";
+        self.set("NCCL_GIN_TYPE", String::from("2"), why);
+        Ok(())
+    }
+
+    /// Which fabric is to be used.
+    fn set_fabric(&mut self, options: &RunOptions) -> Result<(), ToolError> {
         if let Some(provider) = &options.provider {
             self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");
         }

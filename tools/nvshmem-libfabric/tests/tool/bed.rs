@@ -187,7 +187,16 @@ pub(crate) fn install_libraries(transport: &str, directory: &Path) {
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// The plugin and the recorder that were built with this program. Made once.
+/// Installs the plugin for NCCL that was built with this program, as `make install` does.
+pub(crate) fn install_nccl(directory: &Path) {
+    let library = "libnccl_rma_nvshmem_libfabric.so";
+    let built = built::directory("nccl-for-the-tool", &[(library, library)]).join(library);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-nccl.sh");
+    let output = Command::new(script).arg(&built).arg(directory).output().expect("install-nccl.sh");
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// The plugins and the recorder that were built with this program. Made once.
 pub(crate) fn plugins() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -195,6 +204,7 @@ pub(crate) fn plugins() -> &'static Path {
         for transport in ["libfabric", "recorder"] {
             install_libraries(transport, &directory);
         }
+        install_nccl(&directory);
         directory
     })
 }

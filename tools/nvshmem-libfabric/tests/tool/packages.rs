@@ -12,7 +12,8 @@ use test_support::built;
 use test_support::needs::{self, Need};
 
 use crate::bed::{
-    MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, install_libraries, json, trial,
+    MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, install_libraries, install_nccl,
+    json, trial,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -72,6 +73,7 @@ fn prefix() -> &'static Path {
         for transport in ["libfabric", "recorder"] {
             install_libraries(transport, &prefix.join("lib"));
         }
+        install_nccl(&prefix.join("lib"));
         let library = "libnvshmem_libfabric_channel.so";
         let built = built::directory("libraries-for-packages", &[(library, library)]);
         let run = |command: &mut Command| good(command).expect("it is installed");
@@ -112,7 +114,8 @@ fn has_all_files(info: &Value, directory: &Path) -> Result<(), Failed> {
     let files = info["plugins"]["files"].as_array().cloned().unwrap_or_default();
     let numbers: Vec<_> = files.iter().filter_map(|file| file["number"].as_u64()).collect();
     expect(numbers == [3, 4, 5, 6, 7], || format!("{info:#}"))?;
-    expect(files.iter().all(|file| file["version"] == VERSION), || format!("{info:#}"))
+    expect(files.iter().all(|file| file["version"] == VERSION), || format!("{info:#}"))?;
+    expect(info["plugins"]["nccl"]["version"] == VERSION, || format!("{info:#}"))
 }
 
 /// That `doctor` finds nothing wrong with what was installed.

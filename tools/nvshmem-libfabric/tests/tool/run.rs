@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("run::lines_of_launchers", launchers),
         trial("run::lines_of_python", python),
         trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
+        trial("run::nccl_is_given_its_file", nccl),
         trial("run::the_environment_of_the_user_stays", environment),
         trial("run::the_recorder_is_in_front", recorder),
         trial("run::status_and_signals_are_the_programs", status),
@@ -167,6 +168,18 @@ fn dry_run() -> Result<(), Failed> {
     let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
     expect(said.starts_with(&ours(6)), || said.clone())?;
     expect(tree(&scratch.0) == before, || String::from("nothing is changed"))
+}
+
+/// No NVSHMEM is looked for, and nothing is preloaded.
+fn nccl() -> Result<(), Failed> {
+    let file = plugins().join("libnccl-rma-nvshmem-libfabric.so").display().to_string();
+    let print = "echo $NCCL_RMA_PLUGIN $NCCL_GIN_PLUGIN $NCCL_GIN_TYPE $LD_PRELOAD \
+                 $NVSHMEM_LIBFABRIC_PROVIDER";
+    let options = ["--nccl", "--provider", "shm"];
+    let said = good(&mut run(&options, &["sh", "-c", print]))?;
+    expect(said == format!("{file} {file} 2 shm\n"), || said.clone())?;
+    let said = bad(&mut run(&["--nccl", "--any-nvshmem"], &["true"]), 2)?;
+    expect(said.contains("--any-nvshmem"), || said.clone())
 }
 
 fn environment() -> Result<(), Failed> {

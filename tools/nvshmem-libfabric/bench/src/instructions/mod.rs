@@ -4,6 +4,7 @@ mod channel;
 mod crowd;
 mod efa;
 mod local;
+mod nccl;
 mod null;
 mod peers;
 mod puts;
@@ -27,6 +28,7 @@ use nvshmem_sim::PrivateDir;
 pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
 pub(crate) use crowd::{NAME as CROWD, process as crowd_process};
 pub(crate) use local::{NAME as LOCAL, process as local_process};
+pub(crate) use nccl::{NAME as NCCL, process as nccl_process};
 pub(crate) use peers::{NAME as PEERS, process as peers_process};
 
 /// The provider under which instructions are counted. Our code is the same for all. Not shm: its
@@ -76,6 +78,8 @@ enum What {
     Peers,
     /// What the engine does for a put and a get, by what local memory it is
     Local,
+    /// What NCCL's calls cost
+    Nccl,
 }
 
 /// The job in which is counted.
@@ -201,17 +205,32 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
         println!("\ninstructions of the engine, over a fabric that does nothing");
         local::measure(options, report)?;
     }
+    if options.wants(What::Nccl) {
+        println!("\ninstructions per call of NCCL's, over {}", PROVIDER.name());
+        nccl::measure(options, report)?;
+    }
     Ok(())
 }
 
 /// Counts in a process that is no job of the simulator: this program, as the part with this name.
 fn process(options: &Options, dir: &PrivateDir, part: &str) -> Result<Callgrind, BoxError> {
+    process_with(options, dir, part, &[])
+}
+
+/// The same, with more in its environment.
+fn process_with(
+    options: &Options,
+    dir: &PrivateDir,
+    part: &str,
+    environment: &[(&str, &str)],
+) -> Result<Callgrind, BoxError> {
     let callgrind = Callgrind::new(&options.files(dir), part)?;
     let prefix = callgrind.prefix();
     let status = Command::new(&prefix[0])
         .args(&prefix[1..])
         .arg(env::current_exe()?)
         .env(PART, part)
+        .envs(environment.iter().copied())
         .status()
         .map_err(|error| format!("valgrind: {error}"))?;
     if !status.success() {
