@@ -171,16 +171,10 @@ impl<P: Port> Lane<P> {
             | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => {
                 let arrival = channel.received.arrive(message.seq);
-                if let (Arrival::New, &Body::CountedSignal { at, atomic, tag, segments }) =
-                    (arrival, &message.body)
-                {
+                let is_counted = matches!(message.body, Body::CountedSignal { .. });
+                if is_counted && arrival == Arrival::New && message.comes_behind().is_none() {
                     // It has arrived, so it is not taken again; acknowledged it is when applied.
-                    let signal = CountedSignal { seq: message.seq, at, atomic };
-                    let put = (tag, segments);
-                    if self.signals.announced(&mut self.core, pe, put, &signal) {
-                        self.apply_counted(pe, &signal);
-                    }
-                    return;
+                    return self.execute_now(pe, message.seq, &message.body, None);
                 }
                 match arrival {
                     Arrival::New => self.take_request(pe, message),
@@ -222,6 +216,13 @@ impl<P: Port> Lane<P> {
     }
 
     fn execute_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
+        if let Body::CountedSignal { at, atomic, tag, segments } = *body {
+            let signal = CountedSignal { seq, at, atomic };
+            if self.signals.announced(&mut self.core, pe, (tag, segments), &signal) {
+                self.apply_counted(pe, &signal);
+            }
+            return;
+        }
         match self.execute(pe, body, mark) {
             Ok(()) => self.staging.executed(pe, seq),
             Err(why) => self.core.cannot_execute(pe, seq, why),
@@ -312,13 +313,13 @@ impl<P: Port> Lane<P> {
             }
             Body::PutSignal { at, atomic, .. }
             | Body::Atomic { at, atomic }
-            | Body::Fetch { at, atomic, .. }
-            | Body::CountedSignal { at, atomic, .. } => (at, atomic),
-            // Nobody reads the last one.
+            | Body::Fetch { at, atomic, .. } => (at, atomic),
+            // Nobody reads the last one, and counted ones wait for their data.
             Body::Ack
             | Body::AckRequest
             | Body::Reply { .. }
             | Body::Rails(_)
+            | Body::CountedSignal { .. }
             | Body::PutSignalHead { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();
@@ -370,7 +371,11 @@ impl<P: Port> Lane<P> {
     /// All data of a counted put is here: its signal is applied, and may be acknowledged.
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
-        self.execute_now(pe, signal.seq, &Body::Atomic { at, atomic }, None);
+        let body = Body::Atomic { at, atomic };
+        if self.core.transmit.has_devices() {
+            self.settle_before(&body);
+        }
+        self.execute_now(pe, signal.seq, &body, None);
         self.signals.settle(&mut self.core, pe);
     }
 

@@ -144,15 +144,18 @@ impl<P: Port> Lane<P> {
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
-            _ if self.core.peers.orders_signals() => PutState::Ordered { at: Progress::default() },
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
                 Tagged::With(tag) => {
                     let counting = Counting { tag, segments: 0 };
                     PutState::Counted { counting, at: Progress::default() }
                 }
                 Tagged::Later => PutState::New,
+                Tagged::Never if self.core.peers.orders_signals() => {
+                    PutState::Ordered { at: Progress::default() }
+                }
                 Tagged::Never => self.begin_chained(false),
             },
+            _ if self.core.peers.orders_signals() => PutState::Ordered { at: Progress::default() },
             // A request's target orders the signal behind it.
             Way::Eager | Way::Chained => self.begin_chained(staged),
         })
@@ -313,7 +316,7 @@ impl<P: Port> Lane<P> {
         }
         let Counting { tag, segments } = *counting;
         let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-        self.core.try_message(signal, Behind::Nothing, body)
+        self.core.try_message(signal, self.behind_of_puts(), body)
     }
 
     /// Submits an atomic if there is room for it, to leave behind `what`. Never blocks.
@@ -387,6 +390,23 @@ mod tests {
             bed.lane.end_put_signal(Pe(1), &state, failed);
             let tags = bed.lane.core.connection_to(Pe(1)).unwrap().channel().tags.as_deref();
             assert_eq!(tags.unwrap().is_retired(), failed);
+        }
+    }
+
+    /// Neither signal waits until the data before it is delivered: the target sees to the order.
+    #[test]
+    fn ordered_signals_of_counted_data_leave_at_once() {
+        for (signals, leave) in [(SignalEngine::Counted, 4), (SignalEngine::Chained, 2)] {
+            let mut bed = Bed::new(Setup { depth: 64, signals, ..PLAIN });
+            bed.lane.order_signals();
+            bed.lane.signals.most_counted = 8;
+            let heaps = Arc::clone(&bed.heaps);
+            for _ in 0..2 {
+                let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
+                let signal = atomic(&heaps, 1, AtomicOp::SignalAdd);
+                bed.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+            }
+            assert_eq!(bed.fabric.in_flight(), leave, "{signals:?}");
         }
     }
 

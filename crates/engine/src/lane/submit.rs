@@ -188,7 +188,8 @@ impl<P: Port> Lane<P> {
             let transfer = Transfer { direction, local, len, remote, key };
             self.core.fill(wr_id, request.pe, &path, transfer, op, Kind::Transfer);
             if let Some(counting) = counting.as_deref_mut() {
-                self.core.transmit.segment_mut(wr_id).set_counted(counting.tag);
+                let order = self.core.peers.order_of_counted();
+                self.core.transmit.segment_mut(wr_id).set_counted(counting.tag, order);
                 counting.segments += 1;
             }
             *sent += len;

@@ -316,8 +316,10 @@ impl Connection {
     /// A part of an operation of this class, which is under way, is under way by itself.
     pub(crate) fn begin_part(&mut self, segment: &mut Segment, of: WriteClass) {
         segment.class = of;
-        if segment.direction == Direction::Write && of != self.puts {
-            self.older += 1;
+        match (segment.direction, of) {
+            (Direction::Read, _) => {}
+            (Direction::Write, WriteClass::Word) => self.words += 1,
+            (Direction::Write, class) => self.older += u32::from(class != self.puts),
         }
         self.begin(segment.direction);
     }

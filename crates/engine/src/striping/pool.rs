@@ -195,7 +195,11 @@ impl Pool {
         let Request { direction, pe, len, .. } = *request;
         let bulk = Pooled { whole: OwnedRequest::of(request), sent, tag, of: Some(pe) };
         core.transmit.reserve();
+        let class = core.peers.order_of_counted();
         let segment = core.transmit.segment_mut(wr_id);
+        if tag.is_some() {
+            segment.class = class;
+        }
         segment.set_pool_place(self.enter(bulk));
         segment.pe = pe;
         segment.count_for(op.0);

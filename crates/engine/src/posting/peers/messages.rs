@@ -386,8 +386,10 @@ pub(crate) fn send_packet<P: Port>(
 /// What a request that leaves with this number says that it comes behind. More than it has to come
 /// behind does no harm.
 fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
-    // Asks are ordered with nothing; where signals are counted, their data has kept the order.
-    if segment.direction == Direction::Read || segment.kind == Kind::CountedSignal {
+    // Asks are ordered with nothing; where signals are counted, their data has kept the order, but
+    // for that of signals.
+    let is_counted = segment.kind == Kind::CountedSignal && !segment.behind_sent;
+    if segment.direction == Direction::Read || is_counted {
         return 0;
     }
     mark.map_or(0, |mark| u16::try_from(seq.next().after(mark)).unwrap_or(u16::MAX))

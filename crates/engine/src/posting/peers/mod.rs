@@ -21,7 +21,7 @@ use crate::state::connection::{Connection, Connections};
 use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::messages::table::MessageTable;
 use crate::state::messages::unnumbered::Unnumbered;
-use crate::state::segment::Plain;
+use crate::state::segment::{Plain, WriteClass};
 use crate::wire::cookie::Cookie;
 use crate::wire::marks::Marks;
 use crate::wire::message::Tag;
@@ -84,6 +84,12 @@ impl Peers {
     #[inline(always)]
     pub(crate) fn orders_signals(&self) -> bool {
         self.orders_signals
+    }
+
+    /// What writes are that the peer counts. Signals that come behind signals do not wait for them:
+    /// they come behind the signal that does.
+    pub(crate) fn order_of_counted(&self) -> WriteClass {
+        if self.orders_signals { WriteClass::Word } else { WriteClass::EvenPut }
     }
 
     /// This PE.

@@ -87,7 +87,7 @@ impl<P: Port> Core<P> {
         let is_bulk = self.transmit.balance.is_bulk(stripe.of);
         let segment = &mut self.transmit.segments[wr_id.0];
         if let Some(tag) = stripe.counted {
-            segment.set_counted(tag);
+            segment.set_counted(tag, self.peers.order_of_counted());
         }
         segment.is_bulk = is_bulk;
         segment.stage = Stage::Ready;

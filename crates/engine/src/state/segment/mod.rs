@@ -117,7 +117,8 @@ pub(crate) enum WriteClass {
     EvenPut,
     /// The same, of the other generation.
     OddPut,
-    /// An atomic or a signal, or a message with bytes that has left. No read is one.
+    /// An atomic or a signal, a message with bytes that has left, or bytes that are counted where
+    /// signals come behind signals: behind that of the bytes. No read is one.
     Word,
 }
 
@@ -364,9 +365,10 @@ impl Segment {
         (self.kind, self.place) = (Kind::Pooled, place);
     }
 
-    /// It is a write that the peer counts, of the put with this tag.
-    pub(crate) fn set_counted(&mut self, tag: Tag) {
+    /// It is a write of this class that the peer counts, of the put with this tag.
+    pub(crate) fn set_counted(&mut self, tag: Tag, class: WriteClass) {
         (self.kind, self.data) = (Kind::Counted, tag.0.into());
+        self.class = class;
     }
 
     /// The tag of the put that it is a part of, or the signal.
