@@ -1,5 +1,5 @@
-//! Bootstraps: what brings the PEs of a channel or a group together, over TCP between machines or by
-//! the user's own allgather.
+//! Bootstraps: what brings the PEs of a channel or a group together, over TCP between machines or
+//! by the user's own allgather.
 //!
 //! It carries little, and seldom: addresses when PEs connect, handles when memory is registered,
 //! barriers.

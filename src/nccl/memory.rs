@@ -9,8 +9,8 @@ use super::error::NcclError;
 use crate::bootstrap::Bootstrap;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
-/// Bits of a handle that say where it is kept. The others say how often that place was used, so that
-/// those that were released are known. 48 bits in all: NCCL keeps 63 of them.
+/// Bits of a handle that say where it is kept. The others say how often that place was used, so
+/// that those that were released are known. 48 bits in all: NCCL keeps 63 of them.
 const INDEX_BITS: u32 = 24;
 
 /// Room for the reason of a rank that cannot register.
@@ -71,7 +71,8 @@ impl Region {
     }
 }
 
-/// Tells all ranks what this one has registered, or why it could not: the region of all. Collective.
+/// Tells all ranks what this one has registered, or why it could not: the region of all.
+/// Collective.
 pub(super) fn agree(
     bootstrap: &mut dyn Bootstrap,
     (base, len): (usize, usize),
