@@ -91,6 +91,11 @@ cuda-compiler: deps
 nvshmem-programs: deps ## Compile the NVSHMEM programs against the releases that the plugin is for
 	scripts/nvshmem-programs.sh $(TARGET)/nvshmem
 
+.PHONY: edit
+edit: ## While changing the engine: its unit tests and its protocol on the fake, with few seeds
+	CARGO_PROFILE_CHECKED_INCREMENTAL=true NVSHMEM_TEST_SEEDS=$(or $(NVSHMEM_TEST_SEEDS),10) \
+		$(CARGO) test --locked --profile checked -p engine --lib --test engine
+
 .PHONY: quick
 quick: ## Tests to run while working: a minute, once built
 	scripts/test.sh quick
