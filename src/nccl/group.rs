@@ -304,13 +304,13 @@ impl Shared {
         self.begin(|lane, regions, batch| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
-                return match lane.atomic_fast(&signal, batch) {
+                return match lane.atomic_in_order_fast(&signal, batch) {
                     true => Ok(()),
                     false => Ok(lane.atomic(&signal)?),
                 };
             }
             let part = transfer(regions, Direction::Write, rank, local, remote, len)?;
-            if lane.put_signal_fast(&part, &signal, batch) {
+            if lane.put_signal_in_order_fast(&part, &signal, batch) {
                 return Ok(());
             }
             Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)

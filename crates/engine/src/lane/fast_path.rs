@@ -86,6 +86,28 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         batch: Batch,
     ) -> bool {
+        !self.core.peers.orders_signals() && self.put_signal_as::<false>(part, signal, batch)
+    }
+
+    /// The same of a lane that orders signals: code of its own, so that neither has the other's
+    /// questions.
+    #[inline(never)]
+    pub fn put_signal_in_order_fast(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+        batch: Batch,
+    ) -> bool {
+        self.core.peers.orders_signals() && self.put_signal_as::<true>(part, signal, batch)
+    }
+
+    #[inline(always)]
+    fn put_signal_as<const ORDERED: bool>(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+        batch: Batch,
+    ) -> bool {
         let Request { pe, remote_handle, remote_addr, local, len, .. } = *part;
         let LocalSide::Memory(from) = local else { return false };
         if !self.signals.is_eager() || len.wrapping_sub(1) >= MAX_EAGER {
@@ -97,7 +119,7 @@ impl<P: Port> Lane<P> {
         }
         let Some(remote) = HandleView::sound(pe, remote_handle) else { return false };
         let Some(to) = remote.spot(remote_addr, len as u64) else { return false };
-        self.core.try_send(signal, Some(Data { from, len, to }), batch)
+        self.core.try_send::<ORDERED>(signal, Some(Data { from, len, to }), batch)
     }
 
     /// As [`Lane::put_signal_fast`], once its local memory was looked for.
@@ -110,7 +132,8 @@ impl<P: Port> Lane<P> {
         is_plain
             && (1..=MAX_EAGER).contains(&part.len)
             && self.core.transmit.finds_loadable(from, part.len)
-            && self.put_signal_fast(part, &put.signal, batch)
+            && (self.put_signal_fast(part, &put.signal, batch)
+                || self.put_signal_in_order_fast(part, &put.signal, batch))
     }
 
     /// As [`Lane::atomic`] for an operation that fetches nothing, in few instructions. Whether it
@@ -118,10 +141,19 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     pub fn atomic_fast(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> bool {
         // A PE's own atomics come after its writes to itself, which the general way sees to.
-        if request.pe == self.core.peers.me() {
+        if request.pe == self.core.peers.me() || self.core.peers.orders_signals() {
             return false;
         }
-        self.core.try_send(request, None, batch)
+        self.core.try_send::<false>(request, None, batch)
+    }
+
+    /// The same of a lane that orders signals.
+    #[inline(never)]
+    pub fn atomic_in_order_fast(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> bool {
+        if request.pe == self.core.peers.me() || !self.core.peers.orders_signals() {
+            return false;
+        }
+        self.core.try_send::<true>(request, None, batch)
     }
 }
 

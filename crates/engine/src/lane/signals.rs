@@ -37,7 +37,10 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
         let is_plain = !request.atomic.op.fetches();
-        if is_plain && self.atomic_fast(request, self.core.transmit.batches().current()) {
+        let batch = self.core.transmit.batches().current();
+        if is_plain
+            && (self.atomic_fast(request, batch) || self.atomic_in_order_fast(request, batch))
+        {
             return Ok(());
         }
         if request.pe == self.core.peers.me() {

@@ -24,9 +24,10 @@ pub(crate) struct Data {
 }
 
 impl<P: Port> Core<P> {
-    /// Sends an operation on a word, after `data` if there is some, in one message.
+    /// Sends an operation on a word, after `data` if there is some, in one message. `ORDERED`:
+    /// signals come behind signals.
     #[inline(always)]
-    pub(crate) fn try_send(
+    pub(crate) fn try_send<const ORDERED: bool>(
         &mut self,
         request: &AtomicRequest<'_>,
         data: Option<Data>,
@@ -44,7 +45,7 @@ impl<P: Port> Core<P> {
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         // A signal comes behind the puts before it, which the general way sees to, but where it
         // comes behind all messages before it, of which none waits.
-        let in_order = self.peers.orders_signals && atomic.op.is_signal();
+        let in_order = ORDERED && atomic.op.is_signal();
         let follows = in_order || data.is_none() && atomic.op.is_signal();
         if follows && (puts_under_way != 0 || !in_order && channel.has_sent_puts()) {
             return false;
