@@ -173,7 +173,16 @@ impl Group {
         };
         let released = match shared.failed.get() {
             None => {
-                connected.release_patiently(release, |e| matches!(e, EngineError::InUse { .. }))
+                let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
+                match connected.release_patiently(release, is_in_use) {
+                    // NCCL does so while operations are under way only when it aborts, and goes on
+                    // to end the group whatever it is told.
+                    Err(in_use) if is_in_use(&in_use) => {
+                        shared.fail(&in_use.to_string());
+                        Ok(())
+                    }
+                    released => released,
+                }
             }
             // What has failed may touch it for ever. The end closes what does that.
             Some(_) => match release() {
@@ -265,6 +274,10 @@ impl Shared {
                 Ok(()) => Ok(request),
                 Err(refused) => {
                     requests.is_done(lane, request);
+                    // What is wrong with a call alone is no failure of the group.
+                    if let Some(failed) = lane.failure() {
+                        self.fail(&failed.to_string());
+                    }
                     Err(refused)
                 }
             }
