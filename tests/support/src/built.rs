@@ -23,6 +23,15 @@ pub fn plugin_dir() -> PathBuf {
     })
 }
 
+/// NCCL's RMA plugin, under the name that users give it.
+///
+/// # Panics
+/// When it was not built beside this program.
+pub fn nccl_plugin() -> PathBuf {
+    let (built, name) = ("libnccl_rma_nvshmem_libfabric.so", "libnccl-rma-nvshmem-libfabric.so");
+    directory("nccl-plugin-names", &[(built, name)]).join(name)
+}
+
 /// A directory for `LD_LIBRARY_PATH` with a CUDA driver and a GDRCopy that need no GPU.
 ///
 /// # Panics

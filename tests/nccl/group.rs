@@ -1,0 +1,190 @@
+//! A communicator and its groups, made and ended in NCCL's order.
+//!
+//! The plugin is initialised twice for a communicator: for the host's calls (RMA), and as what is
+//! below the device interface (GIN). Each connection listens, tells its handle to all, connects,
+//! and closes what it listened with at once. At the end contexts are destroyed before memory is
+//! deregistered, and both before the group is closed.
+//!
+//! To `connect` NCCL gives the instance of GIN for a connection of that, and for one of the host's
+//! calls that of the network's plugin: null, or a pointer that means nothing to us.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nccl_abi::{DEVICE_GIN_PROXY, MAX_REQUESTS, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties};
+
+use crate::library::{Answer, Block, Group, Instance, Plugin, Rank, Region, Registration};
+use crate::meeting::Meeting;
+use crate::memory::{Area, device};
+use crate::proxy::{Proxy, Queues, Style, Work};
+
+/// A communicator's use of the plugin.
+pub(crate) struct Communicator {
+    pub(crate) plugin: Arc<Plugin>,
+    rma: Instance,
+    gin: Instance,
+}
+
+impl Communicator {
+    pub(crate) fn new(plugin: &Arc<Plugin>, number: u64) -> Self {
+        let rma = plugin.init(number).unwrap();
+        assert!(plugin.devices().unwrap() > 0);
+        let gin = plugin.init(number).unwrap();
+        assert!(plugin.devices().unwrap() > 0);
+        Self { plugin: Arc::clone(plugin), rma, gin }
+    }
+
+    /// The instance that listens for a connection of a kind.
+    pub(crate) fn instance(&self, style: Style) -> Instance {
+        if style == Style::Device { self.gin } else { self.rma }
+    }
+
+    /// What is given to `connect` as the instance.
+    pub(crate) fn instance_to_connect(&self, style: Style, rank: Rank) -> Instance {
+        match style {
+            Style::Device => self.gin,
+            Style::Host if rank.0 % 2 == 0 => Instance(std::ptr::null_mut()),
+            Style::Host => Instance(0x5a5a_5a58 as *mut _),
+        }
+    }
+
+    pub(crate) fn connect(&self, style: Style, meeting: &mut Meeting) -> Connection {
+        Connection::new(self, style, meeting)
+    }
+
+    pub(crate) fn end(self) {
+        self.plugin.finalize(self.gin).unwrap();
+        self.plugin.finalize(self.rma).unwrap();
+    }
+}
+
+/// A group of all ranks, with what was made in it.
+pub(crate) struct Connection {
+    pub(crate) plugin: Arc<Plugin>,
+    pub(crate) group: Group,
+    pub(crate) ranks: usize,
+    pub(crate) properties: Properties,
+    style: Style,
+    blocks: Vec<(Block, usize)>,
+    regions: Mutex<Vec<Region>>,
+    proxy: Option<Proxy>,
+}
+
+// SAFETY: the pointers of the properties are strings of the plugin's.
+unsafe impl Send for Connection {}
+// SAFETY: the same.
+unsafe impl Sync for Connection {}
+
+/// The device that a connection is on.
+pub(crate) const DEVICE: c_int = 0;
+
+impl Connection {
+    fn new(communicator: &Communicator, style: Style, meeting: &mut Meeting) -> Self {
+        let plugin = &communicator.plugin;
+        let (rank, ranks) = (Rank(meeting.me as u32), meeting.n_pes);
+        let (listening, handle) = plugin.listen(communicator.instance(style), DEVICE).unwrap();
+        let handles = meeting.allgather(&handle);
+        let instance = communicator.instance_to_connect(style, rank);
+        let group = plugin.connect(instance, &handles, rank, listening).unwrap();
+        let properties = plugin.properties(DEVICE).unwrap();
+        plugin.close_listen(listening).unwrap();
+        assert_ne!(properties.ptr_support & PTR_HOST, 0);
+        assert_eq!(properties.net_device_type, DEVICE_GIN_PROXY);
+        assert!(properties.max_recvs >= 1 && properties.max_comms >= 1 && properties.speed > 0);
+        let regions = Mutex::default();
+        let plugin = Arc::clone(plugin);
+        let (blocks, proxy) = (Vec::new(), None);
+        Self { plugin, group, ranks, properties, style, blocks, regions, proxy }
+    }
+
+    /// Makes a block of contexts, before the progress thread starts.
+    pub(crate) fn create_block(&mut self, contexts: usize) -> Block {
+        assert!(self.proxy.is_none());
+        let block = self.plugin.create_context(self.group, contexts as c_int).unwrap();
+        self.blocks.push((block, contexts));
+        block
+    }
+
+    pub(crate) fn blocks(&self) -> &[(Block, usize)] {
+        &self.blocks
+    }
+
+    /// Registers an area, by a dma-buf where the plugin takes these, as NCCL does, which closes it
+    /// at once. Collective.
+    pub(crate) fn register(&self, area: &Area, flags: u64) -> Region {
+        let takes_dma_buf = self.properties.ptr_support & PTR_DMABUF != 0;
+        let dma_buf = (area.kind() == PTR_CUDA && takes_dma_buf)
+            .then(|| device().dma_buf(area.addr(), area.len()))
+            .flatten();
+        let dma_buf = dma_buf.as_ref().map(AsRawFd::as_raw_fd);
+        self.register_part(area, (0, area.len()), flags, dma_buf).unwrap()
+    }
+
+    /// Registers so many bytes from an offset on. Collective.
+    pub(crate) fn register_part(
+        &self,
+        area: &Area,
+        (offset, len): (usize, usize),
+        flags: u64,
+        dma_buf: Option<RawFd>,
+    ) -> Answer<Region> {
+        assert!(offset + len <= area.len());
+        let addr = area.addr().wrapping_add(offset);
+        let what = Registration { addr, len, kind: area.kind(), flags, dma_buf };
+        let region = self.plugin.register(self.group, what)?;
+        self.regions().push(region);
+        Ok(region)
+    }
+
+    pub(crate) fn deregister(&self, region: Region) {
+        self.regions().retain(|other| *other != region);
+        self.plugin.deregister(self.group, region).unwrap();
+    }
+
+    fn regions(&self) -> std::sync::MutexGuard<'_, Vec<Region>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the progress thread.
+    pub(crate) fn start(&mut self) {
+        self.proxy = Some(Proxy::start(Work {
+            plugin: Arc::clone(&self.plugin),
+            group: self.group,
+            ranks: self.ranks,
+            blocks: self.blocks.clone(),
+            limit: MAX_REQUESTS * self.properties.max_recvs as usize,
+            style: self.style,
+        }));
+    }
+
+    pub(crate) fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("it was started")
+    }
+
+    pub(crate) fn queues(&self) -> &Arc<Queues> {
+        self.proxy().queues()
+    }
+
+    /// Whether the plugin says that something has failed.
+    pub(crate) fn has_error(&self) -> bool {
+        self.blocks.iter().any(|(block, _)| self.plugin.has_error(*block).unwrap())
+    }
+
+    /// Ends the progress thread and the contexts.
+    pub(crate) fn destroy_blocks(&mut self) {
+        self.proxy = None;
+        for (block, _) in self.blocks.drain(..) {
+            self.plugin.destroy_context(block).unwrap();
+        }
+    }
+
+    /// Ends it. What is registered is deregistered, the oldest first.
+    pub(crate) fn end(mut self) {
+        self.destroy_blocks();
+        for region in std::mem::take(&mut *self.regions()) {
+            self.plugin.deregister(self.group, region).unwrap();
+        }
+        self.plugin.close(self.group).unwrap();
+    }
+}

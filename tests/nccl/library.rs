@@ -1,0 +1,526 @@
+//! The plugin's library, as NCCL loads and calls it: one interface for the tables of all versions.
+
+use std::ffi::{CStr, OsString, c_int, c_void};
+use std::fmt;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::ptr;
+
+use libloading::os::unix::Library;
+use nccl_abi::{
+    Config, Config13, DeviceHandle, HANDLE_BYTES, Properties, RmaProperties, Status, Table13,
+    Table14, Table15, Table16,
+};
+
+use crate::{log, stand_in};
+
+/// Names the library to the processes of a job.
+pub(crate) const LIBRARY: &str = "NCCL_TEST_LIBRARY";
+/// Names the symbol that they look for, see [`Version::of_process`].
+pub(crate) const SYMBOL: &str = "NCCL_TEST_SYMBOL";
+
+/// By which symbol NCCL finds the plugin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Version {
+    V16,
+    V15,
+    V14,
+    V13,
+    /// `ncclGinPlugin_v13`, which is read as a table of v13.
+    Gin13,
+}
+
+impl Version {
+    pub(crate) const ALL: [Self; 5] = [Self::V16, Self::V15, Self::V14, Self::V13, Self::Gin13];
+
+    pub(crate) fn symbol(self) -> &'static str {
+        nccl_abi::SYMBOLS[Self::ALL.iter().position(|version| *version == self).unwrap_or(0)]
+    }
+
+    /// The one that a job says, else the newest.
+    pub(crate) fn of_process() -> Self {
+        let Ok(name) = std::env::var(SYMBOL) else { return Self::V16 };
+        Self::ALL.into_iter().find(|version| version.symbol() == name).expect("a known symbol")
+    }
+
+    /// Whether signals may be weak: before, all are strong.
+    pub(crate) fn has_weak(self) -> bool {
+        !matches!(self, Self::V13 | Self::Gin13)
+    }
+
+    /// Whether operations have flags.
+    pub(crate) fn has_flags(self) -> bool {
+        matches!(self, Self::V15 | Self::V16)
+    }
+}
+
+/// A table of some version.
+#[derive(Clone, Copy)]
+enum Table {
+    V13(&'static Table13),
+    V14(&'static Table14),
+    V15(&'static Table15),
+    V16(&'static Table16),
+}
+
+/// What all tables have in common.
+macro_rules! any {
+    ($self:expr, $table:ident => $call:expr) => {
+        match $self.table {
+            Table::V13($table) => $call,
+            Table::V14($table) => $call,
+            Table::V15($table) => $call,
+            Table::V16($table) => $call,
+        }
+    };
+}
+
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub(crate) struct $name(pub(crate) *mut c_void);
+
+        // SAFETY: a name of what is the plugin's, which may be used on any thread.
+        unsafe impl Send for $name {}
+        // SAFETY: the same.
+        unsafe impl Sync for $name {}
+    )*};
+}
+
+opaque! {
+    /// A communicator's use of the plugin.
+    Instance
+    /// What others connect to.
+    Listening
+    /// All ranks, connected.
+    Group
+    /// A block of contexts.
+    Block
+    /// Registered memory.
+    Region
+    /// An operation under way.
+    Request
+}
+
+/// A rank of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Rank(pub(crate) u32);
+
+/// A context of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Context(pub(crate) c_int);
+
+/// A place in registered memory. Of a signal alone, no region and offset 0 is where its data is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct At {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
+}
+
+impl At {
+    pub(crate) const NOWHERE: Self = Self { region: Region(ptr::null_mut()), offset: 0 };
+}
+
+/// A signal that goes with a put.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Signal {
+    pub(crate) at: At,
+    pub(crate) value: u64,
+    /// [`nccl_abi::SIGNAL_INC`] or [`nccl_abi::SIGNAL_ADD`].
+    pub(crate) operation: u32,
+    /// Behind everything before it, not behind its own data alone.
+    pub(crate) strong: bool,
+}
+
+/// What is registered, and as what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registration {
+    pub(crate) addr: *mut u8,
+    pub(crate) len: usize,
+    /// [`nccl_abi::PTR_HOST`] or [`nccl_abi::PTR_CUDA`].
+    pub(crate) kind: c_int,
+    pub(crate) flags: u64,
+    /// Descriptor of a dma-buf of the memory.
+    pub(crate) dma_buf: Option<RawFd>,
+}
+
+/// A call was answered with something else than success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Refused {
+    pub(crate) call: &'static str,
+    pub(crate) status: Status,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} returned {}", self.call, self.status.0)
+    }
+}
+
+pub(crate) type Answer<T> = Result<T, Refused>;
+
+fn check(call: &'static str, status: Status) -> Answer<()> {
+    if status == Status::SUCCESS { Ok(()) } else { Err(Refused { call, status }) }
+}
+
+/// The library with a table of it. It is closed when this is dropped, as by NCCL behind the last
+/// communicator.
+///
+/// What is given to its functions comes from the plugin itself, or is wrong on purpose: then it is
+/// what the plugin has to find out. Memory that was registered is there until its registration has
+/// ended; scenarios see to that.
+pub(crate) struct Plugin {
+    table: Table,
+    pub(crate) version: Version,
+    /// None is the tests' own: see [`stand_in`].
+    _library: Option<Library>,
+}
+
+impl Plugin {
+    /// Opens it with the version that this job says.
+    pub(crate) fn of_process() -> Self {
+        let version = Version::of_process();
+        match stand_in::of_process() {
+            Some(table) => Self { table: Table::V16(table), version, _library: None },
+            None => Self::open(version),
+        }
+    }
+
+    /// As a NCCL does that knows this version and older ones, and looks for the newest first.
+    pub(crate) fn open(newest: Version) -> Self {
+        let path: OsString = std::env::var_os(LIBRARY).expect("a job says which library");
+        // SAFETY: the plugin's initialisers are those of Rust's library.
+        let library = unsafe { Library::open(Some(PathBuf::from(path)), libc::RTLD_NOW) }.unwrap();
+        let known = Version::ALL.into_iter().skip_while(|version| *version != newest);
+        let found = known.into_iter().find_map(|version| {
+            let symbol = version.symbol().as_bytes();
+            // SAFETY: tables are data of these types, by their names, and stay while the library
+            // does, which this keeps.
+            let table = unsafe {
+                match version {
+                    Version::V16 => {
+                        library.get::<*const Table16>(symbol).map(|at| Table::V16(&**at))
+                    }
+                    Version::V15 => {
+                        library.get::<*const Table15>(symbol).map(|at| Table::V15(&**at))
+                    }
+                    Version::V14 => {
+                        library.get::<*const Table14>(symbol).map(|at| Table::V14(&**at))
+                    }
+                    Version::V13 | Version::Gin13 => {
+                        library.get::<*const Table13>(symbol).map(|at| Table::V13(&**at))
+                    }
+                }
+            };
+            Some((version, table.ok()?))
+        });
+        let (version, table) = found.expect("a symbol that this NCCL knows");
+        Self { table, version, _library: Some(library) }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        // SAFETY: a string of the plugin's.
+        let name = unsafe { CStr::from_ptr(any!(self, table => table.name)) };
+        name.to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn init(&self, communicator: u64) -> Answer<Instance> {
+        let mut ctx = ptr::null_mut();
+        let init = any!(self, table => table.init);
+        // SAFETY: a place for the result, and a logger that lives as long as the process.
+        check("init", unsafe { init(&raw mut ctx, communicator, log::logger()) })?;
+        Ok(Instance(ctx))
+    }
+
+    pub(crate) fn devices(&self) -> Answer<c_int> {
+        let mut count = 0;
+        let devices = any!(self, table => table.devices);
+        // SAFETY: a place for the result.
+        check("devices", unsafe { devices(&raw mut count) })?;
+        Ok(count)
+    }
+
+    pub(crate) fn properties(&self, device: c_int) -> Answer<Properties> {
+        // SAFETY: numbers and pointers, for which zero is a value.
+        let mut properties: Properties = unsafe { std::mem::zeroed() };
+        let get = any!(self, table => table.get_properties);
+        // SAFETY: a place for the result.
+        check("getProperties", unsafe { get(device, &raw mut properties) })?;
+        Ok(properties)
+    }
+
+    /// Where the version has it.
+    pub(crate) fn rma_properties(&self, group: Group) -> Option<Answer<RmaProperties>> {
+        let Table::V16(table) = self.table else { return None };
+        let mut properties = RmaProperties { flushes_all_puts_on_any_signal: false };
+        // SAFETY: a place for the result.
+        let status = unsafe { (table.get_rma_properties)(group.0, &raw mut properties) };
+        Some(check("getRmaProperties", status).map(|()| properties))
+    }
+
+    pub(crate) fn listen(
+        &self,
+        instance: Instance,
+        device: c_int,
+    ) -> Answer<(Listening, [u8; HANDLE_BYTES])> {
+        let (mut handle, mut listening) = ([0; HANDLE_BYTES], ptr::null_mut());
+        let listen = any!(self, table => table.listen);
+        let to = handle.as_mut_ptr().cast();
+        // SAFETY: places for the results.
+        check("listen", unsafe { listen(instance.0, device, to, &raw mut listening) })?;
+        Ok((Listening(listening), handle))
+    }
+
+    /// `instance` is not always the plugin's own: see [`crate::group`].
+    pub(crate) fn connect(
+        &self,
+        instance: Instance,
+        handles: &[Vec<u8>],
+        rank: Rank,
+        listening: Listening,
+    ) -> Answer<Group> {
+        assert!(handles.iter().all(|handle| handle.len() == HANDLE_BYTES));
+        let places: Vec<*const c_void> =
+            handles.iter().map(|handle| handle.as_ptr().cast()).collect();
+        let mut group = ptr::null_mut();
+        let connect = any!(self, table => table.connect);
+        let (ranks, rank) = (places.len() as c_int, rank.0 as c_int);
+        // SAFETY: as many handles as ranks, of the length of handles, and a place for the result.
+        let status = unsafe {
+            connect(instance.0, places.as_ptr(), ranks, rank, listening.0, &raw mut group)
+        };
+        check("connect", status)?;
+        Ok(Group(group))
+    }
+
+    pub(crate) fn close_listen(&self, listening: Listening) -> Answer<()> {
+        let close = any!(self, table => table.close_listen);
+        // SAFETY: see the type.
+        check("closeListen", unsafe { close(listening.0) })
+    }
+
+    pub(crate) fn create_context(&self, group: Group, contexts: c_int) -> Answer<Block> {
+        let mut block = ptr::null_mut();
+        let into = &raw mut block;
+        let mut config = Config { contexts, traffic_class: -1, rank_stride: 1 };
+        let mut older =
+            Config13 { signals: 16, counters: 16, contexts, queue_depth: 0, traffic_class: -1 };
+        let mut for_kernels: *mut DeviceHandle = ptr::null_mut();
+        // SAFETY: places for the results, and a configuration of the version.
+        let status = unsafe {
+            match self.table {
+                Table::V13(table) => {
+                    (table.create_context)(group.0, &raw mut older, into, &raw mut for_kernels)
+                }
+                Table::V14(table) => (table.create_context)(group.0, &raw mut config, into),
+                Table::V15(table) => (table.create_context)(group.0, &raw mut config, into),
+                Table::V16(table) => (table.create_context)(group.0, &raw mut config, into),
+            }
+        };
+        check("createContext", status)?;
+        Ok(Block(block))
+    }
+
+    pub(crate) fn register(&self, group: Group, what: Registration) -> Answer<Region> {
+        let Registration { addr, len, kind, flags, dma_buf } = what;
+        let (mut handle, mut for_kernels) = (ptr::null_mut(), ptr::null_mut());
+        let (into, other) = (&raw mut handle, &raw mut for_kernels);
+        let (group, addr) = (group.0, addr.cast());
+        // SAFETY: see the type; places for the results.
+        let status = unsafe {
+            match (self.table, dma_buf) {
+                (Table::V13(table), None) => {
+                    (table.reg_mr_sym)(group, addr, len, kind, flags, into, other)
+                }
+                (Table::V14(table), None) => {
+                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
+                }
+                (Table::V15(table), None) => {
+                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
+                }
+                (Table::V16(table), None) => {
+                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
+                }
+                (Table::V13(table), Some(fd)) => {
+                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into, other)
+                }
+                (Table::V14(table), Some(fd)) => {
+                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
+                }
+                (Table::V15(table), Some(fd)) => {
+                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
+                }
+                (Table::V16(table), Some(fd)) => {
+                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
+                }
+            }
+        };
+        check(if dma_buf.is_some() { "regMrSymDmaBuf" } else { "regMrSym" }, status)?;
+        assert!(!handle.is_null(), "NCCL takes no handle for a failure");
+        Ok(Region(handle))
+    }
+
+    pub(crate) fn deregister(&self, group: Group, region: Region) -> Answer<()> {
+        let deregister = any!(self, table => table.dereg_mr_sym);
+        // SAFETY: see the type.
+        check("deregMrSym", unsafe { deregister(group.0, region.0) })
+    }
+
+    pub(crate) fn destroy_context(&self, block: Block) -> Answer<()> {
+        let destroy = any!(self, table => table.destroy_context);
+        // SAFETY: see the type.
+        check("destroyContext", unsafe { destroy(block.0) })
+    }
+
+    pub(crate) fn close(&self, group: Group) -> Answer<()> {
+        let close = any!(self, table => table.close_coll);
+        // SAFETY: see the type.
+        check("closeColl", unsafe { close(group.0) })
+    }
+
+    pub(crate) fn finalize(&self, instance: Instance) -> Answer<()> {
+        let finalize = any!(self, table => table.finalize);
+        // SAFETY: see the type.
+        check("finalize", unsafe { finalize(instance.0) })
+    }
+
+    pub(crate) fn put(&self, on: On, from: At, len: usize, to: At) -> Answer<Request> {
+        let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
+        let (source, target) = (from.region.0, to.region.0);
+        let (from, to) = (from.offset, to.offset);
+        let mut request = ptr::null_mut();
+        let into = &raw mut request;
+        // SAFETY: see the type; a place for the result.
+        let status = unsafe {
+            match self.table {
+                Table::V13(table) => {
+                    (table.iput)(block, context, from, source, len, to, target, rank, into)
+                }
+                Table::V14(table) => {
+                    (table.iput)(block, context, from, source, len, to, target, rank, into)
+                }
+                Table::V15(table) => {
+                    (table.iput)(block, context, from, source, len, to, target, rank, flags, into)
+                }
+                Table::V16(table) => {
+                    (table.iput)(block, context, from, source, len, to, target, rank, flags, into)
+                }
+            }
+        };
+        check("iput", status)?;
+        assert!(!request.is_null(), "iput has succeeded with a null request");
+        Ok(Request(request))
+    }
+
+    pub(crate) fn put_signal(
+        &self,
+        on: On,
+        from: At,
+        len: usize,
+        to: At,
+        signal: Signal,
+    ) -> Answer<Request> {
+        let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
+        let Signal { at, value, operation, strong } = signal;
+        let (source, target, word) = (from.region.0, to.region.0, at.region.0);
+        let (from, to, at) = (from.offset, to.offset, at.offset);
+        let mut request = ptr::null_mut();
+        let into = &raw mut request;
+        // SAFETY: see the type; a place for the result.
+        #[rustfmt::skip]
+        let status = unsafe {
+            match self.table {
+                Table::V13(table) => (table.iput_signal)(
+                    block, context, from, source, len, to, target, rank,
+                    at, word, value, operation, into,
+                ),
+                Table::V14(table) => (table.iput_signal)(
+                    block, context, from, source, len, to, target, rank,
+                    at, word, value, operation, strong, into,
+                ),
+                Table::V15(table) => (table.iput_signal)(
+                    block, context, from, source, len, to, target, rank,
+                    at, word, value, operation, strong, flags, into,
+                ),
+                Table::V16(table) => (table.iput_signal)(
+                    block, context, from, source, len, to, target, rank,
+                    at, word, value, operation, strong, flags, into,
+                ),
+            }
+        };
+        check("iputSignal", status)?;
+        assert!(!request.is_null(), "iputSignal has succeeded with a null request");
+        Ok(Request(request))
+    }
+
+    pub(crate) fn get(&self, on: On, from: At, len: usize, to: At) -> Answer<Request> {
+        let On { block: Block(block), context: Context(context), rank: Rank(rank), flags } = on;
+        let (source, target) = (from.region.0, to.region.0);
+        let (from, to) = (from.offset, to.offset);
+        let mut request = ptr::null_mut();
+        let into = &raw mut request;
+        // SAFETY: see the type; a place for the result.
+        let status = unsafe {
+            match self.table {
+                Table::V13(table) => {
+                    (table.iget)(block, context, from, source, len, to, target, rank, into)
+                }
+                Table::V14(table) => {
+                    (table.iget)(block, context, from, source, len, to, target, rank, into)
+                }
+                Table::V15(table) => {
+                    (table.iget)(block, context, from, source, len, to, target, rank, flags, into)
+                }
+                Table::V16(table) => {
+                    (table.iget)(block, context, from, source, len, to, target, rank, flags, into)
+                }
+            }
+        };
+        check("iget", status)?;
+        assert!(!request.is_null(), "iget has succeeded with a null request");
+        Ok(Request(request))
+    }
+
+    /// No request means that it is done.
+    pub(crate) fn flush(&self, on: On, region: Region) -> Answer<Option<Request>> {
+        let On { block: Block(block), context: Context(context), rank: Rank(rank), .. } = on;
+        let mut request = ptr::null_mut();
+        let flush = any!(self, table => table.iflush);
+        // SAFETY: see the type; a place for the result.
+        check("iflush", unsafe { flush(block, context, region.0, rank, &raw mut request) })?;
+        Ok((!request.is_null()).then_some(Request(request)))
+    }
+
+    pub(crate) fn test(&self, group: Group, request: Request) -> Answer<bool> {
+        let mut done = 0;
+        let test = any!(self, table => table.test);
+        // SAFETY: see the type; a place for the result.
+        check("test", unsafe { test(group.0, request.0, &raw mut done) })?;
+        Ok(done != 0)
+    }
+
+    pub(crate) fn progress(&self, block: Block) -> Answer<()> {
+        let progress = any!(self, table => table.progress);
+        // SAFETY: see the type.
+        check("rmaProgress", unsafe { progress(block.0) })
+    }
+
+    pub(crate) fn has_error(&self, block: Block) -> Answer<bool> {
+        let mut has_error = false;
+        let query = any!(self, table => table.query_last_error);
+        // SAFETY: see the type; a place for the result.
+        check("queryLastError", unsafe { query(block.0, &raw mut has_error) })?;
+        Ok(has_error)
+    }
+}
+
+/// Where an operation goes, on what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct On {
+    pub(crate) block: Block,
+    pub(crate) context: Context,
+    pub(crate) rank: Rank,
+    /// [`nccl_abi::MORE_FOLLOWS`], where the version has it.
+    pub(crate) flags: u32,
+}

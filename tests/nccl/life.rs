@@ -1,0 +1,136 @@
+//! A process with the plugin: a host that does not call it, many lives one after the other, and
+//! what is left of them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use launcher::Place;
+use test_support::held::Cycles;
+
+use crate::group::Communicator;
+use crate::library::Plugin;
+use crate::meeting::Meeting;
+use crate::memory::{MEMORY, bound, device};
+use crate::pair::{LEN, Pair, communicator};
+use crate::plan::{Mix, Round};
+use crate::proxy::{ContextId, Style};
+use crate::stage::Stage;
+use crate::wait::until;
+
+/// Rank 0 calls nothing for a while: before its progress thread is there, and while it pauses. The
+/// others put to it and get from it all the same.
+pub(crate) fn paused(place: &Place) {
+    const TIMES: u64 = 12;
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let communicator = communicator();
+    let mut pair = Pair::new(&communicator, 1, &mut meeting);
+    let mut so_far = 0;
+    if place.me != 0 {
+        pair.connection.start();
+    }
+    for turn in 0..2 {
+        if place.me == 0 && turn > 0 {
+            pair.connection.start();
+        }
+        if turn > 0 {
+            pair.exchange(&mut meeting);
+            so_far += 1;
+        }
+        if place.me == 0 && turn > 0 {
+            pair.connection.proxy().pause();
+        }
+        let passes = || pair.connection.queues().passes();
+        let before = (place.me == 0 && turn > 0).then(passes);
+        meeting.barrier();
+        for time in 1..=TIMES {
+            let len = [LEN, 1, 77, 9000][time as usize % 4];
+            if place.me == 0 {
+                // Each of the others, by its signal alone.
+                for from in 1..place.n_pes as usize {
+                    until("a signal", || pair.signals(from) == so_far + time);
+                    pair.look(from, len);
+                }
+            } else {
+                pair.forget(0);
+                let (put, got) = (pair.put(0, len), pair.get(0, len));
+                let queues = pair.connection.queues();
+                queues.wait("what rank 0 has no part in", || {
+                    put.load(Ordering::Acquire) && got.load(Ordering::Acquire)
+                });
+                pair.look(0, len);
+            }
+            meeting.barrier();
+        }
+        so_far += TIMES;
+        if let Some(before) = before {
+            assert_eq!(passes(), before, "it was paused all the time");
+            pair.connection.proxy().go_on();
+        }
+    }
+    pair.exchange(&mut meeting);
+    pair.connection.end();
+    communicator.end();
+}
+
+/// As many contexts as programs have at most, all of which send at the same time: more operations
+/// are under way than the plugin tells apart.
+pub(crate) fn many_contexts(place: &Place) {
+    const CONTEXTS: usize = 129;
+    const EACH: u64 = 12;
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let communicator = communicator();
+    let mut pair = Pair::new(&communicator, CONTEXTS, &mut meeting);
+    pair.connection.start();
+    meeting.barrier();
+    let all = 0..place.n_pes as usize;
+    for number in 0..EACH {
+        for context in (0..CONTEXTS).map(ContextId) {
+            for to in all.clone() {
+                // Always the same bytes, so they may come again and again.
+                let len = [0, 8, 900, 30_000][(number as usize + context.0) % 4];
+                drop(pair.put_on(context, to, len));
+            }
+        }
+    }
+    let queues = pair.connection.queues();
+    for from in all {
+        queues.wait("signals", || pair.signals(from) == EACH * CONTEXTS as u64);
+        pair.look(from, 30_000);
+    }
+    queues.drain();
+    meeting.barrier();
+    pair.connection.end();
+    communicator.end();
+}
+
+/// Lives one after the other leave nothing behind, though the library is closed and opened again.
+pub(crate) fn cycles(place: &Place) {
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
+    let used = std::env::var_os(MEMORY).map(|_| device().used());
+    let mut cycles = Cycles::new(12, format!("nccl {provider}"), place.me == 0);
+    for cycle in 1..=cycles.count {
+        let plugin = Arc::new(Plugin::of_process());
+        let communicator = Communicator::new(&plugin, cycle);
+        let both = [Style::Device, Style::Host];
+        let mut stages =
+            both.map(|style| Stage::new(&communicator, (style, Mix::Order), &[1], &mut meeting));
+        let has_weak = plugin.version.has_weak();
+        for stage in &mut stages {
+            let (seed, number, mix) = (cycle, 0, Mix::Order);
+            stage.play(&Round { seed, number, mix, has_weak }, &mut meeting);
+        }
+        stages.into_iter().for_each(Stage::end);
+        communicator.end();
+        drop(Arc::into_inner(plugin).expect("nobody uses the library any longer"));
+        meeting.barrier();
+        if let Some(before) = used {
+            // The stand-in's streams let go of memory a moment behind their last copy.
+            until("memory of the device is given back", || device().used() <= before);
+        }
+        cycles.over(cycle).unwrap();
+    }
+}

@@ -1,0 +1,74 @@
+//! What the plugin says to NCCL's logger.
+//!
+//! NCCL's logger is variadic, which no function of stable Rust can be. The one here takes one
+//! argument after the format, for the plugin gives `"%s"` and its whole line. Where this is called
+//! as a variadic function, the caller puts arguments where it would put them otherwise: so the
+//! calling conventions of x86-64 (System V) and of AArch64 (AAPCS64) have it for arguments that are
+//! no floating-point numbers and find room in registers, of which these are six. A format that is
+//! not `"%s"` is a fault, and its argument is not looked at.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong};
+use std::sync::{Mutex, PoisonError};
+
+use nccl_abi::Logger;
+
+/// A line of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// See [`nccl_abi::level`].
+    pub(crate) level: c_int,
+    /// See [`nccl_abi::subsystem`].
+    pub(crate) subsystems: c_ulong,
+    pub(crate) text: String,
+}
+
+static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());
+
+/// What NCCL gives to `init`.
+pub(crate) fn logger() -> Logger {
+    type Fixed =
+        unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+    let function: Fixed = take;
+    // SAFETY: see the module: a call of the one type is a call of the other, where one pointer
+    // follows the format.
+    Some(unsafe {
+        std::mem::transmute::<
+            Fixed,
+            unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, ...),
+        >(function)
+    })
+}
+
+unsafe extern "C" fn take(
+    level: c_int,
+    subsystems: c_ulong,
+    _file: *const c_char,
+    _line: c_int,
+    format: *const c_char,
+    text: *const c_char,
+) {
+    // SAFETY: the format is a string.
+    let format = unsafe { CStr::from_ptr(format) };
+    let text = if format == c"%s" {
+        // SAFETY: which this format says of its argument.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    } else {
+        format!("the format is {format:?}")
+    };
+    lock().push(Line { level, subsystems, text });
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<Line>> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All lines that were said so far.
+pub(crate) fn lines() -> Vec<Line> {
+    lock().clone()
+}
+
+/// Those lines that users see by default.
+pub(crate) fn warnings() -> Vec<String> {
+    let is_warning = |line: &Line| line.level <= nccl_abi::level::WARN;
+    lines().into_iter().filter(is_warning).map(|line| line.text).collect()
+}

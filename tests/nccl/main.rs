@@ -1,0 +1,159 @@
+//! NCCL's RMA plugin, loaded and called as NCCL does, by a mock of it: processes, progress threads,
+//! user threads, and the calls in NCCL's order.
+//!
+//! ```text
+//! library  the shared library, and one interface for the tables of all versions
+//! log      what the plugin says to NCCL's logger
+//! group    communicators and their groups, from the first call to the last
+//! proxy    NCCL's progress thread, which issues, tests and calls for progress
+//! memory   of the host, or of a device that the CPU cannot touch
+//! meeting  NCCL's bootstrap
+//! plan     what is sent in a round, from a seed
+//! stage    a round: what is sent, and what has to be there behind which signal
+//! pair     a connection with a little memory, for what is no round
+//! stand_in plugins that are wrong on purpose, which have to be found out
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod failures;
+mod group;
+mod launch;
+mod library;
+mod life;
+mod log;
+mod meeting;
+mod memory;
+mod pair;
+mod plan;
+mod proxy;
+mod random;
+mod regions;
+mod rounds;
+mod stage;
+mod stand_in;
+mod wait;
+
+use std::process::ExitCode;
+
+use launcher::End;
+use libtest_mimic::{Arguments, Trial};
+
+use launch::{FAILED, Fabric, Job, pe_entry};
+use library::Version;
+use stand_in::{Fault, STAND_IN};
+
+fn main() -> ExitCode {
+    pe_entry(&[
+        ("traffic", rounds::traffic),
+        ("order", rounds::order),
+        ("host_order", rounds::host_order),
+        ("regions", regions::regions),
+        ("paused", life::paused),
+        ("many_contexts", life::many_contexts),
+        ("cycles", life::cycles),
+        ("killed", failures::killed),
+        ("aborted", failures::aborted),
+        ("strangers", failures::strangers),
+        ("wrong_secret", failures::wrong_secret),
+        ("bad_arguments", failures::bad_arguments),
+    ]);
+    let mut arguments = Arguments::from_args();
+    // Each job is several busy processes already.
+    arguments.test_threads.get_or_insert(1);
+    let mut trials: Vec<Trial> = Vec::new();
+    let mut add = |job: Job| trials.push(job.trial());
+    for (fabric, n_pes, memory) in EVERYWHERE {
+        let job = |scenario| Job { memory, ..Job::new(scenario, fabric, n_pes) };
+        add(job("traffic").seeds(2));
+        add(job("order").seeds(20));
+        add(job("host_order").seeds(20));
+        if n_pes > 1 {
+            add(job("regions"));
+            add(job("paused"));
+        }
+    }
+    for version in Version::ALL.into_iter().skip(1) {
+        add(Job::new("traffic", Fabric::Shm, 2).by(version).seeds(2));
+        add(Job::new("order", Fabric::Tcp2, 2).by(version).seeds(10));
+    }
+    variants().for_each(&mut add);
+    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
+        add(Job::new("cycles", fabric, 2));
+        add(Job::new("cycles", fabric, 2).on("device"));
+        add(Job::new("many_contexts", fabric, 2));
+    }
+    let seconds = [("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
+    for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Rxm, 2), (Fabric::Tcp2, 3)] {
+        let dies = Some((n_pes - 1, End::Signalled(libc::SIGKILL)));
+        for memory in [None, Some("device")] {
+            let job = |scenario| Job { dies, memory, ..Job::new(scenario, fabric, n_pes) };
+            add(Job { env: seconds.to_vec(), ..job("killed") });
+            // However long operations are waited for.
+            add(job("aborted"));
+        }
+    }
+    add(Job::new("strangers", Fabric::Shm, 3));
+    add(Job::new("strangers", Fabric::Tcp2, 2));
+    add(Job::new("wrong_secret", Fabric::Shm, 2));
+    add(Job::new("bad_arguments", Fabric::Shm, 2));
+    add(Job::new("bad_arguments", Fabric::Tcp2, 1));
+    add(Job::new("bad_arguments", Fabric::Rxm, 2).on("device"));
+    trials.extend(Fault::ALL.iter().copied().map(wrong_plugin));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Fabrics with so many PEs, and where their memory is.
+const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
+    (Fabric::Shm, 3, None),
+    (Fabric::Rxm, 2, None),
+    (Fabric::Tcp2, 3, None),
+    (Fabric::Shm, 1, None),
+    (Fabric::Shm, 3, Some("device")),
+    (Fabric::Rxm, 2, Some("own")),
+    (Fabric::Tcp2, 3, Some("mixed")),
+    (Fabric::Shm, 3, Some("mixed")),
+    (Fabric::Rxm, 1, Some("device")),
+];
+
+/// What comes behind what, in other ways than the usual ones.
+fn variants() -> impl Iterator<Item = Job> {
+    const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
+    const RAIL_TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
+    let order = |fabric, n_pes| Job::new("order", fabric, n_pes).seeds(10);
+    let slow = [("FAKE_CUDA_COPY_NS", "20000"), ("FAKE_CUDA_BYTE_PS", "200")];
+    [
+        order(Fabric::Shm, 2).on("device").with("slow_copies", &slow),
+        order(Fabric::Tcp2, 3).on("mixed").with("slow_copies", &slow),
+        order(Fabric::Rxm, 2).on("device").with("stream", &[(DEBUG, "words=stream")]),
+        order(Fabric::Shm, 2).on("mixed").with("stream", &[(DEBUG, "words=stream")]),
+        order(Fabric::Shm, 2).on("own").with("apart", &[(DEBUG, "share_bounce=0")]),
+        order(Fabric::Tcp2, 2).with("few", &[(DEBUG, "queue_depth=2")]),
+        order(Fabric::Rxm, 2).with("short", &[(DEBUG, "max_segment=4096")]),
+        order(Fabric::Shm, 3).with("chained", &[(DEBUG, "signals=chained")]),
+        order(Fabric::Tcp2, 2).with("eager", &[(DEBUG, "signals=eager")]),
+        order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted"), (RAIL_TIMEOUT, "0")]),
+        order(Fabric::Rxm, 2).with("counted", &[(DEBUG, "signals=counted")]),
+        Job::new("traffic", Fabric::Tcp2, 2)
+            .seeds(2)
+            .with("one_failure_ends", &[(RAIL_TIMEOUT, "0")]),
+    ]
+    .into_iter()
+}
+
+/// A plugin with a fault is found out by a test, and one without is not.
+fn wrong_plugin(fault: Fault) -> Trial {
+    Trial::test(format!("wrong_plugin::{}", fault.name()).to_lowercase(), move || {
+        let run = |scenario| {
+            let dies = (fault != Fault::Nothing).then_some((0, End::Exited(FAILED)));
+            let env = vec![(STAND_IN, fault.name())];
+            let job = Job::new(scenario, Fabric::Shm, 1).seeds(4);
+            Job { env, needs_plugin: false, dies, ..job }.run(None)
+        };
+        match fault {
+            Fault::Nothing => run("traffic").and_then(|()| run("order")),
+            Fault::StrongIsWeak | Fault::StrongForgetsSignals => run("order"),
+            _ => run("traffic"),
+        }
+    })
+}

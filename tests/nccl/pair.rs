@@ -1,0 +1,135 @@
+//! A connection with a little memory, for scenarios that are no rounds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nccl_abi::{MR_FORCE_SO, SIGNAL_INC};
+
+use crate::group::{Communicator, Connection};
+use crate::library::{At, Plugin, Rank, Region, Signal};
+use crate::meeting::Meeting;
+use crate::memory::{Area, Kind};
+use crate::proxy::{Call, ContextId, Done, Style};
+use crate::random::{bytes, mix};
+
+/// Bytes that a rank puts and gets.
+pub(crate) const LEN: usize = 256 << 10;
+
+/// See the module. Memory has for each rank a word, then what comes from each rank, then what is
+/// sent to each.
+pub(crate) struct Pair {
+    pub(crate) connection: Connection,
+    pub(crate) memory: Arc<Area>,
+    pub(crate) region: Region,
+    me: usize,
+    n_pes: usize,
+}
+
+impl Pair {
+    /// With one block of so many contexts. Nobody makes progress yet. Collective.
+    pub(crate) fn new(communicator: &Communicator, contexts: usize, meeting: &mut Meeting) -> Self {
+        let (me, n_pes) = (meeting.me, meeting.n_pes);
+        let mut connection = communicator.connect(Style::Device, meeting);
+        connection.create_block(contexts);
+        let memory = Area::new(Kind::of_pe(me), Self::bytes(n_pes));
+        for to in 0..n_pes {
+            memory.write(Self::out(n_pes, to), &bytes(Self::key(me, to), LEN));
+        }
+        let region = connection.register(&memory, MR_FORCE_SO);
+        Self { connection, memory: Arc::new(memory), region, me, n_pes }
+    }
+
+    fn bytes(n_pes: usize) -> usize {
+        4096 + 2 * n_pes * LEN
+    }
+
+    fn key(from: usize, to: usize) -> u64 {
+        mix((from * 1000 + to) as u64)
+    }
+
+    fn inside(from: usize) -> usize {
+        4096 + from * LEN
+    }
+
+    fn out(n_pes: usize, to: usize) -> usize {
+        4096 + (n_pes + to) * LEN
+    }
+
+    pub(crate) fn at(&self, offset: usize) -> At {
+        At { region: self.region, offset: offset as u64 }
+    }
+
+    /// A signal to this rank's word.
+    pub(crate) fn signal(&self) -> Signal {
+        Signal { at: self.at(8 * self.me), value: 0, operation: SIGNAL_INC, strong: true }
+    }
+
+    /// Puts, and signals that. Whether that is complete is told.
+    pub(crate) fn put(&self, to: usize, len: usize) -> Arc<AtomicBool> {
+        self.put_on(ContextId(0), to, len)
+    }
+
+    /// The same on another context.
+    pub(crate) fn put_on(&self, context: ContextId, to: usize, len: usize) -> Arc<AtomicBool> {
+        let (from, into) = (self.at(Self::out(self.n_pes, to)), self.at(Self::inside(self.me)));
+        self.post_on(context, to, Call::PutSignal { from, len, to: into, signal: self.signal() })
+    }
+
+    /// Gets what the other rank puts to this one, to where it would be put.
+    pub(crate) fn get(&self, from: usize, len: usize) -> Arc<AtomicBool> {
+        let (its, into) = (self.at(Self::out(self.n_pes, self.me)), self.at(Self::inside(from)));
+        self.post(from, Call::Get { from: its, len, to: into })
+    }
+
+    fn post(&self, rank: usize, call: Call) -> Arc<AtomicBool> {
+        self.post_on(ContextId(0), rank, call)
+    }
+
+    fn post_on(&self, context: ContextId, rank: usize, call: Call) -> Arc<AtomicBool> {
+        let done = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&done);
+        let is_done: Done = Box::new(move || {
+            its.store(true, Ordering::Release);
+            Ok(())
+        });
+        self.connection.queues().post(context, Rank(rank as u32), call, is_done);
+        done
+    }
+
+    /// How often a rank has signalled.
+    pub(crate) fn signals(&self, from: usize) -> u64 {
+        self.memory.word(8 * from).load(Ordering::Acquire)
+    }
+
+    /// What a rank sends is there.
+    pub(crate) fn look(&self, from: usize, len: usize) {
+        let found = self.memory.bytes(Self::inside(from), len);
+        assert!(found == bytes(Self::key(from, self.me), len), "{len} bytes from PE {from}");
+    }
+
+    /// There is nothing from a rank.
+    pub(crate) fn forget(&self, from: usize) {
+        self.memory.fill(Self::inside(from), LEN, 0);
+    }
+
+    /// Each has all that the others send. Collective.
+    pub(crate) fn exchange(&self, meeting: &mut Meeting) {
+        let before: Vec<u64> = (0..self.n_pes).map(|from| self.signals(from)).collect();
+        (0..self.n_pes).for_each(|from| self.forget(from));
+        meeting.barrier();
+        for to in 0..self.n_pes {
+            self.put(to, LEN);
+        }
+        for (from, before) in before.into_iter().enumerate() {
+            self.connection.queues().wait("a signal", || self.signals(from) > before);
+            self.look(from, LEN);
+        }
+        self.connection.queues().drain();
+        meeting.barrier();
+    }
+}
+
+/// A plugin with a communicator.
+pub(crate) fn communicator() -> Communicator {
+    Communicator::new(&Arc::new(Plugin::of_process()), 77)
+}

@@ -1,0 +1,58 @@
+//! Rounds among all PEs, with every byte and word checked.
+
+use std::sync::Arc;
+
+use launcher::Place;
+
+use crate::group::Communicator;
+use crate::launch::seeds_of_process;
+use crate::library::Plugin;
+use crate::log;
+use crate::meeting::Meeting;
+use crate::memory::{MEMORY, bound};
+use crate::plan::{Mix, Round};
+use crate::proxy::Style;
+use crate::stage::Stage;
+
+/// Rounds of each seed, one behind the other.
+const ROUNDS: u64 = 2;
+
+/// Everything at once, on several contexts of two blocks.
+pub(crate) fn traffic(place: &Place) {
+    play(place, Mix::Traffic, Style::Device, &[2, 1]);
+}
+
+/// What signals are behind.
+pub(crate) fn order(place: &Place) {
+    play(place, Mix::Order, Style::Device, &[2]);
+}
+
+/// The same as NCCL's calls of the host ask for it, on a block for each context.
+pub(crate) fn host_order(place: &Place) {
+    play(place, Mix::Order, Style::Host, &[1, 1]);
+}
+
+fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let plugin = Arc::new(Plugin::of_process());
+    let communicator = Communicator::new(&plugin, 0x1234);
+    let mut stage = Stage::new(&communicator, (style, mix), blocks, &mut meeting);
+    let has_weak = plugin.version.has_weak();
+    for seed in seeds_of_process() {
+        for number in 0..ROUNDS {
+            stage.play(&Round { seed, number, mix, has_weak }, &mut meeting);
+        }
+    }
+    stage.end();
+    communicator.end();
+    let lines = log::lines();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.subsystems != 0), "{lines:?}");
+    if std::env::var_os(MEMORY).is_none() {
+        assert!(log::warnings().is_empty(), "there is nothing to warn of");
+    }
+    let plugin = Arc::into_inner(plugin).expect("nobody uses the library any longer");
+    drop(plugin);
+    // The library may be gone, and what it has left behind with it.
+    meeting.barrier();
+}

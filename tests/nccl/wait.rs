@@ -1,0 +1,16 @@
+//! Waiting with a deadline.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Nothing here takes as long on any machine that is not stuck.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits for a condition.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: not within {DEADLINE:?}");
+        thread::yield_now();
+    }
+}
