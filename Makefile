@@ -142,7 +142,7 @@ soak: deps ## Jobs under faults that go on for MINUTES (30), every byte and what
 .PHONY: cycles
 cycles: deps ## Jobs that begin and end a thousand times (COUNT) in one process: what it has stays what it is
 	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} NVSHMEM_TEST_CYCLES=$(or $(COUNT),1000) \
-		$(CARGO) test --locked --profile checked --workspace --test channel -- cycles --nocapture
+		$(CARGO) test --locked --profile checked --workspace --test channel --test nccl -- cycles --nocapture
 
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU

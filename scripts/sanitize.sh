@@ -31,7 +31,7 @@ checked() {
 readonly OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1
 if [[ -z $filter ]]; then
     ASAN_OPTIONS=$OPTIONS:detect_leaks=1 checked --test engine --test wire
-    ASAN_OPTIONS=$OPTIONS:detect_leaks=0 checked --lib --test ofi --test memory --test channel
+    ASAN_OPTIONS=$OPTIONS:detect_leaks=0 checked --lib --test ofi --test memory --test channel --test nccl
     # What is no memory of the host's ends in a signal that the tests wait for.
     ASAN_OPTIONS=$OPTIONS:detect_leaks=0:handle_segv=0:handle_sigbus=0 checked --test cuda
 fi
