@@ -21,13 +21,14 @@ use super::requests::{RequestId, Requests};
 use crate::bootstrap::gathering::Gathering;
 use crate::bootstrap::{Bootstrap, TcpBootstrap};
 use crate::job::heartbeat::{Heartbeat, Still};
-use crate::job::{Connected, Job, JobError};
+use crate::job::{Job, JobError};
 use crate::logging;
 use crate::settings::Settings;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
 use engine::lane::Lane;
+use engine::patience::Wait;
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use engine::state::batch::Batch;
@@ -36,6 +37,9 @@ use ofi::OfiPort;
 /// How long the end of a group waits for the other ranks, which may need its progress until they
 /// have come to theirs. One that has died is not waited for.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// How long the end of a job waits for who registers memory of it.
+const LET_GO: Duration = Duration::from_secs(1);
 
 /// Questions about requests that are not done, between two of which progress is made where nobody
 /// asks for any.
@@ -49,14 +53,11 @@ pub(super) struct Group {
     bootstrap: Mutex<TcpBootstrap>,
     /// It ends before `shared` does.
     helper: Option<Helper>,
-    /// Looks whether anybody makes progress.
-    heartbeat: Option<Heartbeat>,
 }
 
 /// What the helper knows as well.
 #[derive(Debug)]
 pub(super) struct Shared {
-    job: Job,
     state: Mutex<State>,
     /// The first failure, in words.
     failed: OnceLock<String>,
@@ -64,11 +65,20 @@ pub(super) struct Shared {
     progress: AtomicU64,
     /// Questions since.
     questions: AtomicU32,
+    /// Peers' operations move without our progress.
+    pub(super) is_automatic: bool,
+    /// Who makes progress has a core.
+    pub(super) has_core: bool,
 }
 
-/// What is under the lock, besides the lane.
+/// What is under the lock.
 #[derive(Debug)]
 struct State {
+    /// With the lane. None once the group has ended, or was aborted. Who registers memory keeps it
+    /// for a moment.
+    job: Option<Arc<Job>>,
+    /// Looks whether anybody makes progress, as long as there is a job.
+    heartbeat: Option<Heartbeat>,
     requests: Requests,
     regions: Regions,
 }
@@ -109,25 +119,37 @@ impl Group {
             let gathering = Gathering::new(&mut bootstrap)?;
             job.connect(&gathering, &plugin.chosen(listener.device)?)?;
         }
+        let connected = job.connected()?;
         // SAFETY: nobody else knows the job yet.
-        unsafe { job.connected()?.with_proxy(Lane::order_signals) };
-        let state = State { requests: Requests::new(), regions: Regions::default() };
+        unsafe { connected.with_proxy(Lane::order_signals) };
+        let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
+        let is_automatic = connected.report.verdict.truly_automatic;
+        let has_core = connected.has_core();
+        let state = State {
+            job: Some(Arc::new(job)),
+            heartbeat: None,
+            requests: Requests::new(),
+            regions: Regions::default(),
+        };
         let shared = Arc::new(Shared {
-            job,
             state: Mutex::new(state),
             failed: OnceLock::new(),
             progress: AtomicU64::new(0),
             questions: AtomicU32::new(0),
+            is_automatic,
+            has_core,
         });
         let helper = Helper::start(Arc::clone(&shared))?;
-        let heartbeat = shared.job.connection().map(|connected| {
-            let Settings { warn_after, fail_after, .. } = shared.job.settings;
-            let of = Arc::clone(&shared);
-            let failed = move |still: &Still| of.fail(&still.to_string());
-            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
-        });
+        let Settings { warn_after, fail_after, .. } = settings;
+        // It ends with the state that it is in, so it has no part of that.
+        let of = Arc::downgrade(&shared);
+        let failed = move |still: &Still| {
+            of.upgrade().into_iter().for_each(|group| group.fail(&still.to_string()));
+        };
+        let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
+        shared.lock().heartbeat = Some(heartbeat);
         info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
-        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper), heartbeat })
+        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper) })
     }
 
     /// What all calls but those of collectives use.
@@ -139,7 +161,8 @@ impl Group {
     /// Registers memory on all ranks: the handle for NCCL. Collective.
     pub(super) fn register(&self, base: usize, len: usize) -> Result<*mut c_void, NcclError> {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let connected = self.shared.job.connected()?;
+        let job = self.shared.job()?;
+        let connected = job.connected()?;
         let registered = connected
             .consistency
             .register(&connected.regions, base, len, Access::LocalAndRemote)
@@ -158,39 +181,36 @@ impl Group {
         }
     }
 
-    /// Ends the registration of this rank's part.
+    /// Ends the registration of this rank's part. NCCL does so while operations are under way that
+    /// touch the memory when it aborts, and frees the memory whatever it is told: then the group
+    /// ends at once, with its endpoints, so that nothing comes late.
     ///
     /// # Errors
-    /// There is no such memory; or an operation touches it that is not done: it stays registered.
+    /// There is no such memory.
     pub(super) fn release(&self, handle: *mut c_void) -> Result<(), NcclError> {
         let shared = &self.shared;
         let region = shared.lock().regions.remove(handle)?;
-        let connected = shared.job.connected()?;
+        let Ok(job) = shared.job() else { return Ok(()) };
+        let connected = job.connected()?;
         let Region { base, len, handle, .. } = *region;
         let release = || -> Result<(), EngineError> {
             shared.with_lane(|lane, _| lane.check_unused(base, len))?;
             connected.regions.release(&handle)
         };
+        let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
         let released = match shared.failed.get() {
-            None => {
-                let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
-                match connected.release_patiently(release, is_in_use) {
-                    // NCCL does so while operations are under way only when it aborts, and goes on
-                    // to end the group whatever it is told.
-                    Err(in_use) if is_in_use(&in_use) => {
-                        shared.fail(&in_use.to_string());
-                        Ok(())
-                    }
-                    released => released,
-                }
-            }
-            // What has failed may touch it for ever. The end closes what does that.
-            Some(_) => match release() {
-                Err(EngineError::InUse { .. }) => Ok(()),
-                released => released,
-            },
+            None => connected.release_patiently(release, is_in_use),
+            Some(_) => release(),
         };
-        Ok(released?)
+        match released {
+            Err(in_use) if is_in_use(&in_use) => {
+                shared.fail(&in_use.to_string());
+                drop(job);
+                shared.end();
+                Ok(())
+            }
+            released => Ok(released?),
+        }
     }
 
     /// Ends the group. The others are waited for, for a while, unless something has failed: they
@@ -204,13 +224,7 @@ impl Group {
             }
         }
         self.helper = None;
-        self.heartbeat = None;
-        let _state = self.shared.lock();
-        // SAFETY: the helper has ended, the lock is held, and no call but this one is under way.
-        unsafe {
-            self.shared.job.tell_counters();
-            self.shared.job.drain_before_close();
-        }
+        self.shared.end();
     }
 }
 
@@ -220,16 +234,51 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The job, for who registers memory.
+    fn job(&self) -> Result<Arc<Job>, NcclError> {
+        self.lock().job.clone().ok_or_else(|| self.over())
+    }
+
+    /// Why there is no job any more.
+    #[cold]
+    fn over(&self) -> NcclError {
+        NcclError::failed(self.failure().unwrap_or("it has ended"))
+    }
+
+    /// Ends the job: closes its endpoints, after what is under way where that ends soon.
+    fn end(&self) {
+        let (job, heartbeat) = {
+            let mut state = self.lock();
+            (state.job.take(), state.heartbeat.take())
+        };
+        drop(heartbeat);
+        let Some(mut job) = job else { return };
+        // SAFETY: the lane is used by who finds the job under the lock, and there it is no more.
+        unsafe {
+            job.tell_counters();
+            job.drain_before_close();
+        }
+        let mut wait = Wait::new();
+        while let Err(shared) = Arc::try_unwrap(job) {
+            if wait.left_of(LET_GO).is_none() {
+                return info!(target: logging::INIT, "a registration keeps a group that has ended");
+            }
+            std::thread::yield_now();
+            job = shared;
+        }
+    }
+
     /// Runs `with` on the lane, under the lock.
     #[inline]
     fn with_lane<T>(
         &self,
-        with: impl FnOnce(&mut Lane<OfiPort>, &mut State) -> Result<T, EngineError>,
+        with: impl FnOnce(&mut Lane<OfiPort>, &mut Requests) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let mut state = self.lock();
-        let Some(connected) = self.job.connection() else { return Err(EngineError::Abandoned) };
+        let State { job, requests, .. } = &mut *state;
+        let connected = job.as_deref().and_then(Job::connection).ok_or(EngineError::Abandoned)?;
         // SAFETY: the lock is held, which every use of the lane is under.
-        unsafe { connected.with_proxy(|lane| with(lane, &mut state)) }
+        unsafe { connected.with_proxy(|lane| with(lane, requests)) }
     }
 
     /// Whether something has failed: what.
@@ -261,9 +310,9 @@ impl Shared {
     ) -> Result<RequestId, NcclError> {
         self.check()?;
         let mut state = self.lock();
-        let State { requests, regions } = &mut *state;
-        let Some(connected) = self.job.connection() else {
-            return Err(JobError::NotConnected.into());
+        let State { job, requests, regions, .. } = &mut *state;
+        let Some(connected) = job.as_deref().and_then(Job::connection) else {
+            return Err(self.over());
         };
         let begun = |lane: &mut Lane<OfiPort>| {
             let (request, batch) = requests.begin(lane);
@@ -336,11 +385,10 @@ impl Shared {
         if asked >= QUESTIONS {
             self.progress()?;
         }
-        let outcome = self.with_lane(|lane, state| match lane.failure() {
+        self.check()?;
+        let outcome = self.with_lane(|lane, requests| match lane.failure() {
             Some(failed) => Err(failed.clone()),
-            None => {
-                Ok(state.requests.is_known_done(request) || state.requests.is_done(lane, request))
-            }
+            None => Ok(requests.is_known_done(request) || requests.is_done(lane, request)),
         });
         outcome.map_err(|failed| self.lane_failed(&failed))
     }
@@ -363,11 +411,14 @@ impl Shared {
     }
 
     fn iterate(&self, mut state: MutexGuard<'_, State>) -> Result<bool, NcclError> {
-        let connected = self.job.connected()?;
+        let State { job, requests, .. } = &mut *state;
+        let Some(connected) = job.as_deref().and_then(Job::connection) else {
+            return Err(self.over());
+        };
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
         let asked = |lane: &mut Lane<OfiPort>| {
-            state.requests.ask(lane);
+            requests.ask(lane);
             lane.failure().cloned()
         };
         // SAFETY: as before.
@@ -396,26 +447,21 @@ impl Shared {
         self.state.try_lock().map_or(true, |state| !state.requests.is_empty())
     }
 
-    /// Whether peers' operations move without our progress, and who makes it has a core.
-    pub(super) fn idles(&self) -> (bool, bool) {
-        let connected = self.job.connection();
-        let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
-        (automatic, connected.is_none_or(Connected::has_core))
-    }
-
     /// Answers what is asked of this job's counters.
     pub(super) fn answer(&self) {
-        if let Ok(_state) = self.state.try_lock() {
+        let Ok(state) = self.state.try_lock() else { return };
+        if let Some(job) = state.job.as_deref() {
             // SAFETY: the lock is held, which every use of the lane is under.
-            unsafe { self.job.answer() };
+            unsafe { job.answer() };
         }
     }
 
     /// Makes what gets have brought visible to the device.
     pub(super) fn flush(&self) -> Result<(), NcclError> {
         self.check()?;
-        let connected = self.job.connected()?;
-        let _state = self.lock();
+        let state = self.lock();
+        let Some(job) = state.job.as_deref() else { return Err(self.over()) };
+        let connected = job.connected()?;
         // SAFETY: the lock is held, which every use of the lane is under.
         let flushed: Result<(), JobError> = unsafe { connected.enforce_consistency() };
         Ok(flushed?)

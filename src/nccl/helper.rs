@@ -66,8 +66,7 @@ fn turn(group: &Shared, ends: &AtomicBool) {
     if asked::is_any() {
         group.answer();
     }
-    let (automatic, has_core) = group.idles();
-    let spins = if has_core { SPINS } else { SPINS_SHARED };
+    let spins = if group.has_core { SPINS } else { SPINS_SHARED };
     let mut idle = 0_u32;
     let mut since = Instant::now();
     while group.progress_made() == before && !ends.load(Ordering::Relaxed) {
@@ -84,7 +83,7 @@ fn turn(group: &Shared, ends: &AtomicBool) {
             since = Instant::now();
         }
         // Who has started something looks for its end, and makes progress by that.
-        if since.elapsed() > AWAKE && (automatic || !group.has_open()) {
+        if since.elapsed() > AWAKE && (group.is_automatic || !group.has_open()) {
             if asked::is_any() {
                 group.answer();
             }
