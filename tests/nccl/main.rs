@@ -84,7 +84,8 @@ fn main() -> ExitCode {
         add(Job::new("many_contexts", fabric, 2));
     }
     let seconds = [("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
-    for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Rxm, 2), (Fabric::Tcp2, 3)] {
+    // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
+    for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
         let dies = Some((n_pes - 1, End::Signalled(libc::SIGKILL)));
         for memory in [None, Some("device")] {
             let job = |scenario| Job { dies, memory, ..Job::new(scenario, fabric, n_pes) };
