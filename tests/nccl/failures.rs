@@ -89,6 +89,48 @@ fn dies(place: &Place, waits: bool) {
     assert!(begun.elapsed() < DEADLINE, "the end waits for who is gone");
 }
 
+/// Rank 0 aborts while it gets from a rank that has stopped, and uses the memory for something else
+/// when it was deregistered. What comes late does not come there.
+pub(crate) fn released(place: &Place) {
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let communicator = communicator();
+    let mut pair = Pair::new(&communicator, 1, &mut meeting);
+    pair.connection.start();
+    // SAFETY: a number.
+    let pid = unsafe { libc::getpid() };
+    let pids = meeting.allgather(&pid.to_le_bytes());
+    pair.exchange(&mut meeting);
+    let queues = Arc::clone(pair.connection.queues());
+    if place.me == 1 {
+        meeting.barrier();
+        // It has gone on, and answered.
+        let passes = queues.passes();
+        until("passes", || queues.failure().is_some() || queues.passes() > passes + 2000);
+        meeting.barrier();
+    } else {
+        let peer = i32::from_le_bytes(pids[1].clone().try_into().expect("four bytes"));
+        // SAFETY: it was started for this job, as this process was.
+        assert_eq!(unsafe { libc::kill(peer, libc::SIGSTOP) }, 0);
+        until("its stop", || state_of(peer) == Some('T'));
+        (0..4).for_each(|_| drop(pair.get(1, LEN)));
+        let passes = queues.passes();
+        until("gets", || queues.passes() > passes + 100);
+        pair.connection.destroy_blocks();
+        pair.connection.deregister(pair.region);
+        pair.memory.fill(0, pair.memory.len(), 0x77);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::kill(peer, libc::SIGCONT) }, 0);
+        meeting.barrier();
+        meeting.barrier();
+        let found = pair.memory.bytes(0, pair.memory.len());
+        assert!(found.iter().all(|byte| *byte == 0x77), "bytes have arrived");
+    }
+    drop(queues);
+    pair.connection.end();
+    communicator.end();
+}
+
 /// Whether a process has ended.
 fn is_gone(pid: i32) -> bool {
     matches!(state_of(pid), None | Some('Z' | 'X'))

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         ("cycles", life::cycles),
         ("killed", failures::killed),
         ("aborted", failures::aborted),
+        ("released", failures::released),
         ("strangers", failures::strangers),
         ("wrong_secret", failures::wrong_secret),
         ("bad_arguments", failures::bad_arguments),
@@ -82,6 +83,8 @@ fn main() -> ExitCode {
         add(Job::new("cycles", fabric, 2));
         add(Job::new("cycles", fabric, 2).on("device"));
         add(Job::new("many_contexts", fabric, 2));
+        add(Job::new("released", fabric, 2));
+        add(Job::new("released", fabric, 2).on("device"));
     }
     let seconds = [("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
