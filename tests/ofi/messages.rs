@@ -5,7 +5,7 @@ use std::time::Instant;
 use engine::ids::{RailId, WrId};
 use engine::port::{
     Access, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr,
-    Polled, Posted, Tail, Transfer,
+    Polled, Posted, RailControl, Tail, Transfer,
 };
 use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use ofi::{OfiPort, Options, Progress, Provider, Threading};
@@ -219,6 +219,57 @@ fn a_burst_loses_nothing() {
             }
             assert!(seen.iter().all(|&times| times == 1), "{provider:?}: each once");
             assert!(pair.receive(1, rail).is_empty());
+        }
+    }
+}
+
+/// Of what came before, nothing is left: it was of the endpoint that was closed, and its buffers
+/// are posted to the new one.
+#[test]
+fn a_rail_that_is_opened_again_receives_all_that_comes_then_and_nothing_of_before() {
+    /// More than there are buffers.
+    const MANY: u32 = 4000;
+    const RAIL: RailId = RailId(0);
+    for options in fabrics() {
+        let provider = options.provider;
+        let mut pair = Pair::with(&options);
+        if provider == Provider::Shm || !pair.ends[1].opened.proxy.can_reset(RAIL) {
+            continue;
+        }
+        let mut next = 0;
+        for round in 0..3 {
+            let start = Instant::now();
+            let mut sent = false;
+            while !pair.ends[1].opened.proxy.has_message(RAIL) {
+                assert!(start.elapsed() < HANG, "{provider:?}, round {round}: nothing came");
+                sent = sent || pair.send(0, RAIL, &numbered(next, 64));
+                for end in &mut pair.ends {
+                    progress(&mut end.opened.proxy, RAIL);
+                }
+            }
+            next += 1;
+            let there = pair.ends[1].opened.proxy.reset_rail(RAIL).expect("opened again");
+            assert!(!pair.ends[1].opened.proxy.has_message(RAIL), "{provider:?}, round {round}");
+            // Both ends of a connection are new, as where an engine closes a path.
+            let here = pair.ends[0].opened.proxy.reset_rail(RAIL).expect("opened again");
+            for (end, address) in [(0, there), (1, here)] {
+                let inserted = pair.ends[end].opened.proxy.insert_address(RAIL, &address);
+                pair.peers[end][RAIL.index()] = inserted.expect("the new one");
+            }
+            let (first, start) = (next, Instant::now());
+            let mut came = Vec::new();
+            while came.len() < MANY as usize {
+                let arrived = came.len();
+                assert!(start.elapsed() < HANG, "{provider:?}, round {round}: {arrived} came");
+                if next < first + MANY && pair.send(0, RAIL, &numbered(next, 64)) {
+                    next += 1;
+                }
+                assert!(pair.receive(0, RAIL).is_empty());
+                came.extend(pair.receive(1, RAIL));
+            }
+            for (number, message) in (first..).zip(&came) {
+                assert_eq!(*message, numbered(number, 64), "{provider:?}, round {round}");
+            }
         }
     }
 }

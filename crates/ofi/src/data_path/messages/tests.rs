@@ -148,6 +148,49 @@ fn a_receive_that_immediate_data_takes_is_posted_again() {
     assert!(messages.receives.iter().all(|receive| receive.posted));
 }
 
+/// It waits where the provider has no room for it, and is posted when there is.
+#[test]
+fn a_receive_that_the_provider_has_no_room_for_is_posted_later() {
+    let rail = rail(Provider::TcpRxm);
+    let gate = rail.domain().gate().clone();
+    let mut messages = Messages::new(&rail);
+    messages.settle(&rail, &gate).expect("posted");
+    let endpoint = rail.endpoint();
+    let peers = endpoint.vector().insert(&[endpoint.address()], endpoint.address().len());
+    let peer = peers.expect("insert")[0];
+    // Completions that are made up: ofi_rxm still has the buffers, and at last no room for another.
+    let all = messages.receives.len() as u32;
+    let left_out = (0..1 << 20).map(|number| number % all).find(|&index| {
+        let buffer = rail.message_buffers().buffer(BufferId::Receive(index), 1, Desc(0));
+        let entry = fi_cq_data_entry {
+            op_context: buffer.expect("it exists").context,
+            len: 8,
+            flags: 0,
+            buf: std::ptr::null_mut(),
+            data: 0,
+        };
+        messages.completed(&rail, &entry).expect("it was posted");
+        let taken = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
+        assert_eq!(taken, Incoming::Message);
+        !messages.receives[index as usize].posted
+    });
+    let left_out = left_out.expect("it has room without end") as usize;
+    assert!(!messages.is_settled());
+    messages.settle(&rail, &gate).expect("no error");
+    assert!(!messages.is_settled() && !messages.receives[left_out].posted, "no room yet");
+
+    // A message takes one of those that it has.
+    let start = Instant::now();
+    while !messages.is_settled() {
+        assert!(start.elapsed() < HANG, "there is no room");
+        let _ = messages.send(&rail, &gate, peer, WrId(0), b"ping").expect("no error");
+        // SAFETY: one thread, no gate with this threading level.
+        let _ = unsafe { endpoint.queue().read(&mut Entries::new()) };
+        messages.settle(&rail, &gate).expect("no error");
+    }
+    assert!(messages.receives[left_out].posted, "it is forgotten");
+}
+
 /// A failed send gives its work-request id back, and its buffer is used again.
 #[test]
 fn a_failed_send_is_reported_with_its_wr_id() {
