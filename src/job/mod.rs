@@ -16,5 +16,6 @@ mod pe;
 pub(crate) use connect::collectives::{Collectives, Shape};
 pub(crate) use connected::Connected;
 pub(crate) use error::JobError;
-pub(crate) use memory::{Origin, words_options};
+pub(crate) use memory::origins::Origin;
+pub(crate) use memory::words_options;
 pub(crate) use pe::Job;

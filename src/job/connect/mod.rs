@@ -1,5 +1,6 @@
 //! Connection of a job: the rails are opened, and all PEs made known to one another.
 
+mod agreement;
 pub(crate) mod collectives;
 pub(crate) mod nics;
 mod spread;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
+use self::agreement::Agreement;
 use self::collectives::{Collectives, Shape};
 use self::nics::Rails;
 use self::spread::spread;
@@ -30,7 +32,6 @@ use engine::rails::pairing::{leads, remote_rail};
 use engine::rails::paths::{Path, PathTable};
 use engine::recovery::fallback_routes::FallbackRoutes;
 use engine::recovery::health::RailHealth;
-use engine::signal::counted::TAGS;
 use engine::state::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
@@ -89,8 +90,8 @@ pub(crate) fn connect(
     let mut opened = opened?;
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
-    // Every PE looks after its rails, or none does.
-    let controls = controls.filter(|_| hellos.iter().all(|hello| hello.rail_health));
+    let agreement = Agreement::of(&hellos);
+    let controls = controls.filter(|_| agreement.rails_recover);
     let control_records = match &controls {
         Some(controls) => Some(collectives.allgather(&controls.encode(&hellos))?),
         None => None,
@@ -116,13 +117,8 @@ pub(crate) fn connect(
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     // All have opened what they can.
     drop(offer);
-    let signalling = Signalling {
-        carried: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
-        rails_recover: controls.is_some(),
-        longest_message: hellos.iter().map(|hello| hello.longest_message).min().unwrap_or(0).into(),
-    };
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
-    let connected = assemble(settings, opened, paths?, (me, cookie), here, signalling)?;
+    let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
     if let Some(shares) = shares {
         connected.regions.memory().share(shares);
     }
@@ -170,40 +166,6 @@ fn open(
                 opened = open(others);
             }
             (opened, _) => return Ok(opened?),
-        }
-    }
-}
-
-/// Which ways a put with its signal may go. Every PE takes part in one, as sender and as target, or
-/// none does, and all see the same records.
-#[derive(Clone, Copy)]
-struct Signalling {
-    /// Bytes of immediate data that all rails of all PEs carry.
-    carried: u8,
-    /// Rails are monitored: what tells a target of segments that have landed can be lost with a
-    /// rail.
-    rails_recover: bool,
-    /// Bytes of the longest message that every rail of every PE takes.
-    longest_message: usize,
-}
-
-impl Signalling {
-    /// The most segments of a put that targets count.
-    fn counted(self) -> u16 {
-        if self.carried > 0 && !self.rails_recover { TAGS } else { 0 }
-    }
-
-    /// For the log.
-    fn reason(self) -> &'static str {
-        match self {
-            Self { carried: 0, .. } => {
-                "some PE's rails carry no immediate data, so nothing is counted: chained in its place"
-            }
-            Self { rails_recover: true, .. } => {
-                "a rail that fails is done without, so nothing is counted: chained in its place \
-                 (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0 has signals counted, and a failing rail end the job)"
-            }
-            _ => "targets can count the segments of a put",
         }
     }
 }
@@ -350,7 +312,7 @@ fn assemble(
     paths: Paths,
     (me, cookie): (Pe, Cookie),
     here: u32,
-    signalling: Signalling,
+    agreement: Agreement,
 ) -> Result<Connected, JobError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
@@ -379,9 +341,9 @@ fn assemble(
             SignalChoice::Eager => SignalEngine::Eager,
             SignalChoice::Counted => SignalEngine::Counted,
         },
-        counted: signalling.counted(),
-        mark_bytes: signalling.carried,
-        longest_message: signalling.longest_message,
+        counted: agreement.counted(),
+        mark_bytes: agreement.immediate_data,
+        longest_message: agreement.longest_message,
         spread: spread(settings, report.striping, report.rails.iter().any(|rail| rail.bulk > 0)),
         devices,
     };
@@ -430,7 +392,7 @@ fn assemble(
         target: logging::TRANSPORT,
         "signal engine {:?}; {}",
         settings.signal_engine,
-        signalling.reason(),
+        agreement.reason(),
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;

@@ -41,12 +41,8 @@ pub(crate) fn rails(
 ) -> Result<Rails, JobError> {
     let machine = machine();
     let gpu = gpu();
-    let seats = collectives.allgather(&encode(machine, gpu))?;
-    let seats: Vec<(u64, Option<PciAddress>)> =
-        seats.chunks_exact(SEAT_BYTES).map(decode).collect();
-    let local = seats.iter().enumerate().filter(|(_, (other, _))| *other == machine);
-    let (local, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
-        local.map(|(pe, (_, gpu))| (pe, *gpu)).unzip();
+    let (place_here, gpus) =
+        neighbours(&collectives.allgather(&encode(machine, gpu))?, machine, me);
 
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
@@ -54,7 +50,7 @@ pub(crate) fn rails(
     let known = Known {
         nics: &nics,
         gpus: &gpus,
-        me: local.iter().position(|pe| *pe == me.index()).unwrap_or(0),
+        me: place_here,
         named: matches!(settings.devices, Devices::Include(_)),
         picked,
     };
@@ -86,6 +82,16 @@ pub(crate) fn rails(
     }
     let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
     Ok(Rails { planned, spare: plan.spare })
+}
+
+/// The GPUs of the PEs of this machine, and this PE's place among them, from what all PEs have
+/// told.
+fn neighbours(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
+    let seats = seats.chunks_exact(SEAT_BYTES).map(decode).enumerate();
+    let here = seats.filter(|(_, (other, _))| *other == machine);
+    let (pes, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
+        here.map(|(pe, (_, gpu))| (pe, gpu)).unzip();
+    (pes.iter().position(|pe| *pe == me.index()).unwrap_or(0), gpus)
 }
 
 /// The GPU that this PE uses: that of the context which the host has bound.
@@ -132,6 +138,22 @@ mod tests {
         for gpu in ["", "0000:3b:00.0", "10000:e1:1f.7", "ffffffff:ff:1f.7"] {
             let gpu: Option<PciAddress> = gpu.parse().ok();
             assert_eq!(decode(&encode(0x0123_4567_89ab_cdef, gpu)), (0x0123_4567_89ab_cdef, gpu));
+        }
+    }
+
+    /// Each takes its share of the NICs among those of its machine, whatever GPUs others have.
+    #[test]
+    fn pes_of_other_machines_have_no_share_of_this_one_s_nics() {
+        let gpu = |number: u32| format!("0000:{number:02x}:00.0").parse::<PciAddress>().ok();
+        let told = [(7, gpu(1)), (9, gpu(1)), (7, gpu(2)), (9, None), (7, gpu(3))];
+        let seats: Vec<u8> =
+            told.iter().flat_map(|(machine, gpu)| encode(*machine, *gpu)).collect();
+        for (pe, place) in [(0, 0), (2, 1), (4, 2)] {
+            let expected = (place, vec![gpu(1), gpu(2), gpu(3)]);
+            assert_eq!(neighbours(&seats, 7, Pe(pe)), expected, "PE {pe}");
+        }
+        for (pe, place) in [(1, 0), (3, 1)] {
+            assert_eq!(neighbours(&seats, 9, Pe(pe)), (place, vec![gpu(1), None]), "PE {pe}");
         }
     }
 }

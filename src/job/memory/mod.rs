@@ -6,13 +6,15 @@
 
 pub(super) mod consistency;
 pub mod direct;
+pub(crate) mod origins;
 pub(super) mod shared_bounce;
 
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 
 use log::{info, warn};
 
 use self::direct::register_direct;
+use self::origins::{Origin, Origins};
 use crate::logging;
 use crate::settings::{Settings, StagingChoice};
 use cuda::{
@@ -22,16 +24,6 @@ use cuda::{
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
 use ofi::{MemoryKinds, OfiMemory, OfiRegion};
-
-/// What the user's side says of memory that is known by another address, or of which CUDA does not
-/// know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Origin {
-    /// Where the user has the same memory.
-    pub(crate) alias: Option<usize>,
-    /// Whether it is memory of a NUMA node, the CPU's.
-    pub(crate) on_host: bool,
-}
 
 /// What memory this process has. A program that uses devices has CUDA loaded when it starts
 /// NVSHMEM.
@@ -59,7 +51,7 @@ pub(crate) struct ProcessMemory {
     fabric: OfiMemory,
     staging: Arc<Staging>,
     /// What the host says of the addresses that are being registered now.
-    origins: Mutex<Vec<(usize, Origin)>>,
+    origins: Origins,
     said_why_staged: Once,
     said_held_up: Once,
     said_unusable: Once,
@@ -103,7 +95,7 @@ impl ProcessMemory {
         Self {
             fabric,
             staging: Staging::new(options),
-            origins: Mutex::default(),
+            origins: Origins::default(),
             said_why_staged: Once::new(),
             said_held_up: Once::new(),
             said_unusable: Once::new(),
@@ -127,20 +119,7 @@ impl ProcessMemory {
         origin: Origin,
         register: impl FnOnce() -> T,
     ) -> T {
-        if origin == Origin::default() {
-            return register();
-        }
-        let origins = || self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-        origins().push((addr, origin));
-        let registered = register();
-        origins().retain(|known| *known != (addr, origin));
-        registered
-    }
-
-    fn origin(&self, addr: usize) -> Origin {
-        let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = origins.iter().find(|(at, _)| *at == addr);
-        known.map_or_else(Origin::default, |(_, origin)| *origin)
+        self.origins.during(addr, origin, register)
     }
 
     /// CUDA's driver, once the process has loaded it.
@@ -261,7 +240,7 @@ impl MemoryPort for ProcessMemory {
         let Some(driver) = self.driver() else {
             return self.register_host(addr, len, access);
         };
-        let (range, alias) = match Self::find(driver, addr, len, self.origin(addr))? {
+        let (range, alias) = match Self::find(driver, addr, len, self.origins.of(addr))? {
             Found::Host => return self.register_host(addr, len, access),
             Found::Device { range, alias } => (range, alias),
         };

@@ -1,0 +1,65 @@
+//! Origins: what the user's side says of memory while it is being registered.
+
+use std::sync::{Mutex, PoisonError};
+
+/// What the user's side says of memory that is known by another address, or of which CUDA does not
+/// know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Origin {
+    /// Where the user has the same memory.
+    pub(crate) alias: Option<usize>,
+    /// Whether it is memory of a NUMA node, the CPU's.
+    pub(crate) on_host: bool,
+}
+
+/// What is said of the addresses that are being registered now. It says nothing of an address once
+/// its registration is over: what is there later may be other memory.
+///
+/// # Threads
+/// Any, at once.
+#[derive(Debug, Default)]
+pub(super) struct Origins(Mutex<Vec<(usize, Origin)>>);
+
+impl Origins {
+    /// Runs a registration of the memory at `addr`, of which `origin` is said.
+    pub(super) fn during<T>(&self, addr: usize, origin: Origin, register: impl FnOnce() -> T) -> T {
+        if origin == Origin::default() {
+            return register();
+        }
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known().push((addr, origin));
+        let registered = register();
+        known().retain(|known| *known != (addr, origin));
+        registered
+    }
+
+    /// What is said of an address.
+    pub(super) fn of(&self, addr: usize) -> Origin {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(at, _)| *at == addr);
+        found.map_or_else(Origin::default, |(_, origin)| *origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_said_of_an_address_once_its_registration_is_over() {
+        let origins = Origins::default();
+        let first = Origin { alias: Some(0x7000), on_host: false };
+        let other = Origin { alias: None, on_host: true };
+        let registered = origins.during(0x1000, first, || {
+            origins.during(0x2000, other, || {
+                assert_eq!((origins.of(0x1000), origins.of(0x2000)), (first, other));
+            });
+            assert_eq!((origins.of(0x1000), origins.of(0x2000)), (first, Origin::default()));
+            origins.during(0x3000, Origin::default(), || origins.of(0x3000))
+        });
+        assert_eq!(registered, Origin::default());
+        assert_eq!(origins.of(0x1000), Origin::default());
+        // Where something else is registered later.
+        origins.during(0x1000, other, || assert_eq!(origins.of(0x1000), other));
+    }
+}
