@@ -6,6 +6,11 @@
 # The bugs are those of tests/injected; with WORD, those whose description has it.
 # tests/injected/README.md says how they are written. Nothing of the tree is changed: copies of it
 # are, in target/injected.
+#
+# The tests run without any bug first, and have to pass: else a failure with a bug says nothing. A
+# bug is caught when a test fails that is named for it, when the program of those tests crashes, or
+# when they do not come to an end that have come to one without it. A failure of anything else, such
+# as a build, is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 places=no word=${1:-}
@@ -86,9 +91,75 @@ repair() {
 }
 trap repair EXIT
 
-tried=0 missed=()
+# Runs tests, with the arguments of cargo test in $1, in the copy of the tree. Prints what became of
+# them, in a word, and leaves what they have said in the file "log":
+#   passed, skipped     none failed; all of them were skipped, for the machine lacks something
+#   none                there are no such tests
+#   failed, crashed     a test, or the program that has them
+#   endless             they had not ended when there was no patience left
+#   unbuilt, other      they could not be built, or something else failed
+run() {
+    local arguments optimise=0 status=0
+    read -ra arguments <<<"$1"
+    # The model goes through millions of states.
+    [[ $1 != *"--test model"* ]] || optimise=2
+    cargo_test() {
+        cd "$dir" && CARGO_TARGET_DIR=$dir/target$optimise CARGO_PROFILE_TEST_OPT_LEVEL=$optimise \
+            NVSHMEM_TEST_EVERY_CASE=1 timeout "$1" "$root/scripts/cargo" test "${@:2}" </dev/null
+    }
+    # Building takes its time, which is not the tests'.
+    if ! (cargo_test 0 --no-run "${arguments[@]}") >"$work/log" 2>&1; then
+        echo unbuilt
+        return
+    fi
+    (cargo_test "$patience" "${arguments[@]}") >"$work/log" 2>&1 || status=$?
+    if [[ $status -eq 124 ]]; then
+        echo endless
+    elif grep -q '^test result: FAILED' "$work/log" && grep -q '^test .*FAILED$' "$work/log"; then
+        echo failed
+    elif grep -q "(signal: " "$work/log"; then
+        echo crashed
+    elif [[ $status -ne 0 ]]; then
+        echo other
+    elif grep -q '^test .* \.\.\. ok$' "$work/log"; then
+        echo passed
+    elif grep -q '^test .* \.\.\. ignored' "$work/log"; then
+        echo skipped
+    else
+        echo none
+    fi
+}
+
+# The end of what the last run has said, or the first errors of the compiler.
+said() {
+    if grep -q '^error' "$work/log"; then
+        sed -n '/^error/,$p' "$work/log" | head -20
+    else
+        tail -20 "$work/log"
+    fi
+}
+
+# What became of tests without any bug, by their arguments.
+declare -A sound=()
+control() {
+    [[ -z ${sound[$1]:-} ]] || return 0
+    sound[$1]=$(run "$1")
+    case ${sound[$1]} in
+    passed | none) ;;
+    skipped) echo "SKIPPED bugs that $1 catches: the machine lacks what these tests need" ;;
+    *) echo "without any bug, $1: ${sound[$1]}" && said ;;
+    esac
+}
+
+tried=0 skipped=0 missed=()
 copy_tree
 dir=$work/tree
+# With a line behind the last, which may be empty.
+selected=$(bugs && echo end)
+# All of them before the first bug, so that they are built together.
+while [[ $places == no ]] && IFS= read -r what && IFS= read -r tests && IFS= read -r _ && IFS= read -r _; do
+    [[ $what != *"$word"* ]] || control "$tests"
+done <<<"$selected"
 while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -r new; do
     [[ $what == *"$word"* ]] || continue
     tried=$((tried + 1))
@@ -101,33 +172,31 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         repair
         continue
     fi
-    read -ra arguments <<<"$tests"
-    # The model goes through millions of states.
-    optimise=0
-    [[ $tests != *"--test model"* ]] || optimise=2
-    test_it() {
-        cd "$dir" && CARGO_TARGET_DIR=$dir/target$optimise CARGO_PROFILE_TEST_OPT_LEVEL=$optimise \
-            NVSHMEM_TEST_EVERY_CASE=1 timeout "$patience" "$root/scripts/cargo" test "$@"
-    }
-    if ! (test_it --no-run "${arguments[@]}") >"$work/log" 2>&1; then
-        verdict="it does not compile"
-        missed+=("$what: $verdict, see below")
-        sed -n '/^error/,$p' "$work/log" | head -20
-    elif (test_it "${arguments[@]}") >"$work/log" 2>&1; then
+    case ${sound[$tests]} in
+    passed) verdict=$(run "$tests") ;;
+    *) verdict="not tried, ${sound[$tests]} without it" ;;
+    esac
+    case $verdict in
+    failed | crashed | endless) verdict="caught, $verdict" ;;
+    *", skipped without it") skipped=$((skipped + 1)) ;;
+    passed | skipped | none)
         verdict=MISSED
         missed+=("$what: not noticed by $tests, $(grep -c '^test .* ok$' "$work/log" || true) tests")
-    elif grep -q '^test result: FAILED' "$work/log"; then
-        verdict=caught
-    else
-        verdict="caught: it did not come to an end"
-    fi
+        ;;
+    unbuilt | other)
+        missed+=("$what: $verdict, which is no failure of a test; see above")
+        said
+        ;;
+    *) missed+=("$what: $verdict") ;;
+    esac
     repair
-    printf '%-8s %s (%s)\n' "$verdict" "$what" "$file"
-done < <(bugs)
+    printf '%-15s %s (%s)\n' "$verdict" "$what" "$file"
+done <<<"$selected"
 
 if [[ $places == no ]]; then
     echo "MEASURE injected_bugs $tried bugs"
     echo "MEASURE injected_bugs_missed ${#missed[@]} bugs"
+    echo "MEASURE injected_bugs_skipped $skipped bugs"
 fi
 [[ $tried -gt 0 ]] || { echo "No bug has '$word' in its description." >&2; exit 1; }
 [[ ${#missed[@]} -eq 0 ]] || { printf '%s\n' "${missed[@]}" >&2; exit 1; }

@@ -1,0 +1,142 @@
+//! `scripts/injected.sh`, on a crate of a few lines: what it takes for a bug that is caught, and
+//! what it does not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A crate with bugs of its own, and the scripts that inject them, in a directory that goes with
+/// it.
+struct Crate(PathBuf);
+
+impl Drop for Crate {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const SCRIPTS: [&str; 3] = ["injected.sh", "copy-changed.sh", "cargo"];
+
+const SOURCE: &str = r#"//! Adds.
+pub fn sum(a: u8, b: u8) -> u8 {
+    let sum = a.wrapping_add(b);
+    sum
+}
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_adds() {
+        assert_eq!(super::sum(2, 3), 5);
+    }
+    #[test]
+    fn it_adds_nothing() {
+        assert_eq!(super::sum(0, 0), 0);
+    }
+    #[test]
+    fn it_never_did() {
+        assert_eq!(super::sum(1, 1), 3);
+    }
+    #[test]
+    #[ignore = "there is no such machine"]
+    fn it_adds_elsewhere() {
+        assert_eq!(super::sum(2, 3), 5);
+    }
+}
+"#;
+
+impl Crate {
+    /// With one bug: the sum's line becomes `bug`, which `tests` are named for.
+    fn with(name: &str, tests: &str, bug: &str) -> Self {
+        let here = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("injected-{name}")));
+        let _ = fs::remove_dir_all(&here.0);
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+        for script in SCRIPTS {
+            let to = here.0.join("scripts").join(script);
+            fs::create_dir_all(to.parent().expect("scripts")).expect("a directory");
+            fs::copy(scripts.join(script), to).expect("a script");
+        }
+        let manifest = "[package]\nname = \"adds\"\nedition = \"2021\"\n[workspace]\n";
+        here.write("Cargo.toml", manifest);
+        here.write("src/lib.rs", SOURCE);
+        let bug =
+            format!("It is wrong.\ncaught by: {tests}\n- let sum = a.wrapping_add(b);\n+ {bug}\n");
+        here.write("tests/injected/some.bugs", &bug);
+        // Looked through by the script.
+        for folder in ["crates", "tools"] {
+            here.write(&format!("{folder}/none"), "");
+        }
+        let git = |arguments: &[&str]| {
+            let status = Command::new("git").args(arguments).current_dir(&here.0).status();
+            assert!(status.expect("git").success());
+        };
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        here
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let path = self.0.join(file);
+        fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn run(&self) -> (bool, String) {
+        let mut script = Command::new("scripts/injected.sh");
+        script.current_dir(&self.0).env("CARGO_TARGET_DIR", self.0.join("target"));
+        let Output { status, stdout, stderr } =
+            script.env("INJECTED_TIMEOUT", "10").output().expect("it starts");
+        let said = [stdout, stderr].concat();
+        (status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// What is said of a bug, and whether the script is content.
+fn expect(name: &str, tests: &str, bug: &str, says: &str, is_content: bool) {
+    let (success, said) = Crate::with(name, tests, bug).run();
+    assert!(said.contains(says), "{name}: {says:?} is not in\n{said}");
+    assert_eq!(success, is_content, "{name}:\n{said}");
+    assert!(said.contains("MEASURE injected_bugs 1 bugs"), "{name}:\n{said}");
+    let missed = u8::from(!is_content);
+    assert!(said.contains(&format!("MEASURE injected_bugs_missed {missed} bugs")), "{said}");
+}
+
+const RIGHT: &str = "let sum = b.wrapping_add(a);";
+const WRONG: &str = "let sum = a | b.wrapping_mul(4);";
+
+#[test]
+fn a_bug_is_caught_when_a_test_that_is_named_fails() {
+    expect("caught", "--lib it_adds", WRONG, "caught, failed", true);
+    expect("crashed", "--lib it_adds", "let sum = std::process::abort();", "caught, crashed", true);
+}
+
+#[test]
+fn a_bug_that_no_named_test_notices_is_missed() {
+    expect("missed", "--lib it_adds", RIGHT, "MISSED", false);
+    // Another test would.
+    expect("others", "--lib it_adds_nothing", WRONG, "MISSED", false);
+    expect("nobody", "--lib it_subtracts", WRONG, "none without it", false);
+}
+
+/// Tests that fail without it, too, say nothing of it.
+#[test]
+fn what_fails_without_the_bug_is_no_catch() {
+    expect("control", "--lib it_never_did", WRONG, "failed without it", false);
+    expect("no-target", "--test none it_adds", WRONG, "unbuilt without it", false);
+}
+
+#[test]
+fn a_bug_that_cannot_be_built_is_no_catch() {
+    expect("unbuilt", "--lib it_adds", "let sum = a +;", "unbuilt, which is no failure", false);
+}
+
+/// As long as they take without it, tests that never end have noticed something.
+#[test]
+fn tests_that_have_ended_without_the_bug_and_do_not_with_it_notice_it() {
+    expect("endless", "--lib it_adds", "let sum = loop {};", "caught, endless", true);
+}
+
+#[test]
+fn a_bug_whose_tests_are_skipped_is_told() {
+    let says = "SKIPPED bugs that --lib it_adds_elsewhere catches";
+    expect("skipped", "--lib it_adds_elsewhere", WRONG, says, true);
+}
