@@ -331,5 +331,30 @@ fn refuse_with_signal(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(),
     if answer.0 != INVALID {
         return Err(format!("a put with signal from null: {answer:?}").into());
     }
+    // A signal that fetches has nobody who takes what it fetches.
+    let place = SymAddr(to.0 + 128);
+    for op in [c::NVT_AMO_FETCH_ADD, c::NVT_AMO_SWAP] {
+        let fetch = Amo { fetch_to: Some(place), flag: 1, ..Amo::new(op, 8, 1) };
+        let answer = host.proxy().run(move |ops| {
+            // SAFETY: should the plugin take the call after all, it is a put in this job's heaps.
+            unsafe { ops.raw_put_signal(peer, to, from, 64, signal, &fetch, |_| {}) }
+        })??;
+        if answer.0 != INVALID {
+            return Err(format!("a signal that fetches, {op}: {answer:?}").into());
+        }
+    }
+    let lens = || 0..3;
+    for say in lens().flat_map(|a| lens().flat_map(move |b| lens().map(move |c| [a, b, c]))) {
+        if say[0] == say[1] && say[1] == say[2] {
+            continue;
+        }
+        let answer = host.proxy().run(move |ops| {
+            // SAFETY: as above: there are two of everything, whatever is said.
+            unsafe { ops.raw_vectors(peer, to, from, 64, (signal, &set), say) }
+        })??;
+        if answer.0 != INVALID {
+            return Err(format!("vectors of {say:?} elements: {answer:?}").into());
+        }
+    }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! Puts that the host announces in batches (layouts 6 and 7) and regions (layout 7): all of them
 //! arrive, also when nothing follows and nobody waits for them.
 
+use std::sync::mpsc::channel;
+
 use libtest_mimic::Trial;
 use nvshmem_abi::{Layout, c};
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 use test_support::pairwise::rows;
 
-use crate::fabric::trial;
+use crate::fabric::{Fabric, trial};
 use crate::matrix::{FABRICS, place, run};
 
 const ROUNDS: u64 = 60;
@@ -37,7 +39,63 @@ pub(crate) fn trials() -> Vec<Trial> {
         })
     };
     let sizes = [FABRICS.len(), layouts.len(), room.len(), batches.len()];
-    rows(sizes, 4).into_iter().map(of).collect()
+    let mut trials: Vec<Trial> = rows(sizes, 4).into_iter().map(of).collect();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        let name = format!("bursts_of_user_threads_are_none_{}", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            for layout in [Layout::V6, Layout::V7] {
+                let job = fabric.job("announced_by_users", 2, 1, layout);
+                run(job.debug("batch_rma", "always").debug("queue_depth", 1))?;
+            }
+            Ok(())
+        }));
+    }
+    trials
+}
+
+/// A user thread announces that more follows, waits for what it has put, and reads it back, while
+/// the proxy thread calls nothing: what the user thread puts is not the proxy lane's, where nobody
+/// would send it.
+pub(crate) fn announced_by_users(job: &mut Job) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let (me, n) = (host.user().pe(), host.user().n_pes());
+    let peer = (me + 1) % n;
+    let words = host.alloc(3 * 8, 8)?;
+    let (target, source, back) = (words, words.plus(8), words.plus(16));
+    // Of one PE after the other: its peer's proxy thread has to run.
+    for turn in 0..n {
+        host.barrier()?;
+        if turn != me {
+            continue;
+        }
+        for value in 1..=ROUNDS {
+            host.local(source, 8)?.store_release(value)?;
+            let (entered, is_held) = channel();
+            let (release, held) = channel::<()>();
+            let running = host.proxy().start_run(move |ops| {
+                // The only place of the proxy lane's queue is taken, until somebody polls it.
+                let put = ops.put_nbi(peer, back, source, 8);
+                let _ = entered.send(put);
+                // Until the other end is dropped.
+                let _ = held.recv();
+            })?;
+            is_held.recv()??;
+            host.user().set_more_follows(true);
+            host.user().put_nbi(peer, target, source, 8)?;
+            host.user().set_more_follows(false);
+            host.user().quiet()?;
+            host.user().get(peer, target, back, 8)?;
+            drop(release);
+            running.wait()?;
+            let found = host.local(back, 8)?.load_acquire()?;
+            if found != value {
+                return Err(format!("the peer has {found} in place of {value}").into());
+            }
+        }
+    }
+    host.barrier()?;
+    host.finalize()?;
+    Ok(())
 }
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {

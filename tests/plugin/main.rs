@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let mut scenarios: Vec<(&str, Scenario)> = vec![
         ("cycles", cycles::scenario),
         ("bursts", bursts::scenario),
+        ("announced_by_users", bursts::announced_by_users),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
         ("leave", counters::leave),

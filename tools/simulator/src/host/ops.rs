@@ -145,6 +145,21 @@ impl Ops {
         self.transfer(c::NVT_OP_GET, true, pe, from, to.into(), len)
     }
 
+    /// Reads from a PE's heap, on either thread: the data is there on return. NVSHMEM's proxy
+    /// thread never asks for it, but the interface has it.
+    ///
+    /// # Errors
+    /// See [`Ops::put`].
+    pub fn get_blocking(
+        &self,
+        pe: u32,
+        from: SymAddr,
+        to: impl Into<Place>,
+        len: u64,
+    ) -> Result<()> {
+        self.transfer(c::NVT_OP_GET, false, pe, from, to.into(), len)
+    }
+
     /// Reads a small value of a PE's heap, as the device's `g` does; there after a quiet.
     ///
     /// # Errors
@@ -363,6 +378,43 @@ impl Ops {
             let t = &self.shared.transport;
             t.put_signal(raw.pe, &mut remote, &mut local, &mut bytes, &call, self.qp())
         };
+        Ok(Status(status))
+    }
+
+    /// A put with signal whose vectors of remote sides, of local sides and of lengths say that they
+    /// have so many elements, of which there are two: the two halves of a correct put.
+    ///
+    /// # Safety
+    /// See [`Ops::raw_put`].
+    ///
+    /// # Errors
+    /// See [`Ops::raw_put`].
+    pub unsafe fn raw_vectors(
+        &self,
+        pe: u32,
+        to: SymAddr,
+        from: SymAddr,
+        len: u64,
+        (signal, amo): (SymAddr, &Amo),
+        say: [usize; 3],
+    ) -> Result<Status> {
+        let call = self.amo_call(pe, signal, amo)?;
+        let half = len / 2;
+        let mut parts = [
+            self.sound(pe, to, from, half)?,
+            self.sound(pe, to.plus(half), from.plus(half), len - half)?,
+        ];
+        let mut remote = parts.each_mut().map(RawRma::remote);
+        let (mut local, mut bytes) =
+            (parts.each_ref().map(|p| p.local), parts.each_ref().map(|p| p.bytes));
+        let (remote, local, bytes) = (
+            remote.get_mut(..say[0]).unwrap_or_default(),
+            local.get_mut(..say[1]).unwrap_or_default(),
+            bytes.get_mut(..say[2]).unwrap_or_default(),
+        );
+        // SAFETY: the caller vouches for it.
+        let status =
+            unsafe { self.shared.transport.put_signal(pe, remote, local, bytes, &call, self.qp()) };
         Ok(Status(status))
     }
 

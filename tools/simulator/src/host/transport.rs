@@ -328,8 +328,18 @@ impl Transport {
                 // libfabric may look at it.
                 let cuda = if local_only { 0 } else { POISON as usize };
                 let handle_in = std::ptr::without_provenance_mut(cuda);
+                // SAFETY: see `flag_in_word`.
+                let f = unsafe { std::mem::transmute::<WithHandleIn<bool>, WithHandleIn<u64>>(f) };
+                let flag = flag_in_word(local_only);
                 // SAFETY: the memory is mapped and stays so until the handle is released.
-                unsafe { f(out, handle_in, start.cast(), len as usize, self.raw, local_only) }
+                unsafe { f(out, handle_in, start.cast(), len as usize, self.raw, flag) }
+            }
+            GetMemHandle::Short(f) if self.layout == Layout::V3b => {
+                let f = f.ok_or_else(|| missing("get_mem_handle"))?;
+                // SAFETY: see `flag_in_word`.
+                let f = unsafe { std::mem::transmute::<Short<bool>, Short<u64>>(f) };
+                // SAFETY: as above.
+                unsafe { f(out, start.cast(), len as usize, self.raw, flag_in_word(local_only)) }
             }
             GetMemHandle::Short(f) => {
                 let f = f.ok_or_else(|| missing("get_mem_handle"))?;
@@ -521,6 +531,34 @@ impl Transport {
         self.plugin.set_idle(true);
         check(status, || "finalize".to_string())
     }
+}
+
+/// Layout 3a's `get_mem_handle`, by the type of its last argument.
+type WithHandleIn<F> = unsafe extern "C" fn(
+    *mut c::nvt_mem_handle,
+    *mut c::nvt_mem_handle,
+    *mut c_void,
+    usize,
+    *mut c::nvt_transport,
+    F,
+) -> i32;
+
+/// That of layouts 3b and later.
+type Short<F> = unsafe extern "C" fn(
+    *mut c::nvt_mem_handle,
+    *mut c_void,
+    usize,
+    *mut c::nvt_transport,
+    F,
+) -> i32;
+
+/// A `bool` argument as it is in its register. C's calling conventions for x86-64 and AArch64 have
+/// it there as they have an integer, and say nothing of the rest of the register: the upper half is
+/// what a host's compiler has left in it. Who takes the argument for a `bool` never looks there, so
+/// a function that takes one may be called with this word. In layouts 3a and 3b it is easily taken
+/// for a word.
+fn flag_in_word(flag: bool) -> u64 {
+    POISON << 32 | u64::from(flag)
 }
 
 /// Begin and end of a C++ vector; an empty one is two null pointers.

@@ -151,13 +151,16 @@ fn read_back(
             let to = into[PROXY as usize].at(offset);
             if len <= 8 {
                 host.proxy().g(pe, from, to, len)?;
+            } else if at % 4 == 0 {
+                host.proxy().run(move |ops| ops.get_blocking(pe, from, to, len))??;
+                // A blocking get has its data on return, whoever asks.
+                host.local(to, len)?.verify(pattern(PROXY, me), offset)?;
             } else {
                 host.proxy().get(pe, from, to, len)?;
             }
             let (from, to) = (part(USER, me).plus(offset), into[USER as usize].at(offset));
             if at % 2 == 0 {
                 host.user().get(pe, from, to, len)?;
-                // A blocking get has its data on return.
                 host.local(to, len)?.verify(pattern(USER, me), offset)?;
             } else {
                 host.user().get_nbi(pe, from, to, len)?;
