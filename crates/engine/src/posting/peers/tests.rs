@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::atomic::AtomicOp;
+use crate::port::Direction;
 use crate::port::copies::Reach;
-use crate::posting::tests::{Bed, PLAIN, Setup, atomic};
+use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
+use crate::request::PutSignalRequest;
 
 /// What tests of other rooms do.
 impl Peers {
@@ -35,4 +37,23 @@ fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
     assert_eq!(behind(false, AtomicOp::SignalSet), 0);
     assert_eq!(behind(true, AtomicOp::Inc), 0);
     assert_eq!(behind(true, AtomicOp::SignalSet), 1);
+}
+
+/// So does a put with signal that left in few instructions: its data is a put that has left as a
+/// message.
+#[test]
+fn a_signal_comes_behind_the_data_of_a_put_with_signal_of_the_fast_path() {
+    let mut bed = Bed::new(Setup { fast: true, ..PLAIN });
+    // The connection, which the fast path does not make.
+    bed.atomic(1, AtomicOp::Inc);
+    let heaps = Arc::clone(&bed.heaps);
+    let parts = [request(&heaps, Direction::Write, 1)];
+    let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+    assert!(bed.lane.put_signal_found(&PutSignalRequest { parts: &parts, signal }));
+    bed.atomic(1, AtomicOp::SignalSet);
+    let core = bed.lane.core_mut();
+    let channel = core.peers.connections.channel_mut(Pe(1)).unwrap();
+    assert!(channel.has_sent_puts());
+    let packet = core.peers.messages.packet_mut(channel.newest);
+    assert_eq!(packet.bytes()[22..24], 1_u16.to_le_bytes(), "behind the message before it");
 }

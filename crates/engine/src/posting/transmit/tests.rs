@@ -12,6 +12,7 @@ use crate::port::copies::Reach;
 use crate::posting::tests::{Bed, HEAP, PLAIN, RAIL, Setup, atomic, failed, request};
 use crate::posting::transmit::completions::{Drain, Rare};
 use crate::request::{LocalSide, PutSignalRequest, Request};
+use crate::state::batch::Batch;
 use crate::state::segment::Stage;
 
 /// What tests of other rooms look at, or set.
@@ -294,4 +295,24 @@ fn nobody_has_a_quota_of_room_that_is_used_up() {
     assert_eq!(rooms(&bed), (true, true, true));
     while bed.lane.core_mut().peers.take_message() {}
     assert_eq!(rooms(&bed), (false, false, true));
+}
+
+/// Of every length, and whichever way: a fence leaves nothing to the fast path.
+#[test]
+fn puts_wait_behind_a_fence_and_so_does_one_of_a_byte() {
+    for len in [1, 2, 7, 8, 9, 4096] {
+        let mut bed = Bed::new(Setup { fast: true, ..PLAIN });
+        let heaps = Arc::clone(&bed.heaps);
+        let put = Request { len, ..request(&heaps, Direction::Write, 1) };
+        let fast = |bed: &mut Bed| bed.lane.start_fast(put, Batch::NONE).is_ok();
+        bed.put(1);
+        assert!(fast(&mut bed), "{len} bytes, without a fence");
+        bed.lane.fence(Pe(1)).unwrap();
+        assert!(!fast(&mut bed), "{len} bytes");
+        bed.lane.start(&put).unwrap();
+        assert_eq!(bed.fabric.in_flight(), 2, "{len} bytes");
+        bed.pass_time();
+        bed.lane.progress().unwrap();
+        assert_eq!(bed.fabric.in_flight(), 1, "{len} bytes, which leave when the others are there");
+    }
 }
