@@ -369,6 +369,70 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
     }
 }
 
+/// What comes to this PE's memory: bytes that are read, and words that are fetched.
+#[test]
+fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
+    let word = |op, fetch: bool| {
+        let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+        let (pe, dst, width, fetch) = (Pe(1), place(8), Width::Eight, fetch.then(|| place(64)));
+        Descriptor::Atomic { pe, dst, width, op, value: 1, compare: 0, fetch }
+    };
+    for (descriptor, lands) in [
+        (small(true), true),
+        (small(false), false),
+        (word(AtomicOp::FetchAdd, true), true),
+        (word(AtomicOp::Swap, true), true),
+        (word(AtomicOp::Add, false), false),
+        (Descriptor::Fence { pe: None }, false),
+    ] {
+        let mut random = Random(3);
+        let mut pair = Pair::new(3, &mut random, Script::default());
+        let shared =
+            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
+        let mut consumer = pair.consumer(&shared);
+        let end = push(&shared, 0, &descriptor);
+        let (mine, theirs) = pair.lanes.split_at_mut(1);
+        let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
+        let mut landed = 0;
+        progress_until(&mut consumer, mine, |consumer, lane| {
+            theirs.progress().unwrap();
+            let landed = |_: &mut Lane<FakePort>| {
+                landed += 1;
+                Ok::<(), ()>(())
+            };
+            consumer.retire(lane, landed).unwrap();
+            published(&shared, 0) == end
+        });
+        assert_eq!(landed, u32::from(lands), "{descriptor:?}");
+    }
+}
+
+/// The rings are drained when all that was there is delivered, which is later than when it is
+/// taken, and what is pushed behind it is not waited for.
+#[test]
+fn rings_are_drained_when_what_was_taken_is_done() {
+    let mut random = Random(3);
+    let mut pair = Pair::new(3, &mut random, Script::default());
+    let shared =
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
+    let mut consumer = pair.consumer(&shared);
+    let lane = &mut pair.lanes[0];
+    let head = push(&shared, 1, &small(false));
+    consumer.set_limits([0, head]);
+    let late = push(&shared, 0, &small(false));
+    assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "it is not taken");
+    progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
+    assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "it is under way");
+    progress_until(&mut consumer, lane, |consumer, lane| {
+        let first = consumer.sources[1].open.front().unwrap().batch;
+        lane.is_batch_done(first)
+    });
+    assert_eq!((consumer.is_drained(), consumer.left()), (false, head), "nobody is told");
+    consumer.retire(lane, |_| Ok::<(), ()>(())).unwrap();
+    assert_eq!((consumer.is_drained(), consumer.left()), (true, 0));
+    assert_eq!((published(&shared, 1), published(&shared, 0)), (head, 0), "{late}: too late");
+}
+
 /// A fetch of a word of PE 1, or a put of 8 bytes to this PE.
 fn fetch_or_put(is_fetch: bool) -> Descriptor {
     let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
