@@ -51,7 +51,7 @@ bugs() {
 replace() {
     local dir=$1 old=$2 new=$3 first found file changed='' count=0
     first=${old%%$'\001'*}
-    found=$(cd "$dir" && { grep -rlF -e "$first" src crates cuda include tools/simulator tools/nvshmem-libfabric/src tools/recorder tests/model || true; })
+    found=$(cd "$dir" && { grep -rlF -e "$first" src crates cuda include tools/simulator tools/nvshmem-libfabric/{src,bench/src} tools/recorder tests/model || true; })
     for file in $found; do
         old=$old new=$new awk '
             BEGIN { n = split(ENVIRON["old"], want, "\001"); m = split(ENVIRON["new"], put, "\001") }

@@ -282,6 +282,9 @@ mod tests {
         let page = measured(Ok(compared.to_vec())).page().unwrap();
         assert_eq!(page.matches("<svg").count(), 6);
         assert!(page.contains("a &lt;b&gt; &amp; c") && page.contains("put, raw libfabric"));
+        // 64 bytes in two microseconds and in one, of puts and of gets: GB/s.
+        let rates = ["0.032", "0.064", "0.032", "0.064"].map(|rate| format!("<td>{rate}</td>"));
+        assert!(page.contains(&format!("<tr><td>64 B</td>{}</tr>", rates.concat())), "{page}");
         // The one address is the name of the format, which is not fetched.
         let addresses = page.matches("http://").count() + page.matches("https://").count();
         assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count());

@@ -1,5 +1,7 @@
 //! `doctor`: calm where nothing is, exact where something is wrong, and it changes nothing.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
@@ -13,6 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("doctor::a_machine_with_nothing_is_usable_with_tcp", calm),
         trial("doctor::what_is_wrong_is_an_error_with_its_remedy", wrong),
         trial("doctor::a_library_that_crashes_is_told", crash),
+        trial("doctor::files_of_ended_processes", files_left_behind),
         trial("doctor::gpus", gpus),
         trial("doctor::nvshmem", nvshmem),
         trial("doctor::bad_input", bad_input),
@@ -131,6 +134,32 @@ fn crash() -> Result<(), Failed> {
     let diagnosis = diagnosed(&mut command, 1)?;
     let reason = check(&diagnosis, "libfabric")["reason"].to_string();
     expect(reason.contains("signal: 6"), || reason.clone())
+}
+
+/// Only files of processes that have ended are to be removed: those of others are in use.
+fn files_left_behind() -> Result<(), Failed> {
+    struct Files(Vec<PathBuf>);
+    impl Drop for Files {
+        fn drop(&mut self) {
+            self.0.iter().for_each(|file| drop(fs::remove_file(file)));
+        }
+    }
+    let mut ended = Command::new("true").spawn()?;
+    ended.wait()?;
+    // Named as those of libfabric's shm are.
+    let file = |pid: u32| PathBuf::from(format!("/dev/shm/fi_shm_{pid}:0:doctor"));
+    let (dead, alive) = (file(ended.id()), file(std::process::id()));
+    let files = Files(vec![dead.clone(), alive.clone()]);
+    for file in &files.0 {
+        fs::write(file, "")?;
+    }
+    let diagnosis = json(&mut doctor(&["--json"]))?;
+    let check = check(&diagnosis, "left-behind");
+    let names = |file: &Path| check["details"].to_string().contains(&*file.to_string_lossy());
+    expect(!names(&alive), || format!("{} is in use: {check:#}", alive.display()))?;
+    // Of many, some are named.
+    let many = check["details"].as_array().is_some_and(|named| named.len() >= 20);
+    expect(check["verdict"] == "warning" && (many || names(&dead)), || format!("{check:#}"))
 }
 
 fn gpus() -> Result<(), Failed> {

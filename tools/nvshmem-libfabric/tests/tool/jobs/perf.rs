@@ -36,6 +36,29 @@ fn rows() -> Result<(), Failed> {
         })?;
     }
     expect(text.contains(" 0 wrong."), || text.clone())?;
+    // Puts of 8 bytes, which are measured once: GB/s, and millions of them a second.
+    let agree = |bandwidth: f64, rate: f64| {
+        let half_a_digit = 0.5e-6 * (1e3 / 8.0 + 1.0);
+        expect((bandwidth * 1e3 / 8.0 - rate).abs() <= half_a_digit * 1.01, || {
+            format!("{bandwidth} GB/s of 8 bytes, {rate} million/s")
+        })
+    };
+    let line = |metric: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(metric));
+        let value = lines.next().and_then(|(_, rest)| rest.trim().split(' ').next());
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("no {metric} in\n{text}"))
+    };
+    agree(
+        line("put_bw___host___size__8___BW")?,
+        line("put_message_rate___host___size__8___rate")?,
+    )?;
+    let row = |test: &str| {
+        let table = text.split_once(&format!("#{test}\n")).map_or("", |(_, table)| table);
+        let row = table.lines().find(|line| line.starts_with("8 "));
+        let value = row.and_then(|row| row.split_whitespace().last());
+        value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("no {test} in\n{text}"))
+    };
+    agree(row("put_bw")?, row("put_message_rate")?)?;
     let figures = json(&mut perf(&["--json", "--layout", "3a"]))?;
     let figures = figures.as_array().cloned().unwrap_or_default();
     for test in TESTS {
@@ -44,7 +67,11 @@ fn rows() -> Result<(), Failed> {
         let some = figures.iter().any(|figure| figure["test"] == test);
         expect(some && positive, || format!("{test}: {figures:#?}"))?;
     }
-    Ok(())
+    let figure = |test: &str| {
+        let figure = figures.iter().find(|figure| figure["test"] == test && figure["bytes"] == 8);
+        figure.and_then(|figure| figure["value"].as_f64()).ok_or_else(|| format!("no {test}"))
+    };
+    agree(figure("put_bw")?, figure("put_message_rate")?)
 }
 
 /// The page is what a browser shows: every plot in full, with a line for each curve, and nothing
