@@ -19,6 +19,7 @@ if [[ $# -eq 0 ]]; then
     mapfile -t targets < <(sed -nE 's/.*name: "([a-z-]+)".*/\1/p' tests/fuzz/src/*.rs)
     set -- "${targets[@]}"
 fi
+[[ $# -gt 0 ]] || { echo "There are no targets in tests/fuzz/src" >&2 && exit 1; }
 
 # The flags are for what is built for a named host, not for build scripts.
 sancov=(-sanitizer-coverage-level=4 -sanitizer-coverage-inline-8bit-counters -sanitizer-coverage-pc-table
@@ -43,6 +44,12 @@ for target in "$@"; do
         found=$(sed -nE 's/.*Test unit written to (.*)$/\1/p' "$work/log" | tail -n 1)
         [[ -z $found ]] || printf '%s fails with this line in its corpus:\n%s\n' "$target" \
             "$(od -An -v -tx1 "$found" | tr -d ' \n')"
+        continue
+    fi
+    # What has not been executed has not gone well.
+    if ! grep -q '^stat::number_of_executed_units: *[1-9]' "$work/log"; then
+        failed+=("$target")
+        cat "$work/log"
         continue
     fi
     awk -v target="$target" -v began="$began" -v now="$EPOCHREALTIME" '

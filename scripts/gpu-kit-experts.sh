@@ -34,15 +34,20 @@ on_channel() { # on_channel PROVIDER
         { cat "$scratch/said" >&2; return 1; }
     awk '$1 == "MEASURE" { print $3 }' "$scratch/said"
 }
-median() { sort -g | awk '{ value[NR] = $1 } END { print value[int((NR + 1) / 2)] }'; }
+# Fails where there is nothing to take it of.
+median() { sort -g | awk '{ value[NR] = $1 } END { if (!NR) exit 1; print value[int((NR + 1) / 2)] }'; }
+# The same, and says of what.
+measured() { # measured WHAT FILE
+    median <"$2" || { echo "$1 has printed no figure" >&2; return 1; }
+}
 
 for provider in ${PROVIDERS:-shm tcp}; do
     for ((run = 0; run < runs; run++)); do
         on_nvshmem "$provider" >>"$scratch/nvshmem-$provider"
         on_channel "$provider" >>"$scratch/channel-$provider"
     done
-    a=$(median <"$scratch/nvshmem-$provider")
-    b=$(median <"$scratch/channel-$provider")
+    a=$(measured "NVSHMEM over $provider" "$scratch/nvshmem-$provider")
+    b=$(measured "the channel over $provider" "$scratch/channel-$provider")
     echo "MEASURE experts_nvshmem_128_tokens_us_$provider $a"
     echo "MEASURE experts_channel_128_tokens_us_$provider $b"
     echo "MEASURE experts_channel_over_nvshmem_$provider $(awk -v a="$a" -v b="$b" 'BEGIN { printf "%.2f", b / a }')"

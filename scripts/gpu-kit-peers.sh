@@ -42,8 +42,10 @@ ours() { # ours NAME PROVIDER VARIABLES...
         { cat "$scratch/said" >&2; return 1; }
     for size in 8 4096; do row 'put with signal' "$size" >>"$scratch/$name-$size"; done
 }
+# Fails where there is nothing to take it of.
 median() { # median NAME SIZE
-    sort -g "$scratch/$1-$2" | awk '{ value[NR] = $1 } END { print value[int((NR + 1) / 2)] }'
+    sort -g "$scratch/$1-$2" | awk '{ value[NR] = $1 } END { if (!NR) exit 1; print value[int((NR + 1) / 2)] }' ||
+        { echo "$1 has printed no time of $2 bytes" >&2; return 1; }
 }
 
 sockets=(NCCL_SHM_DISABLE=1 NCCL_SOCKET_IFNAME=lo)
@@ -60,7 +62,12 @@ done
 
 printf '%-44s %10s %10s %10s %10s\n' "µs one way, medians of $runs" '8 B' '4 KiB' '1 MiB' '8 MiB'
 line() { # line TEXT NAME
-    printf '%-44s %10s %10s %10s %10s\n' "$1" "$(median "$2" 8)" "$(median "$2" 4096)" "$(median "$2" 1048576)" "$(median "$2" 8388608)"
+    local size times=()
+    for size in 8 4096 1048576 8388608; do
+        # By itself, so that its failure is one of this script.
+        times+=("$(median "$2" "$size")") || return 1
+    done
+    printf '%-44s %10s %10s %10s %10s\n' "$1" "${times[@]}"
 }
 line "NCCL, shared memory" nccl_shm
 line "ours, shm" shm
@@ -72,10 +79,13 @@ line "ours, tcp, nothing shared, four rails" tcp_apart_4_rails
 
 # Rates above 1 and times below 1 are better than NCCL's.
 rate() { # rate NAME OURS NCCL SIZE
-    awk -v name="$1" -v ours="$(median "$2" "$4")" -v nccl="$(median "$3" "$4")" 'BEGIN { printf "MEASURE %s %.2f ratio\n", name, nccl / ours }'
+    times "$1" "$3" "$2" "$4"
 }
 times() { # times NAME OURS NCCL SIZE
-    awk -v name="$1" -v ours="$(median "$2" "$4")" -v nccl="$(median "$3" "$4")" 'BEGIN { printf "MEASURE %s %.2f ratio\n", name, ours / nccl }'
+    local ours nccl
+    ours=$(median "$2" "$4")
+    nccl=$(median "$3" "$4")
+    awk -v name="$1" -v ours="$ours" -v nccl="$nccl" 'BEGIN { printf "MEASURE %s %.2f ratio\n", name, ours / nccl }'
 }
 rate put_8MiB_over_nccl_shm shm nccl_shm 8388608
 rate put_8MiB_tcp_shared_over_nccl_socket_tuned tcp nccl_socket_tuned 8388608

@@ -30,5 +30,12 @@ status=0
     echo "$status" >"$kept/status"
 } | tee "$log" | grep -v '^running\|^$\|^test result'
 status=$(<"$kept/status")
+# Without a figure of how many there were, the zeros of what went wrong say nothing.
+for figure in process_faults strangers_packets schedules; do
+    if ! grep -q "^MEASURE $figure [1-9]" "$log"; then
+        echo "nothing has told how many ${figure//_/ } there were" >&2
+        status=1
+    fi
+done
 sed -nE 's/.*(NVSHMEM_TEST_SEED=[0-9]+).*/\1/p' "$log" | sort -u >>"$kept/failed.txt"
 exit "$status"

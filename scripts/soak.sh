@@ -38,4 +38,8 @@ done
 echo "$round rounds in $((SECONDS / 60)) minutes, status $status"
 wait "$jobs" || status=$?
 cat "$log"
+if ! grep -q '^MEASURE soak_operations [1-9]' "$log"; then
+    echo "the jobs have told of no operation" >&2
+    status=1
+fi
 exit "$status"

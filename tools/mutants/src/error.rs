@@ -14,6 +14,10 @@ pub(crate) enum Error {
     Build(String),
     #[error("{0} fails, or takes too long, with no mutant at all:\n{1}")]
     Unmutated(String, String),
+    #[error(
+        "No mutant was tried, of {0} that were chosen: is there such a module, and was there time?"
+    )]
+    Untried(usize),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::error::{Result, write};
+use crate::error::{Error, Result, write};
 use crate::mutant::{Id, Mutant, Outcome, State};
 
 #[derive(Default)]
@@ -29,6 +29,9 @@ impl Counts {
 
 /// Prints the table and the figures, called by `name`, and writes into `out` `missed.txt`,
 /// `caught.txt` and `unviable.txt`.
+///
+/// # Errors
+/// A file cannot be written, or there are no figures, since nothing was tried.
 pub(crate) fn tell(
     out: &Path,
     name: &str,
@@ -93,8 +96,38 @@ pub(crate) fn tell(
         chosen.len(),
         took.as_secs_f64()
     );
+    if all.tried() == 0 {
+        return Err(Error::Untried(chosen.len()));
+    }
     println!("MEASURE mutants_{name}_tried {} mutants", all.tried());
     println!("MEASURE mutants_{name}_missed {} mutants", all.missed);
     println!("MEASURE mutants_{name}_caught_percent {:.1} %", all.percent());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_trial_there_are_no_figures() {
+        let out = std::env::temp_dir().join(format!("nvshmem-mutants-{}", std::process::id()));
+        std::fs::create_dir_all(&out).unwrap();
+        let mutant = Mutant {
+            file: String::from("src/lib.rs"),
+            line: 1,
+            column: 1,
+            function: String::from("f"),
+            change: String::from("returns at once"),
+            state: State::Built,
+        };
+        let tell = |outcomes: HashMap<Id, Outcome>| {
+            tell(&out, "some", std::slice::from_ref(&mutant), &[0], &outcomes, Duration::ZERO)
+        };
+        let untried = tell(HashMap::new());
+        let tried = tell(HashMap::from([(0, Outcome::Missed(3))]));
+        std::fs::remove_dir_all(&out).unwrap();
+        assert!(matches!(untried, Err(Error::Untried(1))), "{untried:?}");
+        tried.unwrap();
+    }
 }

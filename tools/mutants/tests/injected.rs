@@ -3,7 +3,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Who writes programs, and who starts any. A process that another thread starts meanwhile has the
+/// file open for a moment, too, and a file that is open for writing is not executed.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A crate with bugs of its own, and the scripts that inject them, in a directory that goes with
 /// it.
@@ -47,6 +55,7 @@ mod tests {
 impl Crate {
     /// With one bug: the sum's line becomes `bug`, which `tests` are named for.
     fn with(name: &str, tests: &str, bug: &str) -> Self {
+        let _alone = alone();
         let here = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("injected-{name}")));
         let _ = fs::remove_dir_all(&here.0);
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
@@ -83,8 +92,12 @@ impl Crate {
     fn run(&self) -> (bool, String) {
         let mut script = Command::new("scripts/injected.sh");
         script.current_dir(&self.0).env("CARGO_TARGET_DIR", self.0.join("target"));
-        let Output { status, stdout, stderr } =
-            script.env("INJECTED_TIMEOUT", "10").output().expect("it starts");
+        script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = {
+            let _alone = alone();
+            script.env("INJECTED_TIMEOUT", "10").spawn().expect("it starts")
+        };
+        let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
         let said = [stdout, stderr].concat();
         (status.success(), String::from_utf8_lossy(&said).into_owned())
     }

@@ -310,3 +310,43 @@ fn a_multi_process_service_that_does_not_start_is_an_error_only_if_it_must() {
     assert!(output.status.success(), "{}", text(&output));
     assert!(text(&output).contains("no multi-process service: "), "{}", text(&output));
 }
+
+/// Where a program has printed no time there is none to compare, and no figure.
+#[test]
+fn comparisons_of_the_kit_fail_without_a_time() {
+    let kit = |script: &str, says: &str, none: &str| {
+        let bed = Bed::new();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts").join(script);
+        bed.file(script, &fs::read_to_string(from).unwrap());
+        bed.command("nvidia-smi", "echo GPU 0; echo GPU 1\n");
+        bed.command("python3", "for size in 8 4096 1048576 8388608; do echo $size 3.5; done\n");
+        bed.executable("nvshmem-gpu-run", &format!("#!/bin/sh\n{says}\n"));
+        let other = if none.is_empty() { "echo MEASURE experts 4.5" } else { none };
+        bed.executable("nvshmem-channel-check", &format!("#!/bin/sh\n{other}\n"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new("bash")
+            .args([bed.path(script), bed.path("nvshmem"), bed.path("programs")])
+            .env("PATH", format!("{}:{path}", bed.path("bin")))
+            .env("RUNS", "1")
+            .output()
+            .unwrap();
+        (output.status.success(), text(&output))
+    };
+    let (experts, peers) = ("gpu-kit-experts.sh", "gpu-kit-peers.sh");
+    let tokens = "echo 'x 128 tokens 9.0'";
+    let times = "printf '# one put and its quiet\\n8388608 block 7\\n# put with signal\\n'
+        printf '8 block 7\\n4096 block 7\\n1048576 block 7\\n'";
+    let (success, said) = kit(experts, tokens, "");
+    assert!(success && said.contains("MEASURE experts_channel_over_nvshmem_tcp 0.50"), "{said}");
+    let (success, said) = kit(peers, times, "");
+    assert!(success && said.contains("MEASURE put_8B_oneway_over_nccl_socket 2.00"), "{said}");
+    for (script, says, none, told) in [
+        (experts, ":", "", "NVSHMEM over shm has printed no figure"),
+        (experts, tokens, ":", "the channel over shm has printed no figure"),
+        (peers, ":", "", "shm has printed no time of 8 bytes"),
+    ] {
+        let (success, said) = kit(script, says, none);
+        assert!(!success && said.contains(told), "{script}: {said}");
+        assert!(!said.contains("MEASURE"), "{script}: {said}");
+    }
+}

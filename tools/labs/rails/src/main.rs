@@ -68,8 +68,8 @@ const BYTES_PER_MBIT: f64 = 1e6 / 8.0;
 /// Runs the experiments.
 ///
 /// # Errors
-/// Something was wrong: a job failed, a byte was wrong, or there can be no lab here. That something
-/// was slow is no error.
+/// Something was wrong: a job failed, a byte was wrong, nothing was run, or there can be no lab
+/// here. That something was slow is no error.
 fn run(options: &Options) -> Result<(), BoxError> {
     if let Some(reason) = rail_lab::missing() {
         return Err(format!("there can be no lab here: {reason}").into());
@@ -80,9 +80,14 @@ fn run(options: &Options) -> Result<(), BoxError> {
         env: options.env.iter().cloned().collect(),
     };
     let started = Instant::now();
-    let (mut figures, mut wrong) = (Vec::new(), Vec::new());
+    let (mut figures, mut wrong, mut n_ran) = (Vec::new(), Vec::new(), 0);
     for path in files(&options.experiments)? {
         let (experiment, text) = rail_lab::load(&path)?;
+        let is_wanted =
+            |name: &String| options.only.as_ref().is_none_or(|only| name.contains(only));
+        if !experiment.runs.iter().any(|run| is_wanted(&run.name)) {
+            continue;
+        }
         show_head(&path, &experiment);
         if let Some(needs) = experiment.lacks().filter(|_| !options.all) {
             println!("not run: it needs {needs}, which the plugin does not offer yet");
@@ -92,7 +97,7 @@ fn run(options: &Options) -> Result<(), BoxError> {
         let imbalance_matters = experiment.measures.iter().any(|m| m.of == Figure::Imbalance);
         let mut done = BTreeMap::new();
         for (index, run) in experiment.runs.iter().enumerate() {
-            if options.only.as_ref().is_some_and(|only| !run.name.contains(only)) {
+            if !is_wanted(&run.name) {
                 continue;
             }
             let ran = subject.run(&experiment, &text, index)?;
@@ -110,6 +115,7 @@ fn run(options: &Options) -> Result<(), BoxError> {
                 wrong.push(format!("{place}: {} wrong bytes", ran.wrong_bytes));
             }
             done.insert(ran.name.clone(), ran);
+            n_ran += 1;
         }
         figures.extend(experiment.measures.iter().filter_map(|measure| {
             let Some((value, unit)) = experiment.figure(measure, &done) else {
@@ -118,6 +124,13 @@ fn run(options: &Options) -> Result<(), BoxError> {
             };
             Some((measure.clone(), value, unit))
         }));
+    }
+    if n_ran == 0 {
+        let only = options.only.as_ref().map(|only| format!(" whose name contains {only:?}"));
+        let places: Vec<String> =
+            options.experiments.iter().map(|place| place.display().to_string()).collect();
+        let (only, places) = (only.unwrap_or_default(), places.join(", "));
+        return Err(format!("nothing was run: {places} has no run{only} that can be").into());
     }
     println!("\nall of it took {:.0} s", started.elapsed().as_secs_f64());
     for (measure, value, _) in &figures {

@@ -1,6 +1,8 @@
 //! What the rail laboratory is made of: namespaces that are apart, links that carry, fail and
 //! change.
 
+use std::process::Command;
+
 use libtest_mimic::{Arguments, Failed};
 use rail_lab::{Change, End, Link, Namespace, Network, tcp};
 use test_support::needs::{Need, trial};
@@ -14,12 +16,30 @@ fn main() {
         let name = format!("links_of_{n_hosts}_hosts_carry_fail_and_change_their_rate");
         trials.push(trial(name, need.clone(), move |()| links(n_hosts)));
     }
+    trials.push(trial("a_laboratory_in_which_nothing_is_run_fails", need, |()| nothing()));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 /// Fails with the text unless the condition holds.
 fn hold(condition: bool, what: impl Into<String>) -> Result<(), Failed> {
     if condition { Ok(()) } else { Err(what.into().into()) }
+}
+
+/// Figures of nothing would look as if all were well.
+fn nothing() -> Result<(), Failed> {
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/lab");
+    for arguments in
+        [["--only", "no-such-run", experiments], ["--plugin-dir", "/", "/proc/self/task"]]
+    {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_nvshmem-rail-lab")).args(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        hold(output.status.code() == Some(1), format!("{output:?}"))?;
+        hold(said.contains("nothing was run"), said.as_ref())?;
+        let figures = String::from_utf8_lossy(&output.stdout);
+        hold(!figures.contains("MEASURE"), figures.as_ref())?;
+    }
+    Ok(())
 }
 
 fn interfaces() -> Result<(), Failed> {

@@ -91,6 +91,5 @@ pub fn run(options: &Options) -> Result<(), BoxError> {
         #[cfg(feature = "channel")]
         Measured::Instructions(options) => instructions::measure(options, &mut report)?,
     }
-    report.print_measures();
-    Ok(())
+    report.print_measures()
 }

@@ -78,14 +78,30 @@ impl Report {
         named.map(|(_, value, _)| *value).min_by(f64::total_cmp)
     }
 
+    /// That something was measured, and all of it took place.
+    fn check(&self) -> Result<(), BoxError> {
+        if self.measures.is_empty() {
+            return Err("nothing was measured".into());
+        }
+        if let Some((name, value, _)) = self.measures.iter().find(|(_, v, _)| !v.is_finite()) {
+            return Err(format!("{name} was not measured: {value}").into());
+        }
+        Ok(())
+    }
+
     /// Prints the figures.
-    pub(crate) fn print_measures(&self) {
+    ///
+    /// # Errors
+    /// There are none, or one is no number: something that was to be measured did not take place.
+    pub(crate) fn print_measures(&self) -> Result<(), BoxError> {
+        self.check()?;
         println!();
         for (name, value, unit) in &self.measures {
             // Small ones with as many digits that tell something.
             let digits = if *value < 0.1 { 5 } else { 3 };
             println!("MEASURE {name} {value:.digits$} {unit}");
         }
+        Ok(())
     }
 }
 
@@ -105,5 +121,25 @@ fn print_samples<C: Case>(case: &C, jobs: &[Rounds]) {
             let times = times.collect::<Vec<_>>().join(" ");
             println!("{case}, {side}, {} operations a round, ns each: {times}", rounds.ops(side));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_figures_are_an_error_and_so_are_those_of_nothing() {
+        let with = |values: &[f64]| {
+            let mut report = Report::default();
+            values.iter().for_each(|value| report.push(String::from("put_rate"), *value, "ratio"));
+            report.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(with(&[]), Err(String::from("nothing was measured")));
+        for value in [f64::NAN, f64::INFINITY] {
+            let told = with(&[1.0, value]).unwrap_err();
+            assert!(told.starts_with("put_rate was not measured"), "{told}");
+        }
+        assert_eq!(with(&[0.5, 2.0]), Ok(()));
     }
 }
