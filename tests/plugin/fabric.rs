@@ -50,7 +50,8 @@ impl Fabric {
         }
     }
 
-    fn devices(self, rails: u8) -> String {
+    /// So many devices, as their setting names them.
+    pub(crate) fn devices(self, rails: u8) -> String {
         let device = |rail| match self {
             Fabric::Shm | Fabric::Shm2 => "shm".to_owned(),
             _ => format!("127.0.0.{}", rail + 1),
