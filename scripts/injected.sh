@@ -3,6 +3,7 @@
 # notice.
 #   scripts/injected.sh [WORD]
 #   scripts/injected.sh --places   only whether the code to break is there, which takes seconds
+#   scripts/injected.sh --control  only the tests, without any bug: they are there, and pass
 # The bugs are those of tests/injected; with WORD, those whose description has it.
 # tests/injected/README.md says how they are written. Nothing of the tree is changed: copies of it
 # are, in target/injected.
@@ -13,11 +14,11 @@
 # as a build, is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-places=no word=${1:-}
-if [[ $word == --places ]]; then
-    places=yes word=
+what=bugs word=${1:-}
+if [[ $word == --places || $word == --control ]]; then
+    what=${word#--} word=
 fi
-readonly places word
+readonly mode=$what word
 readonly patience=${INJECTED_TIMEOUT:-180} # seconds for a bug's tests, for what turns for ever
 root=$PWD
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
@@ -157,9 +158,17 @@ dir=$work/tree
 # With a line behind the last, which may be empty.
 selected=$(bugs && echo end)
 # All of them before the first bug, so that they are built together.
-while [[ $places == no ]] && IFS= read -r what && IFS= read -r tests && IFS= read -r _ && IFS= read -r _; do
+while [[ $mode != places ]] && IFS= read -r what && IFS= read -r tests && IFS= read -r _ && IFS= read -r _; do
     [[ $what != *"$word"* ]] || control "$tests"
 done <<<"$selected"
+if [[ $mode == control ]]; then
+    for tests in "${!sound[@]}"; do
+        [[ ${sound[$tests]} == passed || ${sound[$tests]} == skipped ]] || missed+=("$tests: ${sound[$tests]}")
+    done
+    echo "${#sound[@]} sets of tests, ${#missed[@]} of which do not pass"
+    [[ ${#missed[@]} -eq 0 ]] || { printf '%s\n' "${missed[@]}" >&2; exit 1; }
+    exit 0
+fi
 while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -r new; do
     [[ $what == *"$word"* ]] || continue
     tried=$((tried + 1))
@@ -168,7 +177,7 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         continue
     fi
     broken=$dir/$file
-    if [[ $places == yes ]]; then
+    if [[ $mode == places ]]; then
         repair
         continue
     fi
@@ -193,7 +202,7 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
     printf '%-15s %s (%s)\n' "$verdict" "$what" "$file"
 done <<<"$selected"
 
-if [[ $places == no ]]; then
+if [[ $mode == bugs ]]; then
     echo "MEASURE injected_bugs $tried bugs"
     echo "MEASURE injected_bugs_missed ${#missed[@]} bugs"
     echo "MEASURE injected_bugs_skipped $skipped bugs"

@@ -89,9 +89,9 @@ impl Crate {
         fs::write(path, text).expect("a file");
     }
 
-    fn run(&self) -> (bool, String) {
+    fn run(&self, arguments: &[&str]) -> (bool, String) {
         let mut script = Command::new("scripts/injected.sh");
-        script.current_dir(&self.0).env("CARGO_TARGET_DIR", self.0.join("target"));
+        script.args(arguments).current_dir(&self.0).env("CARGO_TARGET_DIR", self.0.join("target"));
         script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = {
             let _alone = alone();
@@ -105,7 +105,7 @@ impl Crate {
 
 /// What is said of a bug, and whether the script is content.
 fn expect(name: &str, tests: &str, bug: &str, says: &str, is_content: bool) {
-    let (success, said) = Crate::with(name, tests, bug).run();
+    let (success, said) = Crate::with(name, tests, bug).run(&[]);
     assert!(said.contains(says), "{name}: {says:?} is not in\n{said}");
     assert_eq!(success, is_content, "{name}:\n{said}");
     assert!(said.contains("MEASURE injected_bugs 1 bugs"), "{name}:\n{said}");
@@ -152,4 +152,18 @@ fn tests_that_have_ended_without_the_bug_and_do_not_with_it_notice_it() {
 fn a_bug_whose_tests_are_skipped_is_told() {
     let says = "SKIPPED bugs that --lib it_adds_elsewhere catches";
     expect("skipped", "--lib it_adds_elsewhere", WRONG, says, true);
+}
+
+#[test]
+fn the_tests_may_be_tried_without_any_bug() {
+    for (name, tests, says, passes) in [
+        ("sound", "--lib it_adds", "1 sets of tests, 0 of which do not pass", true),
+        ("elsewhere", "--lib it_adds_elsewhere", "SKIPPED", true),
+        ("unsound", "--lib it_never_did", "--lib it_never_did: failed", false),
+        ("nothing", "--lib it_subtracts", "--lib it_subtracts: none", false),
+    ] {
+        let (success, said) = Crate::with(name, tests, WRONG).run(&["--control"]);
+        assert!(said.contains(says), "{name}: {says:?} is not in\n{said}");
+        assert_eq!(success, passes, "{name}:\n{said}");
+    }
 }
