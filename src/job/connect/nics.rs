@@ -47,15 +47,7 @@ pub(crate) fn rails(
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
         devices.iter().map(|device| device.pci_path.as_ref().and_then(place)).collect();
-    let known = Known {
-        nics: &nics,
-        gpus: &gpus,
-        me: place_here,
-        named: matches!(settings.devices, Devices::Include(_)),
-        picked,
-    };
-    let most = usize::from(settings.max_nic_per_pe);
-    let plan = Plan::make(&Topology::system(), &known, most);
+    let plan = plan(&Topology::system(), settings, &nics, (place_here, &gpus), picked);
     let name = |nic: usize| devices.get(nic).map_or("?", |device| device.name.as_str());
     if nics.iter().any(Option::is_some) {
         let described: Vec<String> = plan
@@ -80,8 +72,28 @@ pub(crate) fn rails(
             plan.decided
         );
     }
-    let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
-    Ok(Rails { planned, spare: plan.spare })
+    Ok(Rails::of(plan))
+}
+
+impl Rails {
+    /// In the order in which the plan has them: the first is the host lane's as well.
+    fn of(plan: Plan) -> Self {
+        let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
+        Self { planned, spare: plan.spare }
+    }
+}
+
+/// The plan for the PE at place `me` among those of this machine, whose GPUs these are.
+fn plan(
+    topology: &Topology,
+    settings: &Settings,
+    nics: &[Option<PciAddress>],
+    (me, gpus): (usize, &[Option<PciAddress>]),
+    picked: &[usize],
+) -> Plan {
+    let named = matches!(settings.devices, Devices::Include(_));
+    let known = Known { nics, gpus, me, named, picked };
+    Plan::make(topology, &known, usize::from(settings.max_nic_per_pe))
 }
 
 /// The GPUs of the PEs of this machine, and this PE's place among them, from what all PEs have
@@ -131,6 +143,8 @@ fn decode(bytes: &[u8]) -> (u64, Option<PciAddress>) {
 
 #[cfg(test)]
 mod tests {
+    use test_support::topology::lay_out;
+
     use super::*;
 
     #[test]
@@ -155,5 +169,35 @@ mod tests {
         for (pe, place) in [(1, 0), (3, 1)] {
             assert_eq!(neighbours(&seats, 9, Pe(pe)), (place, vec![gpu(1), None]), "PE {pe}");
         }
+    }
+
+    /// What a PE opens on a machine of eight GPUs with four NICs near to each.
+    fn opened(settings: &Settings, me: usize, picked: &[usize]) -> Rails {
+        let root = std::env::temp_dir().join(format!("nics-{}-{me}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let devices = lay_out("p5-32-nics", &root);
+        let all = |kind: &str| -> Vec<Option<PciAddress>> {
+            let named = devices.iter().filter(|(name, _)| name.starts_with(kind));
+            named.map(|(_, address)| address.parse().ok()).collect()
+        };
+        let topology = Topology::at(&root);
+        let plan = plan(&topology, settings, &all("nic"), (me, &all("gpu")), picked);
+        fs::remove_dir_all(&root).unwrap();
+        Rails::of(plan)
+    }
+
+    #[test]
+    fn rails_are_the_nics_that_the_host_has_picked_and_the_nearest_is_the_first() {
+        let settings = Settings::default();
+        let picked = opened(&settings, 0, &[31, 5, 2]);
+        assert_eq!((picked.planned, picked.spare.len()), (vec![2, 5, 31], 29));
+        let few = Settings { max_nic_per_pe: 2, ..settings.clone() };
+        assert_eq!(opened(&few, 0, &[31, 5, 2]).planned, [2, 5]);
+        // Left to the transport: those of its own GPU.
+        assert_eq!(opened(&settings, 1, &[]).planned, [4, 5, 6, 7]);
+        // The user's word is the last, in his order and without others in their place.
+        let devices = Devices::Include(vec![String::from("some")]);
+        let named = opened(&Settings { devices, ..few }, 1, &[31]);
+        assert_eq!((named.planned, named.spare), (vec![0, 1], vec![]));
     }
 }
