@@ -19,7 +19,8 @@ if [[ $word == --places || $word == --control ]]; then
     what=${word#--} word=
 fi
 readonly mode=$what word
-readonly patience=${INJECTED_TIMEOUT:-180} # seconds for a bug's tests, for what turns for ever
+# Seconds for a bug's tests, for what turns for ever; more where they take long without it.
+readonly patience=${INJECTED_TIMEOUT:-180}
 root=$PWD
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
 export CARGO_TERM_COLOR=never
@@ -92,15 +93,16 @@ repair() {
 }
 trap repair EXIT
 
-# Runs tests, with the arguments of cargo test in $1, in the copy of the tree. Prints what became of
-# them, in a word, and leaves what they have said in the file "log":
+# Runs tests, with the arguments of cargo test in $1, in the copy of the tree, for at most $2
+# seconds. Prints what became of them, in a word, and leaves what they have said in the file "log"
+# and the seconds that they took in "took":
 #   passed, skipped     none failed; all of them were skipped, for the machine lacks something
 #   none                there are no such tests
 #   failed, crashed     a test, or the program that has them
-#   endless             they had not ended when there was no patience left
+#   endless             they had not ended by then
 #   unbuilt, other      they could not be built, or something else failed
 run() {
-    local arguments optimise=0 status=0
+    local arguments optimise=0 status=0 began
     read -ra arguments <<<"$1"
     # The model goes through millions of states.
     [[ $1 != *"--test model"* ]] || optimise=2
@@ -109,11 +111,14 @@ run() {
             NVSHMEM_TEST_EVERY_CASE=1 timeout "$1" "$root/scripts/cargo" test "${@:2}" </dev/null
     }
     # Building takes its time, which is not the tests'.
+    echo 0 >"$work/took"
     if ! (cargo_test 0 --no-run "${arguments[@]}") >"$work/log" 2>&1; then
         echo unbuilt
         return
     fi
-    (cargo_test "$patience" "${arguments[@]}") >"$work/log" 2>&1 || status=$?
+    began=$SECONDS
+    (cargo_test "$2" "${arguments[@]}") >"$work/log" 2>&1 || status=$?
+    echo $((SECONDS - began)) >"$work/took"
     if [[ $status -eq 124 ]]; then
         echo endless
     elif grep -q '^test result: FAILED' "$work/log" && grep -q '^test .*FAILED$' "$work/log"; then
@@ -140,11 +145,14 @@ said() {
     fi
 }
 
-# What became of tests without any bug, by their arguments.
-declare -A sound=()
+# What became of tests without any bug, by their arguments, and how long they may take with one: a
+# machine that is busy with other things is no endless loop.
+declare -A sound=() limits=()
 control() {
     [[ -z ${sound[$1]:-} ]] || return 0
-    sound[$1]=$(run "$1")
+    sound[$1]=$(run "$1" $((10 * patience)))
+    limits[$1]=$((4 * $(<"$work/took")))
+    [[ ${limits[$1]} -gt $patience ]] || limits[$1]=$patience
     case ${sound[$1]} in
     passed | none) ;;
     skipped) echo "SKIPPED bugs that $1 catches: the machine lacks what these tests need" ;;
@@ -182,7 +190,7 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         continue
     fi
     case ${sound[$tests]} in
-    passed) verdict=$(run "$tests") ;;
+    passed) verdict=$(run "$tests" "${limits[$tests]}") ;;
     *) verdict="not tried, ${sound[$tests]} without it" ;;
     esac
     case $verdict in
