@@ -183,13 +183,16 @@ impl Device {
     }
 }
 
-/// NICs that are near one another, behind one bridge at least; those of which it is not known where
-/// they are, together.
+/// NICs that are near one another: behind one bridge at least, or below one root complex where no
+/// bridges are shown, as in virtual machines. Those of which it is not known where they are,
+/// together.
 fn neighbourhoods(topology: &Topology, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let near = |one: usize, other: usize| match (places[one], places[other]) {
         (None, None) => true,
         (Some(one), Some(other)) => {
-            topology.distance(one, other).is_some_and(|distance| distance <= Distance::Pxb)
+            let bridges = topology.shows_bridges(one) && topology.shows_bridges(other);
+            let most = if bridges { Distance::Pxb } else { Distance::Phb };
+            topology.distance(one, other).is_none_or(|distance| distance <= most)
         }
         _ => false,
     };
@@ -214,6 +217,23 @@ mod tests {
         let place = |text: &str| Some(text.parse::<PciAddress>().unwrap());
         let places = [place("0000:3b:00.0"), None, place("0000:5b:00.0"), None];
         // Of none of them sysfs says where it is.
-        assert_eq!(neighbourhoods(&topology, &places), [vec![0], vec![1, 3], vec![2]]);
+        assert_eq!(neighbourhoods(&topology, &places), [[0, 2], [1, 3]]);
+    }
+
+    /// Four behind each switch.
+    #[test]
+    fn nics_behind_one_bridge_are_one_device() {
+        let root = std::env::temp_dir().join(format!("nccl-nics-{}", std::process::id()));
+        let devices = test_support::topology::lay_out("p5-32-nics", &root);
+        let place = |nic: usize| {
+            let name = format!("nic{nic}");
+            devices.iter().find(|(known, _)| *known == name)?.1.parse::<PciAddress>().ok()
+        };
+        let places: Vec<Option<PciAddress>> = (0..32).map(place).collect();
+        let near = neighbourhoods(&Topology::at(&root), &places);
+        std::fs::remove_dir_all(&root).unwrap();
+        let fours: Vec<Vec<usize>> =
+            (0..8).map(|group| (4 * group..4 * group + 4).collect()).collect();
+        assert_eq!(near, fours);
     }
 }

@@ -1,15 +1,15 @@
 //! A job: this test program once for each PE, as processes of their own.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use launcher::{End, Ended, Limits, Meeting, Place};
+use launcher::{End, Ended, Limits, Meeting, Place, reaches_other_processes};
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::is_setting;
-use test_support::built::{fake_cuda_dir, nccl_plugin};
+use nvshmem_sim::{PrivateDir, is_setting};
+use test_support::built::{cxi_lab, efa_lab_dir, fake_cuda_dir, nccl_plugin};
 use test_support::needs::{self, Need, libfabric2};
 use test_support::seeds;
 
@@ -82,11 +82,41 @@ pub(crate) enum Fabric {
     Shm,
     /// TCP of the second libfabric, if there is one, over two rails.
     Tcp2,
+    /// efa of the second libfabric, on two emulated NICs of a p5 for each PE, as if each were on a
+    /// host of its own.
+    Efa,
+    /// A strict mock of cxi, over TCP of the second libfabric, with two NICs.
+    Cxi,
 }
 
 impl Fabric {
     fn library(self) -> Need<Option<PathBuf>> {
-        if self == Self::Tcp2 { libfabric2().map(Some) } else { Ok(None) }
+        match self {
+            Self::Rxm | Self::Shm => Ok(None),
+            Self::Tcp2 => libfabric2().map(Some),
+            Self::Efa => reaches_other_processes().and_then(|()| libfabric2().map(Some)),
+            Self::Cxi => libfabric2().map(|_| Some(cxi_lab())),
+        }
+    }
+
+    /// What its laboratory wants of a PE, whose NICs are in a directory.
+    fn laboratory(self, me: u32, nics: &Path, seed: u32) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Rxm | Self::Shm | Self::Tcp2 => Vec::new(),
+            Self::Efa => vec![
+                ("EFA_LAB_DIR", nics.display().to_string()),
+                ("SYSFS_PATH", nics.join("sys").display().to_string()),
+                ("EFA_LAB_PERSONA", String::from("p5")),
+                ("EFA_LAB_NICS", String::from("2")),
+                ("EFA_LAB_SEED", seed.to_string()),
+                ("EFA_LAB_HOST", (me + 1).to_string()),
+            ],
+            Self::Cxi => vec![
+                ("CXI_LAB_LIBFABRIC", libfabric2().unwrap_or_default().display().to_string()),
+                ("CXI_LAB_VERSION", String::from("2.6")),
+                ("CXI_LAB_NICS", String::from("2")),
+            ],
+        }
     }
 
     fn provider(self) -> &'static str {
@@ -94,6 +124,8 @@ impl Fabric {
             Self::Rxm => "tcp;ofi_rxm",
             Self::Tcp2 => "tcp",
             Self::Shm => "shm",
+            Self::Efa => "efa",
+            Self::Cxi => "cxi",
         }
     }
 }
@@ -181,7 +213,9 @@ impl Job {
         if self.seeds.is_some() {
             eprintln!("{}: {count} seeds from {first} on", self.name());
         }
+        let nics = PrivateDir::new("nccl-nics")?;
         let command = |me: u32| {
+            let mut libraries: Vec<PathBuf> = Vec::new();
             let mut command = Command::new(&program);
             for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
                 command.env_remove(name);
@@ -196,8 +230,17 @@ impl Job {
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider())
                 .env("RUST_BACKTRACE", "0");
             if let Some(memory) = self.memory {
-                command.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir());
+                command.env(MEMORY, memory);
+                libraries.push(fake_cuda_dir());
             }
+            if self.fabric == Fabric::Efa {
+                libraries.push(efa_lab_dir());
+            }
+            if !libraries.is_empty() {
+                let all = std::env::join_paths(libraries).map_err(io::Error::other)?;
+                command.env("LD_LIBRARY_PATH", all);
+            }
+            command.envs(self.fabric.laboratory(me, nics.path(), first));
             if let Some(library) = &library {
                 command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
             }

@@ -74,6 +74,14 @@ fn main() -> ExitCode {
             add(job("paused"));
         }
     }
+    // The providers' own code, or rules, under the orders that matter.
+    for (fabric, memory) in
+        [(Fabric::Efa, None), (Fabric::Efa, Some("device")), (Fabric::Cxi, None)]
+    {
+        let job = |scenario| Job { memory, ..Job::new(scenario, fabric, 2) };
+        add(job("traffic").seeds(2));
+        add(job("order").seeds(10));
+    }
     for version in Version::ALL.into_iter().skip(1) {
         add(Job::new("traffic", Fabric::Shm, 2).by(version).seeds(2));
         add(Job::new("order", Fabric::Tcp2, 2).by(version).seeds(10));

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use launcher::reaches_other_processes;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome};
 use test_support::built::{efa_lab_dir, fake_cuda_dir};
@@ -58,23 +59,6 @@ impl Library {
             Self::Second => libfabric2().map(Some),
             Self::System => system_has_efa().map(|()| None),
         }
-    }
-}
-
-/// Whether a process may read another's memory, as the NICs here do. Where it may not, it may not
-/// read its own either.
-fn reaches_other_processes() -> Need<()> {
-    let (from, mut to) = (1_u8, 0_u8);
-    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
-    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
-    // SAFETY: the call copies one byte of this process to another, both of them ours.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    match read {
-        1 => Ok(()),
-        _ => Err(format!(
-            "no process here may reach another's memory: {}",
-            std::io::Error::last_os_error()
-        )),
     }
 }
 

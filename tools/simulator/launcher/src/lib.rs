@@ -21,4 +21,4 @@ pub use meeting::{Meeting, Place};
 pub use pipe::Stream;
 pub use poll::{poll, pollfd};
 pub use private_dir::PrivateDir;
-pub use process::{Process, dies_with_launcher};
+pub use process::{Process, dies_with_launcher, reaches_other_processes};

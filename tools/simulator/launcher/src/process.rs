@@ -110,3 +110,23 @@ pub fn dies_with_launcher(command: &mut Command) {
         });
     }
 }
+
+/// Whether a process may read another's memory, as the emulated NICs of efa do; the reason if not.
+/// Where it may not, it may not read its own either.
+///
+/// # Errors
+/// It may not.
+pub fn reaches_other_processes() -> Result<(), String> {
+    let (from, mut to) = (1_u8, 0_u8);
+    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
+    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
+    // SAFETY: the call copies one byte of this process to another, both of them ours.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    match read {
+        1 => Ok(()),
+        _ => Err(format!(
+            "no process here may reach another's memory: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
