@@ -139,7 +139,8 @@ impl Staging {
             if by_peer && !core.peers.is_within_message_quota(pe) {
                 return Ok(());
             }
-            let Some(path) = core.fragment_path(pe) else { return Ok(()) };
+            let path = if by_peer { core.next_path(pe) } else { core.fragment_path(pe) };
+            let Some(path) = path else { return Ok(()) };
             let at = offset + *sent as u64;
             let remote_end = if by_peer {
                 RemoteEnd::Peer(Spot { slot: remote.slot(), offset: at })

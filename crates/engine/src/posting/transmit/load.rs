@@ -48,6 +48,12 @@ impl<P: Port> Core<P> {
             let now = self.transmit.now();
             return Some(self.path_in_turn(pe, now));
         }
+        self.next_path(pe)
+    }
+
+    /// The path whose turn it is among messages, which have no load. Were they given turns by rate,
+    /// what they alternate with would go by few rails.
+    pub(crate) fn next_path(&mut self, pe: Pe) -> Option<Hop> {
         let connection = self.peers.find_mut(pe)?;
         let next = connection.next;
         self.transmit.rotate(connection);
