@@ -12,8 +12,7 @@ use nvshmem_abi::{MemHandle, PeInfo, Transport, c};
 
 use crate::abi::calls::request::{self, HOST_QP};
 use crate::abi::collectives::HostCollectives;
-use crate::abi::error::AbiError;
-use crate::abi::guard::guard;
+use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::job::{Origin, asked};
 use crate::logging;

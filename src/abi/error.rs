@@ -6,6 +6,7 @@ use nvshmem_abi::{UnsupportedApi, c};
 use thiserror::Error;
 
 use crate::job::JobError;
+use crate::job::guard::{self, EntryError};
 use crate::settings::SettingsError;
 use engine::error::EngineError;
 
@@ -49,9 +50,19 @@ impl From<EngineError> for AbiError {
     }
 }
 
-impl AbiError {
+/// Runs the body of an entry: see [`guard::guard`].
+#[inline]
+pub(crate) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
+    guard::guard(entry, body)
+}
+
+impl EntryError for AbiError {
+    type Status = c_int;
+    const SUCCESS: c_int = c::NVT_STATUS_SUCCESS;
+    const INTERNAL: c_int = c::NVT_STATUS_INTERNAL;
+
     /// The `NVT_STATUS_*` value for the host.
-    pub(crate) fn status(&self) -> c_int {
+    fn status(&self) -> c_int {
         match self {
             Self::Api(_)
             | Self::Settings(_)

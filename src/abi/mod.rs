@@ -10,7 +10,7 @@
 //!    time, the proxy thread. Other functions may come from any thread meanwhile.
 //! 4. Local memory of a non-blocking operation stays valid until a quiet has returned.
 //!
-//! Nothing unwinds into the host: every entry goes through [`mod@guard`], but for the fast paths of
+//! Nothing unwinds into the host: every entry goes through [`guard`], but for the fast paths of
 //! the proxy thread (`rma`, `amo` and `put_signal`), in which nothing can panic. No child of a fork
 //! has that thread, so what is refused to a child is refused by the guard.
 
@@ -18,7 +18,6 @@ mod calls;
 mod collectives;
 mod entries;
 mod error;
-mod guard;
 mod host_maps;
 pub mod note;
 mod operations;
@@ -32,8 +31,7 @@ use nvshmem_abi::{Major, Transport};
 use crate::job::Job;
 use crate::logging;
 use crate::settings::Settings;
-use error::AbiError;
-use guard::guard;
+use error::{AbiError, guard};
 
 /// Creates the transport for a host of the given version and stores it in `*out`.
 ///

@@ -9,6 +9,7 @@ pub(crate) mod connect;
 mod connected;
 pub mod counters;
 mod error;
+pub(crate) mod guard;
 pub(crate) mod heartbeat;
 pub mod memory;
 mod pe;

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::bootstrap::BootstrapError;
 use crate::job::JobError;
+use crate::job::guard::{self, EntryError};
 use crate::settings::SettingsError;
 use engine::error::EngineError;
 
@@ -90,9 +91,21 @@ impl NcclError {
     pub(super) fn failed(why: &str) -> Self {
         Self::Failed { why: why.to_owned() }
     }
+}
+
+/// Runs the body of an entry: see [`guard::guard`].
+#[inline]
+pub(super) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), NcclError>) -> Status {
+    guard::guard(entry, body)
+}
+
+impl EntryError for NcclError {
+    type Status = Status;
+    const SUCCESS: Status = Status::SUCCESS;
+    const INTERNAL: Status = Status::INTERNAL;
 
     /// The status for NCCL.
-    pub(super) fn status(&self) -> Status {
+    fn status(&self) -> Status {
         match self {
             Self::Null { .. }
             | Self::NoDevice { .. }

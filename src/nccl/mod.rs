@@ -4,6 +4,7 @@
 //! ```text
 //! tables     one table per version of the interface
 //! entries    the functions in them, which check what they are given
+//! older      those of older versions, which wrap them
 //! plugin     what a process has once: settings, and the devices that NCCL is offered
 //! listener   what other ranks of a group connect to
 //! group      ranks that are connected, a job of its own, with its lane
@@ -29,17 +30,18 @@
 //!
 //! # Order
 //! Puts and gets are in no order. A signal, weak or strong, comes behind all puts and signals that
-//! were started before to the same rank of the group, whatever their context: NCCL asks for less,
-//! and gets the order without a round trip where the data is staged.
+//! were started before to the same rank of the group, whatever their context, which is more than
+//! NCCL asks. Its target keeps that order, so it waits for no round trip, but behind puts without a
+//! signal to memory that NICs write themselves.
 
 mod entries;
 mod error;
 mod group;
-mod guard;
 mod helper;
 mod listener;
 mod log;
 mod memory;
+mod older;
 mod plugin;
 mod requests;
 pub mod tables;

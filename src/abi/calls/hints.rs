@@ -10,8 +10,7 @@ use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use crate::abi::calls::request::{self, HOST_QP};
 use crate::abi::calls::transfers::{rma_general, try_rma};
-use crate::abi::error::AbiError;
-use crate::abi::guard::guard;
+use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{job, job_of};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;

@@ -10,8 +10,7 @@ use nvshmem_abi::{
 };
 
 use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
-use crate::abi::error::AbiError;
-use crate::abi::guard::guard;
+use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{self, job};
 use engine::atomic::Width;
 use engine::request::Request;

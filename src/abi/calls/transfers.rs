@@ -8,8 +8,7 @@ use std::ffi::c_int;
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use crate::abi::calls::request::{self, HOST_QP};
-use crate::abi::error::AbiError;
-use crate::abi::guard::guard;
+use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{job, job_of};
 use crate::job::Connected;
 use engine::lane::fast_path::Rest;

@@ -1,0 +1,93 @@
+//! The wall between Rust and a host that calls us: no panic passes, and every error is logged.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use log::error;
+
+use super::error::JobError;
+use crate::logging;
+use engine::rate_limit::RateLimit;
+use ofi::fork;
+
+/// An error of an entry, and what the host is given for it.
+pub(crate) trait EntryError: Display + From<JobError> {
+    /// What the host's functions return.
+    type Status;
+
+    /// It was done.
+    const SUCCESS: Self::Status;
+
+    /// A fault of ours.
+    const INTERNAL: Self::Status;
+
+    /// That of this error.
+    fn status(&self) -> Self::Status;
+}
+
+/// Runs the body of an entry and turns its outcome into a status.
+///
+/// A body that panics may leave the host's objects half changed; the host is told of a fault of
+/// ours, which it treats as the end of the job, so nobody builds on that state.
+#[inline]
+pub(crate) fn guard<E: EntryError>(
+    entry: &'static str,
+    body: impl FnOnce() -> Result<(), E>,
+) -> E::Status {
+    if fork::is_child() {
+        return report(entry, &E::from(JobError::Child));
+    }
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => E::SUCCESS,
+        Ok(Err(failed)) => report(entry, &failed),
+        Err(panic) => {
+            report_panic(entry, panic.as_ref());
+            E::INTERNAL
+        }
+    }
+}
+
+#[cold]
+fn report<E: EntryError>(entry: &'static str, failed: &E) -> E::Status {
+    // A peer that has gone fails every operation from then on.
+    static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
+    if let Some(unsaid) = LIMIT.admit() {
+        error!(target: logging::TRANSPORT, "{entry}: {failed}{unsaid}");
+    }
+    failed.status()
+}
+
+#[cold]
+fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    error!(target: logging::TRANSPORT, "{entry}: internal error, please report it: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl EntryError for JobError {
+        type Status = i32;
+        const SUCCESS: i32 = 0;
+        const INTERNAL: i32 = 7;
+
+        fn status(&self) -> i32 {
+            1
+        }
+    }
+
+    #[test]
+    fn outcomes_become_statuses_and_panics_do_not_pass() {
+        let guard = |body: fn() -> Result<(), JobError>| guard("test", body);
+        assert_eq!(guard(|| Ok(())), 0);
+        assert_eq!(guard(|| Err(JobError::NotConnected)), 1);
+        assert_eq!(guard(|| panic!("on purpose")), 7);
+    }
+}
