@@ -2,6 +2,7 @@
 //! iteration which has done something says so.
 
 use engine::ids::Pe;
+use engine::rails::balance::Spread;
 use engine::request::{LocalSide, Request};
 use engine::wire::staged::MAX_PAYLOAD;
 use sim_fabric::{Call, Script};
@@ -145,5 +146,35 @@ fn a_peer_is_asked_for_so_much_at_a_time() {
         job.members.iter_mut().for_each(|member| {
             member.lane.progress().unwrap();
         });
+    }
+}
+
+/// The messages that announce a PE's own puts take no turns of what it reads for the puts of the
+/// other, though both come at one pace: all rails move bytes.
+#[test]
+fn puts_both_ways_at_one_pace_use_all_rails() {
+    const LEN: usize = 512;
+    for rails in [2, 4] {
+        let spread = Spread { balanced_from: 9, ..Spread::ROUND_ROBIN };
+        let shape = Shape { rails, staged: ALL, spread, ..Shape::default() };
+        let mut job = Job::new(7, &shape, Script::default());
+        for at in (0..32).map(|round| round * LEN) {
+            for (from, to) in [(0, 1), (1, 0)] {
+                job.put(from, to, at, LEN).unwrap();
+            }
+            let is_quiet = |job: &mut Job, from: u32| {
+                job.members[from as usize].lane.is_quiet(Pe(1 - from)).unwrap()
+            };
+            while !(is_quiet(&mut job, 0) && is_quiet(&mut job, 1)) {
+                for member in &mut job.members {
+                    member.lane.progress().unwrap();
+                }
+            }
+        }
+        for member in &job.members {
+            let moved: Vec<u64> = member.lane.counters().map(|rail| rail.bytes).collect();
+            assert_eq!(moved.iter().sum::<u64>(), 32 * LEN as u64, "{moved:?}");
+            assert!(moved.iter().all(|bytes| *bytes > 0), "{rails} rails: {moved:?}");
+        }
     }
 }
