@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status};
 
-use crate::group::{Communicator, DEVICE};
-use crate::library::{
+use crate::mock::group::{Communicator, DEVICE};
+use crate::mock::library::{
     Answer, At, Context, On, Plugin, Rank, Region, Registration, Request, Signal,
 };
-use crate::log;
-use crate::meeting::Meeting;
-use crate::memory::{Area, bound};
-use crate::pair::{LEN, Pair, communicator};
-use crate::proxy::Style;
-use crate::random::Random;
-use crate::wait::{DEADLINE, until};
+use crate::mock::log;
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{Area, bound};
+use crate::mock::pair::{LEN, Pair, communicator};
+use crate::mock::proxy::Style;
+use crate::mock::random::Random;
+use crate::mock::wait::{DEADLINE, until};
 
 /// The last rank dies while all send to it. The others are told, and end.
 pub(crate) fn killed(place: &Place) {

@@ -13,9 +13,9 @@ use test_support::built::{cxi_lab, efa_lab_dir, fake_cuda_dir, nccl_plugin};
 use test_support::needs::{self, Need, libfabric2};
 use test_support::seeds;
 
-use crate::library::{LIBRARY, SYMBOL, Version};
-use crate::log;
-use crate::memory::MEMORY;
+use crate::mock::library::{LIBRARY, SYMBOL, Version};
+use crate::mock::log;
+use crate::mock::memory::MEMORY;
 
 /// The scenario that a process of a job is told.
 const SCENARIO: &str = "NCCL_TEST_SCENARIO";

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 use launcher::Place;
 use test_support::held::Cycles;
 
-use crate::group::Communicator;
-use crate::library::Plugin;
-use crate::meeting::Meeting;
-use crate::memory::{MEMORY, bound, device};
-use crate::pair::{LEN, Pair, communicator};
+use crate::mock::group::Communicator;
+use crate::mock::library::Plugin;
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{MEMORY, bound, device};
+use crate::mock::pair::{LEN, Pair, communicator};
+use crate::mock::proxy::{ContextId, Style};
+use crate::mock::wait::until;
 use crate::plan::{Mix, Round};
-use crate::proxy::{ContextId, Style};
 use crate::stage::Stage;
-use crate::wait::until;
 
 /// Rank 0 calls nothing for a while: before its progress thread is there, and while it pauses. The
 /// others put to it and get from it all the same.

@@ -2,37 +2,21 @@
 //! user threads, and the calls in NCCL's order.
 //!
 //! ```text
-//! library  the shared library, and one interface for the tables of all versions
-//! log      what the plugin says to NCCL's logger
-//! group    communicators and their groups, from the first call to the last
-//! proxy    NCCL's progress thread, which issues, tests and calls for progress
-//! memory   of the host, or of a device that the CPU cannot touch
-//! meeting  NCCL's bootstrap
+//! mock     NCCL as a plugin sees it
 //! plan     what is sent in a round, from a seed
 //! stage    a round: what is sent, and what has to be there behind which signal
-//! pair     a connection with a little memory, for what is no round
-//! stand_in plugins that are wrong on purpose, which have to be found out
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod failures;
-mod group;
 mod launch;
-mod library;
 mod life;
-mod log;
-mod meeting;
-mod memory;
-mod pair;
+mod mock;
 mod plan;
-mod proxy;
-mod random;
 mod regions;
 mod rounds;
 mod stage;
-mod stand_in;
-mod wait;
 
 use std::process::ExitCode;
 
@@ -41,8 +25,8 @@ use libtest_mimic::{Arguments, Trial};
 use test_support::seeds::turn;
 
 use launch::{FAILED, Fabric, Job, pe_entry};
-use library::Version;
-use stand_in::{Fault, STAND_IN};
+use mock::library::Version;
+use mock::stand_in::{Fault, STAND_IN};
 
 fn main() -> ExitCode {
     pe_entry(&[

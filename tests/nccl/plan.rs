@@ -6,7 +6,7 @@
 
 use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
 
-use crate::random::{Random, bytes, mix};
+use crate::mock::random::{Random, bytes, mix};
 
 /// What can be got from every PE, by all.
 pub(crate) const STATIC: usize = 2 << 20;

@@ -8,14 +8,14 @@ use std::thread;
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, SIGNAL_ADD};
 
-use crate::group::{Communicator, Connection};
 use crate::launch::seeds_of_process;
-use crate::library::{At, Plugin, Rank, Region, Signal};
-use crate::meeting::Meeting;
-use crate::memory::{Area, Kind, bound};
+use crate::mock::group::{Communicator, Connection};
+use crate::mock::library::{At, Plugin, Rank, Region, Signal};
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{Area, Kind, bound};
+use crate::mock::proxy::{Call, ContextId, Style};
+use crate::mock::random::{Random, bytes, mix};
 use crate::plan::{Mix, Round};
-use crate::proxy::{Call, ContextId, Style};
-use crate::random::{Random, bytes, mix};
 use crate::stage::Stage;
 
 /// Regions of each communicator that are registered for each seed, and how many there are at a time

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use launcher::Place;
 
-use crate::group::Communicator;
 use crate::launch::seeds_of_process;
-use crate::library::Plugin;
-use crate::log;
-use crate::meeting::Meeting;
-use crate::memory::{MEMORY, bound};
+use crate::mock::group::Communicator;
+use crate::mock::library::Plugin;
+use crate::mock::log;
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{MEMORY, bound};
+use crate::mock::proxy::Style;
 use crate::plan::{Mix, Round};
-use crate::proxy::Style;
 use crate::stage::Stage;
 
 /// Rounds of each seed, one behind the other.

@@ -7,15 +7,15 @@ use std::sync::atomic::Ordering;
 
 use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET};
 
-use crate::group::{Communicator, Connection};
-use crate::library::{At, Rank, Region, Signal};
-use crate::meeting::Meeting;
-use crate::memory::{Area, Kind};
+use crate::mock::group::{Communicator, Connection};
+use crate::mock::library::{At, Rank, Region, Signal};
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{Area, Kind};
+use crate::mock::proxy::{Call, ContextId, Done, Style};
+use crate::mock::random::{bytes, bytes_from};
 use crate::plan::{
     From, Mark, Mix, Round, SHARED, STATIC, STEPS, Step, WORDS, Way, What, Word, fixed,
 };
-use crate::proxy::{Call, ContextId, Done, Style};
-use crate::random::{bytes, bytes_from};
 
 /// What source memory is filled with when the plugin says that it needs it no longer.
 const SPENT: u8 = 0xee;

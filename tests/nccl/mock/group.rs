@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nccl_abi::{DEVICE_GIN_PROXY, MAX_REQUESTS, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties};
 
-use crate::library::{Answer, Block, Group, Instance, Plugin, Rank, Region, Registration};
-use crate::meeting::Meeting;
-use crate::memory::{Area, device};
-use crate::proxy::{Proxy, Queues, Style, Work};
+use crate::mock::library::{Answer, Block, Group, Instance, Plugin, Rank, Region, Registration};
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{Area, device};
+use crate::mock::proxy::{Proxy, Queues, Style, Work};
 
 /// A communicator's use of the plugin.
 pub(crate) struct Communicator {

@@ -12,7 +12,7 @@ use nccl_abi::{
     Table14, Table15, Table16,
 };
 
-use crate::{log, stand_in};
+use crate::mock::{log, stand_in};
 
 /// Names the library to the processes of a job.
 pub(crate) const LIBRARY: &str = "NCCL_TEST_LIBRARY";
@@ -272,7 +272,7 @@ impl Plugin {
         Ok((Listening(listening), handle))
     }
 
-    /// `instance` is not always the plugin's own: see [`crate::group`].
+    /// `instance` is not always the plugin's own: see [`crate::mock::group`].
     pub(crate) fn connect(
         &self,
         instance: Instance,

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nccl_abi::{MR_FORCE_SO, SIGNAL_INC};
 
-use crate::group::{Communicator, Connection};
-use crate::library::{At, Plugin, Rank, Region, Signal};
-use crate::meeting::Meeting;
-use crate::memory::{Area, Kind};
-use crate::proxy::{Call, ContextId, Done, Style};
-use crate::random::{bytes, mix};
+use crate::mock::group::{Communicator, Connection};
+use crate::mock::library::{At, Plugin, Rank, Region, Signal};
+use crate::mock::meeting::Meeting;
+use crate::mock::memory::{Area, Kind};
+use crate::mock::proxy::{Call, ContextId, Done, Style};
+use crate::mock::random::{bytes, mix};
 
 /// Bytes that a rank puts and gets.
 pub(crate) const LEN: usize = 256 << 10;

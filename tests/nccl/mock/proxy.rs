@@ -13,10 +13,10 @@ use std::thread::{self, JoinHandle};
 
 use nccl_abi::MORE_FOLLOWS;
 
-use crate::library::{
+use crate::mock::library::{
     Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal,
 };
-use crate::wait::until;
+use crate::mock::wait::until;
 
 /// Which of the two, see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use nccl_abi::{
     Status, Table16, VirtualDevices, level, subsystem,
 };
 
-use crate::random::Random;
+use crate::mock::random::Random;
 
 /// Has a job use this, with that fault.
 pub(crate) const STAND_IN: &str = "NCCL_TEST_STAND_IN";
