@@ -5,7 +5,7 @@
 //! for the moments in which one of the others has it.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::requests::{RequestId, Requests};
 use crate::bootstrap::gathering::Gathering;
 use crate::bootstrap::{Bootstrap, TcpBootstrap};
 use crate::job::heartbeat::{Heartbeat, Still};
-use crate::job::{Job, JobError};
+use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use crate::settings::Settings;
 use engine::atomic::{Atomic, AtomicOp, Width};
@@ -32,6 +32,7 @@ use engine::patience::Wait;
 use engine::port::{Access, Direction};
 use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use engine::state::batch::Batch;
+use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
 /// How long the end of a group waits for the other ranks, which may need its progress until they
@@ -61,10 +62,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The first failure, in words.
     failed: OnceLock<String>,
-    /// How often NCCL has made progress.
+    /// How often NCCL has made progress. Changed under the lock.
     progress: AtomicU64,
-    /// Questions since.
-    questions: AtomicU32,
     /// Peers' operations move without our progress.
     pub(super) is_automatic: bool,
     /// Who makes progress has a core.
@@ -81,6 +80,8 @@ struct State {
     heartbeat: Option<Heartbeat>,
     requests: Requests,
     regions: Regions,
+    /// Questions since NCCL has made progress.
+    questions: u32,
 }
 
 /// What a put or get moves: memory by its handle, and where in it.
@@ -130,12 +131,12 @@ impl Group {
             heartbeat: None,
             requests: Requests::new(),
             regions: Regions::default(),
+            questions: 0,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             failed: OnceLock::new(),
             progress: AtomicU64::new(0),
-            questions: AtomicU32::new(0),
             is_automatic,
             has_core,
         });
@@ -161,18 +162,18 @@ impl Group {
     /// Registers memory on all ranks: the handle for NCCL. Collective.
     pub(super) fn register(&self, base: usize, len: usize) -> Result<*mut c_void, NcclError> {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let job = self.shared.job()?;
-        let connected = job.connected()?;
-        let registered = connected
-            .consistency
-            .register(&connected.regions, base, len, Access::LocalAndRemote)
-            .map_err(NcclError::from);
+        let registered = self.shared.register_here(base, len);
+        // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
         let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
         drop(bootstrap);
         match (registered, agreed) {
             (Ok(_), Ok(region)) => Ok(self.shared.lock().regions.add(region)),
             (Ok(handle), Err(failed)) => {
-                if let Err(stays) = connected.regions.release(&handle) {
+                // Without a job there are no registrations either.
+                let job = self.shared.job().ok();
+                let connected = job.as_deref().and_then(Job::connection);
+                let released = connected.map(|connected| connected.regions.release(&handle));
+                if let Some(Err(stays)) = released {
                     warn!(target: logging::MEM, "{len} bytes at {base:#x} stay registered: {stays}");
                 }
                 Err(failed)
@@ -186,7 +187,7 @@ impl Group {
     /// ends at once, with its endpoints, so that nothing comes late.
     ///
     /// # Errors
-    /// There is no such memory.
+    /// There is no such memory; or it may still be written to, and must not be freed.
     pub(super) fn release(&self, handle: *mut c_void) -> Result<(), NcclError> {
         let shared = &self.shared;
         let region = shared.lock().regions.remove(handle)?;
@@ -194,7 +195,7 @@ impl Group {
         let connected = job.connected()?;
         let Region { base, len, handle, .. } = *region;
         let release = || -> Result<(), EngineError> {
-            shared.with_lane(|lane, _| lane.check_unused(base, len))?;
+            shared.check_unused(base, len)?;
             connected.regions.release(&handle)
         };
         let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
@@ -206,8 +207,7 @@ impl Group {
             Err(in_use) if is_in_use(&in_use) => {
                 shared.fail(&in_use.to_string());
                 drop(job);
-                shared.end();
-                Ok(())
+                if shared.end() { Ok(()) } else { Err(in_use.into()) }
             }
             released => Ok(released?),
         }
@@ -224,7 +224,7 @@ impl Group {
             }
         }
         self.helper = None;
-        self.shared.end();
+        let _is_closed = self.shared.end();
     }
 }
 
@@ -239,20 +239,30 @@ impl Shared {
         self.lock().job.clone().ok_or_else(|| self.over())
     }
 
+    /// Registers memory of this rank.
+    fn register_here(&self, base: usize, len: usize) -> Result<HandleBytes, NcclError> {
+        let job = self.job()?;
+        let connected = job.connected()?;
+        let Connected { consistency, regions, .. } = connected;
+        Ok(consistency.register(regions, base, len, Access::LocalAndRemote)?)
+    }
+
     /// Why there is no job any more.
     #[cold]
     fn over(&self) -> NcclError {
         NcclError::failed(self.failure().unwrap_or("it has ended"))
     }
 
-    /// Ends the job: closes its endpoints, after what is under way where that ends soon.
-    fn end(&self) {
+    /// Ends the job: closes its endpoints, after what is under way where that ends soon. Whether
+    /// they are closed: another thread may be registering memory.
+    #[must_use]
+    fn end(&self) -> bool {
         let (job, heartbeat) = {
             let mut state = self.lock();
             (state.job.take(), state.heartbeat.take())
         };
         drop(heartbeat);
-        let Some(mut job) = job else { return };
+        let Some(mut job) = job else { return true };
         // SAFETY: the lane is used by who finds the job under the lock, and there it is no more.
         unsafe {
             job.tell_counters();
@@ -261,24 +271,23 @@ impl Shared {
         let mut wait = Wait::new();
         while let Err(shared) = Arc::try_unwrap(job) {
             if wait.left_of(LET_GO).is_none() {
-                return info!(target: logging::INIT, "a registration keeps a group that has ended");
+                let text = "a registration of memory keeps the endpoints of a group that has ended";
+                warn!(target: logging::MEM, "{text}");
+                return false;
             }
             std::thread::yield_now();
             job = shared;
         }
+        true
     }
 
-    /// Runs `with` on the lane, under the lock.
-    #[inline]
-    fn with_lane<T>(
-        &self,
-        with: impl FnOnce(&mut Lane<OfiPort>, &mut Requests) -> Result<T, EngineError>,
-    ) -> Result<T, EngineError> {
-        let mut state = self.lock();
-        let State { job, requests, .. } = &mut *state;
-        let connected = job.as_deref().and_then(Job::connection).ok_or(EngineError::Abandoned)?;
+    /// That nothing under way touches this memory.
+    fn check_unused(&self, base: usize, len: usize) -> Result<(), EngineError> {
+        let state = self.lock();
+        let connected =
+            state.job.as_deref().and_then(Job::connection).ok_or(EngineError::Abandoned)?;
         // SAFETY: the lock is held, which every use of the lane is under.
-        unsafe { connected.with_proxy(|lane| with(lane, requests)) }
+        unsafe { connected.with_proxy(|lane| lane.check_unused(base, len)) }
     }
 
     /// Whether something has failed: what.
@@ -381,25 +390,36 @@ impl Shared {
 
     /// Whether a request is done.
     pub(super) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
-        let asked = self.questions.fetch_add(1, Ordering::Relaxed);
-        if asked >= QUESTIONS {
-            self.progress()?;
-        }
         self.check()?;
-        let outcome = self.with_lane(|lane, requests| match lane.failure() {
-            Some(failed) => Err(failed.clone()),
-            None => Ok(requests.is_known_done(request) || requests.is_done(lane, request)),
-        });
-        outcome.map_err(|failed| self.lane_failed(&failed))
+        let mut state = self.lock();
+        state.questions += 1;
+        if state.questions > QUESTIONS {
+            self.progress_with(state)?;
+            state = self.lock();
+        }
+        let State { job, requests, .. } = &mut *state;
+        let Some(connected) = job.as_deref().and_then(Job::connection) else {
+            return Err(self.over());
+        };
+        let is_done = |lane: &mut Lane<OfiPort>| match lane.failure() {
+            Some(failed) => Err(self.lane_failed(failed)),
+            None => Ok(requests.is_done(lane, request)),
+        };
+        // SAFETY: the lock is held, which every use of the lane is under.
+        unsafe { connected.with_proxy(is_done) }
     }
 
     /// Moves what is under way, for NCCL.
     pub(super) fn progress(&self) -> Result<(), NcclError> {
-        self.questions.store(0, Ordering::Relaxed);
-        // The one that counts; its wrap does not matter.
-        self.progress.fetch_add(1, Ordering::Relaxed);
         self.check()?;
-        self.iterate(self.lock()).map(|_| ())
+        self.progress_with(self.lock())
+    }
+
+    fn progress_with(&self, mut state: MutexGuard<'_, State>) -> Result<(), NcclError> {
+        state.questions = 0;
+        let made = self.progress.load(Ordering::Relaxed);
+        self.progress.store(made.wrapping_add(1), Ordering::Relaxed);
+        self.iterate(state).map(|_| ())
     }
 
     /// Moves what is under way, for the helper, unless somebody else has the lane. Whether there

@@ -149,26 +149,27 @@ impl Handle {
 }
 
 /// The addresses by which other hosts may reach this one, the likeliest first: those of the
-/// interfaces that `named` begins the names of, as NCCL has it; else all but loopback's and those
-/// of bridges within the host. Loopback's where there is no other.
+/// interfaces that `named` has, as NCCL reads it: beginnings of names, or whole ones behind a `=`,
+/// to be used, or behind a `^` not to be. Else all but loopback's and those of bridges within the
+/// host. Loopback's where there is no other.
 fn addresses(interfaces: &[Interface], named: &str) -> Vec<IpAddr> {
     let all = || interfaces.iter().filter(|one| one.running && !is_link_local(one.address));
-    let (exact, names) = match named.strip_prefix('=') {
-        Some(names) => (true, names),
-        None => (false, named),
-    };
+    let (excludes, named) = named.strip_prefix('^').map_or((false, named), |rest| (true, rest));
+    let (exact, names) = named.strip_prefix('=').map_or((false, named), |rest| (true, rest));
     let is_named = |one: &&Interface| {
         let mut names = names.split(',').filter(|name| !name.is_empty());
         names.any(|name| if exact { one.name == name } else { one.name.starts_with(name) })
     };
     let leads_out = |one: &&Interface| !one.loopback && !Interface::is_virtual_bridge(&one.name);
     let address = |one: &Interface| one.address;
-    // With '^' the names are of those that are not to be used.
-    let named: Vec<IpAddr> = all().filter(is_named).map(address).collect();
-    if !named.is_empty() {
-        return named;
+    if !excludes {
+        let named: Vec<IpAddr> = all().filter(is_named).map(address).collect();
+        if !named.is_empty() {
+            return named;
+        }
     }
-    let outward: Vec<IpAddr> = all().filter(leads_out).map(address).collect();
+    let wanted = |one: &&Interface| leads_out(one) && !(excludes && is_named(one));
+    let outward: Vec<IpAddr> = all().filter(wanted).map(address).collect();
     if !outward.is_empty() {
         return outward;
     }
@@ -220,6 +221,8 @@ mod tests {
         assert_eq!(told("ib"), ["10.1.0.7"]);
         assert_eq!(told("=ib"), ["10.0.0.7", "10.1.0.7"], "there is none of that name");
         assert_eq!(told("lo"), ["127.0.0.1"]);
+        assert_eq!(told("^eth,docker"), ["10.1.0.7"]);
+        assert_eq!(told("^=eth"), ["10.0.0.7", "10.1.0.7"]);
         assert_eq!(addresses(&all[..1], "").len(), 1, "loopback is better than nothing");
     }
 }

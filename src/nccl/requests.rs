@@ -48,27 +48,18 @@ impl Requests {
 
     /// A request for operations that are about to be started, and the batch that they belong to.
     pub(super) fn begin<P: Port>(&mut self, lane: &mut Lane<P>) -> (RequestId, Batch) {
-        let latest = self.first + self.open.len() as u64;
-        match (lane.begin_batch(), self.open.back()) {
-            (Some(batch), _) => {
-                self.open.push_back(Some(batch));
-                (RequestId(latest), batch)
-            }
-            // All batches are in use, so the latest is not over: its batch would be free.
-            (None, Some(Some(batch))) => (RequestId(latest - 1), *batch),
-            (None, _) => (RequestId(latest - 1), Batch::NONE),
+        if let Some(batch) = lane.begin_batch() {
+            self.open.push_back(Some(batch));
+            return (RequestId(self.first + self.open.len() as u64 - 1), batch);
         }
+        // All batches are in use, by requests here: nobody else begins any on this lane.
+        let latest = self.open.iter().enumerate().rev();
+        let mut latest = latest.filter_map(|(at, batch)| Some((at, (*batch)?)));
+        let (at, batch) = latest.next().unwrap_or((0, Batch::NONE));
+        (RequestId(self.first + at as u64), batch)
     }
 
-    /// Whether all operations of a request are delivered, as far as was looked.
-    #[inline]
-    pub(super) fn is_known_done(&self, request: RequestId) -> bool {
-        let Some(at) = request.0.checked_sub(self.first) else { return true };
-        // One that was never given out is of no operation.
-        self.open.get(at as usize).is_none_or(Option::is_none)
-    }
-
-    /// Whether all operations of a request are delivered.
+    /// Whether all operations of a request are delivered. One that was never given out is of none.
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
         let Some(at) = request.0.checked_sub(self.first) else { return true };
         let Some(Some(batch)) = self.open.get(at as usize).copied() else { return true };
@@ -84,7 +75,7 @@ impl Requests {
         true
     }
 
-    /// Whether some are not known to be done.
+    /// Whether all are known to be done.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

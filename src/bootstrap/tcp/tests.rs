@@ -227,6 +227,26 @@ fn what_answers_but_is_no_pe_is_said() {
     });
 }
 
+/// Of several addresses one leads to PE 0: nobody answers at another, and something else at a third.
+#[test]
+fn a_pe_joins_by_the_address_that_leads_there() {
+    let (closed, nobody) = listener();
+    drop(closed);
+    let (other, something) = listener();
+    let (center, at) = listener();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = other.accept().unwrap();
+            let _ = stream.write_all(&[b'x'; GREETING]);
+        });
+        let first = scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), center).unwrap());
+        let address = format!("{nobody},{something},{at}");
+        let joined = TcpBootstrap::join(TcpOptions { address, ..options(at, 1, 2) });
+        assert_eq!(joined.unwrap().me(), 1);
+        first.join().unwrap();
+    });
+}
+
 #[test]
 fn a_pe_that_goes_or_does_something_else_is_named() {
     let failures = job(3, |mut bootstrap| {
