@@ -227,7 +227,8 @@ fn what_answers_but_is_no_pe_is_said() {
     });
 }
 
-/// Of several addresses one leads to PE 0: nobody answers at another, and something else at a third.
+/// Of several addresses one leads to PE 0. Nobody answers at another, and something else answers at
+/// a third.
 #[test]
 fn a_pe_joins_by_the_address_that_leads_there() {
     let (closed, nobody) = listener();
