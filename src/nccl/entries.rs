@@ -5,16 +5,16 @@
 use std::ffi::{c_int, c_void};
 
 use nccl_abi::{
-    Config, HANDLE_BYTES, Logger, MORE_FOLLOWS, PTR_CUDA, PTR_HOST, Properties, RmaProperties,
-    Status,
+    Config, HANDLE_BYTES, Logger, MORE_FOLLOWS, MR_SIGNAL_NEVER_RESET, PTR_CUDA, PTR_HOST,
+    Properties, RmaProperties, Status,
 };
 
 use super::error::{NcclError, guard};
 use super::group::{Group, Shared, Signal, Span};
 use super::listener::Listener;
 use super::plugin::Plugin;
-use super::requests::RequestId;
-use engine::port::Direction;
+use super::requests::{BlockId, RequestId};
+use engine::port::{Access, Direction};
 
 /// A block of contexts. They share the lane of their group, so all there is of one is its number.
 #[derive(Debug)]
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn reg_mr_sym(
     data: *mut c_void,
     size: usize,
     kind: c_int,
-    _flags: u64,
+    flags: u64,
     handle: *mut *mut c_void,
 ) -> Status {
     guard("regMrSym", || {
@@ -219,7 +219,10 @@ pub(super) unsafe extern "C" fn reg_mr_sym(
         if kind & !(PTR_HOST | PTR_CUDA) != 0 || kind == 0 {
             return Err(NcclError::NoKind { kind });
         }
-        let registered = group.register(data.addr(), size)?;
+        // Signals keep their order in any memory, so that flag asks for nothing.
+        let never_reset = flags & MR_SIGNAL_NEVER_RESET != 0;
+        let access = if never_reset { Access::Signals } else { Access::LocalAndRemote };
+        let registered = group.register(data.addr(), size, access)?;
         // SAFETY: rule 2.
         unsafe { answer(handle, "mhandle", registered) }
     })
@@ -434,7 +437,8 @@ pub(super) unsafe extern "C" fn test(
 pub(super) unsafe extern "C" fn progress(contexts: *mut c_void) -> Status {
     guard("progress", || {
         // SAFETY: rule 1.
-        unsafe { given(contexts.cast::<Contexts>(), "context block")? }.any().progress()
+        let block = unsafe { given(contexts.cast::<Contexts>(), "context block")? };
+        block.any().progress(BlockId(contexts.addr()))
     })
 }
 

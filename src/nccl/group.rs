@@ -17,7 +17,7 @@ use super::helper::Helper;
 use super::listener::Listener;
 use super::memory::{self, Region, Regions};
 use super::plugin::Plugin;
-use super::requests::{RequestId, Requests};
+use super::requests::{BlockId, Collected, RequestId, Requests, Starting};
 use crate::bootstrap::gathering::Gathering;
 use crate::bootstrap::{Bootstrap, TcpBootstrap};
 use crate::job::heartbeat::{Heartbeat, Still};
@@ -41,10 +41,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// How long the end of a job waits for who registers memory of it.
 const LET_GO: Duration = Duration::from_secs(1);
-
-/// Questions about requests that are not done, between two of which progress is made where nobody
-/// asks for any.
-const QUESTIONS: u32 = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -80,8 +76,7 @@ struct State {
     heartbeat: Option<Heartbeat>,
     requests: Requests,
     regions: Regions,
-    /// Questions since NCCL has made progress.
-    questions: u32,
+    collected: Collected,
 }
 
 /// What a put or get moves: memory by its handle, and where in it.
@@ -129,9 +124,9 @@ impl Group {
         let state = State {
             job: Some(Arc::new(job)),
             heartbeat: None,
-            requests: Requests::new(),
+            requests: Requests::new(n),
             regions: Regions::default(),
-            questions: 0,
+            collected: Collected::default(),
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -160,9 +155,14 @@ impl Group {
     }
 
     /// Registers memory on all ranks: the handle for NCCL. Collective.
-    pub(super) fn register(&self, base: usize, len: usize) -> Result<*mut c_void, NcclError> {
+    pub(super) fn register(
+        &self,
+        base: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<*mut c_void, NcclError> {
         let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let registered = self.shared.register_here(base, len);
+        let registered = self.shared.register_here(base, len, access);
         // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
         let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
         drop(bootstrap);
@@ -240,11 +240,16 @@ impl Shared {
     }
 
     /// Registers memory of this rank.
-    fn register_here(&self, base: usize, len: usize) -> Result<HandleBytes, NcclError> {
+    fn register_here(
+        &self,
+        base: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, NcclError> {
         let job = self.job()?;
         let connected = job.connected()?;
         let Connected { consistency, regions, .. } = connected;
-        Ok(consistency.register(regions, base, len, Access::LocalAndRemote)?)
+        Ok(consistency.register(regions, base, len, access)?)
     }
 
     /// Why there is no job any more.
@@ -315,16 +320,18 @@ impl Shared {
     #[inline]
     fn begin(
         &self,
+        starting: Starting,
         start: impl FnOnce(&mut Lane<OfiPort>, &Regions, Batch) -> Result<(), NcclError>,
     ) -> Result<RequestId, NcclError> {
         self.check()?;
         let mut state = self.lock();
+        state.collected.fresh += 1;
         let State { job, requests, regions, .. } = &mut *state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
         };
         let begun = |lane: &mut Lane<OfiPort>| {
-            let (request, batch) = requests.begin(lane);
+            let (request, batch) = requests.begin(lane, starting);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions, batch);
             lane.enter_batch(before);
@@ -354,7 +361,11 @@ impl Shared {
         len: usize,
         more: bool,
     ) -> Result<RequestId, NcclError> {
-        self.begin(|lane, regions, batch| {
+        let starting = match direction {
+            Direction::Write => Starting::Put { rank, len },
+            Direction::Read => Starting::Other,
+        };
+        self.begin(starting, |lane, regions, batch| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
             match lane.start_fast(request, batch) {
                 Ok(()) => Ok(()),
@@ -372,7 +383,7 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(|lane, regions, batch| {
+        self.begin(Starting::Other, |lane, regions, batch| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
                 return match lane.atomic_in_order_fast(&signal, batch) {
@@ -392,11 +403,6 @@ impl Shared {
     pub(super) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
         let mut state = self.lock();
-        state.questions += 1;
-        if state.questions > QUESTIONS {
-            self.progress_with(state)?;
-            state = self.lock();
-        }
         let State { job, requests, .. } = &mut *state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
@@ -409,16 +415,16 @@ impl Shared {
         unsafe { connected.with_proxy(is_done) }
     }
 
-    /// Moves what is under way, for NCCL.
-    pub(super) fn progress(&self) -> Result<(), NcclError> {
+    /// Moves what is under way, for NCCL, after a pass over a block; or leaves it for the next call,
+    /// while each pass brings more.
+    pub(super) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
-        self.progress_with(self.lock())
-    }
-
-    fn progress_with(&self, mut state: MutexGuard<'_, State>) -> Result<(), NcclError> {
-        state.questions = 0;
+        let mut state = self.lock();
         let made = self.progress.load(Ordering::Relaxed);
         self.progress.store(made.wrapping_add(1), Ordering::Relaxed);
+        if state.collected.goes_on(block) {
+            return Ok(());
+        }
         self.iterate(state).map(|_| ())
     }
 
@@ -431,6 +437,7 @@ impl Shared {
     }
 
     fn iterate(&self, mut state: MutexGuard<'_, State>) -> Result<bool, NcclError> {
+        state.collected = Collected::default();
         let State { job, requests, .. } = &mut *state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
@@ -438,7 +445,7 @@ impl Shared {
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
         let asked = |lane: &mut Lane<OfiPort>| {
-            requests.ask(lane);
+            requests.iterated(lane);
             lane.failure().cloned()
         };
         // SAFETY: as before.

@@ -12,11 +12,13 @@
 mod failures;
 mod launch;
 mod life;
+mod meetings;
 mod mock;
 mod plan;
 mod regions;
 mod rounds;
 mod stage;
+mod together;
 
 use std::process::ExitCode;
 
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
         ("regions", regions::regions),
         ("paused", life::paused),
         ("many_contexts", life::many_contexts),
+        ("together", together::together),
+        ("meetings", meetings::meetings),
         ("cycles", life::cycles),
         ("killed", failures::killed),
         ("aborted", failures::aborted),
@@ -76,6 +80,11 @@ fn main() -> ExitCode {
         add(Job::new("cycles", fabric, 2));
         add(Job::new("cycles", fabric, 2).on("device"));
         add(Job::new("many_contexts", fabric, 2));
+        add(Job::new("meetings", fabric, 2));
+        add(Job::new("meetings", fabric, 2).on("device"));
+        // So slow that everything is asked for while the first copies are under way.
+        let slow = [("FAKE_CUDA_COPY_NS", "10000000"), ("NVSHMEM_DISABLE_GDRCOPY", "1")];
+        add(Job::new("together", fabric, 2).on("device").with("slow_copies", &slow));
         add(Job::new("released", fabric, 2));
         add(Job::new("released", fabric, 2).on("device"));
     }

@@ -209,9 +209,9 @@ impl ProcessMemory {
         alias: Option<DeviceRange>,
         access: Access,
     ) -> Result<StagedRegion, PortError> {
-        let region = self.staging.register(addr, range, alias)?;
+        let region = self.staging.register(addr, range, alias, access)?;
         // Kernels wait for what peers put, and seldom for what they put themselves.
-        if region.is_held_up() && access == Access::LocalAndRemote {
+        if region.is_held_up() && access.is_remote() {
             let range = region.range();
             self.said_held_up.call_once(|| {
                 let (len, kind, context) = (range.len(), range.kind(), range.context());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
-use engine::port::Posted;
 use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager};
+use engine::port::{Access, Posted};
 
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;
@@ -39,14 +39,18 @@ impl Stage {
     ) -> (Self, StagedRegion) {
         let staging = Staging::new(options);
         assert!(staging.take_stager().is_none(), "nothing is staged yet");
-        let region = staging.register(addr, bed.range(addr, len), None).expect("it can be staged");
+        let region = staging
+            .register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
+            .expect("it can be staged");
         let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
         assert!(staging.take_stager().is_none(), "there is one");
         (Self { port: copies, bounce, staging }, region)
     }
 
     pub(crate) fn register(&self, bed: &Bed, addr: usize, len: usize) -> StagedRegion {
-        self.staging.register(addr, bed.range(addr, len), None).expect("it can be staged")
+        self.staging
+            .register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
+            .expect("it can be staged")
     }
 
     /// The address of a bounce buffer: those for bytes on their way out come first.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use cuda::Staging;
 use engine::port::copies::{Copy, CopyDirection};
-use engine::port::{PortError, Posted};
+use engine::port::{Access, PortError, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
@@ -105,7 +105,8 @@ fn no_memory() {
     let bed = Bed::new();
     let heap = bed.heap(1);
     let staging = Staging::new(options(4, stream_only()));
-    let register = || staging.register(heap, bed.range(heap, GRANULARITY), None);
+    let register =
+        || staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
     let error = PortError::from(register().expect_err("8 bounce buffers are too much"));
     let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
     says(&error, &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
@@ -133,7 +134,14 @@ fn no_second() {
     let heaps: Vec<usize> = (0..2).map(|device| bed.vmm(&[(ON_DEVICE, device)], false)).collect();
     let (mut stage, _first) = Stage::new(&bed, heaps[0], GRANULARITY);
     call!(bed.raw, fake_cuda_limits(1 => c_int, 0 => u64, u64::MAX => u64));
-    let register = || stage.staging.register(heaps[1], bed.range(heaps[1], GRANULARITY), None);
+    let register = || {
+        stage.staging.register(
+            heaps[1],
+            bed.range(heaps[1], GRANULARITY),
+            None,
+            Access::LocalAndRemote,
+        )
+    };
     says(&PortError::from(register().expect_err("no engines")), &["device 1", "OUT_OF_MEMORY"]);
     call!(bed.raw, fake_cuda_reset(1 => c_int));
     let _second = register().expect("now there is enough");

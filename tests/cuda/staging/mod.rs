@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use cuda::{Staging, StagingError, StagingOptions};
-use engine::port::Posted;
 use engine::port::copies::{Copy, CopyDirection, Reach};
+use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
@@ -250,7 +250,8 @@ fn elsewhere() {
     let (heap, unused) = (bed.heap(2), bed.reserve(2 * GRANULARITY));
     let staging = Staging::new(options(4, stream_only()));
     let range = bed.range(heap, 2 * GRANULARITY);
-    let _region = staging.register(unused, range, None).expect("it can be staged");
+    let _region =
+        staging.register(unused, range, None, Access::LocalAndRemote).expect("it can be staged");
     let stager = staging.take_stager().expect("something is staged");
     let mut stage = Stage { port: stager.copies, bounce: stager.bounce, staging };
     let at = GRANULARITY - 100;
@@ -276,7 +277,9 @@ fn meanwhile() {
             // Until the copies are over, and often enough to be in their way.
             while !stop.load(Ordering::Acquire) || rounds < 50 {
                 let register = |addr: &usize| {
-                    staging.register(*addr, bed.range(*addr, 4096), None).expect("it can be staged")
+                    staging
+                        .register(*addr, bed.range(*addr, 4096), None, Access::LocalAndRemote)
+                        .expect("it can be staged")
                 };
                 let regions: Vec<_> = others.iter().map(register).collect();
                 drop(regions);
@@ -373,8 +376,9 @@ fn refused() {
     for (bounce_len, bounces) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
         let staging =
             Staging::new(StagingOptions { bounce_len, ..options(bounces, stream_only()) });
-        let error =
-            staging.register(heap, bed.range(heap, GRANULARITY), None).expect_err("no such");
+        let error = staging
+            .register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote)
+            .expect_err("no such");
         assert_eq!(error, StagingError::Options { bounces, bounce_len });
     }
 }
@@ -385,7 +389,9 @@ fn ended() {
     let (stage, _region) = Stage::new(&bed, heap, GRANULARITY);
     let Stage { port, staging, .. } = stage;
     drop(port);
-    let error = staging.register(heap, bed.range(heap, GRANULARITY), None).expect_err("no stager");
+    let error = staging
+        .register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote)
+        .expect_err("no stager");
     assert_eq!(error, StagingError::Ended);
     assert!(staging.take_stager().is_none());
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cuda::{PeerShare, SECRET_BYTES, SharedLayout, SharedMemory, Shares, StagedRegion, Staging};
 use engine::ids::Pe;
-use engine::port::Posted;
 use engine::port::copies::{Copy, CopyDirection, Stager, Tagged};
+use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
@@ -59,7 +59,7 @@ fn side(bed: &Bed, shares: Shares) -> Side {
     let heap = bed.heap(1);
     let staging = Staging::new(options(CHUNKS, stream_only()));
     staging.share(shares);
-    let region = staging.register(heap, bed.range(heap, GRANULARITY), None);
+    let region = staging.register(heap, bed.range(heap, GRANULARITY), None, Access::LocalAndRemote);
     let region = region.expect("it can be staged");
     let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
     let stage = Stage { port: copies, bounce, staging };

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 
 use cuda::{StagedRegion, Staging, StagingOptions};
-use engine::port::Posted;
 use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
+use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
@@ -38,7 +38,9 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     let heap = bed.heap(2);
     let options = StagingOptions { bounce_len: 512 << 10, ..options(4, stream_only()) };
     let staging = Staging::new(options);
-    let region = staging.register(heap, bed.range(heap, 2 * GRANULARITY), None).expect("staged");
+    let region = staging
+        .register(heap, bed.range(heap, 2 * GRANULARITY), None, Access::LocalAndRemote)
+        .expect("staged");
     let stager = staging.take_stager().expect("something is staged");
     (Stage { port: stager.copies, bounce: stager.bounce, staging }, region, heap)
 }

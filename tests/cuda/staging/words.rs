@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use cuda::{GDRCOPY_LIBRARY, Staging, Way, Words, WordsOptions};
 use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::port::Access;
 use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
@@ -414,7 +415,9 @@ fn alias() {
     let other = bed.heap(1);
     let staging = Staging::new(options(2, WordsOptions::default()));
     let (range, other_range) = (bed.range(shown, 4096), bed.range(other + 64, 4096));
-    let region = staging.register(shown, range, Some(other_range)).expect("it can be staged");
+    let region = staging
+        .register(shown, range, Some(other_range), Access::LocalAndRemote)
+        .expect("it can be staged");
     assert!(region.is_mapped());
     let stager = staging.take_stager().expect("something is staged");
     let mut port: Box<dyn CopyPort> = stager.copies;
@@ -425,7 +428,9 @@ fn alias() {
     // One of another length is not the same memory.
     drop(region);
     let (range, other_range) = (bed.range(shown, 4096), bed.range(other, 8192));
-    let region = staging.register(shown, range, Some(other_range)).expect("it can be staged");
+    let region = staging
+        .register(shown, range, Some(other_range), Access::LocalAndRemote)
+        .expect("it can be staged");
     assert!(!region.is_mapped());
     port.store_flag(shown + 16, 78).expect("by the stream");
     assert_eq!(bed.read(shown + 16, 8), 78_u64.to_le_bytes());

@@ -26,8 +26,8 @@ use crate::staging::serving_context::{self, Serving, StagingContext};
 use crate::words::access::Words;
 use crate::words::way::WordsOptions;
 use crate::words::word_range::{Mapper, WordRange};
-use engine::port::PortError;
 use engine::port::copies::{Bounce, MAX_BOUNCE_BUFFERS, MOST_TOGETHER};
+use engine::port::{Access, PortError};
 
 /// How to stage.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -103,6 +103,8 @@ pub(crate) struct Staged {
     pub(crate) addr: usize,
     /// Index of its context.
     pub(crate) context: usize,
+    /// Whether it is [`Access::Signals`].
+    pub(crate) is_signals: bool,
     pub(crate) range: Arc<WordRange>,
 }
 
@@ -173,6 +175,8 @@ impl Staging {
     /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may
     /// be opened if it cannot be on the range itself.
     ///
+    /// Words of [`Access::Signals`] are read once, and remembered.
+    ///
     /// The first range of a device makes what moves its bytes; that may take a second, and waits
     /// for kernels on the device.
     ///
@@ -183,13 +187,15 @@ impl Staging {
         addr: usize,
         range: DeviceRange,
         alias: Option<DeviceRange>,
+        access: Access,
     ) -> Result<StagedRegion, StagingError> {
         if lock(&self.shared).ended {
             return Err(StagingError::Ended);
         }
         let (context, mapper, of_own_context) = self.device(&range)?;
         let range = Arc::new(mapper.open(Arc::new(range), alias.map(Arc::new)));
-        let staged = Staged { addr, context, range: Arc::clone(&range) };
+        let is_signals = access == Access::Signals;
+        let staged = Staged { addr, context, is_signals, range: Arc::clone(&range) };
         self.change(|shared| shared.ranges.push(staged));
         Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }

@@ -1,5 +1,6 @@
 //! The proxy thread's side of staging: copies between bounce buffers and memory, and single words.
 
+mod remembered;
 mod starting;
 
 use std::sync::{Arc, Weak};
@@ -21,6 +22,7 @@ use engine::port::copies::{
     Copied, Copy, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Stager, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
+use remembered::Remembered;
 use starting::memory_of;
 
 /// Most bytes that are stored with others: the longest message of the engine.
@@ -43,6 +45,8 @@ pub(crate) struct DeviceStager {
     epoch: u64,
     /// Registered ranges, ascending by address.
     ranges: Vec<Entry>,
+    /// Whether any of them is of signals.
+    has_signals: bool,
     /// One for each device, by its index.
     contexts: Vec<OfContext>,
     others: RangeCache,
@@ -73,6 +77,9 @@ struct Entry {
     at: usize,
     context: usize,
     range: Weak<WordRange>,
+    /// Whether only signals change its words, and what these hold then.
+    is_signals: bool,
+    words: Remembered,
 }
 
 /// What moves the bytes of a context.
@@ -119,6 +126,7 @@ impl DeviceStager {
             staging,
             epoch: 0,
             ranges: Vec::new(),
+            has_signals: false,
             contexts: Vec::new(),
             others: RangeCache::new(bounce.context().driver()),
             outward: Flight::new(depth),
@@ -154,15 +162,18 @@ impl DeviceStager {
                 copies.inward.keep(memory);
             }
         }
-        self.ranges.clear();
+        let mut before = std::mem::take(&mut self.ranges);
         self.ranges.extend(shared.ranges.iter().map(|staged| Entry {
             addr: staged.addr,
             len: staged.range.range().len(),
             at: staged.range.range().addr(),
             context: staged.context,
             range: Arc::downgrade(&staged.range),
+            is_signals: staged.is_signals,
+            words: Remembered::of(&mut before, &staged.range),
         }));
         drop(shared);
+        self.has_signals = self.ranges.iter().any(|entry| entry.is_signals);
         self.ranges.sort_unstable_by_key(|entry| entry.addr);
     }
 
@@ -379,6 +390,9 @@ impl CopyPort for DeviceStager {
                 Any::Host => None,
                 Any::Device(place) => Some(place),
             };
+            if let (CopyDirection::In, Some(place)) = (direction, &place) {
+                self.forget(place, *len);
+            }
             self.places.push(place);
         }
         let started = self.start_placed(copies);
@@ -399,10 +413,17 @@ impl CopyPort for DeviceStager {
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         self.flush()?;
-        let Place { context, range, addr } = self.staged(addr, atomic.width.bytes())?;
+        let place = self.staged(addr, atomic.width.bytes())?;
+        let known = self.recall(&place, atomic.width);
+        let Place { context, ref range, addr } = place;
         let words = &mut self.contexts[context].copies.words;
-        let apply = |before| atomic.apply(before);
-        Ok(words.fetch_apply_in(&range, addr, atomic.width, apply)?)
+        let before = known.map_or_else(|| words.load_in(range, addr, atomic.width), Ok)?;
+        let after = atomic.apply(before) & atomic.width.mask();
+        if after != before {
+            words.store_in(range, addr, atomic.width, after)?;
+        }
+        self.remember(&place, atomic.width, after);
+        Ok(before)
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
@@ -414,13 +435,16 @@ impl CopyPort for DeviceStager {
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.flush()?;
-        let Place { context, range, addr } = self.staged(addr, bytes.len())?;
+        let place = self.staged(addr, bytes.len())?;
+        self.forget(&place, bytes.len());
+        let Place { context, range, addr } = place;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_bytes_in(&range, addr, bytes)?)
     }
 
     fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
         let place = self.staged(addr, bytes.len())?;
+        self.forget(&place, bytes.len());
         if bytes.len() <= MOST_SOON && self.stores_together(&place) {
             return self.store_bytes_soon(&place, bytes, order);
         }
@@ -436,8 +460,13 @@ impl CopyPort for DeviceStager {
             return self.apply(addr, atomic).map(drop);
         }
         let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
-        let before = if sets { None } else { Some(self.load_word(&place, atomic.width)?) };
+        let before = match self.recall(&place, atomic.width) {
+            None if sets => None,
+            None => Some(self.load_word(&place, atomic.width)?),
+            known => known,
+        };
         let after = atomic.apply(before.unwrap_or(0)) & atomic.width.mask();
+        self.remember(&place, atomic.width, after);
         if before == Some(after) {
             return Ok(());
         }
@@ -473,7 +502,9 @@ impl CopyPort for DeviceStager {
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
         self.flush()?;
-        let Place { context, range, addr } = self.staged(addr, size_of::<u64>())?;
+        let place = self.staged(addr, size_of::<u64>())?;
+        self.forget(&place, size_of::<u64>());
+        let Place { context, range, addr } = place;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_in(&range, addr, Width::Eight, flag)?)
     }

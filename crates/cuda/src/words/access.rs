@@ -210,26 +210,6 @@ impl Words {
         Ok(self.stream.store_all(words)?)
     }
 
-    /// As [`WordAccess::fetch_apply`], in a range of the same context that need not be attached.
-    ///
-    /// # Errors
-    /// As [`WordAccess::load`].
-    #[inline]
-    pub fn fetch_apply_in(
-        &mut self,
-        within: &WordRange,
-        addr: usize,
-        width: Width,
-        apply: impl FnOnce(u64) -> u64,
-    ) -> Result<u64, WordError> {
-        let before = self.load_in(within, addr, width)?;
-        let after = apply(before) & width.mask();
-        if after != before {
-            self.store_in(within, addr, width, after)?;
-        }
-        Ok(before)
-    }
-
     /// Loads bytes at any address of a range of the same context. Meant for few: a window is read
     /// word by word, and without one each 256 bytes are a trip to the device.
     ///

@@ -12,6 +12,17 @@ pub enum Access {
     Local,
     /// Peers may read and write it as well, on every proxy rail.
     LocalAndRemote,
+    /// The same, of words that nobody changes but peers' signals, which only add: so what a word
+    /// holds can be remembered in place of being read.
+    Signals,
+}
+
+impl Access {
+    /// Whether peers may write to it.
+    #[inline]
+    pub fn is_remote(self) -> bool {
+        self != Self::Local
+    }
 }
 
 /// See [`note_unclosed`].

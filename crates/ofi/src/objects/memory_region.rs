@@ -83,7 +83,7 @@ impl Rights {
     pub(crate) fn of(access: Access) -> Self {
         match access {
             Access::Local => Rights::Read,
-            Access::LocalAndRemote => Rights::ReadAndWrite,
+            Access::LocalAndRemote | Access::Signals => Rights::ReadAndWrite,
         }
     }
 

@@ -175,7 +175,7 @@ impl<M: MemoryPort> RegionTable<M> {
             stamp,
             base: addr,
             len,
-            remote: access == Access::LocalAndRemote,
+            remote: access.is_remote(),
             reach,
             keys: keys.clone().into(),
             addressing,
@@ -185,8 +185,8 @@ impl<M: MemoryPort> RegionTable<M> {
         self.index.change(place, Some(Arc::clone(&view)));
         // What is for local use only is read by peers where they are asked to, and they are told
         // the keys then.
-        let keys = if access == Access::LocalAndRemote { keys } else { Vec::new() };
-        let staged = reach == Reach::Staged && access == Access::LocalAndRemote;
+        let keys = if access.is_remote() { keys } else { Vec::new() };
+        let staged = reach == Reach::Staged && access.is_remote();
         let handle = Handle {
             owner: self.me,
             base: addr as u64,
