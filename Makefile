@@ -164,6 +164,10 @@ gpu-experts: gpu-kit ## On a machine with a GPU: a mixture of experts on NVSHMEM
 gpu-peers: gpu-kit ## On a machine with two GPUs: this transport and NCCL of PyTorch by turns, as MEASURE lines
 	$(TARGET)/gpu-kit/run.sh peers
 
+.PHONY: gpu-nccl
+gpu-nccl: gpu-kit ## On a machine with a GPU, nvcc and an NCCL from 2.30.7 on: its RMA and GIN through our plugin
+	$(TARGET)/gpu-kit/run.sh nccl $(GPU_ARGS)
+
 .PHONY: gpu-clients
 gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and nvshmem4py through our transport
 	$(TARGET)/gpu-kit/run.sh clients $(GPU_ARGS)

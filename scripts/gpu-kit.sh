@@ -14,14 +14,15 @@ libfabric2=$(scripts/libfabric2.sh)
 
 rm -rf "$to"
 mkdir -p "$to/lib"
-cp -P "$plugins"/nvshmem_transport_libfabric.so* "$to/lib/"
+cp -P "$plugins"/nvshmem_transport_libfabric.so* "$plugins"/libnccl-rma-nvshmem-libfabric.so "$to/lib/"
 cp "$target/release/nvshmem-gpu-run" "$target/release/nvshmem-channel-check" "$to/"
 for file in "$to/nvshmem-gpu-run" "$to/nvshmem-channel-check" "$to"/lib/*; do
     [[ -L $file ]] || objcopy --strip-debug "$file"
 done
 # The systems that have one have 1.17, mostly; native tcp is in 2.x.
 cp -L "$libfabric2" "$to/libfabric.so.1"
-cp -r cuda/nvshmem "$to/programs"
+mkdir "$to/programs"
+cp -r cuda/nvshmem cuda/nccl "$to/programs"
 cp -r tools/labs/gpu/clients "$to/clients"
 cp scripts/gpu-kit-run.sh "$to/run.sh"
 cp scripts/gpu-kit-experts.sh "$to/experts.sh"

@@ -4,7 +4,7 @@
 //! The proxy thread copies numbers, when it is asked, and has nothing to do with files.
 
 use std::cmp::Reverse;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -60,10 +60,15 @@ impl Shared {
 }
 
 impl Publisher {
-    /// None where nothing is to be published. What cannot be is a warning.
-    pub(super) fn new(settings: &Settings, provider: &str, first: Snapshot) -> Option<Self> {
+    /// None where nothing is to be published. What cannot be is a warning. `file` is the job's.
+    pub(super) fn new(
+        settings: &Settings,
+        file: Option<PathBuf>,
+        provider: &str,
+        first: Snapshot,
+    ) -> Option<Self> {
         let page = page_of(&settings.counters_page);
-        let file = file_of(settings);
+        let file = at_signal(settings, file);
         if page.is_none() && file.is_none() {
             return None;
         }
@@ -156,12 +161,12 @@ fn page_of(setting: &CountersPage) -> Option<Page> {
     }
 }
 
-/// The file that is written at a signal.
-fn file_of(settings: &Settings) -> Option<String> {
+/// The file, if it is written at a signal.
+fn at_signal(settings: &Settings, file: Option<PathBuf>) -> Option<PathBuf> {
     if settings.counters_signal == CountersSignal::None {
         return None;
     }
-    let Some(file) = &settings.counters else {
+    let Some(file) = file else {
         warn!(
             target: logging::TRANSPORT,
             "NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL has no effect: NVSHMEM_LIBFABRIC_COUNTERS names no file"
@@ -169,7 +174,7 @@ fn file_of(settings: &Settings) -> Option<String> {
         return None;
     };
     match signal::listen(settings.counters_signal) {
-        Ok(()) => Some(file.clone()),
+        Ok(()) => Some(file),
         Err(error) => {
             warn!(
                 target: logging::TRANSPORT,
@@ -192,7 +197,7 @@ struct Writer {
     shared: Arc<Shared>,
     provider: String,
     program: String,
-    file: Option<String>,
+    file: Option<PathBuf>,
     /// Signals that have been heard of.
     signals: u32,
     warned: bool,

@@ -161,14 +161,19 @@ impl Snapshot {
         })
     }
 
-    /// Writes the file that a setting names. One that cannot be written is a warning.
-    pub(super) fn write_file(&self, pattern: &str, provider: &str) {
-        let path = pattern.replace("%p", &self.proxy.me.0.to_string());
+    /// Of whose job they are.
+    pub(super) fn pe(&self) -> Pe {
+        self.proxy.me
+    }
+
+    /// Writes the job's file. One that cannot be written is a warning.
+    pub(super) fn write_file(&self, path: &Path, provider: &str) {
         let report = self.to_json(provider);
-        if let Err(error) = whole_file::write(Path::new(&path), &format!("{report:#}\n")) {
+        if let Err(error) = whole_file::write(path, &format!("{report:#}\n")) {
             warn!(
                 target: logging::TRANSPORT,
-                "NVSHMEM_LIBFABRIC_COUNTERS: {path} cannot be written: {error}"
+                "NVSHMEM_LIBFABRIC_COUNTERS: {} cannot be written: {error}",
+                path.display()
             );
         }
     }

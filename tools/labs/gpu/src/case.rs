@@ -37,6 +37,8 @@ pub enum Gpus {
     Own,
     /// One for all.
     One,
+    /// Two, for what one process does with both.
+    Two,
 }
 
 /// A program to run.
@@ -113,6 +115,16 @@ impl Case {
         }
     }
 
+    /// A program of NCCL's RMA and GIN, with its own arguments unless others are given.
+    pub fn nccl(example: &Example, args: &str) -> Self {
+        let Example { program, args: own, pes, says, gpus } = *example;
+        let proof = if says.is_empty() { Proof::Result } else { Proof::Says(says) };
+        let args = if args.is_empty() { own } else { args };
+        // As many ranks as the options say, but where one process has all of them.
+        let pes = (gpus == Gpus::Two).then_some(pes);
+        Self { proof, pes, gpus, ..Self::own(program, args, Bootstrap::Uid) }
+    }
+
     /// A program that knows nothing of ids in files.
     fn upstream(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         let bootstrap = if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap };
@@ -121,8 +133,14 @@ impl Case {
 
     /// Why it cannot run on a machine with so many GPUs, if that is known.
     pub fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
-        let gpus = gpus.filter(|gpus| self.gpus == Gpus::Own && *gpus < pes)?;
-        Some(format!("each of its {pes} PEs wants a GPU of its own, and there are {gpus}"))
+        let gpus = gpus?;
+        match self.gpus {
+            Gpus::Own if gpus < pes => {
+                Some(format!("each of its {pes} PEs wants a GPU of its own, and there are {gpus}"))
+            }
+            Gpus::Two if gpus < 2 => Some(format!("it takes two GPUs, and there is {gpus}")),
+            _ => None,
+        }
     }
 
     /// Judges what has happened. `dir` has the files of counters.
@@ -377,6 +395,25 @@ pub const EXAMPLES: &[Example] = &[
     // that are not there, and NVSHMEM ends with a fault. Without '-c' its kernels read memory of
     // malloc, which few machines allow.
     Example { pes: 16, gpus: Gpus::Own, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
+];
+
+/// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of
+/// nccl-tests' device API.
+pub const NCCL_PROGRAMS: &[Example] = &[
+    example("gin", "", ""),
+    example("put-signal", "", ""),
+    example("gin-times", "", ""),
+    example("02_alltoall_gin", "", "Pure GIN AlltoAll result: PASSED"),
+    example("03_alltoall_hybrid", "", "Hybrid AlltoAll result: PASSED"),
+    Example {
+        pes: 1,
+        gpus: Gpus::Two,
+        ..example(
+            "alltoall_perf",
+            "-t 2 -g 1 -b 1K -e 16M -f 4 -D 3 -R 2 -n 20 -w 5",
+            "# Out of bounds values : 0 OK",
+        )
+    },
 ];
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Counters of what the transport has carried for a PE: the proof that traffic went through it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -35,8 +35,17 @@ impl Traffic {
         }
     }
 
-    /// From the file that the transport has written for a PE; the error says what is wrong with it.
+    /// From the files that the transport has written for a PE, one for each of its jobs; the error
+    /// says what is wrong with one.
     pub fn read(path: &Path) -> Result<Self, String> {
+        let later = (2..).map(|job| PathBuf::from(format!("{}.{job}", path.display())));
+        let later = later.take_while(|path| path.is_file());
+        later
+            .map(|path| Self::read_one(&path))
+            .try_fold(Self::read_one(path)?, |all, one| Ok(all.and(one?)))
+    }
+
+    fn read_one(path: &Path) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = fs::read_to_string(path).map_err(|error| told(&error))?;
         let value: Value = serde_json::from_str(&text).map_err(|error| told(&error))?;

@@ -1,4 +1,4 @@
-//! An NVSHMEM as it is installed: by a package, or by pip.
+//! An NVSHMEM or NCCL as it is installed: by a package, or by pip.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,16 @@ pub struct Installation {
     pub transports: u32,
 }
 
-/// Why a directory is no NVSHMEM.
+/// An NCCL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nccl {
+    /// The directory with `include` and `lib`.
+    pub root: PathBuf,
+    /// As the header says: `2.30.7`.
+    pub version: String,
+}
+
+/// Why a directory is no NVSHMEM, or no NCCL.
 #[derive(Debug, Error)]
 pub enum NoInstallation {
     /// A file cannot be read.
@@ -29,12 +38,12 @@ pub enum NoInstallation {
         source: io::Error,
     },
     /// The header says no version.
-    #[error("{path} does not define NVSHMEM_VENDOR_{which}_VERSION", path = path.display())]
+    #[error("{path} does not define {name}", path = path.display())]
     Version {
         /// The header.
         path: PathBuf,
-        /// MAJOR, MINOR or PATCH.
-        which: &'static str,
+        /// A part of the version.
+        name: String,
     },
     /// There is no file `nvshmem_transport_*.so.N`.
     #[error("{path} has no nvshmem_transport_*.so.N", path = path.display())]
@@ -51,17 +60,7 @@ impl Installation {
     /// It is none.
     pub fn at(root: &Path) -> Result<Self, NoInstallation> {
         let header = root.join("include/non_abi/nvshmem_version.h");
-        let text = read(&header, |path| fs::read_to_string(path))?;
-        let number = |which: &'static str| {
-            let name = format!("NVSHMEM_VENDOR_{which}_VERSION");
-            let value = text.lines().find_map(|line| {
-                let mut words = line.split_whitespace();
-                let named = words.next() == Some("#define") && words.next() == Some(&name);
-                named.then(|| words.next()).flatten()?.parse::<u32>().ok()
-            });
-            value.ok_or_else(|| NoInstallation::Version { path: header.clone(), which })
-        };
-        let version = format!("{}.{}.{}", number("MAJOR")?, number("MINOR")?, number("PATCH")?);
+        let version = version(&header, |part| format!("NVSHMEM_VENDOR_{part}_VERSION"))?;
         let lib = root.join("lib");
         let files = read(&lib, |lib| fs::read_dir(lib))?;
         let transports = files
@@ -80,6 +79,37 @@ impl Installation {
     pub fn lib(&self) -> PathBuf {
         self.root.join("lib")
     }
+}
+
+impl Nccl {
+    /// The NCCL in a directory.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn at(root: &Path) -> Result<Self, NoInstallation> {
+        let version = version(&root.join("include/nccl.h"), |part| format!("NCCL_{part}"))?;
+        Ok(Self { root: root.to_owned(), version })
+    }
+
+    /// Where its library is.
+    pub fn lib(&self) -> PathBuf {
+        self.root.join("lib")
+    }
+}
+
+/// The version that a header defines in three parts, by these names.
+fn version(header: &Path, name: impl Fn(&str) -> String) -> Result<String, NoInstallation> {
+    let text = read(header, |path| fs::read_to_string(path))?;
+    let number = |part: &str| {
+        let name = name(part);
+        let value = text.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            let named = words.next() == Some("#define") && words.next() == Some(&name);
+            named.then(|| words.next()).flatten()?.parse::<u32>().ok()
+        });
+        value.ok_or_else(|| NoInstallation::Version { path: header.to_owned(), name })
+    };
+    Ok(format!("{}.{}.{}", number("MAJOR")?, number("MINOR")?, number("PATCH")?))
 }
 
 fn read<T>(path: &Path, how: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, NoInstallation> {
@@ -125,6 +155,19 @@ mod tests {
         root.file("lib/nvshmem_transport_ibrc.so.7", "");
         let found = Installation::at(&root.0).unwrap();
         assert_eq!((found.version.as_str(), found.transports), ("3.8.0", 7));
+    }
+
+    #[test]
+    fn an_nccl_is_told_by_its_header() {
+        let root = Root::new("an-nccl");
+        root.file("include/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n");
+        let missing = Nccl::at(&root.0).unwrap_err().to_string();
+        assert!(missing.ends_with("include/nccl.h does not define NCCL_PATCH"), "{missing}");
+        root.file(
+            "include/nccl.h",
+            "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n",
+        );
+        assert_eq!(Nccl::at(&root.0).unwrap().version, "2.30.7");
     }
 
     #[test]

@@ -2,22 +2,26 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{ArgGroup, Parser, ValueEnum};
 
 use crate::launch::Bootstrap;
 
-/// Runs NVSHMEM programs through this transport and reports.
+/// Runs programs of NVSHMEM, or of NCCL's RMA and GIN, through this transport and reports.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, group = ArgGroup::new("library").required(true).args(["nvshmem", "nccl"]))]
 pub struct Options {
     /// The NVSHMEM: a directory with include and lib. With pip it is nvidia/nvshmem in
     /// site-packages.
     #[arg(long)]
-    pub nvshmem: PathBuf,
-    /// The directory with this project's nvshmem_transport_libfabric.so.N.
+    pub nvshmem: Option<PathBuf>,
+    /// NCCL, likewise; with pip it is nvidia/nccl. What is in --programs runs as its ranks.
+    #[arg(long, conflicts_with_all = ["perftests", "examples"])]
+    pub nccl: Option<PathBuf>,
+    /// The directory with this project's nvshmem_transport_libfabric.so.N, or
+    /// libnccl-rma-nvshmem-libfabric.so.
     #[arg(long)]
     pub plugin_dir: PathBuf,
-    /// The directory with the programs, built for this NVSHMEM.
+    /// The directory with the programs, built for this NVSHMEM or NCCL.
     #[arg(long)]
     pub programs: Option<PathBuf>,
     /// The directory with NVSHMEM's perftests, built for this NVSHMEM.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use launcher::{Limits, PrivateDir};
 use thiserror::Error;
 
-use crate::case::{Case, EXAMPLES, Outcome, PERFTESTS};
-use crate::installation::{Installation, NoInstallation};
+use crate::case::{Case, EXAMPLES, NCCL_PROGRAMS, Outcome, PERFTESTS};
+use crate::installation::NoInstallation;
 use crate::launch::Job;
+use crate::library::{For, Library};
 use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
 
@@ -19,24 +20,19 @@ use crate::options::{MpsChoice, Options};
 /// that the case of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// Settings for what the user's environment leaves open.
-///
-/// None of CUDA's own: what works here has to work with CUDA's defaults.
-const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
-
 /// What keeps the runs from starting.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The NVSHMEM is none.
-    #[error("--nvshmem: {0}")]
+    /// The NVSHMEM, or NCCL, is none.
+    #[error("--nvshmem or --nccl: {0}")]
     Installation(#[from] NoInstallation),
     /// There is no transport for it.
-    #[error("{} is not there: NVSHMEM {version} looks for a transport of that name", path.display())]
+    #[error("{} is not there: {library} looks for a transport of that name", path.display())]
     NoPlugin {
         /// The file.
         path: PathBuf,
-        /// The NVSHMEM's.
-        version: String,
+        /// Its name and version.
+        library: String,
     },
     /// Nothing to run.
     #[error(
@@ -58,11 +54,10 @@ pub enum RunError {
 
 /// Runs what the options say. Whether all of it worked.
 pub fn all(options: &Options) -> Result<bool, RunError> {
-    let nvshmem = Installation::at(&options.nvshmem)?;
-    let name = format!("nvshmem_transport_libfabric.so.{}", nvshmem.transports);
-    let plugin = options.plugin_dir.join(name);
+    let library = Library::of(options)?;
+    let plugin = library.plugin(&options.plugin_dir);
     if !plugin.is_file() {
-        return Err(RunError::NoPlugin { path: plugin, version: nvshmem.version });
+        return Err(RunError::NoPlugin { path: plugin, library: library.name() });
     }
     let cases = cases(options)?;
     if cases.is_empty() {
@@ -71,7 +66,7 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
     let scratch = Scratch::new(options.out.as_deref())?;
     // Whether it is there shows before anything runs.
     let has_mps = start_mps(options, &scratch.dir)?.is_some();
-    println!("NVSHMEM {} in {}", nvshmem.version, nvshmem.root.display());
+    println!("{} in {}", library.name(), library.root().display());
     println!("transport {}", plugin.display());
     println!(
         "multi-process service: {}",
@@ -89,7 +84,9 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
                 rows.push((provider, case, outcome));
                 continue;
             }
-            let mut env = environment(options, &nvshmem, &plugin, provider, &dir);
+            let shares_gpus = gpus().is_none_or(|gpus| gpus < pes);
+            let job = For { provider, dir: &dir, shares_gpus };
+            let mut env = library.environment(options, &plugin, job);
             // One for each job: where a client has died, the service refuses others for a while.
             let mps = if has_mps { start_mps(options, &scratch.dir)? } else { None };
             env.extend(mps.iter().flat_map(|mps| mps.env(pes)));
@@ -168,53 +165,20 @@ fn shortened(text: &str) -> String {
     if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).collect() }
 }
 
-/// What makes every PE's traffic with others go through the transport that is tested, and what
-/// makes that show. Of what concerns neither, the user's own environment decides.
-fn environment(
-    options: &Options,
-    nvshmem: &Installation,
-    plugin: &Path,
-    provider: &str,
-    dir: &Path,
-) -> Vec<(String, String)> {
-    let counters = dir.join("counters-%p.json");
-    let libraries = match std::env::var("LD_LIBRARY_PATH") {
-        Ok(more) if !more.is_empty() => format!("{}:{more}", nvshmem.lib().display()),
-        _ => nvshmem.lib().display().to_string(),
-    };
-    let mut env: Vec<(String, String)> = [
-        // The path that is compiled into NVSHMEM's library comes before LD_LIBRARY_PATH, so its own
-        // transport would be found first; a loaded one of the same name comes before both.
-        ("LD_PRELOAD", plugin.display().to_string()),
-        ("LD_LIBRARY_PATH", libraries),
-        ("NVSHMEM_REMOTE_TRANSPORT", String::from("libfabric")),
-        ("NVSHMEM_LIBFABRIC_PROVIDER", provider.to_owned()),
-        ("NVSHMEM_LIBFABRIC_COUNTERS", counters.display().to_string()),
-        // PEs would share memory otherwise, or reach one another over NVLink.
-        ("NVSHMEM_DISABLE_P2P", String::from("1")),
-        ("NVSHMEM_DISABLE_NVLS", String::from("1")),
-        ("NVSHMEM_DISABLE_NCCL", String::from("1")),
-        ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", String::from("lo")),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    if let Some(libfabric) = &options.libfabric {
-        env.push((String::from("NVSHMEM_LIBFABRIC_LIBRARY"), libfabric.display().to_string()));
-    }
-    for (name, value) in UNLESS_SET {
-        if std::env::var_os(name).is_none() {
-            env.push((name.to_owned(), value.to_owned()));
-        }
-    }
-    env
-}
-
 /// The cases, each with the directory of its program.
 fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
     };
     let mut cases = Vec::new();
+    if let (Some(directory), Some(_)) = (&options.programs, &options.nccl) {
+        let there = executables(directory)?;
+        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
+        for example in NCCL_PROGRAMS.iter().filter(|example| runs(example.program)) {
+            cases.push((directory.clone(), Case::nccl(example, &options.args)));
+        }
+        return Ok(cases);
+    }
     if let Some(directory) = &options.programs {
         let programs = executables(directory)?;
         // What was started is said first.

@@ -75,6 +75,20 @@ impl Bed {
         self.0.join(path).display().to_string()
     }
 
+    /// With an NCCL that has nothing but a name.
+    fn run_nccl(&self, more: &[&str]) -> Output {
+        fs::create_dir_all(self.0.join("nccl/include")).unwrap();
+        let version = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n";
+        self.file("nccl/include/nccl.h", version);
+        self.file("plugins/libnccl-rma-nvshmem-libfabric.so", "");
+        Command::new(env!("CARGO_BIN_EXE_nvshmem-gpu-run"))
+            .args(["--nccl", &self.path("nccl"), "--plugin-dir", &self.path("plugins")])
+            .args(["--programs", &self.path("programs"), "--mps", "off"])
+            .args(more)
+            .output()
+            .unwrap()
+    }
+
     fn run(&self, kind: &str, more: &[&str]) -> Output {
         self.run_with_mps("off", kind, more)
     }
@@ -142,6 +156,39 @@ fn the_environment_leads_the_traffic_to_the_transport() {
     ] {
         assert!(text.lines().any(|said| said == line), "{line} is missing in:\n{text}");
     }
+}
+
+/// What went through the first job of a process and what through the second count alike.
+#[test]
+fn programs_of_nccl_run_with_our_plugin() {
+    let bed = Bed::new();
+    let second = "file=$(echo \"$NVSHMEM_LIBFABRIC_COUNTERS\" | sed \"s/%p/$NVSHMEM_RUN_RANK/\")\n\
+                  cp \"$file\" \"$file.2\"\n";
+    bed.script("gin", &format!("env\n{GOOD}{second}"));
+    bed.script("02_alltoall_gin", &format!("{GOOD}echo 'Pure GIN AlltoAll result: PASSED'\n"));
+    bed.script("03_alltoall_hybrid", &format!("{GOOD}echo 'Hybrid AlltoAll result: FAILED'\n"));
+    bed.script("not-of-nccl", "exit 1\n");
+    let output = bed.run_nccl(&["--providers", "tcp"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for line in [
+        format!("NCCL_RMA_PLUGIN={}", bed.path("plugins/libnccl-rma-nvshmem-libfabric.so")),
+        String::from("NCCL_GIN_TYPE=2"),
+        String::from("NVSHMEM_LIBFABRIC_PROVIDER=tcp"),
+        String::from("== 02_alltoall_gin over tcp: ok"),
+    ] {
+        assert!(text.lines().any(|said| said == line), "{line} is missing in:\n{text}");
+    }
+    let row = lines_with(&text, "gin ")
+        .into_iter()
+        .find(|line| line.starts_with("gin "))
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>();
+    assert_eq!(row[3..], ["20", "400", "0", "ok"], "both jobs of both PEs");
+    assert!(text.contains("NCCL 2.30.7") && text.contains("2 of 3 worked"), "{text}");
+    let both = bed.run("--programs", &["--nccl", "/nowhere"]);
+    assert_eq!(both.status.code(), Some(2), "NVSHMEM or NCCL");
 }
 
 #[test]

@@ -1,0 +1,212 @@
+// A program's life as a rank of NCCL: communicator, windows, device communicator, results, end.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <nccl_device.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "../nvshmem/options.h"
+#include "../nvshmem/pattern.h"
+#include "../nvshmem/process.h"
+
+namespace prog {
+
+class Job {
+  public:
+    // Joins the communicator of all processes that the launcher has started: two or more.
+    explicit Job(const char *program) : program_(program) {
+        const Process process;
+        if (process.size < 2) {
+            bootstrap_failed(program, "start it with nvshmem-gpu-run --nccl, with two ranks or more");
+        }
+        rank_ = int(process.rank);
+        ranks_ = int(process.size);
+        choose_device();
+        require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+        ncclUniqueId id;
+        if (rank_ == 0) {
+            require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+            write_unique_id(process.id_file, id);
+        } else {
+            read_unique_id(process.id_file, id);
+        }
+        require(ncclCommInitRank(&comm_, ranks_, id, rank_), "ncclCommInitRank");
+        require(cudaMalloc(&meeting_, sizeof(int)), "cudaMalloc");
+        barrier();
+    }
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+
+    int rank() const { return rank_; }
+    int ranks() const { return ranks_; }
+    int next() const { return (rank_ + 1) % ranks_; }
+    int previous() const { return (rank_ + ranks_ - 1) % ranks_; }
+    ncclComm_t comm() const { return comm_; }
+    cudaStream_t stream() const { return stream_; }
+
+    // All ranks meet, by NCCL's own collectives.
+    void barrier() {
+        require(ncclAllReduce(meeting_, meeting_, 1, ncclInt, ncclSum, comm_, stream_),
+                "ncclAllReduce");
+        synchronize();
+    }
+
+    // What was put on the program's stream is over.
+    void synchronize() { require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+    // Notes that something is wrong; the first is what RESULT shows.
+    void fail(const std::string &what) {
+        std::fprintf(stderr, "%s rank %d: %s\n", program_, rank_, what.c_str());
+        if (failure_.empty()) {
+            failure_ = what;
+        }
+    }
+
+    // Compares a buffer's bytes with what they should be.
+    void check(const std::string &what, const std::vector<uint8_t> &got,
+               const std::vector<uint8_t> &expected) {
+        const std::string wrong = difference(got, expected);
+        if (!wrong.empty()) {
+            fail(what + ": " + wrong);
+        }
+    }
+
+    // Ends as something that the machine lacks.
+    [[noreturn]] void skip(const std::string &missing) const {
+        std::printf("RESULT %s pe %d skipped: %s\n", program_, rank_, missing.c_str());
+        std::fflush(stdout);
+        _exit(0);
+    }
+
+    // For errors that leave no way to go on: the other ranks are left to their launcher.
+    [[noreturn]] void give_up(const std::string &what) const {
+        print_result("FAILED: " + what);
+        _exit(1);
+    }
+
+    void require(cudaError_t error, const char *what) const {
+        if (error != cudaSuccess) {
+            give_up(std::string(what) + ": " + cudaGetErrorString(error));
+        }
+    }
+
+    void require(ncclResult_t result, const char *what) const {
+        if (result != ncclSuccess) {
+            give_up(std::string(what) + ": " + ncclGetLastError(comm_));
+        }
+    }
+
+    // Destroys the communicator, prints RESULT, and gives the exit status.
+    int finish() {
+        barrier();
+        require(cudaFree(meeting_), "cudaFree");
+        require(ncclCommFinalize(comm_), "ncclCommFinalize");
+        require(ncclCommDestroy(comm_), "ncclCommDestroy");
+        require(cudaStreamDestroy(stream_), "cudaStreamDestroy");
+        print_result(failure_.empty() ? "ok" : "FAILED: " + failure_);
+        return failure_.empty() ? 0 : 1;
+    }
+
+  private:
+    // The last line of every rank, which scripts look for.
+    void print_result(const std::string &result) const {
+        std::printf("RESULT %s pe %d %s\n", program_, rank_, result.c_str());
+        std::fflush(stdout);
+    }
+
+    const char *program_;
+    int rank_ = 0;
+    int ranks_ = 0;
+    ncclComm_t comm_ = nullptr;
+    cudaStream_t stream_ = nullptr;
+    int *meeting_ = nullptr;
+    std::string failure_;
+};
+
+// Device memory of one size on all ranks, with its window. All ranks make and drop it together.
+class Window {
+  public:
+    Window(Job &job, size_t bytes) : job_(job), bytes_(bytes) {
+        job.require(ncclMemAlloc(&memory_, bytes), "ncclMemAlloc");
+        job.require(cudaMemset(memory_, kUntouched, bytes), "cudaMemset");
+        job.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        job.require(ncclCommWindowRegister(job.comm(), memory_, bytes, &window_,
+                                           NCCL_WIN_COLL_SYMMETRIC),
+                    "ncclCommWindowRegister");
+        if (window_ == nullptr) {
+            job.skip("windows: NCCL registers none here");
+        }
+    }
+    Window(const Window &) = delete;
+    Window &operator=(const Window &) = delete;
+    ~Window() {
+        job_.require(ncclCommWindowDeregister(job_.comm(), window_), "ncclCommWindowDeregister");
+        job_.require(ncclMemFree(memory_), "ncclMemFree");
+    }
+
+    uint8_t *get() const { return static_cast<uint8_t *>(memory_); }
+    ncclWindow_t window() const { return window_; }
+
+    void write(const std::vector<uint8_t> &bytes) {
+        job_.require(cudaMemcpy(memory_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
+                     "cudaMemcpy");
+    }
+
+    void fill(uint8_t byte) {
+        job_.require(cudaMemset(memory_, byte, bytes_), "cudaMemset");
+        job_.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    }
+
+    std::vector<uint8_t> read() const {
+        std::vector<uint8_t> bytes(bytes_);
+        job_.require(cudaMemcpy(bytes.data(), memory_, bytes_, cudaMemcpyDeviceToHost),
+                     "cudaMemcpy");
+        return bytes;
+    }
+
+  private:
+    Job &job_;
+    size_t bytes_;
+    void *memory_ = nullptr;
+    ncclWindow_t window_ = nullptr;
+};
+
+// A device communicator with so many contexts, and signals and counters in each.
+class Device {
+  public:
+    Device(Job &job, int contexts, int signals, int counters) : job_(job) {
+        ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+        job.require(ncclCommQueryProperties(job.comm(), &properties), "ncclCommQueryProperties");
+        if (!properties.deviceApiSupport) {
+            job.skip("NCCL's device API");
+        }
+        if (properties.ginType == NCCL_GIN_TYPE_NONE) {
+            job.skip("GIN: NCCL_DEBUG=INFO says why");
+        }
+        ncclDevCommRequirements_t wanted = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+        wanted.ginContextCount = contexts;
+        wanted.ginSignalCount = signals;
+        wanted.ginCounterCount = counters;
+        wanted.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+        job.require(ncclDevCommCreate(job.comm(), &wanted, &comm_), "ncclDevCommCreate");
+    }
+    Device(const Device &) = delete;
+    Device &operator=(const Device &) = delete;
+    ~Device() { job_.require(ncclDevCommDestroy(job_.comm(), &comm_), "ncclDevCommDestroy"); }
+
+    const ncclDevComm &get() const { return comm_; }
+    // What NCCL has given may be another number than was asked for.
+    int contexts() const { return int(comm_.ginContextCount); }
+
+  private:
+    Job &job_;
+    ncclDevComm comm_;
+};
+
+}  // namespace prog
