@@ -60,11 +60,10 @@ fn layouts(recorded: &Value) -> Result<String, Box<dyn Error>> {
         write!(all, "Layout::V{name}, ")?;
         writeln!(
             facts,
-            "Facts {{ name: {name:?}, api_version: {}, soname: {:?}, size: {}, \
+            "Facts {{ name: {name:?}, api_version: {}, soname: {:?}, \
              major: Major::V{major}, releases: &{releases:?} }},",
             number(&abi["api_version"])?,
             text(&abi["soname"])?,
-            number(&abi["sizeof_nvshmem_transport"])?,
         )?;
     }
     let major_variants: String =

@@ -150,7 +150,7 @@ pub(crate) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
     unsafe { &(*transport.cast::<Block>()).job }
 }
 
-/// Has a thread look from here on whether the proxy thread of a connected transport iterations.
+/// Has a thread look from here on whether the proxy thread of a connected transport iterates.
 ///
 /// # Safety
 /// Alive.

@@ -30,7 +30,7 @@ const RARELY: Duration = Duration::from_secs(30);
 pub(crate) struct Pulse(AtomicU64);
 
 impl Pulse {
-    /// A iteration begins, or is over.
+    /// An iteration begins, or is over.
     #[inline(always)]
     pub(crate) fn beat(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Pulse {
     }
 }
 
-/// A proxy thread that does not iteration.
+/// A proxy thread that does not iterate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
     /// For how long.

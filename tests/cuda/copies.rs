@@ -30,7 +30,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("a_dropped_engine_waits_for_its_copies", dropped)
             .with(&[("FAKE_CUDA_COPY_NS", "200000000")]),
         Case::any("what_does_not_fit_is_refused", misfits),
-        Case::any("host_memory_of_any_kind_can_be_copied", raw),
     ]
 }
 
@@ -436,26 +435,4 @@ fn misfits() {
         let error = engine.start(&transfer).expect_err("another context's");
         assert!(error.to_string().contains("device 1"), "{error}");
     }
-}
-
-fn raw() {
-    let bed = Bed::new();
-    let device = bed.alloc(1 << 16);
-    let range = bed.range(device, 1 << 16);
-    let mut engine = bed.engine(1);
-    let bytes = pattern(1 << 16, 3);
-    let from = bytes.as_ptr() as usize;
-    // SAFETY: the vector lives to the end of this function, and is only read.
-    let started =
-        unsafe { engine.start_raw(Direction::ToDevice, &range, device, from, bytes.len()) };
-    started.expect("room for it");
-    wait(&mut engine).result.expect("it goes well");
-    let mut back = vec![0_u8; 1 << 16];
-    let into = back.as_mut_ptr() as usize;
-    // SAFETY: the vector is used again after the copy has ended.
-    let started =
-        unsafe { engine.start_raw(Direction::FromDevice, &range, device, into, back.len()) };
-    started.expect("room for it");
-    wait(&mut engine).result.expect("it goes well");
-    assert!(back == bytes);
 }

@@ -191,7 +191,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
     let peer = process.from_proxy[0];
     let port = &mut process.opened.proxy;
-    let beyond = port.wr_id_capacity() as u32;
+    let beyond = u32::MAX;
     let good = Transfer {
         direction: Direction::Write,
         local: Local::Value(7),

@@ -86,8 +86,6 @@ pub mod level {
     pub const WARN: c_int = 2;
     /// Shown with `NCCL_DEBUG=INFO`.
     pub const INFO: c_int = 3;
-    /// Shown with `NCCL_DEBUG=TRACE` by a NCCL that was built for it.
-    pub const TRACE: c_int = 5;
 }
 
 /// Subsystems of [`Logger`], a bit each.

@@ -7,7 +7,6 @@ struct Facts {
     name: &'static str,
     api_version: i32,
     soname: &'static str,
-    size: usize,
     major: Major,
     releases: &'static [&'static str],
 }
@@ -54,11 +53,6 @@ impl Layout {
     /// The file that such a host opens, which is also the plugin's `DT_SONAME`.
     pub const fn soname(self) -> &'static str {
         self.facts().soname
-    }
-
-    /// Bytes of the transport structure. The host touches no more than these.
-    pub const fn transport_size(self) -> usize {
-        self.facts().size
     }
 
     /// The releases of NVSHMEM whose layout was checked.

@@ -1,6 +1,6 @@
 //! The thread: the only one that takes from the rings and uses the proxy lane.
 //!
-//! One loop: take a batch from each ring, iteration the lane, publish what is done, and now and
+//! One loop: take a batch from each ring, run the lane once, publish what is done, and now and
 //! then look for what user threads want. While it is stopped, or after a failure, it takes nothing
 //! more and goes on running: peers may still need its iterations.
 
@@ -105,7 +105,7 @@ impl ChannelState {
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
 
-    /// The proxy thread does not iteration any more: everybody is told that the channel has failed.
+    /// The proxy thread does not iterate any more: everybody is told that the channel has failed.
     /// Should it go on, it finds that out.
     pub(crate) fn give_up(&self, why: &str) {
         error!(target: logging::PROXY, "the channel has failed: {why}");

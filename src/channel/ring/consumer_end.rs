@@ -224,12 +224,6 @@ impl Ring {
         self.done
     }
 
-    /// How many slots were taken and are not published as such: the room that producers could have.
-    #[inline]
-    pub fn unpublished(&self) -> u64 {
-        self.taken - self.tail
-    }
-
     /// Lets producers have the room of everything taken.
     ///
     /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since

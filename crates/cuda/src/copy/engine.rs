@@ -162,34 +162,6 @@ impl CopyEngine {
         unsafe { self.queue.give_many(way) }
     }
 
-    /// Starts a copy between a range and host memory of any kind. When that is not page-locked the
-    /// driver copies before it returns, and may wait for the device.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    ///
-    /// # Safety
-    /// `host` is valid for `len` bytes, to be read or written as the direction says, until the
-    /// ticket was polled; no reference to them is used until then. An engine that is dropped before
-    /// may give up on the copy, so then the memory is never freed.
-    pub unsafe fn start_raw(
-        &mut self,
-        direction: Direction,
-        range: &DeviceRange,
-        addr: usize,
-        host: usize,
-        len: usize,
-    ) -> Result<Ticket, StartError> {
-        if len == 0 {
-            return Err(StartError::Bounds { addr, len });
-        }
-        self.queue.check(range, addr, len)?;
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.queue.copy(&Checked { direction, range, addr, host, len }, None, None, false)
-        }
-    }
-
     /// Starts a store of a word. It is there after everything started before.
     ///
     /// # Errors

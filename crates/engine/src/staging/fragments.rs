@@ -367,7 +367,7 @@ impl Staging {
         }
     }
 
-    /// The peer has answered an role: its work-request id, if there is such an role.
+    /// The peer has answered a request: its work-request id, if there is such a request.
     pub(crate) fn answered<P: Port>(
         &self,
         core: &Core<P>,
@@ -431,7 +431,7 @@ impl Staging {
         Ok(())
     }
 
-    /// An role of ours is over: the peer may be asked for another.
+    /// A request of ours is over: the peer may be asked for another.
     pub(crate) fn end_request<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, wr_id: WrId) {
         if !std::mem::take(&mut self.state().fragment(wr_id).counts) {
             return;

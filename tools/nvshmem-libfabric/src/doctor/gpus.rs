@@ -181,8 +181,11 @@ fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
     }
     match &gpus.gdrcopy_error {
         None => Check::ok(ID, "works: signals and atomics in GPU memory are reached by it"),
-        Some(error) => Check::note(ID, format!("{error}; a mapped dma-buf or the driver's streams do its work, some microseconds slower"))
-            .remedy("where signals have to be fast: install GDRCopy 2.x and load its module gdrdrv"),
+        Some(error) => Check::note(
+            ID,
+            format!("{error}; the driver's streams do its work, some microseconds slower"),
+        )
+        .remedy("where signals have to be fast: install GDRCopy 2.x and load its module gdrdrv"),
     }
 }
 

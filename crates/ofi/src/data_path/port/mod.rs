@@ -143,11 +143,6 @@ impl OfiPort {
         self.rails.len()
     }
 
-    /// Work-request ids are below this.
-    pub fn wr_id_capacity(&self) -> usize {
-        self.contexts.capacity()
-    }
-
     /// A rail's own address, for peers to insert. Empty for a rail that does not exist.
     pub fn address(&self, rail: RailId) -> &[u8] {
         match self.rails.get(rail.index()) {
