@@ -3,6 +3,11 @@
 // Made of puts with signals alone, without a collective. Each pair of PEs runs at its own pace: a
 // block of the kernel serves one peer, and two words per peer hold the pair together. 'arrived'
 // says that the peer's block is here, 'taken' that the peer has read ours.
+//
+// With --stop the process of PE 1 is stopped in the middle, for so many seconds, and goes on: the
+// others wait for it, and all data is right.
+#include <csignal>
+
 #include "device.cuh"
 
 using namespace prog;
@@ -57,7 +62,23 @@ __global__ void exchange(Exchange all, uint64_t begin, uint64_t rounds, Finding 
     }
 }
 
-void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds) {
+// Stops this process a little later, for so many seconds. The child calls nothing but the system.
+void stop_soon(Job &job, uint64_t seconds) {
+    const pid_t stopped = getpid();
+    const pid_t child = fork();
+    if (child == 0) {
+        usleep(2'000);
+        kill(stopped, SIGSTOP);
+        sleep(unsigned(seconds));
+        kill(stopped, SIGCONT);
+        _exit(0);
+    }
+    if (child < 0) {
+        job.fail("fork: nobody stops this PE");
+    }
+}
+
+void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds, uint64_t stop) {
     const int n = job.n_pes();
     Symmetric<uint8_t> outgoing(job, sizes.back() * n), incoming(job, sizes.back() * n);
     Symmetric<uint64_t> arrived(job, n), taken(job, n);
@@ -70,6 +91,9 @@ void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds) {
         incoming.fill(kUntouched);
         job.barrier();
         Stopwatch watch(job);
+        if (stop > 0 && job.pe() == 1) {
+            stop_soon(job, stop);
+        }
         launch_together(job, exchange, n, kThreads, all, begin, rounds, finding.device());
         const double microseconds = watch.microseconds();
         begin += rounds;
@@ -92,13 +116,14 @@ void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t lowest = 8, highest = 256 << 10, rounds = 10;
+    uint64_t lowest = 8, highest = 256 << 10, rounds = 10, stop = 0;
     parse_or_exit(argc, argv, "all-to-all",
                   "Every PE sends a block to every PE, by puts with signals.",
                   {{"min", "smallest block in bytes", &lowest, 1, 1 << 26},
                    {"max", "largest block in bytes", &highest, 1, 1 << 26},
-                   {"iters", "rounds per size", &rounds, 1, 1'000'000}});
+                   {"iters", "rounds per size", &rounds, 1, 1'000'000},
+                   {"stop", "seconds that PE 1 is stopped for, at each size", &stop, 0, 3600}});
     Job job("all-to-all");
-    run(job, sizes_between(lowest, highest), rounds);
+    run(job, sizes_between(lowest, highest), rounds, stop);
     return job.finish();
 }

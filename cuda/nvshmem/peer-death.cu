@@ -1,14 +1,11 @@
-// peer-death: PE 1 ends without a word in the middle of traffic; PE 0 must not hang.
+// peer-death: PE 1 ends without a word in the middle of traffic; the others must not hang.
 //
-// PE 0 puts and quiets without end. Once PE 1 has seen some of it, it kills itself. NVSHMEM has no
-// way to give PE 0 an error from a quiet: the transport reports it to NVSHMEM, which ends the
-// process. So PE 0 is to end by itself, with a status other than 0, before --limit seconds have
-// passed; what it prints comes from a handler that runs on the way out. With status 1 it says that
-// nothing happened.
-//
-// Other PEs wait until they are killed by their launcher, or --limit.
+// They put to PE 1 and quiet without end. Once PE 1 has seen some of it from each, it kills itself.
+// NVSHMEM has no way to give them an error from a quiet: the transport reports it to NVSHMEM, which
+// ends the process. So each is to end by itself, with a status other than 0, before --limit seconds
+// have passed; what it prints comes from a handler that runs on the way out. With status 1 it says
+// that nothing happened.
 #include <csignal>
-#include <thread>
 
 #include "device.cuh"
 
@@ -18,7 +15,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Written by PE 0's kernel and read by its host, or the other way round.
+// Written by a survivor's kernel and read by its host, or the other way round.
 struct Traffic {
     unsigned long long rounds;  // by the kernel: put and quieted
     int stop;                   // by the host
@@ -45,6 +42,7 @@ __global__ void put_on_and_on(uint64_t *dest, uint64_t *source, size_t words, in
 
 // For the handler, which takes no arguments.
 bool in_traffic = false;
+int survivor = 0;
 std::chrono::steady_clock::time_point traffic_began;
 
 // NVSHMEM ends the process by exit, which comes here.
@@ -54,7 +52,7 @@ void told_by_exit() {
             std::chrono::steady_clock::now() - traffic_began;
         std::printf("# peer-death: NVSHMEM ends this PE %.1f s after its traffic began\n",
                     since.count());
-        print_result("peer-death", 0, "");
+        print_result("peer-death", survivor, "");
     }
 }
 
@@ -62,6 +60,7 @@ void told_by_exit() {
                           std::chrono::seconds limit) {
     auto *traffic = new Mapped<Traffic>(job);  // the kernel may use it to the very end
     traffic_began = std::chrono::steady_clock::now();
+    survivor = job.pe();
     in_traffic = true;
     std::atexit(told_by_exit);
     launch(job, put_on_and_on, 1, kThreads, dest, source, words, 1, traffic->device());
@@ -74,14 +73,16 @@ void told_by_exit() {
                 std::to_string(seen.rounds) + " rounds of puts were quieted");
 }
 
-[[noreturn]] void die(Job &job, const Symmetric<uint64_t> &dest, uint64_t after, bool by_exit,
-                      std::chrono::seconds limit) {
+[[noreturn]] void die(Job &job, const Symmetric<uint64_t> &dest, size_t words, uint64_t after,
+                      bool by_exit, std::chrono::seconds limit) {
     const auto deadline = std::chrono::steady_clock::now() + limit;
-    while (dest.read()[0] < after) {
-        if (std::chrono::steady_clock::now() > deadline) {
-            job.give_up("PE 0's traffic has not come");
+    for (int from = 0; from < job.n_pes(); from++) {
+        while (from != job.pe() && dest.read()[from * words] < after) {
+            if (std::chrono::steady_clock::now() > deadline) {
+                job.give_up("the traffic of PE " + std::to_string(from) + " has not come");
+            }
+            usleep(1'000);
         }
-        usleep(1'000);
     }
     print_result(job.program(), job.pe(), "");
     if (by_exit) {
@@ -96,20 +97,17 @@ void told_by_exit() {
 int main(int argc, char **argv) {
     uint64_t bytes = 64 << 10, after = 20, by_exit = 0, limit = 120;
     parse_or_exit(argc, argv, "peer-death",
-                  "PE 1 dies in mid-traffic; PE 0 is to end with an error.",
-                  {{"bytes", "size of PE 0's puts", &bytes, 8, 1 << 28},
+                  "PE 1 dies in mid-traffic; the others are to end with an error.",
+                  {{"bytes", "size of a put", &bytes, 8, 1 << 28},
                    {"after", "rounds that PE 1 waits for", &after, 1, 1'000'000},
                    {"exit", "1: PE 1 ends by _exit instead of SIGKILL", &by_exit, 0, 1},
-                   {"limit", "seconds after which PE 0 gives up", &limit, 1, 3600}});
+                   {"limit", "seconds after which a PE gives up", &limit, 1, 3600}});
     Job job("peer-death");
     const size_t words = bytes / sizeof(uint64_t);
-    Symmetric<uint64_t> source(job, words), dest(job, words);
+    Symmetric<uint64_t> source(job, words), dest(job, words * size_t(job.n_pes()));
     const std::chrono::seconds patience(limit);
-    if (job.pe() == 0) {
-        survive(job, dest.get(), source.get(), words, patience);
-    } else if (job.pe() == 1) {
-        die(job, dest, after, by_exit == 1, patience);
+    if (job.pe() == 1) {
+        die(job, dest, words, after, by_exit == 1, patience);
     }
-    std::this_thread::sleep_for(patience);
-    job.give_up("nobody ended this PE");
+    survive(job, dest.get() + job.pe() * words, source.get(), words, patience);
 }

@@ -23,8 +23,8 @@ pub enum Proof {
     /// `{pes}`, `{before}` (the PE before it in the ring) and `{sum}` (of its number and of all)
     /// stand for numbers. Where this is empty, no error is enough.
     Says(&'static str),
-    /// PE 1 is killed in the middle, and PE 0 has the transport's error that names it. Whether
-    /// NVSHMEM ends the process then is its own affair, and remarked.
+    /// PE 1 is killed in the middle, and all others have the transport's error that names it.
+    /// Whether NVSHMEM ends the process then is its own affair, and remarked.
     Death,
 }
 
@@ -150,8 +150,8 @@ impl Case {
         let (mut remark, mut skipped) = (None, None);
         let (traffic, fault) = match self.proof {
             Proof::Death => {
-                if ended.first().is_some_and(|pe| pe.end == End::Killed) {
-                    remark = Some("NVSHMEM has not ended PE 0");
+                if ended.iter().any(|pe| pe.end == End::Killed) {
+                    remark = Some("NVSHMEM has not ended the others");
                 }
                 (Traffic::default(), death(ended))
             }
@@ -255,15 +255,20 @@ fn last_words(pe: &Ended) -> String {
 }
 
 fn death(ended: &[Ended]) -> Option<String> {
-    let [zero, one, ..] = ended else { return Some(String::from("it needs two PEs")) };
+    let [_, one, ..] = ended else { return Some(String::from("it needs two PEs")) };
     if one.end != End::Signalled(libc::SIGKILL) {
         return Some(format!("PE 1 {}, and was to kill itself{}", one.end, last_words(one)));
     }
-    if zero.end == End::Exited(0) {
-        return Some(String::from("PE 0 has not noticed that PE 1 is gone"));
-    }
-    let named = zero.stderr.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
-    (!named).then(|| format!("PE 0 {}, and does not name PE 1{}", zero.end, last_words(zero)))
+    let mut survivors = ended.iter().enumerate().filter(|(pe, _)| *pe != 1);
+    survivors.find_map(|(pe, survivor)| {
+        if survivor.end == End::Exited(0) {
+            return Some(format!("PE {pe} has not noticed that PE 1 is gone"));
+        }
+        let mut lines = survivor.stderr.lines();
+        let named = lines.any(|line| line.contains("ERROR") && line.contains("PE 1"));
+        let (end, last) = (survivor.end, last_words(survivor));
+        (!named).then(|| format!("PE {pe} {end}, and does not name PE 1{last}"))
+    })
 }
 
 impl Outcome {
@@ -475,8 +480,10 @@ mod tests {
         assert!(fault(&case, &[pe(OK, "", named), dead()]).contains("has not noticed"));
         assert!(fault(&case, &[pe(End::Killed, "", ""), dead()]).contains("does not name PE 1"));
         let outcome = case.judge(2, &[pe(End::Killed, "", named), dead()], Path::new("/nowhere"));
-        assert_eq!(outcome.result(), "ok, but NVSHMEM has not ended PE 0");
+        assert_eq!(outcome.result(), "ok, but NVSHMEM has not ended the others");
         assert!(fault(&case, &[pe(OK, "", ""), pe(OK, "", "")]).contains("was to kill itself"));
+        let silent = [pe(End::Exited(255), "", named), dead(), pe(End::Exited(255), "", "ERROR")];
+        assert!(fault(&case, &silent).starts_with("PE 2"));
     }
 
     #[test]
