@@ -144,6 +144,10 @@ cycles: deps ## Jobs that begin and end a thousand times (COUNT) in one process:
 	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} NVSHMEM_TEST_CYCLES=$(or $(COUNT),1000) \
 		$(CARGO) test --locked --profile checked --workspace --test channel --test nccl -- cycles --nocapture
 
+.PHONY: nccl-programs
+nccl-programs: deps ## Compile the programs for NCCL's RMA and GIN against two releases of NCCL
+	scripts/nccl-programs.sh $(TARGET)/nccl
+
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
 	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests

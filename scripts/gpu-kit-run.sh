@@ -10,8 +10,8 @@
 # or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's
 # source tree: their programs run as well. With "nccl" the programs are NCCL's, by its RMA plugin:
 # NCCL is then its prefix, without which pip's is taken, EXAMPLES the directory docs/examples of its
-# source tree, and TESTS a tree of nccl-tests; their programs of the device API run as well. LIBFABRIC is the libfabric to use, "system" the system's;
-# without it, the 2.x in here.
+# source tree, and TESTS a tree of nccl-tests, whose programs of the device API run as well.
+# LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

@@ -117,17 +117,18 @@ run() {
         return
     fi
     began=$SECONDS
+    # What processes of a test say may stand between its name and what became of it.
     (cargo_test "$2" "${arguments[@]}") >"$work/log" 2>&1 || status=$?
     echo $((SECONDS - began)) >"$work/took"
     if [[ $status -eq 124 ]]; then
         echo endless
-    elif grep -q '^test result: FAILED' "$work/log" && grep -q '^test .*FAILED$' "$work/log"; then
+    elif grep -q '^test result: FAILED' "$work/log" && grep -qE '^(test .*)?FAILED$' "$work/log"; then
         echo failed
     elif grep -q "(signal: " "$work/log"; then
         echo crashed
     elif [[ $status -ne 0 ]]; then
         echo other
-    elif grep -q '^test .* \.\.\. ok$' "$work/log"; then
+    elif grep -qE '^(test .* \.\.\. )?ok$' "$work/log"; then
         echo passed
     elif grep -q '^test .* \.\.\. ignored' "$work/log"; then
         echo skipped

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fetches a CUDA compiler and releases of NVSHMEM into .deps/nvshmem, unless they are there, and
-# prints where each is:
+# Fetches a CUDA compiler and releases of NVSHMEM and NCCL into .deps/nvshmem, unless they are
+# there, and prints where each is:
 #   scripts/nvshmem-wheels.sh [NAME]...
-# A NAME is 'cuda' or a version of NVSHMEM; without one, everything that nvshmem-wheels.txt, or on
-# Arm nvshmem-wheels-aarch64.txt, lists. No GPU and no driver are needed. Each directory is what
-# nvcc, or NVSHMEM's users, know as the prefix.
+# A NAME is 'cuda', a version of NVSHMEM, or 'nccl-' and one of NCCL; without one, CUDA and every
+# NVSHMEM that nvshmem-wheels.txt, or on Arm nvshmem-wheels-aarch64.txt, lists. No GPU and no driver
+# are needed. Each directory is what nvcc, or NVSHMEM's users, know as the prefix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,7 +41,7 @@ END
         unzip -q -o "$wheel" 'nvidia/*' -d "$work/wheel"
     done
     # The device library as bitcode is most of NVSHMEM's wheel, and for other compilers.
-    rm -f "$work"/wheel/nvidia/nvshmem/lib/*.bc
+    rm -f "$work"/wheel/nvidia/*/lib/*.bc "$work"/wheel/nvidia/*/lib/*.ltoir
     # The wheels hold one tree each: nvidia/cu13 for CUDA, nvidia/nvshmem. Old ones have a file for
     # Python beside it.
     printf '%s\n' "$lines" >"$work/fetched.txt"
@@ -54,7 +54,7 @@ END
 
 names=("$@")
 if [[ ${#names[@]} -eq 0 ]]; then
-    mapfile -t names < <(awk '!/^#/ { print $1 }' "$WANTED" | uniq)
+    mapfile -t names < <(awk '!/^#/ && !/^nccl-/ { print $1 }' "$WANTED" | uniq)
 fi
 for name in "${names[@]}"; do
     lines=$(awk -v name="$name" '$1 == name' "$WANTED")

@@ -118,6 +118,8 @@ shipped_builds() {
     local some=(put-signal)
     [[ $tier != full ]] || some=()
     part "NVSHMEM programs" scripts/nvshmem-programs.sh "$target/nvshmem" "${some[@]}"
+    # Half a gigabyte of wheels.
+    [[ $tier != full ]] || part "NCCL programs" scripts/nccl-programs.sh "$target/nccl"
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }

@@ -15,8 +15,8 @@ struct Windows {
     ncclWindow_t source, data;
 };
 
-// What signals hold before a kernel begins. No kernel reads that: a peer that is ahead may have sent
-// the next one already.
+// What signals hold before a kernel begins. No kernel reads that: a peer that is ahead may have
+// sent the next one already.
 struct Before {
     uint64_t ping = 0, bulk = 0, tokens = 0;
     // By block, on one context and on several: a signal's number means another one on each.
@@ -150,7 +150,8 @@ int main(int argc, char **argv) {
         Before before;
         const auto say = [&](uint64_t size, const char *what, double microseconds) {
             if (job.rank() == 0) {
-                std::printf("%12llu  %-28s %10.2f us\n", (unsigned long long)size, what, microseconds);
+                std::printf("%12llu  %-28s %10.2f us\n", (unsigned long long)size, what,
+                            microseconds);
             }
         };
         const bool plays = job.rank() < 2;
@@ -202,8 +203,8 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 4; i++) {
             const double microseconds = timed(job, [&] {
                 if (plays) {
-                    bulk<<<1, kThreads, 0, job.stream()>>>(device.get(), windows, before.bulk,
-                                                           most, puts);
+                    bulk<<<1, kThreads, 0, job.stream()>>>(device.get(), windows, before.bulk, most,
+                                                           puts);
                 }
             });
             before.bulk++;
@@ -213,9 +214,9 @@ int main(int argc, char **argv) {
         std::vector<double> times;
         for (uint64_t i = 0; i < iterations / 4 + 3; i++) {
             times.push_back(timed(job, [&] {
-                tokens<<<int(blocks), kThreads, 0, job.stream()>>>(
-                    device.get(), windows, before.tokens, bytes, int(count),
-                    std::min(device.contexts(), 4));
+                tokens<<<int(blocks), kThreads, 0, job.stream()>>>(device.get(), windows,
+                                                                   before.tokens, bytes, int(count),
+                                                                   std::min(device.contexts(), 4));
             }));
             before.tokens += uint64_t(job.ranks() - 1);
         }

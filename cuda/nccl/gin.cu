@@ -116,7 +116,9 @@ __global__ void exchange(ncclDevComm comm, Memory memory, uint64_t seed, uint64_
     const ncclGinCounter_t counter = context;
     const size_t region = context * memory.span;
     const size_t word = context * sizeof(uint64_t);
-    const auto of_signal = [&](int which) { return [&, which] { return gin.readSignal(first + which); }; };
+    const auto of_signal = [&](int which) {
+        return [&, which] { return gin.readSignal(first + which); };
+    };
     // A fresh communicator's signals begin at 0. They are not read here: the one before may have
     // sent some already.
     uint64_t added = 0, incremented = 0, acknowledged = 0, counted = 0, of_word = 0;
@@ -125,7 +127,8 @@ __global__ void exchange(ncclDevComm comm, Memory memory, uint64_t seed, uint64_
         const Plan plan(seed, context, round, memory.span);
         Finding *finding = findings + plan.way;
         const size_t at = region + plan.at;
-        fill_pattern(memory.source_here + at, plan.bytes, seed_of(comm.rank, round ^ seed) + context);
+        fill_pattern(memory.source_here + at, plan.bytes,
+                     seed_of(comm.rank, round ^ seed) + context);
         const auto send = [&](int piece, auto signal, auto local) {
             const size_t from = at + plan.cut(piece);
             gin.put(world, next, memory.data, from, memory.source, from,
@@ -147,7 +150,8 @@ __global__ void exchange(ncclDevComm comm, Memory memory, uint64_t seed, uint64_
                     break;
                 case kPutsThenStrongWordSignal:
                     if (piece == last) {
-                        send(piece, ncclGin_StrongVASignalAdd{memory.words, word, 5}, ncclGin_None{});
+                        send(piece, ncclGin_StrongVASignalAdd{memory.words, word, 5},
+                             ncclGin_None{});
                     } else {
                         send(piece, ncclGin_None{}, ncclGin_None{});
                     }
@@ -189,10 +193,13 @@ __global__ void exchange(ncclDevComm comm, Memory memory, uint64_t seed, uint64_
                 break;
             case kPutsThenStrongWordSignal:
                 of_word += 5;
-                came = reaches(of_word, [&] { return gin.readSignal(memory.words, word); }, finding, round);
+                came = reaches(
+                    of_word, [&] { return gin.readSignal(memory.words, word); }, finding, round);
                 break;
             default:
-                added += plan.way == kPutsWithWeakSignals ? plan.pieces : plan.way == kValues ? 1 : 3;
+                added += plan.way == kPutsWithWeakSignals ? plan.pieces
+                         : plan.way == kValues            ? 1
+                                                          : 3;
                 came = reaches(added, of_signal(kAdded), finding, round);
         }
         if (!came) {
@@ -223,7 +230,8 @@ __global__ void exchange(ncclDevComm comm, Memory memory, uint64_t seed, uint64_
 
 int main(int argc, char **argv) {
     uint64_t rounds = 300, contexts = 4, bytes = 1 << 20, seed = 1;
-    parse_or_exit(argc, argv, "gin", "Puts, values, gets, signals and counters of GIN, every byte checked.",
+    parse_or_exit(argc, argv, "gin",
+                  "Puts, values, gets, signals and counters of GIN, every byte checked.",
                   {{"rounds", "rounds of each context", &rounds, 1, 1 << 20},
                    {"contexts", "contexts to ask for", &contexts, 1, 256},
                    {"max", "largest data, in bytes", &bytes, 64, 1 << 26},
@@ -238,8 +246,10 @@ int main(int argc, char **argv) {
         job.require(cudaMallocHost(&findings, kWays * sizeof *findings), "cudaMallocHost");
         std::fill_n(findings, int(kWays), Finding{});
         job.barrier();
-        const Memory memory{source.window(), data.window(), words.window(), source.get(), data.get(), bytes};
-        exchange<<<given, kThreads, 0, job.stream()>>>(device.get(), memory, seed, rounds, findings);
+        const Memory memory{source.window(), data.window(), words.window(),
+                            source.get(),    data.get(),    bytes};
+        exchange<<<given, kThreads, 0, job.stream()>>>(device.get(), memory, seed, rounds,
+                                                       findings);
         job.require(cudaGetLastError(), "kernel launch");
         job.synchronize();
         for (int way = 0; way < kWays; way++) {

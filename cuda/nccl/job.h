@@ -23,7 +23,8 @@ class Job {
     explicit Job(const char *program) : program_(program) {
         const Process process;
         if (process.size < 2) {
-            bootstrap_failed(program, "start it with nvshmem-gpu-run --nccl, with two ranks or more");
+            bootstrap_failed(program,
+                             "start it with nvshmem-gpu-run --nccl, with two ranks or more");
         }
         rank_ = int(process.rank);
         ranks_ = int(process.size);
@@ -136,9 +137,9 @@ class Window {
         job.require(ncclMemAlloc(&memory_, bytes), "ncclMemAlloc");
         job.require(cudaMemset(memory_, kUntouched, bytes), "cudaMemset");
         job.require(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-        job.require(ncclCommWindowRegister(job.comm(), memory_, bytes, &window_,
-                                           NCCL_WIN_COLL_SYMMETRIC),
-                    "ncclCommWindowRegister");
+        job.require(
+            ncclCommWindowRegister(job.comm(), memory_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
+            "ncclCommWindowRegister");
         if (window_ == nullptr) {
             job.skip("windows: NCCL registers none here");
         }

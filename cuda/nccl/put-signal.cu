@@ -80,7 +80,8 @@ double one_way(Job &job, Buffers &buffers, size_t bytes, int iterations) {
 
 int main(int argc, char **argv) {
     uint64_t rounds = 20, bytes = 4 << 20, iterations = 100;
-    parse_or_exit(argc, argv, "put-signal", "NCCL's puts with signal by the host, every byte checked.",
+    parse_or_exit(argc, argv, "put-signal",
+                  "NCCL's puts with signal by the host, every byte checked.",
                   {{"rounds", "rounds of each size", &rounds, 1, 1 << 20},
                    {"max", "largest data, in bytes", &bytes, 8, 1 << 30},
                    {"iters", "iterations of a measurement, 0 for none", &iterations, 0, 1 << 20}});

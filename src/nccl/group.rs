@@ -415,8 +415,8 @@ impl Shared {
         unsafe { connected.with_proxy(is_done) }
     }
 
-    /// Moves what is under way, for NCCL, after a pass over a block; or leaves it for the next call,
-    /// while each pass brings more.
+    /// Moves what is under way, for NCCL, after a pass over a block; or leaves it for the next
+    /// call, while each pass brings more.
     pub(super) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();

@@ -111,10 +111,6 @@ pub(crate) fn together(place: &Place) {
         });
     }
     let signals = device().calls() - before_signals;
-    if me == 1 {
-        println!("MEASURE nccl_driver_calls_for_{TOKENS}_tokens {tokens} calls");
-        println!("MEASURE nccl_driver_calls_for_{SIGNALS}_signals {signals} calls");
-    }
     assert!(tokens <= MOST_FOR_TOKENS, "{tokens} calls of the driver for {TOKENS} tokens");
     assert!(signals <= MOST_FOR_SIGNALS, "{signals} calls of the driver for {SIGNALS} signals");
     meeting.barrier();

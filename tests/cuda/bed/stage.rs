@@ -37,11 +37,20 @@ impl Stage {
         len: usize,
         options: StagingOptions,
     ) -> (Self, StagedRegion) {
+        Self::of(bed, (addr, len), Access::LocalAndRemote, options)
+    }
+
+    /// The same, of memory that is registered for this.
+    pub(crate) fn of(
+        bed: &Bed,
+        (addr, len): (usize, usize),
+        access: Access,
+        options: StagingOptions,
+    ) -> (Self, StagedRegion) {
         let staging = Staging::new(options);
         assert!(staging.take_stager().is_none(), "nothing is staged yet");
-        let region = staging
-            .register(addr, bed.range(addr, len), None, Access::LocalAndRemote)
-            .expect("it can be staged");
+        let region =
+            staging.register(addr, bed.range(addr, len), None, access).expect("it can be staged");
         let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
         assert!(staging.take_stager().is_none(), "there is one");
         (Self { port: copies, bounce, staging }, region)

@@ -20,8 +20,15 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("staged_bytes_by_the_driver_s_streams", by_stream),
         Case::any("staged_bytes_by_gdrcopy", by_gdrcopy),
         Case::any("staged_atomics_are_nvshmem_s", atomics),
-        Case::any("staged_words_that_are_stored_soon_are_what_was_asked_for", soon),
-        Case::fake("the_same_without_stream_memory_operations", soon)
+        Case::any("staged_words_that_are_stored_soon_are_what_was_asked_for", || {
+            soon(Access::LocalAndRemote);
+        }),
+        // Of signals, but changed by everything else as well.
+        Case::any("words_that_only_signals_change_are_what_was_asked_for", || {
+            soon(Access::Signals);
+        }),
+        Case::fake("words_that_only_signals_change_are_read_once", read_once),
+        Case::fake("the_same_without_stream_memory_operations", || soon(Access::LocalAndRemote))
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
@@ -37,11 +44,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Stores and atomics of every width at every place, soon and at once, with loads among them:
 /// beside a model.
-fn soon() {
+fn soon(access: Access) {
     const AREA: usize = 128;
     let bed = Bed::new();
     let heap = bed.heap(1);
-    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let memory = (heap, GRANULARITY);
+    let (mut stage, _region) = Stage::of(&bed, memory, access, options(2, stream_only()));
     let mut model = pattern(AREA, 3);
     bed.write(heap, &model);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -137,6 +145,45 @@ fn few_calls() {
     assert_eq!(bed.read(heap, 8), (7 + WORDS as u64).to_le_bytes());
     assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalSet)), [1, 0]);
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
+}
+
+/// Each word that signals add to is read once, unless something else has written to it.
+fn read_once() {
+    let bed = Bed::new();
+    let heap = bed.heap(2);
+    let memory = (heap, GRANULARITY);
+    let (mut stage, _region) = Stage::of(&bed, memory, Access::Signals, options(2, stream_only()));
+    let op = AtomicOp::SignalAdd;
+    let one = Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 };
+    bed.write(heap, &7_u64.to_le_bytes());
+    let add = |stage: &mut Stage, words: usize| {
+        let before = bed.count(2);
+        for word in 0..words {
+            stage.port.apply_soon(heap + 8 * word, &one).expect("soon");
+        }
+        stage.port.settle().expect("they are there");
+        let loads = bed.count(2) - before;
+        (bed.read(heap, 8), loads)
+    };
+    let has = |value: u64| value.to_le_bytes().to_vec();
+    assert_eq!(add(&mut stage, 3), (has(8), 3), "none is known");
+    assert_eq!(add(&mut stage, 3), (has(9), 0));
+    assert_eq!(stage.port.apply(heap, &one).expect("at once"), 9);
+    assert_eq!(add(&mut stage, 1), (has(11), 0));
+    // Other memory comes and goes.
+    drop(stage.register(&bed, heap + GRANULARITY, GRANULARITY));
+    assert_eq!(add(&mut stage, 3), (has(12), 0));
+    stage.port.store(heap + 4, &[1]).expect("a byte of it");
+    assert_eq!(add(&mut stage, 3), (has((1 << 32) + 13), 1), "the others are known still");
+    stage.port.store_flag(heap, 20).expect("it");
+    assert_eq!(add(&mut stage, 1), (has(21), 1));
+    stage.port.store_soon(heap, &has(30), SoonOrder::Any).expect("soon");
+    assert_eq!(add(&mut stage, 1).0, has(31));
+    let bounce = stage.bounce(CopyDirection::In, 0);
+    fill(bounce, &[0; 64]);
+    stage.start(CopyDirection::In, heap, 0, 64, 9);
+    stage.ends(9);
+    assert_eq!(add(&mut stage, 2), (has(1), 2), "both were copied to");
 }
 
 /// Words that nothing orders: side by side, with holes and words of other widths among them,

@@ -1,5 +1,5 @@
-//! Starts programs of NVSHMEM and NCCL on this machine's GPUs with every PE's traffic going through the
-//! transport that is tested, and prints what became of each, with its figures.
+//! Starts programs of NVSHMEM and NCCL on this machine's GPUs with every PE's traffic going through
+//! the transport that is tested, and prints what became of each, with its figures.
 //!
 //! [`launch`] starts PEs of any NVSHMEM program, without MPI and without a process manager.
 
