@@ -367,7 +367,7 @@ impl Shared {
         };
         self.begin(starting, |lane, regions, batch| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
-            match lane.start_fast(request, batch) {
+            match lane.start_in_order_fast(request, batch) {
                 Ok(()) => Ok(()),
                 Err(rest) => Ok(lane.start_rest(rest, more)?),
             }

@@ -1,6 +1,7 @@
 //! Signals and atomics on the fake: several lanes at once, every engine, every misbehaviour.
 
 mod atomics;
+mod behind_puts;
 mod counted;
 mod forged;
 mod long;

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
+use engine::lane::SignalEngine;
 use engine::port::Direction;
 use engine::request::PutSignalRequest;
+use engine::signal::counted::TAGS;
 use sim_fabric::{Event, Script};
 
 use super::{Targets, race, random_script, random_shape};
@@ -55,21 +57,40 @@ fn steps(seed: u64, sender: u32, n: u32) -> Vec<Step> {
 /// Every engine, every misbehaviour, memory that is staged and memory that is not.
 #[test]
 fn signals_come_behind_the_puts_before_them() {
-    for_seeds("signals_come_behind_the_puts_before_them", &[], 300, |seed| check(seed, false));
+    let name = "signals_come_behind_the_puts_before_them";
+    for_seeds(name, &[], 300, |seed| check(seed, false, random_shape));
 }
 
 /// On a lane that orders signals, those of puts too.
 #[test]
 fn ordered_signals_come_behind_the_puts_and_signals_before_them() {
     let name = "ordered_signals_come_behind_the_puts_and_signals_before_them";
-    for_seeds(name, &[], 300, |seed| check(seed, true));
+    for_seeds(name, &[], 300, |seed| check(seed, true, random_shape));
 }
 
-fn check(seed: u64, ordered: bool) {
+/// Where puts without a signal are counted too, on several rails, some of the memory staged.
+#[test]
+fn ordered_signals_come_behind_puts_that_are_counted() {
+    let name = "ordered_signals_come_behind_puts_that_are_counted";
+    for_seeds(name, &[], 300, |seed| {
+        check(seed, true, |random| Shape {
+            rails: 2 + random.below(3) as u8,
+            lonely: 0,
+            signals: [SignalEngine::Auto, SignalEngine::Counted][random.below(2)],
+            counted: [1, 2, 3, TAGS, TAGS][random.below(5)],
+            immediate_data: true,
+            staged: [0, 0, 0, random.below(1 << 8) as u32][random.below(4)],
+            health: None,
+            ..random_shape(random)
+        });
+    });
+}
+
+fn check(seed: u64, ordered: bool, shape: impl Fn(&mut Random) -> Shape) {
     {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
         let words = random_words(seed);
-        let shape = Shape { heap: 1 << 17, words, ..random_shape(&mut random) };
+        let shape = Shape { heap: 1 << 17, words, ..shape(&mut random) };
         let n = shape.n_pes;
         let mut job = Job::new(seed, &shape, random_script(&mut random));
         if ordered {

@@ -27,11 +27,29 @@ impl<P: Port> Lane<P> {
     /// What is left to do, with the batch entered.
     #[inline(always)]
     pub fn start_fast<'a>(&mut self, request: Request<'a>, batch: Batch) -> Result<(), Rest<'a>> {
+        debug_assert!(!self.marks(request.direction), "the next signal has to count it");
         let Core { transmit, peers, .. } = &mut self.core;
         let Some(connection) = peers.find_mut(request.pe) else {
             return Err(Rest::Untried(request));
         };
         transmit.try_post(connection, request, batch)
+    }
+
+    /// As [`Lane::start_fast`], on a lane that orders signals, where a put may be counted for the
+    /// next signal: [`Lane::start_fast`] is not for those.
+    ///
+    /// # Errors
+    /// As [`Lane::start_fast`].
+    #[inline(never)]
+    pub fn start_in_order_fast<'a>(
+        &mut self,
+        request: Request<'a>,
+        batch: Batch,
+    ) -> Result<(), Rest<'a>> {
+        if !self.marks(request.direction) {
+            return self.start_fast(request, batch);
+        }
+        self.core.try_post_counted(request, batch)
     }
 
     /// Starts what [`Lane::start_fast`] has left, which belongs to the same batch, entered. If
@@ -46,7 +64,7 @@ impl<P: Port> Lane<P> {
         // Its local memory may just not be where memory was found last.
         if let Rest::Untried(request) = rest {
             if self.finds_local(&request) {
-                match self.start_fast(request, self.core.transmit.batches().current()) {
+                match self.start_in_order_fast(request, self.core.transmit.batches().current()) {
                     Ok(()) => return self.end_burst_unless(more),
                     Err(left) => rest = left,
                 }

@@ -204,7 +204,8 @@ impl<P: Port> Lane<P> {
 
     /// From now on signals come behind all puts and signals that the lane has started before to the
     /// same PE: those of puts, and those by themselves
-    /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)).
+    /// ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)). Puts are not started with
+    /// [`Lane::start_fast`] then, but with [`Lane::start_in_order_fast`].
     pub fn order_signals(&mut self) {
         self.core.peers.order_signals();
     }

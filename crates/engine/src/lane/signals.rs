@@ -58,12 +58,30 @@ impl<P: Port> Lane<P> {
     /// Submits an atomic of the caller's own if there is room for it. Never blocks.
     #[inline]
     pub(crate) fn submit_amo(&mut self, request: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
+        if request.atomic.op.is_signal() && self.core.peers.counts_for_next(request.pe) {
+            return self.announce(request);
+        }
         let what = match (request.atomic.op.is_signal(), self.core.peers.orders_signals()) {
             (false, _) => Behind::Nothing,
             (true, false) => Behind::Puts,
             (true, true) => Behind::All,
         };
         self.submit_atomic(request, what)
+    }
+
+    /// A signal behind puts that are counted: it leaves now and says how many segments they have.
+    #[cold]
+    fn announce(&mut self, signal: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
+        let Some(counting) = self.core.peers.counted_for_next(signal.pe) else {
+            return Ok(Tried::NoRoom);
+        };
+        let Counting { tag, segments } = counting;
+        let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
+        let tried = self.core.try_message(signal, Behind::All, body);
+        if matches!(tried, Ok(Tried::Submitted)) {
+            self.core.peers.end_count(signal.pe);
+        }
+        tried
     }
 
     /// Starts a put whose signal becomes visible after its data. No other operation is waited for,
@@ -105,8 +123,14 @@ impl<P: Port> Lane<P> {
 
     /// A put with signal is submitted, or cannot be.
     fn end_put_signal(&mut self, pe: Pe, state: &PutState, failed: bool) {
-        if failed && matches!(state, PutState::Counted { .. }) {
-            self.signals.retire(&mut self.core, pe);
+        let PutState::Counted { counting, .. } = state else { return };
+        match failed {
+            false => {}
+            // What has left of it is counted for the signal after it.
+            true if self.core.peers.orders_signals() => {
+                self.signals.keep_open(&mut self.core, pe, *counting);
+            }
+            true => self.signals.retire(&mut self.core, pe),
         }
     }
 
@@ -137,6 +161,10 @@ impl<P: Port> Lane<P> {
     ) -> Result<PutState, EngineError> {
         let staged = self.has_staged_part(parts, signal)?;
         let mut way = self.signals.way(parts, staged);
+        if self.core.peers.counts_for_next(signal.pe) {
+            // A message with data has no place for a count.
+            way = if staged { Way::Chained } else { Way::Counted };
+        }
         let is_long = way == Way::LongEager;
         if is_long
             && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
@@ -148,10 +176,7 @@ impl<P: Port> Lane<P> {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
-                Tagged::With(tag) => {
-                    let counting = Counting { tag, segments: 0 };
-                    PutState::Counted { counting, at: Progress::default() }
-                }
+                Tagged::With(counting) => PutState::Counted { counting, at: Progress::default() },
                 Tagged::Later => PutState::New,
                 Tagged::Never if self.core.peers.orders_signals() => {
                     PutState::Ordered { at: Progress::default() }

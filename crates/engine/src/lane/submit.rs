@@ -5,6 +5,7 @@ use crate::lane::Lane;
 use crate::lane::pending_queue::Submission;
 use crate::port::{Direction, Local, Port, Transfer};
 use crate::request::{Request, refused};
+use crate::signal::Way;
 use crate::signal::counted::Counting;
 use crate::state::operation::OpId;
 use crate::state::segment::Kind;
@@ -20,7 +21,12 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        match self.start_fast(*request, self.core.transmit.batches().current()) {
+        let batch = self.core.transmit.batches().current();
+        let started = match self.core.peers.orders_signals() {
+            false => self.start_fast(*request, batch),
+            true => self.start_in_order_fast(*request, batch),
+        };
+        match started {
             Ok(()) => {
                 self.end_burst();
                 Ok(())
@@ -122,7 +128,34 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
+        if self.core.peers.orders_signals() && self.marks(request.direction) {
+            return self.submit_marked(request, sent, op);
+        }
         self.submit_counting(request, sent, op, None)
+    }
+
+    /// Whether what goes this way is counted for the next signal: puts, where signals come behind
+    /// puts and their segments can be counted.
+    pub(crate) fn marks(&self, direction: Direction) -> bool {
+        direction == Direction::Write
+            && self.core.peers.orders_signals()
+            && self.signals.way_of_writes() == Way::Counted
+    }
+
+    /// As [`Lane::submit`], of a put that is counted for the next signal if there is a tag for it.
+    #[inline(never)]
+    fn submit_marked(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let Some(mut open) = self.signals.open_tag(&mut self.core, request.pe)? else {
+            return self.submit_counting(request, sent, op, None);
+        };
+        let submitted = self.submit_counting(request, sent, op, Some(&mut open));
+        self.signals.keep_open(&mut self.core, request.pe, open);
+        submitted
     }
 
     /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on

@@ -6,6 +6,15 @@
 //! signal when it has both it and so many segments. No signal waits for another: each has a count
 //! of its own.
 //!
+//! # Signals behind puts without a signal
+//! Where signals come behind all puts before them ([`Lane::order_signals`]), such puts are counted
+//! as well. To each peer one tag may be *open*: their segments carry it. The next signal to the
+//! peer takes it over, leaves at once, and says how many segments there are, those of its own data
+//! among them. Puts after it open another tag. A put for which there is no tag is not counted: the
+//! signal waits until it is delivered.
+//!
+//! [`Lane::order_signals`]: crate::lane::Lane::order_signals
+//!
 //! # Why it cannot deadlock
 //! A signal that waits at the receiver has a place set aside for it: the sender has at most
 //! [`TAGS`] counted puts under way to one peer, and the receiver as many slots, from the first one
@@ -15,6 +24,10 @@
 //! waits for the data of that signal and for nothing else; and the data is on its way: its segments
 //! were submitted before the signal, so each has a slot, and waits only for room on its rail or for
 //! older writes behind a fence, never for a window.
+//!
+//! An open tag that no signal ever takes over stays in use, and its slot at the receiver counts on.
+//! Nothing waits for either: a put with signal that finds no free tag takes over the open one, and
+//! there is one at most.
 
 use log::warn;
 
@@ -23,6 +36,7 @@ use crate::ids::Pe;
 use crate::port::Port;
 use crate::posting::Core;
 use crate::signal::Signals;
+pub(crate) use crate::state::counts::Counting;
 pub use crate::state::counts::TAGS;
 use crate::state::counts::{CountedSignal, Counts, Tags};
 use crate::state::messages::reliable_channel::ReliableChannel;
@@ -32,20 +46,11 @@ use crate::wire::message::Tag;
 const NOT_COUNTED: &str =
     "a counted put, and in this job rails are monitored, so nothing is counted";
 
-/// What the segments of a put tell the peer.
-#[derive(Debug)]
-pub(crate) struct Counting {
-    /// The put.
-    pub(crate) tag: Tag,
-    /// How many there are so far.
-    pub(crate) segments: u32,
-}
-
 /// What a sender has for a put to be counted.
 #[derive(Debug)]
 pub(crate) enum Tagged {
-    /// A tag, which it has to itself.
-    With(Tag),
+    /// A tag, which it has to itself, and the segments before it that its signal counts as well.
+    With(Counting),
     /// None at present: they come back with acknowledgements.
     Later,
     /// Nothing is counted to this peer any more.
@@ -62,6 +67,9 @@ impl Signals {
         let most = self.most_counted;
         let channel = core.connection_to(pe)?.channel();
         let tags = channel.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
+        if let Some(open) = tags.take_open() {
+            return Ok(Tagged::With(open));
+        }
         if tags.is_retired() {
             return Ok(Tagged::Never);
         }
@@ -69,15 +77,36 @@ impl Signals {
         if tags.are_few() {
             core.peers.want_ack(pe);
         }
-        Ok(Tagged::With(tag))
+        Ok(Tagged::With(Counting { tag, segments: 0 }))
+    }
+
+    /// What the segments of a put without a signal are counted with, for the next signal. None
+    /// while there is no tag: the signal waits for the put then.
+    pub(crate) fn open_tag<P: Port>(
+        &self,
+        core: &mut Core<P>,
+        pe: Pe,
+    ) -> Result<Option<Counting>, EngineError> {
+        let most = self.most_counted;
+        let channel = core.connection_to(pe)?.channel();
+        let tags = channel.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
+        let open = tags.open();
+        if tags.are_few() {
+            core.peers.want_ack(pe);
+        }
+        Ok(open)
+    }
+
+    /// The next signal counts so many.
+    pub(crate) fn keep_open<P: Port>(&self, core: &mut Core<P>, pe: Pe, counting: Counting) {
+        if let Some(tags) = tags(core, pe) {
+            tags.keep_open(counting);
+        }
     }
 
     /// A put was begun and not finished: some segments may be out, and their signal never will be.
     pub(crate) fn retire<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
-        let connection = core.peers.find_mut(pe);
-        if let Some(tags) =
-            connection.and_then(|connection| connection.channel().tags.as_deref_mut())
-        {
+        if let Some(tags) = tags(core, pe) {
             tags.retire();
         }
     }
@@ -181,6 +210,10 @@ impl Signals {
             core.fail_lane(failed);
         }
     }
+}
+
+fn tags<P: Port>(core: &mut Core<P>, pe: Pe) -> Option<&mut Tags> {
+    core.peers.find_mut(pe)?.channel.as_deref_mut()?.tags.as_deref_mut()
 }
 
 pub(crate) fn counts(channel: &mut ReliableChannel) -> &mut Counts {

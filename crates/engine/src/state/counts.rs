@@ -3,7 +3,7 @@
 //!
 //! # Why no count is mistaken for another
 //! A tag is a slot and how often the slot has been used, modulo [`USES`]. The sender gives a tag
-//! back when the signal is acknowledged. The receiver acknowledges it when it was applied, which is
+//! back when the signal is acknowledged, and never one that no signal was sent with. The receiver acknowledges it when it was applied, which is
 //! when all segments with the tag have arrived, each exactly once; the signal itself was taken
 //! once, by its number. So nothing of a use is under way when the next use of the slot begins, and
 //! what arrives for a slot is of its present use, or the first of the very next one. Anything else
@@ -29,6 +29,10 @@ const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
 
 /// The first use of every slot. Near the wrap, so that every longer job crosses it.
 const FIRST_USE: u16 = USES - 3;
+
+/// Most segments of puts that one signal is to count. Beyond, puts are not counted, and the signal
+/// waits for them.
+const MOST_OPEN: u32 = 1 << 30;
 
 const _: () = assert!(TAGS.is_power_of_two() && TAGS <= u16::BITS as u16);
 const _: () = assert!(SLOT_BITS == marks::SLOT_BITS);
@@ -57,6 +61,15 @@ impl Tag {
     }
 }
 
+/// What the segments of a put, or of several, tell the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Counting {
+    /// What they are marked with.
+    pub(crate) tag: Tag,
+    /// How many there are so far.
+    pub(crate) segments: u32,
+}
+
 /// The sender's side: which tags are free.
 #[derive(Debug)]
 pub(crate) struct Tags {
@@ -68,6 +81,8 @@ pub(crate) struct Tags {
     /// A put was begun and not finished, so that some segments have no signal. Nothing is counted
     /// any more: a tag with orphan segments must never be used again.
     retired: bool,
+    /// Of puts behind which no signal was sent yet, where signals come behind puts.
+    open: Option<Counting>,
 }
 
 impl Tags {
@@ -75,7 +90,56 @@ impl Tags {
     pub(crate) fn new(most: u16) -> Self {
         let most = most.min(TAGS);
         let free = (1_u32 << most) - 1;
-        Self { free: free as u16, most, uses: [FIRST_USE; TAGS as usize], retired: false }
+        Self {
+            free: free as u16,
+            most,
+            uses: [FIRST_USE; TAGS as usize],
+            retired: false,
+            open: None,
+        }
+    }
+
+    /// What the segments of a put are counted with until a signal comes: what is open, or a free
+    /// tag, open from now on.
+    pub(crate) fn open(&mut self) -> Option<Counting> {
+        if self.open.is_none() {
+            self.open = self.take().map(|tag| Counting { tag, segments: 0 });
+        }
+        self.open.filter(|open| open.segments < MOST_OPEN)
+    }
+
+    /// The same, unless tags run out: who asks for acknowledgements is somebody else.
+    #[inline(always)]
+    pub(crate) fn open_fast(&mut self) -> Option<Counting> {
+        if self.open.is_none() && self.are_few() { None } else { self.open() }
+    }
+
+    /// What is open has so many segments by now.
+    pub(crate) fn keep_open(&mut self, counting: Counting) {
+        debug_assert!(self.open.is_none_or(|open| open.tag == counting.tag), "two are open");
+        self.open = Some(counting);
+    }
+
+    /// Whether segments are counted for the next signal.
+    #[inline(always)]
+    pub(crate) fn has_open(&self) -> bool {
+        self.open.is_some_and(|open| open.segments != 0)
+    }
+
+    /// Takes what is open for the signal of a put, which adds its own segments.
+    pub(crate) fn take_open(&mut self) -> Option<Counting> {
+        self.open.take()
+    }
+
+    /// What is open, if a signal has to count it.
+    pub(crate) fn counted(&self) -> Option<Counting> {
+        self.open.filter(|open| open.segments != 0)
+    }
+
+    /// The slot of the tag that is open, as a bit.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn open_slot(&self) -> u16 {
+        self.open.map_or(0, |open| 1 << open.tag.slot())
     }
 
     /// Takes a free tag.
@@ -241,7 +305,8 @@ impl Counts {
         (self.moved, self.warned) = (now, 0);
         let slot = &mut self.slots[tag.slot()];
         slot.uses = tag.uses();
-        slot.arrived += 1;
+        // Those of puts without a signal have no end; never equal to none.
+        slot.arrived = slot.arrived.saturating_add(1);
         if slot.arrived != slot.segments {
             return None;
         }

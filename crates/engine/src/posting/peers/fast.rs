@@ -1,12 +1,15 @@
-//! The fast path of messages about words: what meets no obstacle, in few instructions.
+//! The fast path of messages about words, and of puts that are counted for the next signal: what
+//! meets no obstacle, in few instructions.
 //!
 //! At the first obstacle, before anything has happened, it gives up; the general way
 //! ([`super::requests`]) takes over.
 
 use crate::port::Port;
 use crate::posting::Core;
-use crate::request::AtomicRequest;
+use crate::request::{AtomicRequest, Request, Rest};
 use crate::state::batch::Batch;
+use crate::state::connection::Connection;
+use crate::state::counts::{Counting, Tags};
 use crate::state::messages::table::MessageTable;
 use crate::state::segment::WriteClass;
 use crate::wire::handle::HandleView;
@@ -24,6 +27,36 @@ pub(crate) struct Data {
 }
 
 impl<P: Port> Core<P> {
+    /// Posts a put that is counted for the next signal; see
+    /// [`Transmit::try_post`](crate::posting::transmit::Transmit::try_post).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub(crate) fn try_post_counted<'a>(
+        &mut self,
+        request: Request<'a>,
+        batch: Batch,
+    ) -> Result<(), Rest<'a>> {
+        let Self { transmit, peers, .. } = self;
+        let Some(connection) = peers.connections.find_mut(request.pe) else {
+            return Err(Rest::Untried(request));
+        };
+        let tags = |connection: &'_ mut Connection| -> Option<Counting> {
+            connection.channel.as_deref_mut()?.tags.as_deref_mut()?.open_fast()
+        };
+        let Some(open) = tags(connection) else { return Err(Rest::Untried(request)) };
+        let mark = peers.marks.of_mine(request.pe, open.tag);
+        let tried = transmit.try_post_as::<true>(connection, request, batch, open.tag, mark);
+        if !matches!(tried, Err(Rest::Untried(_))) {
+            let channel = connection.channel.as_deref_mut();
+            if let Some(tags) = channel.and_then(|channel| channel.tags.as_deref_mut()) {
+                tags.keep_open(Counting { segments: open.segments + 1, ..open });
+            }
+        }
+        tried
+    }
+
     /// Sends an operation on a word, after `data` if there is some, in one message. `ORDERED`:
     /// signals come behind signals.
     #[inline(always)]
@@ -51,6 +84,9 @@ impl<P: Port> Core<P> {
             return false;
         }
         if closed || !self.transmit.is_clear(path.rail) {
+            return false;
+        }
+        if ORDERED && in_order && channel.tags.as_deref().is_some_and(Tags::has_open) {
             return false;
         }
         if !channel.has_room_for_new(&self.peers.messages) {

@@ -18,6 +18,7 @@ use crate::ids::Pe;
 use crate::port::packet::PacketOf;
 use crate::rails::paths::PathTable;
 use crate::state::connection::{Connection, Connections};
+use crate::state::counts::Counting;
 use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::messages::table::MessageTable;
 use crate::state::messages::unnumbered::Unnumbered;
@@ -86,8 +87,27 @@ impl Peers {
         self.orders_signals
     }
 
+    /// Whether segments of puts to a peer are counted for the next signal to it.
+    #[inline]
+    pub(crate) fn counts_for_next(&self, pe: Pe) -> bool {
+        self.orders_signals && self.counted_for_next(pe).is_some()
+    }
+
+    /// Those segments.
+    pub(crate) fn counted_for_next(&self, pe: Pe) -> Option<Counting> {
+        self.channel(pe)?.tags.as_deref()?.counted()
+    }
+
+    /// A signal counts them.
+    pub(crate) fn end_count(&mut self, pe: Pe) {
+        let channel = self.connections.channel_mut(pe);
+        if let Some(tags) = channel.and_then(|channel| channel.tags.as_deref_mut()) {
+            tags.take_open();
+        }
+    }
+
     /// What writes are that the peer counts. Signals that come behind signals do not wait for them:
-    /// they come behind the signal that does.
+    /// they have the peer count them, or come behind the signal that does.
     pub(crate) fn order_of_counted(&self) -> WriteClass {
         if self.orders_signals { WriteClass::Word } else { WriteClass::EvenPut }
     }

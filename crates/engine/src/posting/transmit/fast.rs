@@ -5,7 +5,7 @@
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
-use crate::port::{Local, Port, Transfer};
+use crate::port::{Local, Operation, Port, Posted, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
@@ -15,6 +15,7 @@ use crate::state::connection::Connection;
 use crate::state::rail::Rail;
 use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
+use crate::wire::message::Tag;
 
 impl<P: Port> Transmit<P> {
     /// Posts a put or a get, to the peer that this connection is of, as one segment on the
@@ -29,6 +30,20 @@ impl<P: Port> Transmit<P> {
         connection: &mut Connection,
         request: Request<'a>,
         batch: Batch,
+    ) -> Result<(), Rest<'a>> {
+        self.try_post_as::<false>(connection, request, batch, Tag(0), 0)
+    }
+
+    /// The same, of a put that is `COUNTED` with a tag, and marked so, where signals come behind
+    /// puts: then it is a word among words.
+    #[inline(always)]
+    pub(in crate::posting) fn try_post_as<'a, const COUNTED: bool>(
+        &mut self,
+        connection: &mut Connection,
+        request: Request<'a>,
+        batch: Batch,
+        tag: Tag,
+        mark: u64,
     ) -> Result<(), Rest<'a>> {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = request;
         let path = connection.next.rail;
@@ -57,7 +72,13 @@ impl<P: Port> Transmit<P> {
         // read before is read here, since it would take registers until then.
         segment.make_plain(pe, direction, connection.put_class(), batch);
         segment.rail = path;
-        connection.begin(direction);
+        if COUNTED {
+            segment.set_counted(tag, WriteClass::Word);
+            segment.is_bulk = false;
+            connection.begin_word();
+        } else {
+            connection.begin(direction);
+        }
         rail.taken(len);
         let local = match local {
             LocalSide::Value(value) => Local::Value(value),
@@ -70,7 +91,13 @@ impl<P: Port> Transmit<P> {
         segment.transfer = transfer;
         let context = segment.context;
         self.segments.batches.begin(batch);
-        if self.port.try_post(rail.fast, path, to, wr_id, context, &transfer) {
+        let is_posted = if COUNTED {
+            let operation = Operation::WriteWithImmediate(&transfer, mark);
+            matches!(self.port.post(path, to, wr_id, operation), Ok(Posted::Yes))
+        } else {
+            self.port.try_post(rail.fast, path, to, wr_id, context, &transfer)
+        };
+        if is_posted {
             Ok(())
         } else {
             // Here rather than in what is returned, for which the fast path would keep a register.

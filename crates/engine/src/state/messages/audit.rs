@@ -24,7 +24,9 @@ impl ReliableChannel {
         same("messages that wait for the window", windowed, found.windowed)?;
         same("fetches", self.fetches(), found.fetches)?;
         if let Some(tags) = self.tags.as_deref().filter(|tags| !tags.is_retired()) {
-            same("tags that are free and in use", 0, tags.free() & found.tags)?;
+            let used = found.tags | tags.open_slot();
+            same("tags that are free and in use", 0, tags.free() & used)?;
+            same("signals of the tag that is open", 0, tags.open_slot() & found.tags)?;
         }
         if let Some(counts) = self.counts.as_deref() {
             counts.audit()?;
