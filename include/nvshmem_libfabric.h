@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device channel for C and C++: rails to all PEs, memory that kernels and peers reach, and a
- * proxy thread that carries out what kernels ask for.
+ * proxy thread that executes what kernels ask for.
  *
  * Kernels include nvshmem_libfabric_device.cuh and are given what nlf_get_context returns. Link
  * with -lnvshmem_libfabric_channel. The environment variables of docs/settings.md apply.

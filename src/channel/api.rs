@@ -29,7 +29,7 @@ use crate::settings::Settings;
 use engine::patience::Wait;
 use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
-use ofi::{fork, signals};
+use ofi::{fork, posix_signals};
 
 /// What the proxy thread may take to serve a user thread: its iterations are short, but for calls
 /// that wait for room.
@@ -94,7 +94,7 @@ impl Channel {
         let (control, wanted) = unbounded();
         let proxy = Proxy::new(Arc::clone(&state), Consumer::new(rings), wanted);
         // SAFETY: connected above. This type uses the lane itself only after the thread's end.
-        let thread = signals::spawn("nlf-proxy", move || unsafe { proxy.run() })
+        let thread = posix_signals::spawn("nlf-proxy", move || unsafe { proxy.run() })
             .map_err(ChannelError::Thread)?;
         let heartbeat = state.job.connection().map(|connected| {
             let Settings { warn_after, fail_after, .. } = state.job.settings;

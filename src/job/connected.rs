@@ -1,4 +1,4 @@
-//! A PE that is connected: its lanes, its memory, and what looks after both.
+//! A PE that is connected: its lanes, its memory, and what monitors both.
 
 use std::cell::UnsafeCell;
 use std::fmt;

@@ -14,7 +14,7 @@ use log::{debug, warn};
 
 use crate::logging;
 use engine::patience::Wait;
-use ofi::{fork, signals};
+use ofi::{fork, posix_signals};
 
 /// Between two looks, at most and at least.
 const STEP: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ impl Heartbeat {
                 before = now;
             }
         };
-        let thread = signals::spawn("nvshmem-watch", look);
+        let thread = posix_signals::spawn("nvshmem-watch", look);
         if let Err(error) = &thread {
             debug!(target: logging::PROXY, "nobody looks whether the proxy thread runs: {error}");
         }

@@ -14,7 +14,7 @@ use super::memory::memory_kinds;
 use crate::logging;
 use crate::settings::{ConsistencyChoice, Settings};
 use ofi::fork::{self, Present};
-use ofi::signals::Blocked;
+use ofi::posix_signals::Blocked;
 use ofi::{Devices, Discovery};
 
 /// How long the end waits for operations that a failure has left under way. A peer that lives ends

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::error::NcclError;
 use super::group::Shared;
 use crate::job::asked;
-use ofi::signals;
+use ofi::posix_signals;
 
 /// Between two looks whether NCCL makes progress; what a peer waits for at most when it has
 /// stopped.
@@ -40,7 +40,7 @@ impl Helper {
     pub(super) fn start(group: Arc<Shared>) -> Result<Self, NcclError> {
         let ends = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&ends);
-        let thread = signals::spawn("nlf-rma", move || {
+        let thread = posix_signals::spawn("nlf-rma", move || {
             while !seen.load(Ordering::Relaxed) {
                 turn(&group, &seen);
             }

@@ -82,11 +82,11 @@ fn different_rails(fabric: Fabric) -> Trial {
     })
 }
 
-/// One PE is set to have failing rails end the job: no PE looks after its own, though they would.
-/// Over native tcp, where rails are looked after.
+/// One PE is set to have failing rails end the job: no PE monitors its own, though they would.
+/// Over native tcp, where rails are monitored.
 fn different_care() -> Trial {
     let fabric = Fabric::Tcp2;
-    let name = String::from("pes_of_which_one_does_not_look_after_its_rails_tcp2");
+    let name = String::from("pes_of_which_one_does_not_monitor_its_rails_tcp2");
     trial(name, Some(fabric), move || {
         let job = || {
             let job = fabric.job("signals", 3, 2, Layout::V7).heap(96 << 20, 1 << 20);
@@ -97,13 +97,13 @@ fn different_care() -> Trial {
             agreed(&run(job)?, [2; 3])?;
         }
         match agreed(&run(job())?, [2; 3]) {
-            Ok(()) => Err("no rails are looked after though every PE would".into()),
+            Ok(()) => Err("no rails are monitored though every PE would".into()),
             Err(_) => Ok(()),
         }
     })
 }
 
-/// All PEs have signals counted, which they have not where rails are looked after.
+/// All PEs have signals counted, which they have not where rails are monitored.
 fn agreed(report: &JobReport, rails: [u8; 3]) -> Result<(), Failed> {
     for (pe, rails) in report.pes.iter().zip(rails) {
         let text = pe.text();

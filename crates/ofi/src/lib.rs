@@ -55,10 +55,10 @@ mod memory_kinds;
 mod objects;
 mod open;
 mod options;
+pub mod posix_signals;
 mod progress_probe;
 mod provider;
 mod report;
-pub mod signals;
 pub mod topology;
 
 pub use data_path::port::OfiPort;

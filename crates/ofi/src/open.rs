@@ -91,7 +91,7 @@ impl Discovery {
                 Err(error) => failures.push(format!("{}: {error}", device.name)),
             }
         }
-        if found.len() > 1 && self.looks_after_rails() {
+        if found.len() > 1 && self.monitors_rails() {
             self.open_controls(&mut fabrics, &mut found, peers, &mut failures);
         }
         let (host, host_contexts) = loop {
@@ -184,7 +184,7 @@ impl Discovery {
 
 impl Discovery {
     /// Whether a rail that fails is to be done without, if there are several.
-    fn looks_after_rails(&self) -> bool {
+    fn monitors_rails(&self) -> bool {
         let asked = match self.options.rail_loss {
             RailLoss::EndsJob => return false,
             RailLoss::SurvivedWhereShown => false,

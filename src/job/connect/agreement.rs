@@ -4,7 +4,7 @@ use engine::signal::counted::TAGS;
 use engine::wire::handshake::Hello;
 
 /// What every PE of the job can do. Every PE takes part in a way of signalling, as sender and as
-/// target, and looks after its rails, or none does. All see the same records, and come to the same.
+/// target, and monitors its rails, or none does. All see the same records, and come to the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Agreement {
     /// Bytes of immediate data that all rails of all PEs carry.

@@ -35,7 +35,7 @@ use engine::recovery::health::RailHealth;
 use engine::state::regions::RegionTable;
 use engine::wire::cookie::{Cookie, SHARE_BYTES};
 use engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
-use ofi::signals::Blocked;
+use ofi::posix_signals::Blocked;
 use ofi::{Discovery, OfiError, OfiPort, Opened, Provider};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or

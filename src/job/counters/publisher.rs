@@ -19,7 +19,7 @@ use crate::job::asked::Question;
 use crate::logging;
 use crate::settings::{CountersPage, CountersSignal, Settings};
 use engine::rails::counters::PeerCounters;
-use ofi::{fork, signals};
+use ofi::{fork, posix_signals};
 
 /// How often counters are asked for, and the page written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -83,7 +83,7 @@ impl Publisher {
             signals: signal::came(),
             warned: false,
         };
-        let thread = signals::spawn("nvshmem-counters", move || writer.run());
+        let thread = posix_signals::spawn("nvshmem-counters", move || writer.run());
         if let Err(error) = &thread {
             debug!(target: logging::TRANSPORT, "nobody publishes counters: {error}");
         }

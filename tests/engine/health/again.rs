@@ -7,7 +7,7 @@ use engine::port::Direction;
 use engine::request::Request;
 use sim_fabric::{Call, FakeFabric};
 
-use super::looks::{Looks, TIMEOUT, TURNS, UNIT, shape};
+use super::looks::{ITERATIONS, Looks, TIMEOUT, UNIT, shape};
 use super::word;
 use crate::job::Shape;
 
@@ -22,7 +22,7 @@ impl Looks {
 
     fn iterate(&mut self, pes: &[usize]) -> bool {
         let mut well = true;
-        for _ in 0..TURNS {
+        for _ in 0..ITERATIONS {
             for pe in pes {
                 well &= self.members[*pe].lane.progress().is_ok();
             }

@@ -28,7 +28,7 @@ pub(super) const TIMEOUT: u32 = 4;
 pub(super) const COOLING: u32 = 9;
 
 /// Turns of each lane in a unit of time. A lane looks once, after half of them at the latest.
-pub(super) const TURNS: u32 = 512;
+pub(super) const ITERATIONS: u32 = 512;
 
 pub(super) fn shape() -> Shape {
     // At least so long, which is a unit more.
@@ -56,7 +56,7 @@ impl Looks {
     pub(super) fn next(&mut self) {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
-        for _ in 0..TURNS {
+        for _ in 0..ITERATIONS {
             for member in &mut self.members {
                 member.lane.progress().unwrap();
             }
@@ -459,7 +459,7 @@ fn a_put_that_is_cut_off_again_and_again() {
         assert!(looks.fabric.now() < 2_000 * UNIT, "it does not end");
         let now = looks.fabric.now();
         looks.fabric.pass_time((now / UNIT + 1) * UNIT - now);
-        for _ in 0..TURNS / 2 {
+        for _ in 0..ITERATIONS / 2 {
             let _ = looks.members.iter_mut().map(|member| member.lane.progress().is_ok()).count();
         }
         if let Err(failed) = looks.members[0].lane.is_quiet(Pe(1)) {
@@ -479,7 +479,7 @@ fn a_put_that_fails_again_and_again() {
     looks.put(1, 0);
     let failed = loop {
         assert!(looks.fabric.now() < 2_000 * UNIT, "it does not end");
-        for _ in 0..TURNS {
+        for _ in 0..ITERATIONS {
             let _ = looks.members.iter_mut().map(|member| member.lane.progress().is_ok()).count();
         }
         looks.fabric.pass_time(UNIT);
@@ -526,7 +526,7 @@ fn messages_that_are_refused_when_they_are_sent_again() {
     assert_eq!(looks.failures(), [0, 0]);
     looks.fabric.refuse_messages(Pe(0), RailId(0), true);
     looks.fabric.pass_time(UNIT);
-    let failed = (0..TURNS).find_map(|_| looks.members[0].lane.progress().err()).unwrap();
+    let failed = (0..ITERATIONS).find_map(|_| looks.members[0].lane.progress().err()).unwrap();
     let failed = failed.to_string();
     assert!(failed.contains("PE 1") && failed.contains("refused by the script"), "{failed}");
 }

@@ -38,9 +38,9 @@ fn a_request_that_cannot_be_carried_out_fails_its_sender() {
 /// Nor is it ever acknowledged: the refusal may be the last of all that the target sends.
 #[test]
 fn a_refused_request_is_never_done() {
-    const LOOK_AFTER: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+    const MONITORED: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
     for seed in 1..=200 {
-        let health = (seed % 2 == 0).then_some(LOOK_AFTER);
+        let health = (seed % 2 == 0).then_some(MONITORED);
         let shape = Shape { rails: 4, depth: 2, health, ..Shape::default() };
         let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
         let targets = Targets::of(&job);

@@ -124,7 +124,7 @@ pub struct Lane<P: Port> {
     /// Operations that wait for rails.
     pool: Box<Pool>,
     staging: Staging,
-    /// Where the lane looks after its rails.
+    /// Where the lane monitors its rails.
     recovery: Option<Box<Recovery>>,
     /// Operations that wait for their peers.
     pending_queue: PendingQueue,
@@ -185,12 +185,12 @@ impl<P: Port> Lane<P> {
         let reach = self.core.transmit.reach().clone();
         let rails = self.core.transmit.rails().len();
         self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
-        self.core.look_after_rails(MESSAGES, ANSWERS);
+        self.core.monitor_rails(MESSAGES, ANSWERS);
         self.signals.most_counted = 0;
         self
     }
 
-    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over
+    /// The lane, if it monitors its rails, having user threads' operations for a PE handed over
     /// to it as soon as a path to that PE has failed, or one of the PE's rails.
     #[must_use]
     pub fn with_fallback_routes(mut self, fallback_routes: Arc<FallbackRoutes>) -> Self {

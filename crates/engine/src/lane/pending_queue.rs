@@ -3,7 +3,7 @@
 //! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the
 //! room of the lane. An operation that finds no place or no room within [`PATIENCE`] is *pending*:
 //! kept here, and the call returns. From then on everything for the same peer is pending behind it,
-//! fences among it, so the order stays as it was. Each turn submits a few peers' pending
+//! fences among it, so the order stays as it was. Each iteration submits a few peers' pending
 //! operations, in turn, as far as they go.
 //!
 //! What user threads have handed over is of another lane, in whose order it is, and does not come

@@ -10,7 +10,7 @@ use crate::port::packet::Packet;
 use crate::port::{Failure, Polled, Port};
 use crate::posting::Core;
 use crate::posting::failures::{Event, unknown_wr_id};
-use crate::recovery::reset::LAST_TURNS;
+use crate::recovery::reset::LAST_ITERATIONS;
 use crate::state::batch::Batch;
 use crate::state::segment::{Kind, Stage};
 
@@ -297,7 +297,7 @@ impl<P: Port> Lane<P> {
 
     /// Takes what has completed on a rail that is about to be closed, and what has come in.
     fn take_last(&mut self, rail: RailId) {
-        for _ in 0..LAST_TURNS {
+        for _ in 0..LAST_ITERATIONS {
             let mut busy = self.core.transmit.port_mut().has_completions(rail) && self.drain(rail);
             busy |= self.receives && self.receive(rail);
             if !busy {

@@ -82,7 +82,7 @@ impl<P: Port> Core<P> {
 
     /// Rails are monitored from here on: there are so many messages, and so many answers, which
     /// have numbers.
-    pub(crate) fn look_after_rails(&mut self, messages: u32, answers: u32) {
+    pub(crate) fn monitor_rails(&mut self, messages: u32, answers: u32) {
         self.failures.set_recovers(true);
         self.peers.keep_answers(messages, answers);
     }

@@ -1,5 +1,5 @@
 //! Fallback routes: the PEs to which user threads' operations go by the proxy lane, which has all
-//! rails and looks after them.
+//! rails and monitors them.
 //!
 //! The host lane has one rail, to which nobody sends anything, so it hears of nothing that happens
 //! to rails. The proxy lane tells it here. It asks each PE before the first time.

@@ -36,7 +36,7 @@ use crate::recovery::health::{Answer, Closing, PathHealth};
 use crate::state::segment::{Segment, Stage};
 
 /// Most iterations in which what has come in is taken before a rail is closed.
-pub(crate) const LAST_TURNS: u32 = 4096;
+pub(crate) const LAST_ITERATIONS: u32 = 4096;
 
 impl Recovery {
     /// Has a rail closed and opened again, as soon as what is under way on it has ended.

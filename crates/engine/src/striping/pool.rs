@@ -37,7 +37,7 @@ const POOL: usize = 64;
 
 /// Looks at the pool after which it is gone through although nothing has ended: rates change with
 /// time too.
-const TURNS: u32 = 64;
+const ITERATIONS: u32 = 64;
 
 /// Segments that are set aside for operations in the pool and for their stripes.
 pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
@@ -125,7 +125,7 @@ impl Pool {
     /// Whether the pool is to be gone through.
     fn is_due(&mut self, load_changed: bool) -> bool {
         self.iterations += 1;
-        if self.pool.is_empty() || !load_changed && self.iterations < TURNS {
+        if self.pool.is_empty() || !load_changed && self.iterations < ITERATIONS {
             return false;
         }
         self.iterations = 0;
@@ -500,7 +500,7 @@ mod tests {
         pool.pool.push_back(WrId(0));
         assert!(pool.is_due(true));
         for _ in 0..3 {
-            assert_eq!((1..TURNS).filter(|_| pool.is_due(false)).count(), 0);
+            assert_eq!((1..ITERATIONS).filter(|_| pool.is_due(false)).count(), 0);
             assert!(pool.is_due(false));
         }
     }

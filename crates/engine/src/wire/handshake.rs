@@ -60,7 +60,7 @@ pub struct Hello {
     /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and
     /// [`MAX_LONG_MESSAGE`].
     pub longest_message: u16,
-    /// Whether it looks after its rails, so that one that fails is done without.
+    /// Whether it monitors its rails, so that one that fails is done without.
     pub rail_health: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,

@@ -14,7 +14,7 @@ const REGISTERS_BESIDE: Fact<bool> = Fact::seen(
     "heaps grow while the proxy thread polls",
     "tests/plugin, libfabric 1.17 and 2.5.1",
 );
-const REMOTE_DATA: Fact<bool> = Fact::seen(
+const IMMEDIATE_DATA: Fact<bool> = Fact::seen(
     true,
     "the data was seen to be there before what is told of it",
     "tests/ofi/immediate_data.rs, libfabric 1.17 and 2.5.1",
@@ -55,7 +55,7 @@ pub(super) const TCP: Profile = Profile {
         "targets that do not poll, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_progress.c",
     ),
     registers_beside: REGISTERS_BESIDE,
-    immediate_data: REMOTE_DATA,
+    immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
@@ -77,7 +77,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     progress_thread: rxm::PROGRESS_THREAD,
     avoids_auto: rxm::AVOIDS_AUTO,
     registers_beside: REGISTERS_BESIDE,
-    immediate_data: REMOTE_DATA,
+    immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,

@@ -27,7 +27,7 @@ use crate::state::messages::table::MessageTable;
 use crate::state::messages::unnumbered::Unnumbered;
 use crate::wire::message::{Body, Message};
 
-/// Slots for answers of a lane that looks after its rails.
+/// Slots for answers of a lane that monitors its rails.
 pub(crate) const ANSWERS: u32 = 1024;
 
 impl Peers {

@@ -188,14 +188,14 @@ impl<P: Port> Transmit<P> {
         Some(WrId(index))
     }
 
-    /// Whether something waits that turns have to look after: in the rails' queues, for rails, or
+    /// Whether something waits that iterations have to see to: in the rails' queues, for rails, or
     /// for peers.
     #[inline(always)]
     pub(crate) fn has_ready(&self) -> bool {
         self.ready != 0
     }
 
-    /// Something waits for rails or peers, in no queue of a rail: turns look after it.
+    /// Something waits for rails or peers, in no queue of a rail: iterations see to it.
     pub(crate) fn waits(&mut self) {
         self.ready += 1;
     }
@@ -205,7 +205,7 @@ impl<P: Port> Transmit<P> {
         self.ready -= 1;
     }
 
-    /// Another turn of the queues. Whether what is due without a number comes before segments in
+    /// Another iteration over the queues. Whether what is due without a number comes before segments in
     /// it.
     pub(crate) fn next_turn(&mut self) -> bool {
         self.phase.advance();

@@ -1,4 +1,4 @@
-//! A connection for bulk: an endpoint with its queues, and what its thread does there in a turn.
+//! A connection for bulk: an endpoint with its queues, and what its thread does there in a iteration.
 
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, VecDeque};
@@ -31,7 +31,7 @@ const COMES_IN: usize = 1024;
 /// Room in a queue of completions for what peers' writes bring, beside those of our own.
 const QUEUE_MARGIN: usize = 256;
 
-/// Most peers that are tried in vain in a turn.
+/// Most peers that are tried in vain in a iteration.
 const REFUSALS: usize = 8;
 
 /// A transfer that the lane hands over.
@@ -110,7 +110,7 @@ pub(super) struct Ends {
     pub(super) done: Receiver<Done>,
 }
 
-/// The peers for which there was no room in a turn.
+/// The peers for which there was no room in a iteration.
 #[derive(Default)]
 struct Refusals {
     peers: [Option<PeerAddr>; REFUSALS],
@@ -118,7 +118,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Whether nothing more is tried for a peer in this turn.
+    /// Whether nothing more is tried for a peer in this iteration.
     fn has(&self, peer: PeerAddr) -> bool {
         self.count == REFUSALS || self.peers[..self.count].contains(&Some(peer))
     }
@@ -131,9 +131,9 @@ impl Refusals {
     }
 }
 
-/// What came of a turn.
+/// What came of a iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
+pub(super) enum Iteration {
     /// Something has moved.
     Moved,
     /// Nothing has, and the next event is waited for.
@@ -254,15 +254,15 @@ impl Connection {
     }
 
     /// Posts what was handed over, polls, and tells what is done.
-    pub(super) fn turn(&mut self) -> Turn {
+    pub(super) fn iterate(&mut self) -> Iteration {
         if !self.tell_untold() {
-            return Turn::Stuck;
+            return Iteration::Stuck;
         }
         let moved = self.post_all() | self.poll();
         match moved {
-            true => Turn::Moved,
-            false if self.untold.is_empty() && self.waiting.is_empty() => Turn::Idle,
-            false => Turn::Stuck,
+            true => Iteration::Moved,
+            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
+            false => Iteration::Stuck,
         }
     }
 

@@ -16,13 +16,13 @@ use std::thread::{self, JoinHandle};
 use log::{debug, error};
 
 use crate::affinity::keep_near;
-use crate::data_path::bulk::connection::{Connection, Request, Turn};
+use crate::data_path::bulk::connection::{Connection, Iteration, Request};
 use crate::error::refused;
-use crate::{fork, signals};
+use crate::{fork, posix_signals};
 use engine::port::{PortError, Posted};
 
 /// Turns without anything to do before it sleeps: a peer's next bytes are mostly close behind.
-const IDLE_TURNS: u32 = 16;
+const IDLE_ITERATIONS: u32 = 16;
 
 /// How long it sleeps at most, in milliseconds: when idle, while transfers of its own are under
 /// way, and when it waits for what nothing tells of. The first two are for a descriptor that should
@@ -34,9 +34,9 @@ const STUCK: i32 = 1;
 /// What the lane and the thread share.
 #[derive(Debug)]
 struct Shared<C> {
-    /// The thread's during a turn.
+    /// The thread's during a iteration.
     connection: Mutex<C>,
-    /// How many want it besides: the thread begins no turn as long as there are any.
+    /// How many want it besides: the thread begins no iteration as long as there are any.
     wanted: AtomicU32,
     /// The thread sleeps, or is about to, and does not look at the queue of requests before it is
     /// woken. Whoever sets it back wakes it.
@@ -49,7 +49,7 @@ struct Shared<C> {
 
 /// What a thread moves.
 pub(super) trait Moves: Send + 'static {
-    fn turn(&mut self) -> Turn;
+    fn iterate(&mut self) -> Iteration;
     fn may_sleep(&mut self) -> bool;
     fn is_busy(&self) -> bool;
     fn descriptor(&self) -> Option<RawFd>;
@@ -57,8 +57,8 @@ pub(super) trait Moves: Send + 'static {
 }
 
 impl Moves for Connection {
-    fn turn(&mut self) -> Turn {
-        self.turn()
+    fn iterate(&mut self) -> Iteration {
+        self.iterate()
     }
 
     fn may_sleep(&mut self) -> bool {
@@ -104,7 +104,7 @@ impl<C: Moves> Worker<C> {
         });
         let (theirs, near, known) =
             (Arc::clone(&shared), near.map(Path::to_owned), name.to_owned());
-        let thread = signals::spawn(name, move || {
+        let thread = posix_signals::spawn(name, move || {
             if let Some(kept) = near.as_deref().and_then(keep_near) {
                 debug!("{known} keeps to {kept}");
             }
@@ -135,7 +135,7 @@ impl<C: Moves> Worker<C> {
         Ok(Posted::Yes)
     }
 
-    /// Does something to the connection between two turns of the thread.
+    /// Does something to the connection between two iterations of the thread.
     ///
     /// # Errors
     /// The thread has ended.
@@ -178,7 +178,7 @@ fn has_ended() -> PortError {
 
 /// What the thread does.
 fn run<C: Moves>(shared: &Shared<C>, name: &str) {
-    let Err(panic) = catch_unwind(AssertUnwindSafe(|| turns(shared))) else { return };
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| iterations(shared))) else { return };
     let text = reason(panic.as_ref());
     error!("{name} has ended: {text}: please report this");
     shared.has_failed.store(true, Ordering::SeqCst);
@@ -196,7 +196,7 @@ fn reason(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic")
 }
 
-fn turns<C: Moves>(shared: &Shared<C>) {
+fn iterations<C: Moves>(shared: &Shared<C>) {
     let mut idle = 0;
     loop {
         while shared.wanted.load(Ordering::SeqCst) > 0 {
@@ -206,26 +206,26 @@ fn turns<C: Moves>(shared: &Shared<C>) {
             return;
         }
         let Ok(mut connection) = shared.connection.lock() else { return };
-        match connection.turn() {
-            Turn::Moved => idle = 0,
-            Turn::Idle if idle < IDLE_TURNS => idle += 1,
-            turn => sleep(shared, connection, turn),
+        match connection.iterate() {
+            Iteration::Moved => idle = 0,
+            Iteration::Idle if idle < IDLE_ITERATIONS => idle += 1,
+            iteration => sleep(shared, connection, iteration),
         }
     }
 }
 
 /// Sleeps until there is something to do.
-fn sleep<C: Moves>(shared: &Shared<C>, mut connection: MutexGuard<'_, C>, turn: Turn) {
+fn sleep<C: Moves>(shared: &Shared<C>, mut connection: MutexGuard<'_, C>, iteration: Iteration) {
     shared.sleeps.swap(true, Ordering::SeqCst);
     let may_sleep = connection.may_sleep();
     let descriptor = connection.descriptor();
-    let most = match turn {
-        Turn::Stuck => STUCK,
+    let most = match iteration {
+        Iteration::Stuck => STUCK,
         _ if connection.is_busy() => BUSY,
         _ => IDLE,
     };
     drop(connection);
-    if may_sleep || turn == Turn::Stuck {
+    if may_sleep || iteration == Iteration::Stuck {
         shared.wake.wait(descriptor, most);
     }
     shared.sleeps.store(false, Ordering::SeqCst);
@@ -288,19 +288,19 @@ mod tests {
         requests: Receiver<Request>,
         done: std::sync::mpsc::Sender<WrId>,
         ended: std::sync::mpsc::Sender<String>,
-        turns: u64,
+        iterations: u64,
         always_moves: bool,
     }
 
     impl Moves for Told {
-        fn turn(&mut self) -> Turn {
-            self.turns += 1;
+        fn iterate(&mut self) -> Iteration {
+            self.iterations += 1;
             let Ok(request) = self.requests.try_recv() else {
-                return if self.always_moves { Turn::Moved } else { Turn::Idle };
+                return if self.always_moves { Iteration::Moved } else { Iteration::Idle };
             };
             assert_ne!(request.wr_id, WrId(13), "an unlucky number");
             self.done.send(request.wr_id).expect("the test hears it");
-            Turn::Moved
+            Iteration::Moved
         }
 
         fn may_sleep(&mut self) -> bool {
@@ -329,7 +329,7 @@ mod tests {
     fn bed(always_moves: bool) -> Bed {
         let (give, requests) = sync_channel(4);
         let ((done, hear), (ended, hear_end)) = (channel(), channel());
-        let told = Told { requests, done, ended, turns: 0, always_moves };
+        let told = Told { requests, done, ended, iterations: 0, always_moves };
         let worker = Worker::start(told, give, "bulk-test", None).expect("a thread");
         Bed { worker, done: hear, ended: hear_end }
     }
@@ -353,8 +353,11 @@ mod tests {
             assert_eq!(bed.worker.give(request(number)), Ok(Posted::Yes));
             assert_eq!(bed.done.recv_timeout(HANG), Ok(WrId(number)));
         }
-        let turns = bed.worker.with(|told| told.turns).unwrap();
-        assert!(turns < 1000 * u64::from(2 * IDLE_TURNS), "{turns} turns: it sleeps in between");
+        let iterations = bed.worker.with(|told| told.iterations).unwrap();
+        assert!(
+            iterations < 1000 * u64::from(2 * IDLE_ITERATIONS),
+            "{iterations} iterations: it sleeps in between"
+        );
     }
 
     #[test]
@@ -362,9 +365,9 @@ mod tests {
         let bed = bed(true);
         let mut before = 0;
         for _ in 0..1000 {
-            let turns = bed.worker.with(|told| told.turns).unwrap();
-            assert!(turns >= before);
-            before = turns;
+            let iterations = bed.worker.with(|told| told.iterations).unwrap();
+            assert!(iterations >= before);
+            before = iterations;
         }
         drop(bed.worker);
         assert!(bed.ended.recv().is_err(), "it has ended, without an error");
@@ -379,7 +382,7 @@ mod tests {
         assert!(said.contains("an unlucky number"), "{said}");
         let refused = bed.worker.give(request(1)).unwrap_err().to_string();
         assert!(refused.contains("has ended"), "{refused}");
-        assert!(bed.worker.with(|told| told.turns).is_err());
+        assert!(bed.worker.with(|told| told.iterations).is_err());
     }
 
     #[test]

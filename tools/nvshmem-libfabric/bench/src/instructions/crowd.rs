@@ -45,7 +45,7 @@ const PEERS: [(u32, &str); 3] = [(8, "8"), (4096, "4096"), (65_535, "65536")];
 
 /// What is counted, by the beginnings and the ends of the figures' names.
 const KINDS: [(&str, &str); 3] = [
-    ("no_chunk_turn_instructions", "_peers"),
+    ("no_bounce_iteration_instructions", "_peers"),
     ("answers_instructions", ""),
     ("rail_look_instructions", "_peers"),
 ];

@@ -13,12 +13,12 @@ use crate::posting::transmit::Transmit;
 use crate::state::segment::{Segment, Stage};
 
 /// Most progress iterations between two looks at the clock. Reading the clock costs tens of
-/// nanoseconds, so this makes it less than one per iteration. Where turns take long it is read
+/// nanoseconds, so this makes it less than one per iteration. Where iterations take long it is read
 /// after fewer of them.
-const TURNS: u32 = 256;
+const ITERATIONS: u32 = 256;
 
 /// As so many iterations counts one that has given up the core: it may have it back as soon as
-/// microseconds, or as late as tens of milliseconds later, however long the turns before it took.
+/// microseconds, or as late as tens of milliseconds later, however long the iterations before it took.
 const GIVEN_UP: u32 = 16;
 
 /// Least time between two looks at all connections, in nanoseconds.
@@ -59,7 +59,7 @@ pub struct Watchdog {
     /// Most time between two looks that counts.
     most: u64,
     /// Iterations until the clock is read.
-    turns: u32,
+    iterations: u32,
     /// After how many it is read at present: as many as take less than half of [`PERIOD`].
     every: u32,
     /// When it was read.
@@ -93,7 +93,7 @@ impl Watchdog {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
             most: share.clamp(PERIOD, MAX_GAP),
-            turns: 1,
+            iterations: 1,
             every: 1,
             read: 0,
             looked: 0,
@@ -115,7 +115,7 @@ impl Watchdog {
 
     /// The next iteration is due.
     pub(crate) fn hurry(&mut self) {
-        self.turns = 1;
+        self.iterations = 1;
     }
 
     /// A time in the units of stamps, at least two of them: one may be over as soon as it has
@@ -128,35 +128,35 @@ impl Watchdog {
     /// Counts an iteration; whether it is time to look at the clock.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
-        self.turns -= 1;
-        if self.turns != 0 {
+        self.iterations -= 1;
+        if self.iterations != 0 {
             return false;
         }
-        self.turns = self.every;
+        self.iterations = self.every;
         true
     }
 
     /// The iteration that was counted last has given up the core.
     #[inline]
     pub(crate) fn count_yielded(&mut self) {
-        self.turns = self.turns.saturating_sub(GIVEN_UP - 1).max(1);
+        self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
     }
 
-    /// Takes in how long the turns have taken since the clock was last read. Were it read too
+    /// Takes in how long the iterations have taken since the clock was last read. Were it read too
     /// seldom, time that does not count ([`MAX_GAP`]) would pass for each bit of what does.
     fn pace(&mut self, now: u64) {
         let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
         let wanted = if gap < PERIOD / 4 {
-            (self.every * 2).min(TURNS)
+            (self.every * 2).min(ITERATIONS)
         } else if gap > PERIOD / 2 {
-            // `every` is at most TURNS, so this does not overflow.
+            // `every` is at most ITERATIONS, so this does not overflow.
             (u64::from(self.every) * (PERIOD / 2) / gap).max(1) as u32
         } else {
             self.every
         };
         // Unless there is a hurry.
-        if self.turns == self.every {
-            self.turns = wanted;
+        if self.iterations == self.every {
+            self.iterations = wanted;
         }
         self.every = wanted;
     }

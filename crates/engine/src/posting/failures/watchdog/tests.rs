@@ -7,61 +7,64 @@ use crate::posting::Core;
 use crate::posting::tests::{Bed, PLAIN, Setup, failed};
 
 /// Iterations until the clock is read, at which so much time has passed.
-fn turns(watchdog: &mut Watchdog, now: &mut u64, turn: u64) -> u64 {
-    let mut turns = 1;
+fn iterations(watchdog: &mut Watchdog, now: &mut u64, iteration: u64) -> u64 {
+    let mut iterations = 1;
     while !watchdog.is_due() {
-        turns += 1;
+        iterations += 1;
     }
-    *now += turns * turn;
+    *now += iterations * iteration;
     watchdog.starts(*now);
-    turns
+    iterations
 }
 
 #[test]
 fn the_clock_is_read_once_in_so_many_iterations_or_at_once_in_a_hurry() {
     let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
-    let read: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
+    let read: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
     // After the first, and then ever less often.
     assert_eq!(read[..4], [1, 2, 4, 8]);
-    assert_eq!(read[8..], [u64::from(TURNS); 4]);
+    assert_eq!(read[8..], [u64::from(ITERATIONS); 4]);
     watchdog.hurry();
     assert!(watchdog.is_due() && !watchdog.is_due());
 }
 
 #[test]
 fn the_clock_is_read_twice_in_a_period_however_long_iterations_take() {
-    for turn in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
+    for iteration in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
         let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
         for _ in 0..20 {
-            assert!(turns(&mut watchdog, &mut now, turn) * turn <= PERIOD / 2, "{turn} ns");
+            assert!(
+                iterations(&mut watchdog, &mut now, iteration) * iteration <= PERIOD / 2,
+                "{iteration} ns"
+            );
         }
     }
     // Iterations that were short have become long: one gap, and no other.
     let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
     for _ in 0..20 {
-        turns(&mut watchdog, &mut now, 1000);
+        iterations(&mut watchdog, &mut now, 1000);
     }
-    let mut slow = || turns(&mut watchdog, &mut now, 20_000_000);
-    assert_eq!((slow(), slow()), (u64::from(TURNS), 6));
+    let mut slow = || iterations(&mut watchdog, &mut now, 20_000_000);
+    assert_eq!((slow(), slow()), (u64::from(ITERATIONS), 6));
     assert!((0..20).all(|_| slow() <= 6));
     // And short again.
-    let short: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
-    assert_eq!(short[11], u64::from(TURNS));
+    let short: Vec<u64> = (0..12).map(|_| iterations(&mut watchdog, &mut now, 1000)).collect();
+    assert_eq!(short[11], u64::from(ITERATIONS));
 }
 
-/// Who waits on a machine that is busy all of a sudden does not learn of it after [`TURNS`] waits.
+/// Who waits on a machine that is busy all of a sudden does not learn of it after [`ITERATIONS`] waits.
 #[test]
 fn an_iteration_that_has_given_up_the_core_counts_as_many() {
     let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
     for _ in 0..20 {
-        turns(&mut watchdog, &mut now, 1000);
+        iterations(&mut watchdog, &mut now, 1000);
     }
     let mut count = 0;
     while !watchdog.is_due() {
         watchdog.count_yielded();
         count += 1;
     }
-    assert_eq!(count, TURNS / GIVEN_UP);
+    assert_eq!(count, ITERATIONS / GIVEN_UP);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Turns of the loop: the order of things inside one.
+//! Iterations of the loop: the order of things inside one.
 
 use engine::atomic::AtomicOp;
 use engine::ids::{LaneKind, Pe, RailId};
@@ -17,26 +17,26 @@ use super::signals::Targets;
 #[test]
 fn quiet_of_many_peers_takes_as_long_as_of_one() {
     let shape = Shape { n_pes: 33, rails: 1, heap: 64, ..Shape::default() };
-    let turns = |peers: u32| {
+    let iterations = |peers: u32| {
         let mut job = Job::new(3, &shape, Script::default());
         let targets = Targets::of(&job);
         for pe in 1..=peers {
             job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
-        let mut turns = 0_u32;
+        let mut iterations = 0_u32;
         for pe in 1..=peers {
             while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
                 job.members.iter_mut().for_each(|member| {
                     member.lane.progress().unwrap();
                 });
-                turns += 1;
+                iterations += 1;
             }
         }
-        turns
+        iterations
     };
-    let (one, all) = (turns(1), turns(32));
+    let (one, all) = (iterations(1), iterations(32));
     println!("MEASURE quiet_32_peers_over_1 {:.3} ratio", f64::from(all) / f64::from(one));
-    assert!(all <= one + one / 2, "{all} turns for 32 peers, and {one} for one");
+    assert!(all <= one + one / 2, "{all} iterations for 32 peers, and {one} for one");
 }
 
 #[test]
@@ -80,20 +80,20 @@ fn handling_completions_never_posts() {
     // Within an iteration the rails are polled 0, 1, 2. Every completion of rail r is handled
     // before rail r + 1 is polled, so a post between two polls would have come from handling one.
     let calls = fabric.calls();
-    let mut turns = 0_u32;
+    let mut iterations = 0_u32;
     for pair in calls.windows(2) {
         if let Call::Poll(_, RailId(rail)) = pair[0] {
-            turns += 1;
+            iterations += 1;
             if rail < 2 {
                 assert_eq!(pair[1], Call::Poll(Pe(0), RailId(rail + 1)));
             }
         }
     }
-    assert!(turns > 100, "the queues were meant to fill");
+    assert!(iterations > 100, "the queues were meant to fill");
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who turns a lane may rest once an iteration has found nothing to do. One that has only posted,
+/// Who iterations a lane may rest once an iteration has found nothing to do. One that has only posted,
 /// only sent, or only copied, has not: what it has begun may end at once.
 #[test]
 fn a_turn_that_only_posts_or_sends_was_busy() {
