@@ -3,12 +3,12 @@
 //!
 //! # Why no count is mistaken for another
 //! A tag is a slot and how often the slot has been used, modulo [`USES`]. The sender gives a tag
-//! back when the signal is acknowledged, and never one that no signal was sent with. The receiver acknowledges it when it was applied, which is
-//! when all segments with the tag have arrived, each exactly once; the signal itself was taken
-//! once, by its number. So nothing of a use is under way when the next use of the slot begins, and
-//! what arrives for a slot is of its present use, or the first of the very next one. Anything else
-//! is no correct sender's, and refused. That holds wherever the uses wrap, as only two that follow
-//! one another are ever compared.
+//! back when the signal is acknowledged, and never one that no signal was sent with. The receiver
+//! acknowledges it when it was applied, which is when all segments with the tag have arrived, each
+//! exactly once; the signal itself was taken once, by its number. So nothing of a use is under way
+//! when the next use of the slot begins, and what arrives for a slot is of its present use, or the
+//! first of the very next one. Anything else is no correct sender's, and refused. That holds
+//! wherever the uses wrap, as only two that follow one another are ever compared.
 
 use crate::atomic::Atomic;
 #[cfg(any(test, feature = "audit"))]
