@@ -93,8 +93,8 @@ fn handling_completions_never_posts() {
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
 }
 
-/// Who iterations a lane may rest once an iteration has found nothing to do. One that has only posted,
-/// only sent, or only copied, has not: what it has begun may end at once.
+/// Who iterates a lane may rest once an iteration has found nothing to do. One that has only
+/// posted, only sent, or only copied, has not: what it has begun may end at once.
 #[test]
 fn a_turn_that_only_posts_or_sends_was_busy() {
     let iterate = |job: &mut Job| job.members[0].lane.progress().unwrap();

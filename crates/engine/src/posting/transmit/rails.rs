@@ -205,8 +205,8 @@ impl<P: Port> Transmit<P> {
         self.ready -= 1;
     }
 
-    /// Another iteration over the queues. Whether what is due without a number comes before segments in
-    /// it.
+    /// Another iteration over the queues. Whether what is due without a number comes before
+    /// segments in it.
     pub(crate) fn next_turn(&mut self) -> bool {
         self.phase.advance();
         self.phase.control_first()

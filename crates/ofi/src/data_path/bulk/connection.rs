@@ -1,4 +1,5 @@
-//! A connection for bulk: an endpoint with its queues, and what its thread does there in a iteration.
+//! A connection for bulk: an endpoint with its queues, and what its thread does there in an
+//! iteration.
 
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, VecDeque};
@@ -31,7 +32,7 @@ const COMES_IN: usize = 1024;
 /// Room in a queue of completions for what peers' writes bring, beside those of our own.
 const QUEUE_MARGIN: usize = 256;
 
-/// Most peers that are tried in vain in a iteration.
+/// Most peers that are tried in vain in an iteration.
 const REFUSALS: usize = 8;
 
 /// A transfer that the lane hands over.
@@ -110,7 +111,7 @@ pub(super) struct Ends {
     pub(super) done: Receiver<Done>,
 }
 
-/// The peers for which there was no room in a iteration.
+/// The peers for which there was no room in an iteration.
 #[derive(Default)]
 struct Refusals {
     peers: [Option<PeerAddr>; REFUSALS],
@@ -131,7 +132,7 @@ impl Refusals {
     }
 }
 
-/// What came of a iteration.
+/// What came of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Iteration {
     /// Something has moved.

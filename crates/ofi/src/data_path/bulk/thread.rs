@@ -34,7 +34,7 @@ const STUCK: i32 = 1;
 /// What the lane and the thread share.
 #[derive(Debug)]
 struct Shared<C> {
-    /// The thread's during a iteration.
+    /// The thread's during an iteration.
     connection: Mutex<C>,
     /// How many want it besides: the thread begins no iteration as long as there are any.
     wanted: AtomicU32,

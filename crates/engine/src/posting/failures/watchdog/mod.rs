@@ -18,7 +18,8 @@ use crate::state::segment::{Segment, Stage};
 const ITERATIONS: u32 = 256;
 
 /// As so many iterations counts one that has given up the core: it may have it back as soon as
-/// microseconds, or as late as tens of milliseconds later, however long the iterations before it took.
+/// microseconds, or as late as tens of milliseconds later, however long the iterations before it
+/// took.
 const GIVEN_UP: u32 = 16;
 
 /// Least time between two looks at all connections, in nanoseconds.

@@ -52,7 +52,8 @@ fn the_clock_is_read_twice_in_a_period_however_long_iterations_take() {
     assert_eq!(short[11], u64::from(ITERATIONS));
 }
 
-/// Who waits on a machine that is busy all of a sudden does not learn of it after [`ITERATIONS`] waits.
+/// Who waits on a machine that is busy all of a sudden does not learn of it after [`ITERATIONS`]
+/// waits.
 #[test]
 fn an_iteration_that_has_given_up_the_core_counts_as_many() {
     let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
