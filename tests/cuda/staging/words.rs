@@ -1,5 +1,6 @@
 //! Words and bytes of staged memory, by every way.
 
+use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -184,6 +185,16 @@ fn read_once() {
     stage.start(CopyDirection::In, heap, 0, 64, 9);
     stage.ends(9);
     assert_eq!(add(&mut stage, 2), (has(1), 2), "both were copied to");
+    // What may not have been stored is not what the word holds. The copy of words that lie side by
+    // side is refused, and they are stored with the signal.
+    stage.port.apply_soon(heap, &one).expect("soon");
+    for word in 8..16 {
+        stage.port.store_soon(heap + 8 * word, &has(5), SoonOrder::Any).expect("soon");
+    }
+    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 0 => u32, 1 => u32));
+    stage.port.settle().expect_err("some are missing");
+    let there = u64::from_le_bytes(bed.read(heap, 8).try_into().expect("eight"));
+    assert_eq!(add(&mut stage, 1), (has(there + 1), 1), "it is read again");
 }
 
 /// Words that nothing orders: side by side, with holes and words of other widths among them,

@@ -45,8 +45,6 @@ pub(crate) struct DeviceStager {
     epoch: u64,
     /// Registered ranges, ascending by address.
     ranges: Vec<Entry>,
-    /// Whether any of them is of signals.
-    has_signals: bool,
     /// One for each device, by its index.
     contexts: Vec<OfContext>,
     others: RangeCache,
@@ -77,8 +75,7 @@ struct Entry {
     at: usize,
     context: usize,
     range: Weak<WordRange>,
-    /// Whether only signals change its words, and what these hold then.
-    is_signals: bool,
+    /// What its words hold, if only signals change them.
     words: Remembered,
 }
 
@@ -97,6 +94,8 @@ struct Place {
     range: Arc<WordRange>,
     /// The driver's address.
     addr: usize,
+    /// Its entry among the ranges, if words of that are remembered.
+    remembered: Option<usize>,
 }
 
 /// Memory of any kind.
@@ -126,7 +125,6 @@ impl DeviceStager {
             staging,
             epoch: 0,
             ranges: Vec::new(),
-            has_signals: false,
             contexts: Vec::new(),
             others: RangeCache::new(bounce.context().driver()),
             outward: Flight::new(depth),
@@ -169,11 +167,13 @@ impl DeviceStager {
             at: staged.range.range().addr(),
             context: staged.context,
             range: Arc::downgrade(&staged.range),
-            is_signals: staged.is_signals,
-            words: Remembered::of(&mut before, &staged.range),
+            words: if staged.is_signals {
+                Remembered::of(&mut before, &staged.range, staged.range.range().len())
+            } else {
+                Remembered::default()
+            },
         }));
         drop(shared);
-        self.has_signals = self.ranges.iter().any(|entry| entry.is_signals);
         self.ranges.sort_unstable_by_key(|entry| entry.addr);
     }
 
@@ -182,14 +182,16 @@ impl DeviceStager {
     fn registered(&self, addr: usize, len: usize) -> Option<Place> {
         let behind = self.ranges.partition_point(|entry| entry.addr <= addr);
         // The last range that starts at or before it has it, unless ranges overlap.
-        let mut before = self.ranges[..behind].iter().rev();
-        let entry = before.find(|entry| {
+        let at = self.ranges[..behind].iter().rposition(|entry| {
             let at = addr - entry.addr;
             at <= entry.len && len <= entry.len - at
         })?;
+        let entry = &self.ranges[at];
         // None: it is being released, though it may not be while it is used.
         let range = entry.range.upgrade()?;
-        Some(Place { context: entry.context, range, addr: entry.at + (addr - entry.addr) })
+        let remembered = (!entry.words.is_empty()).then_some(at);
+        let addr = entry.at + (addr - entry.addr);
+        Some(Place { context: entry.context, range, addr, remembered })
     }
 
     /// Memory of any kind, registered or not.
@@ -213,7 +215,7 @@ impl DeviceStager {
         let known =
             |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
         match self.contexts.iter().position(known) {
-            Some(context) => Ok(Any::Device(Place { context, range, addr })),
+            Some(context) => Ok(Any::Device(Place { context, range, addr, remembered: None })),
             // Making engines for it may wait for kernels, and those for this thread.
             None => Err(refused(
                 "copying memory that is not registered",
@@ -259,6 +261,9 @@ impl DeviceStager {
         let words = &mut self.contexts[first.context].copies.words;
         let stored = words.store_all(&mut self.soon);
         self.soon.clear();
+        if stored.is_err() {
+            self.forget_all();
+        }
         stored.map_err(|error| self.lost.insert(error.into()).clone())
     }
 
@@ -269,7 +274,7 @@ impl DeviceStager {
         bytes: &[u8],
         order: SoonOrder,
     ) -> Result<(), PortError> {
-        let Place { context, ref range, addr } = *place;
+        let Place { context, ref range, addr, .. } = *place;
         let parts = together::parts(addr, bytes.len());
         let others = self.soon.first().is_some_and(|first| first.context != context);
         if others || self.soon.len() + parts.clone().count() > MOST_WRITES {
@@ -291,7 +296,7 @@ impl DeviceStager {
 
     /// What a word holds once everything is stored that is to be.
     fn load_word(&mut self, place: &Place, width: Width) -> Result<u64, PortError> {
-        let Place { context, ref range, addr } = *place;
+        let Place { context, ref range, addr, .. } = *place;
         let overlaps = |soon: &&Soon| {
             soon.context == context && soon.addr < addr + width.bytes() && addr < soon.end()
         };
@@ -415,7 +420,8 @@ impl CopyPort for DeviceStager {
         self.flush()?;
         let place = self.staged(addr, atomic.width.bytes())?;
         let known = self.recall(&place, atomic.width);
-        let Place { context, ref range, addr } = place;
+        self.forget(&place, atomic.width.bytes());
+        let Place { context, ref range, addr, .. } = place;
         let words = &mut self.contexts[context].copies.words;
         let before = known.map_or_else(|| words.load_in(range, addr, atomic.width), Ok)?;
         let after = atomic.apply(before) & atomic.width.mask();
@@ -428,7 +434,7 @@ impl CopyPort for DeviceStager {
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.flush()?;
-        let Place { context, range, addr } = self.staged(addr, into.len())?;
+        let Place { context, range, addr, .. } = self.staged(addr, into.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.load_bytes_in(&range, addr, into)?)
     }
@@ -437,7 +443,7 @@ impl CopyPort for DeviceStager {
         self.flush()?;
         let place = self.staged(addr, bytes.len())?;
         self.forget(&place, bytes.len());
-        let Place { context, range, addr } = place;
+        let Place { context, range, addr, .. } = place;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_bytes_in(&range, addr, bytes)?)
     }
@@ -449,7 +455,7 @@ impl CopyPort for DeviceStager {
             return self.store_bytes_soon(&place, bytes, order);
         }
         self.flush()?;
-        let Place { context, range, addr } = place;
+        let Place { context, range, addr, .. } = place;
         Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
     }
 
@@ -466,12 +472,14 @@ impl CopyPort for DeviceStager {
             known => known,
         };
         let after = atomic.apply(before.unwrap_or(0)) & atomic.width.mask();
-        self.remember(&place, atomic.width, after);
-        if before == Some(after) {
-            return Ok(());
+        self.forget(&place, atomic.width.bytes());
+        if before != Some(after) {
+            let bytes = after.to_le_bytes();
+            let bytes = &bytes[..atomic.width.bytes()];
+            self.store_bytes_soon(&place, bytes, SoonOrder::Behind)?;
         }
-        let bytes = after.to_le_bytes();
-        self.store_bytes_soon(&place, &bytes[..atomic.width.bytes()], SoonOrder::Behind)
+        self.remember(&place, atomic.width, after);
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), PortError> {
@@ -504,7 +512,7 @@ impl CopyPort for DeviceStager {
         self.flush()?;
         let place = self.staged(addr, size_of::<u64>())?;
         self.forget(&place, size_of::<u64>());
-        let Place { context, range, addr } = place;
+        let Place { context, range, addr, .. } = place;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_in(&range, addr, Width::Eight, flag)?)
     }

@@ -2,76 +2,73 @@
 //!
 //! A signal adds to its word. To read the word takes a trip to the device, for which the proxy
 //! thread waits; so does to store it, but what is stored goes together. So a word is read once.
+//! What could not be stored is not remembered.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::{DeviceStager, Entry, Place};
 use crate::words::word_range::WordRange;
 use engine::atomic::Width;
 
-/// What the words of a range hold, as far as they are known; nothing before the first is.
+/// Words of the longest range that are remembered, in 4 MiB. NCCL has some for each context.
+const MOST_WORDS: usize = 1 << 18;
+
+/// What the words of a range hold, as far as that is known; empty where nothing is remembered.
 #[derive(Debug, Default)]
 pub(super) struct Remembered(Vec<Option<u64>>);
 
 impl Remembered {
-    /// What was remembered of a range that is still registered.
-    pub(super) fn of(before: &mut [Entry], range: &Arc<WordRange>) -> Self {
+    /// Room for the words of a range of so many bytes, with what was remembered if it was
+    /// registered before.
+    pub(super) fn of(before: &mut [Entry], range: &Arc<WordRange>, len: usize) -> Self {
         let same = |entry: &&mut Entry| std::ptr::eq(entry.range.as_ptr(), Arc::as_ptr(range));
-        let entry = before.iter_mut().find(same);
-        entry.map(|entry| std::mem::take(&mut entry.words)).unwrap_or_default()
+        if let Some(entry) = before.iter_mut().find(same) {
+            return std::mem::take(&mut entry.words);
+        }
+        let words = len / size_of::<u64>();
+        Self(if words <= MOST_WORDS { vec![None; words] } else { Vec::new() })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
 impl DeviceStager {
-    /// The entry of a place, if its words are remembered.
-    fn remembers(&mut self, place: &Place) -> Option<&mut Entry> {
-        let is_it = |entry: &&mut Entry| {
-            entry.is_signals && std::ptr::eq(Weak::as_ptr(&entry.range), Arc::as_ptr(&place.range))
-        };
-        self.ranges.iter_mut().find(is_it)
+    /// The place in memory of a word of eight bytes, if it is remembered.
+    #[inline]
+    fn word_of(&mut self, place: &Place, width: Width) -> Option<&mut Option<u64>> {
+        let entry = &mut self.ranges[place.remembered?];
+        let index = (place.addr - entry.at) / size_of::<u64>();
+        entry.words.0.get_mut(index).filter(|_| width == Width::Eight)
     }
 
     /// What a word holds, if it is known.
+    #[inline]
     pub(super) fn recall(&mut self, place: &Place, width: Width) -> Option<u64> {
-        if self.is_forgetful() || width != Width::Eight {
-            return None;
-        }
-        let entry = self.remembers(place)?;
-        entry.words.0.get((place.addr - entry.at) / size_of::<u64>()).copied().flatten()
+        self.word_of(place, width).copied().flatten()
     }
 
     /// A word holds this from now on.
+    #[inline]
     pub(super) fn remember(&mut self, place: &Place, width: Width, value: u64) {
-        if self.is_forgetful() {
-            return;
-        }
-        if width != Width::Eight {
-            return self.forget(place, width.bytes());
-        }
-        let Some(entry) = self.remembers(place) else { return };
-        if entry.words.0.is_empty() {
-            entry.words.0.resize(entry.len / size_of::<u64>(), None);
-        }
-        let index = (place.addr - entry.at) / size_of::<u64>();
-        if let Some(word) = entry.words.0.get_mut(index) {
+        if let Some(word) = self.word_of(place, width) {
             *word = Some(value);
         }
     }
 
-    /// Bytes are written that are no signal.
+    /// Bytes are about to be written.
+    #[inline]
     pub(super) fn forget(&mut self, place: &Place, len: usize) {
-        if self.is_forgetful() {
-            return;
-        }
-        let Some(entry) = self.remembers(place) else { return };
+        let Some(entry) = place.remembered.map(|at| &mut self.ranges[at]) else { return };
         let first = (place.addr - entry.at) / size_of::<u64>();
         let end = (place.addr - entry.at + len).div_ceil(size_of::<u64>());
         entry.words.0.iter_mut().take(end).skip(first).for_each(|word| *word = None);
     }
 
-    /// Whether nothing is remembered of any range.
-    #[inline]
-    fn is_forgetful(&self) -> bool {
-        !self.has_signals
+    /// Words are lost that were to be stored, and it is not known which.
+    #[cold]
+    pub(super) fn forget_all(&mut self) {
+        self.ranges.iter_mut().for_each(|entry| entry.words.0.fill(None));
     }
 }
