@@ -1,7 +1,6 @@
 //! Many threads of kernels that wait for one another over one context, as in a barrier.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use launcher::Place;
@@ -11,7 +10,7 @@ use crate::mock::library::{At, Rank, Signal};
 use crate::mock::meeting::Meeting;
 use crate::mock::memory::{Area, Kind, bound};
 use crate::mock::pair::communicator;
-use crate::mock::proxy::{Call, ContextId, Done, Style};
+use crate::mock::proxy::{Call, ContextId, Style};
 
 const PARTNERS: usize = 16;
 const TIMES: u64 = 200;
@@ -37,16 +36,7 @@ pub(crate) fn meetings(place: &Place) {
     meeting.barrier();
     let at = |region, offset: usize| At { region, offset: offset as u64 };
     let queues = connection.queues();
-    let post = |call: Call| {
-        let done = Arc::new(AtomicBool::new(false));
-        let its = Arc::clone(&done);
-        let is_done: Done = Box::new(move || {
-            its.store(true, Ordering::Release);
-            Ok(())
-        });
-        queues.post(ContextId(0), Rank(1 - me as u32), call, is_done);
-        done
-    };
+    let post = |call| queues.start(ContextId(0), Rank(1 - me as u32), call);
     thread::scope(|scope| {
         for partner in 0..PARTNERS {
             let (post, words) = (&post, &words);

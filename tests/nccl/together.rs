@@ -1,19 +1,16 @@
 //! What kernels ask for at once goes together: few calls of the driver at either end, though NCCL
 //! hands it over one by one and asks about each.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_ADD};
 
-use crate::mock::library::Rank;
-use crate::mock::library::{At, Signal};
+use crate::mock::library::{At, Rank, Signal};
 use crate::mock::meeting::Meeting;
 use crate::mock::memory::{Area, Kind, bound, device};
 use crate::mock::pair::communicator;
-use crate::mock::proxy::Queues;
-use crate::mock::proxy::{Call, ContextId, Done, Style};
+use crate::mock::proxy::{Call, ContextId, Style};
 use crate::mock::random::bytes;
 
 const TOKENS: usize = 64;
@@ -33,17 +30,6 @@ const MOST_FOR_SIGNALS: u64 = 32;
 fn place_of(token: usize) -> usize {
     let (expert, slot) = (token % EXPERTS, token / EXPERTS);
     (expert * 2 * (TOKENS / EXPERTS) + slot) * LEN
-}
-
-fn post(queues: &Queues, call: Call) -> Arc<AtomicBool> {
-    let done = Arc::new(AtomicBool::new(false));
-    let its = Arc::clone(&done);
-    let is_done: Done = Box::new(move || {
-        its.store(true, Ordering::Release);
-        Ok(())
-    });
-    queues.post(ContextId(0), Rank(1), call, is_done);
-    done
 }
 
 /// Rank 0 sends tokens and a strong signal behind them, then many signals.
@@ -73,9 +59,10 @@ pub(crate) fn together(place: &Place) {
     };
     let has = |word: usize, value| words.word(8 * word).load(Ordering::Acquire) == value;
     connection.start();
+    let post = |call| drop(connection.queues().start(ContextId(0), Rank(1), call));
     // Who has had a message copies from others' memory, and the word is known from here on.
     if me == 0 {
-        post(connection.queues(), signal(0));
+        post(signal(0));
         connection.queues().drain();
     } else {
         connection.queues().wait("the first signal", || has(0, 3));
@@ -85,9 +72,9 @@ pub(crate) fn together(place: &Place) {
     if me == 0 {
         for token in 0..TOKENS {
             let (from, to) = (at(from, token * LEN), at(to, place_of(token)));
-            post(connection.queues(), Call::Put { from, len: LEN, to });
+            post(Call::Put { from, len: LEN, to });
         }
-        post(connection.queues(), signal(0));
+        post(signal(0));
         connection.queues().drain();
     } else {
         connection.queues().wait("the signal behind the tokens", || has(0, 6));
@@ -101,7 +88,7 @@ pub(crate) fn together(place: &Place) {
     meeting.barrier();
     if me == 0 {
         for word in 0..SIGNALS {
-            post(connection.queues(), signal(word % 8));
+            post(signal(word % 8));
         }
         connection.queues().drain();
     } else {

@@ -9,7 +9,7 @@ use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Plugin, Rank, Region, Signal};
 use crate::mock::meeting::Meeting;
 use crate::mock::memory::{Area, Kind};
-use crate::mock::proxy::{Call, ContextId, Done, Style};
+use crate::mock::proxy::{Call, ContextId, Style};
 use crate::mock::random::{bytes, mix};
 
 /// Bytes that a rank puts and gets.
@@ -86,14 +86,7 @@ impl Pair {
     }
 
     fn post_on(&self, context: ContextId, rank: usize, call: Call) -> Arc<AtomicBool> {
-        let done = Arc::new(AtomicBool::new(false));
-        let its = Arc::clone(&done);
-        let is_done: Done = Box::new(move || {
-            its.store(true, Ordering::Release);
-            Ok(())
-        });
-        self.connection.queues().post(context, Rank(rank as u32), call, is_done);
-        done
+        self.connection.queues().start(context, Rank(rank as u32), call)
     }
 
     /// How often a rank has signalled.

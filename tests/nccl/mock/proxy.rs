@@ -96,6 +96,18 @@ impl Queues {
         lock(queue).push_back(Posted { call, done });
     }
 
+    /// The same, with a flag that is set once the operation is complete.
+    pub(crate) fn start(&self, context: ContextId, rank: Rank, call: Call) -> Arc<AtomicBool> {
+        let done = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&done);
+        let is_done: Done = Box::new(move || {
+            its.store(true, Ordering::Release);
+            Ok(())
+        });
+        self.post(context, rank, call, is_done);
+        done
+    }
+
     /// Why the thread has ended, if it has.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.has_failed.load(Ordering::Acquire).then(|| self.failure.get().map_or("", |why| why))
