@@ -41,6 +41,11 @@ mod tests {
         assert_eq!(super::sum(0, 0), 0);
     }
     #[test]
+    fn it_adds_aloud() {
+        let said = std::process::Command::new("echo").arg("adding").status();
+        assert!(said.is_ok() && super::sum(2, 3) == 5);
+    }
+    #[test]
     fn it_never_did() {
         assert_eq!(super::sum(1, 1), 3);
     }
@@ -120,6 +125,14 @@ const WRONG: &str = "let sum = a | b.wrapping_mul(4);";
 fn a_bug_is_caught_when_a_test_that_is_named_fails() {
     expect("caught", "--lib it_adds", WRONG, "caught, failed", true);
     expect("crashed", "--lib it_adds", "let sum = std::process::abort();", "caught, crashed", true);
+}
+
+/// What a process of a test says stands between the test's name and what became of it.
+#[test]
+fn a_test_whose_processes_speak_notices_as_well() {
+    let tests = "--lib it_adds_aloud -- --test-threads=1 --nocapture";
+    expect("aloud", tests, WRONG, "caught, failed", true);
+    expect("aloud-missed", tests, RIGHT, "MISSED", false);
 }
 
 #[test]
