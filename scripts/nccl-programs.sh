@@ -13,6 +13,10 @@ if [[ ${#versions[@]} -eq 0 ]]; then
     echo "SKIPPED NCCL programs: NCCL_TEST_VERSIONS is empty"
     exit 0
 fi
+if [[ $(uname -m) != x86_64 ]]; then
+    echo "SKIPPED NCCL programs: no wheels of NCCL are listed for $(uname -m)"
+    exit 0
+fi
 cuda=$(scripts/nvshmem-wheels.sh cuda | cut -d' ' -f2)
 programs=0
 for version in "${versions[@]}"; do
