@@ -37,13 +37,11 @@ impl Library {
     /// # Errors
     /// There is none.
     pub fn of(options: &Options) -> Result<Self, NoInstallation> {
-        match (&options.nvshmem, &options.nccl) {
-            (_, Some(nccl)) => Nccl::at(nccl).map(Self::Nccl),
-            (nvshmem, None) => {
-                let nvshmem = nvshmem.as_deref().unwrap_or(Path::new("/usr/local/nvshmem"));
-                Installation::at(nvshmem).map(Self::Nvshmem)
-            }
+        if let Some(nccl) = &options.nccl {
+            return Nccl::at(nccl).map(Self::Nccl);
         }
+        let nvshmem = options.nvshmem.as_ref().expect("one of the two is required");
+        Installation::at(nvshmem).map(Self::Nvshmem)
     }
 
     /// Its name and version.
