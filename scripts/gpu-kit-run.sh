@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the programs beside this script for this machine, and runs them through the transport in
 # lib:
-#   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [EXAMPLES=tree/examples] [LIBFABRIC=file] \
+#   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [EXAMPLES=tree/examples] [PPLX=tree/csrc] \
+#       [LIBFABRIC=file] \
 #       ./run.sh [clients | experts | peers | nccl] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
-# needed. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
+# needed, and, where PPLX names the sources of a tree of pplx-kernels, its test and bench. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
 # of a mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
 # NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3,
 # or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's
@@ -35,7 +36,7 @@ system) libfabric=() ;;
 '') libfabric=(--libfabric "$here/libfabric.so.1") ;;
 *) libfabric=(--libfabric "$(realpath "$LIBFABRIC")") ;;
 esac
-if [[ ${1:-} == clients ]]; then
+if [[ ${1:-} == clients && -z ${PPLX:-} ]]; then
     shift
     exec "$here/nvshmem-gpu-run" --nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$here/clients" \
         "${libfabric[@]}" "$@"
@@ -66,6 +67,20 @@ if [[ ${1:-} == nccl ]]; then
     exec "$here/nvshmem-gpu-run" --nccl "$nccl" --plugin-dir "$here/lib" --programs "$build" "${libfabric[@]}" "$@"
 fi
 arguments=(NVSHMEM="$nvshmem" CUDA="$cuda" ARCHS="$archs")
+
+# Those of others that do not build with this NVSHMEM are left out.
+upstream() { # upstream KIND VARIABLE DIRECTORY
+    make --silent --keep-going --file "$here/programs/nvshmem/upstream.mk" --jobs "$(nproc)" \
+        "${arguments[@]}" "$2=$(realpath "$3")" OUT="$build/$1" "$1" ||
+        echo "some $1 do not build with the NVSHMEM in $nvshmem: see above" >&2
+    run+=("--$1" "$build/$1")
+}
+if [[ ${1:-} == clients ]]; then
+    shift
+    run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$here/clients")
+    upstream pplx PPLX "$PPLX"
+    exec "$here/nvshmem-gpu-run" "${run[@]}" "${libfabric[@]}" "$@"
+fi
 make --silent --directory "$here/programs/nvshmem" --jobs "$(nproc)" "${arguments[@]}" \
     OUT="$build/programs" programs
 run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$build/programs")
@@ -74,13 +89,6 @@ if [[ ${1:-} == experts || ${1:-} == peers ]]; then
     exec "$here/$1.sh" "$nvshmem" "$build/programs" ${libfabric[1]:+"${libfabric[1]}"}
 fi
 
-# Those of NVIDIA's that do not build with this NVSHMEM are left out.
-upstream() { # upstream KIND VARIABLE DIRECTORY
-    make --silent --keep-going --file "$here/programs/nvshmem/upstream.mk" --jobs "$(nproc)" \
-        "${arguments[@]}" "$2=$(realpath "$3")" OUT="$build/$1" "$1" ||
-        echo "some $1 do not build with the NVSHMEM in $nvshmem: see above" >&2
-    run+=("--$1" "$build/$1")
-}
 [[ -z ${PERFTEST:-} ]] || upstream perftests PERFTEST "$PERFTEST"
 [[ -z ${EXAMPLES:-} ]] || upstream examples EXAMPLES "$EXAMPLES"
 

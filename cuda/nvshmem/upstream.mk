@@ -1,11 +1,14 @@
 # NVSHMEM's public perftests and examples, from a source tree of NVSHMEM 3.x, for one NVSHMEM and one CUDA toolkit:
 #   make -f upstream.mk perftests PERFTEST=tree/perftest NVSHMEM=prefix CUDA=toolkit OUT=directory -j
 #   make -f upstream.mk examples EXAMPLES=tree/examples NVSHMEM=prefix CUDA=toolkit OUT=directory -j
+# and the all-to-all of a mixture of experts from a source tree of pplx-kernels, its test and its bench:
+#   make -f upstream.mk pplx PPLX=tree/csrc NVSHMEM=prefix CUDA=toolkit OUT=directory -j
 # They build against an NVSHMEM of another release than their own; what does not is left out with '-k'.
 # Needs make, nvcc and a C++ compiler. Upstream's own build wants CMake packages that wheels lack.
 
 PERFTEST ?= perftest
 EXAMPLES ?= examples
+PPLX ?= csrc
 NVSHMEM ?= /usr/local/nvshmem
 CUDA ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc))
 OUT ?= build
@@ -57,6 +60,24 @@ examples: $(addprefix $(OUT)/,$(EXAMPLE_TESTS))
 
 $(addprefix $(OUT)/,$(EXAMPLE_TESTS)): $(OUT)/%: $(EXAMPLES)/%.cu $(HERE)fewer-gpus.h | $(OUT)
 	$(NVCC) $(FLAGS) -include $(HERE)fewer-gpus.h $< -o $@ $(LINK)
+
+# Their processes come together by a unique id where they would by MPI.
+PPLX_PARTS := core/kernels.cu core/distributed.cpp all_to_all/all_to_all.cpp all_to_all/internode.cpp \
+	all_to_all/internode_combine.cu all_to_all/internode_dispatch.cu all_to_all/intranode.cpp \
+	all_to_all/intranode_combine.cu all_to_all/intranode_dispatch.cu
+PPLX_PROGRAMS := test_all_to_all bench_all_to_all
+PPLX_FLAGS := $(FLAGS) --expt-relaxed-constexpr -w -I$(PPLX) -I$(HERE)mpi -isystem $(CUDA)/include
+PPLX_OBJECTS := $(PPLX_PARTS:%=$(OUT)/pplx/%.o)
+
+.PHONY: pplx
+pplx: $(PPLX_PROGRAMS:%=$(OUT)/pplx_%)
+
+$(OUT)/pplx/%.o: $(PPLX)/% $(HERE)mpi/mpi.h
+	@mkdir -p $(dir $@)
+	$(NVCC) $(PPLX_FLAGS) -x cu -dc $< -o $@
+
+$(PPLX_PROGRAMS:%=$(OUT)/pplx_%): $(OUT)/pplx_%: $(OUT)/pplx/all_to_all/%.cpp.o $(PPLX_OBJECTS)
+	$(NVCC) $(FLAGS) $^ -o $@ $(LINK)
 
 $(OUT):
 	mkdir -p $@

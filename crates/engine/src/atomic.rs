@@ -190,6 +190,21 @@ impl Atomic {
     }
 }
 
+impl Atomic {
+    /// One operation that does what this one and then the next one do to a word, where there is
+    /// one: both add whole numbers.
+    pub fn then(&self, next: &Self) -> Option<Self> {
+        let added = |atomic: &Self| match atomic.op {
+            AtomicOp::Inc => Some(1),
+            AtomicOp::Add | AtomicOp::SignalAdd => Some(atomic.operand),
+            _ => None,
+        };
+        let are_alike = self.width == next.width && !self.float && !next.float;
+        let (one, other) = (added(self)?, added(next).filter(|_| are_alike)?);
+        Some(Self { op: AtomicOp::Add, operand: one.wrapping_add(other), ..*self })
+    }
+}
+
 /// One, as a word of this width and kind.
 pub(crate) fn one(width: Width, float: bool) -> u64 {
     match (float, width) {

@@ -72,18 +72,18 @@ fn soon(access: Access) {
             operand: below(1 << 20) as u64,
             compare: 0,
         };
+        let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
         match below(8) {
             0..=2 => {
                 let len = [1, 2, 3, 4, 8, 8, 11, 16, 70][below(9)];
                 let at = below(AREA - len);
                 let at = if below(4) == 0 { at } else { at / 8 * 8 };
                 let bytes = pattern(len, below(1000));
-                let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
                 stage.port.store_soon(heap + at, &bytes, order).expect("it is there");
                 model[at..at + len].copy_from_slice(&bytes);
             }
             3..=5 => {
-                stage.port.apply_soon(heap + word, &atomic).expect("it is there");
+                stage.port.apply_soon(heap + word, &atomic, order).expect("it is there");
                 apply(&mut model[word..word + width.bytes()], &atomic);
             }
             6 => {
@@ -138,13 +138,31 @@ fn few_calls() {
     let signals = |op| {
         move |stage: &mut Stage| {
             for _ in 0..WORDS {
-                stage.port.apply_soon(heap, &signal(op)).expect("soon");
+                stage.port.apply_soon(heap, &signal(op), SoonOrder::Behind).expect("soon");
             }
         }
     };
     assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalAdd)), [1, 1]);
     assert_eq!(bed.read(heap, 8), (7 + WORDS as u64).to_le_bytes());
     assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalSet)), [1, 0]);
+    // Of several words, those near one another are loaded together, and what nothing orders is
+    // stored so: by one copy, where they lie side by side.
+    let adds = |order, distance: usize| {
+        move |stage: &mut Stage| {
+            for add in 0..4 * WORDS {
+                let word = heap + 4096 + add % WORDS * distance;
+                stage.port.apply_soon(word, &signal(AtomicOp::SignalAdd), order).expect("soon");
+            }
+        }
+    };
+    let held = || bed.read(heap + 4096 + 63 * 16, 8);
+    assert_eq!(held(), [0; 8]);
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Behind, 16)), [4, 4], "64 at a time");
+    assert_eq!(held(), 4_u64.to_le_bytes());
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 16)), [1, 1]);
+    assert_eq!(held(), 8_u64.to_le_bytes());
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 8)), [0, 2], "one in, one out");
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 512)), [1, 64], "far apart");
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
 }
 
@@ -160,7 +178,7 @@ fn read_once() {
     let add = |stage: &mut Stage, words: usize| {
         let before = bed.count(2);
         for word in 0..words {
-            stage.port.apply_soon(heap + 8 * word, &one).expect("soon");
+            stage.port.apply_soon(heap + 8 * word, &one, SoonOrder::Behind).expect("soon");
         }
         stage.port.settle().expect("they are there");
         let loads = bed.count(2) - before;
@@ -187,7 +205,7 @@ fn read_once() {
     assert_eq!(add(&mut stage, 2), (has(1), 2), "both were copied to");
     // What may not have been stored is not what the word holds. The copy of words that lie side by
     // side is refused, and they are stored with the signal.
-    stage.port.apply_soon(heap, &one).expect("soon");
+    stage.port.apply_soon(heap, &one, SoonOrder::Behind).expect("soon");
     for word in 8..16 {
         stage.port.store_soon(heap + 8 * word, &has(5), SoonOrder::Any).expect("soon");
     }

@@ -1,10 +1,13 @@
 //! Puts that wait for a bounce buffer leave together: in few copies and messages, ordered as each
 //! would be alone.
 
+use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
-use engine::request::Request;
+use engine::request::{PutSignalRequest, Request};
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
-use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, MAX_PAYLOAD, MOST_LISTED, Staged};
+use engine::wire::staged::{
+    Exposure, LIST_ENTRY, ListEntry, ListedSignal, MAX_PAYLOAD, MOST_LISTED, Staged,
+};
 use engine::wire::window::Seq;
 use sim_fabric::{Call, Event, Script};
 
@@ -85,6 +88,101 @@ fn tokens_that_wait_take_few_copies_and_messages() {
     }
 }
 
+/// Each of the tokens adds to the word of its expert, and the words are there behind the tokens.
+#[test]
+fn tokens_with_signals_take_few_copies_and_messages() {
+    const EXPERTS: usize = 8;
+    const WORDS: usize = 100_000;
+    for shared in [true, false] {
+        for seed in 1..=40 {
+            let script = Script { delay: (1, 3000), ..Script::default() };
+            let mut job = job(&shape(shared), seed, script);
+            let targets = Targets::of(&job);
+            job.fabric.trace_calls();
+            let before = job.fabric.events().len();
+            for token in 0..TOKENS {
+                let from = job.members[0].scratch + place(token);
+                let parts = [targets.part(from, 1, place(token), LEN)];
+                let signal =
+                    targets.atomic(1, WORDS + 8 * (token % EXPERTS), AtomicOp::SignalAdd, 1);
+                let put = PutSignalRequest { parts: &parts, signal };
+                job.members[0].lane.put_signal(&put).unwrap();
+            }
+            end(&mut job, 0);
+            are_there(&job);
+            for expert in 0..EXPERTS {
+                let word = job.fabric.load(Pe(1), targets.word(1, WORDS + 8 * expert), 8);
+                assert_eq!(word, (TOKENS / EXPERTS).to_le_bytes(), "expert {expert}");
+            }
+            let events = job.fabric.events().split_off(before);
+            let is_copy = |event: &&Event| matches!(event, Event::Copied { pe: Pe(1), .. });
+            assert_eq!(events.iter().filter(is_copy).count(), TOKENS);
+            let mut copied = 0;
+            let mut applied = 0;
+            for event in &events {
+                copied += usize::from(is_copy(&event));
+                applied += usize::from(matches!(event, Event::Applied { pe: Pe(1), .. }));
+                assert!(applied <= copied, "seed {seed}: a signal came before its token");
+            }
+            let calls = job.fabric.calls();
+            let count = |what: &dyn Fn(&Call) -> bool| calls.iter().filter(|c| what(c)).count();
+            for pe in [Pe(0), Pe(1)] {
+                let copies = count(&|call| matches!(call, Call::Copy(of) if *of == pe));
+                let messages = count(&|call| matches!(call, Call::Post(of, _) if *of == pe));
+                assert!((1..=4).contains(&copies), "{copies} calls with copies of {pe}, {shared}");
+                assert!((1..=TOKENS / 5).contains(&messages), "{messages} posts of {pe}, {shared}");
+            }
+        }
+    }
+}
+
+/// The sender is told, and the put is not said to be there.
+#[test]
+fn a_listed_signal_that_is_lost_is_told() {
+    let mut job = job(&shape(true), 5, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.fail_settling();
+    let parts = [targets.part(job.members[0].scratch, 1, 0, LEN)];
+    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+    job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    let failed = loop {
+        match job.members[0].lane.is_quiet(Pe(1)) {
+            Ok(quiet) => assert!(!quiet),
+            Err(error) => break error.to_string(),
+        }
+        let _ = job.members.iter_mut().map(|member| member.lane.progress()).collect::<Vec<_>>();
+        job.fabric.pass_time(1000);
+    };
+    assert!(failed.contains("failed by the script"), "{failed}");
+}
+
+/// A PE's own atomics leave no message, and come behind what is under way to itself.
+#[test]
+fn atomics_of_a_pe_on_its_own_words_are_executed_at_once() {
+    for staged in [ALL, 0] {
+        let mut job = Job::new(7, &Shape { staged, ..shape(true) }, Script::default());
+        fill(&job, 2);
+        let targets = Targets::of(&job);
+        job.fabric.trace_calls();
+        let word = |job: &Job| job.fabric.load(Pe(0), targets.word(0, 64), 8);
+        for operand in 1..=5 {
+            job.members[0].lane.atomic(&targets.atomic(0, 64, AtomicOp::Add, operand)).unwrap();
+        }
+        job.members[0].lane.quiet(Pe(0)).unwrap();
+        assert_eq!(word(&job), 15_u64.to_le_bytes());
+        assert!(!job.fabric.calls().iter().any(|call| matches!(call, Call::Post(..))));
+        // Behind a put to itself.
+        let from = job.members[0].scratch;
+        job.members[0].lane.start(&targets.part(from, 0, 1024, 4096)).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(0, 64, AtomicOp::SignalAdd, 1)).unwrap();
+        while word(&job) != 16_u64.to_le_bytes() {
+            iterate(&mut job);
+        }
+        let expected: Vec<u8> = (0..4096).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(0, 1024, 4096) == expected);
+    }
+}
+
 /// Also where the first ones have not left: what comes behind a fence is stored behind it.
 #[test]
 fn a_fence_parts_what_goes_together() {
@@ -158,28 +256,41 @@ fn forge(job: &Job, count: usize, len: usize) {
 #[test]
 fn a_list_that_leads_outside_moves_nothing() {
     let region = FIRST_REGION;
-    let entry = |slot, offset, len, at| ListEntry { to: Spot { slot, offset }, len, at };
-    let good = entry(region, 0, 100, 64);
+    let signal = |op, at| {
+        let atomic = Atomic { op, width: Width::Eight, float: false, operand: 3, compare: 0 };
+        Some(ListedSignal { at, atomic })
+    };
+    let entry =
+        |slot, offset, len, at| ListEntry { to: Spot { slot, offset }, len, at, signal: None };
+    let good = entry(region, 0, 100, 128);
+    let signals =
+        |op, slot, offset| ListEntry { signal: signal(op, Spot { slot, offset }), ..good };
     let whole = 1024;
     let far = 1 << 40;
+    let add = AtomicOp::SignalAdd;
     for (listed, count, len, copies) in [
         (vec![good], 1, whole, 1),
-        (vec![good, entry(region, 500, 100, 164)], 2, whole, 2),
+        (vec![good, entry(region, 500, 100, 228)], 2, whole, 2),
+        (vec![signals(add, region, 800)], 1, whole, 1),
         (vec![good], 0, whole, 0),
         (vec![good], MOST_LISTED + 1, whole, 0),
         (vec![good], usize::MAX >> 20, whole, 0),
         (vec![good], 1, LIST_ENTRY, 0),
         (vec![good, good], 2, 2 * LIST_ENTRY, 0),
         (vec![entry(region, 0, 100, 0)], 1, whole, 0),
-        (vec![entry(region, 0, 100, 23)], 1, whole, 0),
+        (vec![entry(region, 0, 100, LIST_ENTRY as u32 - 1)], 1, whole, 0),
         (vec![entry(region, 0, 100, 925)], 1, whole, 0),
         (vec![entry(region, 0, 100, u32::MAX)], 1, whole, 0),
-        (vec![entry(region, 0, u32::MAX, 64)], 1, whole, 0),
-        (vec![entry(region, 0, 0, 64)], 1, whole, 0),
-        (vec![entry(region, far, 100, 64)], 1, whole, 0),
-        (vec![entry(region, u64::MAX, 100, 64)], 1, whole, 0),
-        (vec![entry(region + 900, 0, 100, 64)], 1, whole, 0),
-        (vec![good, entry(region, far, 100, 164)], 2, whole, 0),
+        (vec![entry(region, 0, u32::MAX, 128)], 1, whole, 0),
+        (vec![entry(region, 0, 0, 128)], 1, whole, 0),
+        (vec![entry(region, far, 100, 128)], 1, whole, 0),
+        (vec![entry(region, u64::MAX, 100, 128)], 1, whole, 0),
+        (vec![entry(region + 900, 0, 100, 128)], 1, whole, 0),
+        (vec![good, entry(region, far, 100, 228)], 2, whole, 0),
+        (vec![signals(add, region, far)], 1, whole, 0),
+        (vec![signals(add, region + 900, 800)], 1, whole, 0),
+        (vec![signals(add, region, 804)], 1, whole, 0),
+        (vec![signals(AtomicOp::FetchAdd, region, 800)], 1, whole, 0),
     ] {
         let job = &mut Job::new(5, &shape(true), Script::default());
         let bytes: Vec<u8> = listed.iter().flat_map(ListEntry::encode).collect();
@@ -192,6 +303,9 @@ fn a_list_that_leads_outside_moves_nothing() {
         let events = job.fabric.events();
         let copied = |event: &&Event| matches!(event, Event::Copied { pe: Pe(1), .. });
         assert_eq!(events.iter().filter(copied).count(), copies, "{listed:?} {count} {len}");
+        let applied = events.iter().any(|event| matches!(event, Event::Applied { pe: Pe(1), .. }));
+        let signals = listed[0].signal.is_some() && copies != 0;
+        assert_eq!(applied, signals, "{listed:?}");
     }
 }
 

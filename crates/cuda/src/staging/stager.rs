@@ -289,7 +289,8 @@ impl DeviceStager {
                 SoonOrder::Behind => Tie::Same,
             };
             let (range, value) = (Arc::clone(range), u64::from_le_bytes(value));
-            self.soon.push(Soon { context, range, addr: addr + at, len, value, tie, place: 0 });
+            let (addr, change, place) = (addr + at, None, 0);
+            self.soon.push(Soon { context, range, addr, len, value, change, tie, place });
         }
         Ok(())
     }
@@ -297,17 +298,37 @@ impl DeviceStager {
     /// What a word holds once everything is stored that is to be.
     fn load_word(&mut self, place: &Place, width: Width) -> Result<u64, PortError> {
         let Place { context, ref range, addr, .. } = *place;
-        let overlaps = |soon: &&Soon| {
+        let overlaps = |soon: &Soon| {
             soon.context == context && soon.addr < addr + width.bytes() && addr < soon.end()
         };
-        match self.soon.iter().rev().find(overlaps) {
-            Some(soon) if (soon.addr, soon.end()) == (addr, addr + width.bytes()) => {
-                return Ok(soon.value);
-            }
-            Some(_) => self.flush()?,
-            None => {}
+        if self.soon.iter().any(overlaps) {
+            self.flush()?;
         }
         Ok(self.contexts[context].copies.words.load_in(range, addr, width)?)
+    }
+
+    /// A word is stored with others, whose value is made of what it holds before: what that is is
+    /// read with that of others, once they are stored.
+    fn change_soon(
+        &mut self,
+        place: &Place,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
+        let Place { context, ref range, addr, .. } = *place;
+        let len = atomic.width.bytes();
+        let overlaps = |soon: &&Soon| soon.addr < addr + len && addr < soon.end();
+        let of_other = self.soon.first().is_some_and(|first| first.context != context);
+        let in_parts = self.soon.iter().rev().find(overlaps);
+        let in_parts = in_parts.is_some_and(|soon| (soon.addr, soon.end()) != (addr, addr + len));
+        if of_other || in_parts || self.soon.len() == MOST_WRITES {
+            self.flush()?;
+        }
+        let (range, change, len) = (Arc::clone(range), Some(*atomic), len as u8);
+        let tie = if order == SoonOrder::Any { Tie::Free } else { Tie::Behind };
+        let (value, place) = (0, 0);
+        self.soon.push(Soon { context, range, addr, len, value, change, tie, place });
+        Ok(())
     }
 
     fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
@@ -459,15 +480,28 @@ impl CopyPort for DeviceStager {
         Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
     }
 
-    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+    fn apply_soon(
+        &mut self,
+        addr: usize,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
         let place = self.staged(addr, atomic.width.bytes())?;
         let is_word = atomic.width != Width::Two && place.addr % atomic.width.bytes() == 0;
         if !is_word || !self.stores_together(&place) {
             return self.apply(addr, atomic).map(drop);
         }
+        if order == SoonOrder::Any
+            && place.remembered.is_none()
+            && together::joins(&mut self.soon, (place.context, place.addr), atomic)
+        {
+            return Ok(());
+        }
         let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
         let before = match self.recall(&place, atomic.width) {
             None if sets => None,
+            None if place.remembered.is_none() => return self.change_soon(&place, atomic, order),
+            // It is read once.
             None => Some(self.load_word(&place, atomic.width)?),
             known => known,
         };
@@ -476,7 +510,7 @@ impl CopyPort for DeviceStager {
         if before != Some(after) {
             let bytes = after.to_le_bytes();
             let bytes = &bytes[..atomic.width.bytes()];
-            self.store_bytes_soon(&place, bytes, SoonOrder::Behind)?;
+            self.store_bytes_soon(&place, bytes, order)?;
         }
         self.remember(&place, atomic.width, after);
         Ok(())

@@ -198,7 +198,8 @@ impl Words {
     }
 
     /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in
-    /// their order, but for those that are free of it. All are there when it returns.
+    /// their order, but for those that are free of it. All are there when it returns. What some
+    /// are made of is read before, all of it in one trip to the device.
     ///
     /// # Errors
     /// As [`WordAccess::load`]. Then any of them may be missing.
@@ -206,6 +207,7 @@ impl Words {
         for Soon { range, addr, len, .. } in &*words {
             self.check_bytes(range, *addr, (*len).into())?;
         }
+        together::resolve(words, |words, unread| self.stream.load_all(words, unread))?;
         together::arrange(words);
         Ok(self.stream.store_all(words)?)
     }

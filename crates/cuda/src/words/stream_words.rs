@@ -32,8 +32,13 @@ pub(crate) struct StreamWords {
 }
 
 /// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are
-/// words that lie side by side.
+/// words that lie side by side, and behind those words that are read together.
 const SCRATCH: usize = 256;
+const READ: usize = SCRATCH + MOST_WRITES * size_of::<u64>();
+
+/// Words at most so far from one another are read by one copy, which takes no longer than that of
+/// one of them.
+const NEAR: usize = 256;
 
 /// Things under way at most: the pieces of what is stored together, which may have one part each.
 const DEPTH: usize = MOST_WRITES;
@@ -41,7 +46,7 @@ const DEPTH: usize = MOST_WRITES;
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
         let engine = CopyEngine::new(context, DEPTH)?;
-        let scratch = PinnedMemory::new(context, SCRATCH + MOST_WRITES * size_of::<u64>())?;
+        let scratch = PinnedMemory::new(context, READ + MOST_WRITES * (NEAR + size_of::<u64>()))?;
         Ok(Self { engine, scratch, patience, stuck: None })
     }
 
@@ -94,6 +99,57 @@ impl StreamWords {
             _ => Ok(()),
         };
         failed.and(ended)
+    }
+
+    /// Reads the words at these places of a list, at most [`MOST_WRITES`] and ascending by address,
+    /// into their values.
+    pub(crate) fn load_all(
+        &mut self,
+        words: &mut [Soon],
+        places: &[usize],
+    ) -> Result<(), StartError> {
+        self.alive()?;
+        let (mut last, mut failed, mut offset) = (None, Ok(()), READ);
+        let mut rest = places;
+        while let Some(&place) = rest.first() {
+            let (near, others) = rest.split_at(nearby(words, rest));
+            let addr = words[place].addr;
+            let mut len = 0;
+            for place in near {
+                let word = &mut words[*place];
+                // Where in the scratch it is read to.
+                word.value = (offset + word.addr - addr) as u64;
+                len = len.max(word.end() - addr);
+            }
+            let (direction, memory) = (Direction::FromDevice, &self.scratch);
+            let range = &**words[place].range.range();
+            let transfer = PinnedTransfer { direction, range, addr, memory, offset, len };
+            match self.engine.start_pinned(&transfer) {
+                Ok(ticket) => last = Some((ticket, addr)),
+                Err(error) => {
+                    failed = Err(error);
+                    break;
+                }
+            }
+            (rest, offset) = (others, offset + len);
+        }
+        // What was started is waited for also after a failure: it writes to the scratch.
+        if let Some((ticket, addr)) = last {
+            self.wait(ticket, addr)?;
+        }
+        failed?;
+        for place in places {
+            let word = &mut words[*place];
+            let mut bytes = [0; 8];
+            // SAFETY: the copies above have filled these bytes, and have ended, as does every copy
+            // of this engine before another one is started.
+            unsafe {
+                let held = (self.scratch.addr() + word.value as usize) as *const u8;
+                ptr::copy_nonoverlapping(held, bytes.as_mut_ptr(), word.len.into());
+            }
+            word.value = u64::from_le_bytes(bytes);
+        }
+        Ok(())
     }
 
     /// Starts to store parts that lie side by side, the first of which is at this place among all.
@@ -256,4 +312,14 @@ impl StreamWords {
         self.stuck = Some(error.clone());
         error
     }
+}
+
+/// How many of the words at these places one copy reads: the first, and those of its range of which
+/// each is near the one before.
+fn nearby(words: &[Soon], places: &[usize]) -> usize {
+    let is_far = |pair: &[usize]| {
+        let (one, next) = (&words[pair[0]], &words[pair[1]]);
+        !Arc::ptr_eq(&one.range, &next.range) || next.addr - one.addr > NEAR
+    };
+    places.windows(2).position(is_far).map_or(places.len(), |at| at + 1)
 }

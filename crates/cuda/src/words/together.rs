@@ -7,9 +7,10 @@
 
 use std::sync::Arc;
 
+use crate::copy::MOST_WRITES;
 use crate::copy::request::Word;
 use crate::words::word_range::WordRange;
-use engine::atomic::Width;
+use engine::atomic::{Atomic, Width};
 
 /// A part of what is to be stored: 1, 2, 4 or 8 bytes, aligned to that.
 #[derive(Debug)]
@@ -21,8 +22,10 @@ pub(crate) struct Soon {
     /// The driver's address.
     pub(crate) addr: usize,
     pub(crate) len: u8,
-    /// In the first bytes.
+    /// In the first bytes; once [`Self::change`] is none.
     pub(crate) value: u64,
+    /// What makes a word's value, of what it holds before.
+    pub(crate) change: Option<Atomic>,
     pub(crate) tie: Tie,
     /// Its place in the list, while that is put in another order.
     pub(crate) place: u8,
@@ -58,6 +61,18 @@ impl Soon {
         Word { range: self.range.range(), addr: self.addr, width }
     }
 
+    /// Whether it is what it was and this operation behind it from now on.
+    fn is_changed_by(&mut self, atomic: &Atomic) -> bool {
+        match &mut self.change {
+            None => self.value = atomic.apply(self.value) & atomic.width.mask(),
+            Some(change) => match change.then(atomic) {
+                Some(both) => *change = both,
+                None => return false,
+            },
+        }
+        true
+    }
+
     /// Whether an operation of a stream can store it.
     fn is_word(&self) -> bool {
         self.len >= 4
@@ -77,6 +92,54 @@ impl Soon {
         };
         untied && self.end() == next.addr && Arc::ptr_eq(&self.range, &next.range)
     }
+}
+
+/// Words whose value is made of what they hold before: what they hold in memory is read by `load`,
+/// which is given their places in the list, ascending by address, and puts it into `value`.
+pub(crate) fn resolve<E>(
+    words: &mut [Soon],
+    load: impl FnOnce(&mut [Soon], &[usize]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut unread = [0; MOST_WRITES];
+    let mut count = 0;
+    for at in 0..words.len() {
+        if words[at].change.is_some() && before(words, at).is_none() {
+            unread[count] = at;
+            count += 1;
+        }
+    }
+    let unread = &mut unread[..count];
+    if !unread.is_empty() {
+        unread.sort_unstable_by_key(|at| words[*at].addr);
+        load(words, unread)?;
+    }
+    for at in 0..words.len() {
+        let Some(change) = words[at].change.take() else { continue };
+        let held = before(words, at).map_or(words[at].value, |before| words[before].value);
+        words[at].value = change.apply(held) & change.width.mask();
+    }
+    Ok(())
+}
+
+/// Whether an operation on a word of a context, which may come before or behind those that are free
+/// of order, has become one with what is to be stored in the same word.
+pub(crate) fn joins(words: &mut [Soon], (context, addr): (usize, usize), atomic: &Atomic) -> bool {
+    let len = atomic.width.bytes();
+    for soon in words.iter_mut().rev() {
+        if soon.context == context && soon.addr < addr + len && addr < soon.end() {
+            return (soon.addr, usize::from(soon.len)) == (addr, len) && soon.is_changed_by(atomic);
+        }
+        if soon.tie != Tie::Free {
+            return false;
+        }
+    }
+    false
+}
+
+/// The place of what is stored last in a word before this one.
+fn before(words: &[Soon], at: usize) -> Option<usize> {
+    let Soon { addr, len, .. } = words[at];
+    words[..at].iter().rposition(|other| (other.addr, other.len) == (addr, len))
 }
 
 /// Bytes for an address, in parts: for each its place among the bytes, and its length. They are as

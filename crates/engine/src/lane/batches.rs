@@ -84,6 +84,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
+        self.staging.settle(&mut self.core);
         self.core.peers.for_each(|connection| {
             if !connection.has_pending() {
                 connection.fence();

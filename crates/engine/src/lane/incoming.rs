@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
 use crate::lane::Lane;
-use crate::port::copies::Reach;
+use crate::port::copies::{Reach, SoonOrder};
 use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
 use crate::state::messages::order::{Kept, Waiting};
@@ -322,12 +322,7 @@ impl<P: Port> Lane<P> {
             | Body::CountedSignal { .. }
             | Body::PutSignalHead { .. } => return Ok(()),
         };
-        let width = atomic.width.bytes();
-        let place =
-            self.core.transmit.regions_mut().locate(at, width).map_err(|e| e.to_string())?;
-        if place.addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
-        }
+        let place = self.core.locate_word(at, atomic.width)?;
         if let Body::PutSignal { to, payload, .. } = *body {
             let data = self
                 .core
@@ -353,7 +348,8 @@ impl<P: Port> Lane<P> {
             stored.map_err(|e| e.to_string())?;
         }
         let Body::Fetch { request_id, place: kept, .. } = *body else {
-            let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
+            let order = SoonOrder::Behind;
+            let applied = self.staging.apply_soon(&mut self.core, place, &atomic, order);
             return applied.map_err(|e| e.to_string());
         };
         let value =

@@ -232,6 +232,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.end_burst();
+        self.staging.settle(&mut self.core);
         if let Some(connection) = self.core.peers.find_mut(pe) {
             if connection.has_pending() {
                 self.pending_queue.fence(pe);
@@ -264,6 +265,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
+        self.staging.settle(&mut self.core);
         let Some(connection) = self.core.peers.find(pe) else {
             return self.core.peers.check_pe(pe).map(|()| true);
         };

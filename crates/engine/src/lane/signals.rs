@@ -2,7 +2,7 @@
 //! there is room.
 
 use crate::error::EngineError;
-use crate::ids::Pe;
+use crate::ids::{LaneKind, Pe};
 use crate::lane::Lane;
 use crate::lane::pending_queue::Submission;
 use crate::port::copies::Reach;
@@ -14,10 +14,13 @@ use crate::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request,
 use crate::signal::Way;
 use crate::signal::counted::{Counting, Tagged};
 use crate::signal::progress::{Progress, PutState};
+use crate::state::batch::Batch;
+use crate::state::connection::Connection;
 use crate::state::operation::OpId;
 use crate::state::regions::Place;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, MAX_EAGER, Spot};
+use crate::wire::staged::ListedSignal;
 
 /// Most messages to a peer that are not acknowledged, with which a long one that comes behind
 /// others still leaves: the peer keeps what waits for others, and so few long ones of each PE.
@@ -44,6 +47,9 @@ impl<P: Port> Lane<P> {
             return Ok(());
         }
         if request.pe == self.core.peers.me() {
+            if is_plain && self.apply_own(request, batch) {
+                return Ok(());
+            }
             // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
             // out the fence for the PE itself.
             self.fence(request.pe)?;
@@ -143,8 +149,14 @@ impl<P: Port> Lane<P> {
         if let PutState::New = state {
             *state = self.begin_put_signal(parts, signal)?;
         }
+        if let PutState::Listed = state {
+            if let Some(tried) = self.try_listed(&parts.part(0), signal)? {
+                return Ok(tried);
+            }
+            *state = self.begin_chained(true);
+        }
         match state {
-            PutState::New => Ok(Tried::NoRoom),
+            PutState::New | PutState::Listed => Ok(Tried::NoRoom),
             PutState::Eager => self.try_eager(&parts.part(0), signal),
             PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
             PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
@@ -184,6 +196,7 @@ impl<P: Port> Lane<P> {
                 Tagged::Never => self.begin_chained(false),
             },
             _ if self.core.peers.orders_signals() => PutState::Ordered { at: Progress::default() },
+            _ if staged && parts.count() == 1 && self.signals.is_eager() => PutState::Listed,
             // A request's target orders the signal behind it.
             Way::Eager | Way::Chained => self.begin_chained(staged),
         })
@@ -236,6 +249,50 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
         self.core.try_message(signal, self.behind_of_puts(), body)
+    }
+
+    /// Data that passes through a bounce buffer and its signal, listed together. None where they
+    /// cannot go so.
+    fn try_listed(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<Option<Tried>, EngineError> {
+        self.core.connection_to(part.pe)?;
+        let refuse = |fault| refused(part, "remote", fault);
+        let remote = HandleView::check_of(part.pe, part.remote_handle).map_err(refuse)?;
+        let offset = remote.locate(part.remote_addr, part.len as u64).map_err(refuse)?;
+        let (word, at) = signal.word()?;
+        if signal.pe != part.pe || signal.atomic.op.fetches() {
+            return Ok(None);
+        }
+        let at = Spot { slot: word.slot(), offset: at };
+        let signal = ListedSignal { at, atomic: signal.atomic };
+        let Self { core, staging, .. } = self;
+        let submitted = staging.submit_listed(core, part, &remote, offset, signal)?;
+        Ok(submitted.map(|done| if done { Tried::Submitted } else { Tried::NoRoom }))
+    }
+
+    /// Executes an atomic of this PE on its own memory, which returns nothing, if nothing is under
+    /// way that it may come behind, and nobody waits for it by itself. It is there with the next
+    /// iteration. False, and nothing has happened, for all else and what is wrong.
+    fn apply_own(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> bool {
+        let me = self.core.peers.me();
+        let is_behind = |connection: &Connection| {
+            !connection.is_quiet() || connection.has_pending() || connection.check().is_err()
+        };
+        let regions = self.core.transmit.regions();
+        if regions.kind() != LaneKind::Proxy
+            || batch != Batch::NONE
+            || self.core.peers.find(me).is_some_and(is_behind)
+        {
+            return false;
+        }
+        let Ok((word, offset)) = request.word() else { return false };
+        self.staging.sync_regions(&mut self.core);
+        let at = Spot { slot: word.slot(), offset };
+        let Ok(place) = self.core.locate_word(at, request.atomic.width) else { return false };
+        self.staging.apply_own(&mut self.core, place, &request.atomic).is_ok()
     }
 
     /// What a signal that leaves with its data comes behind.

@@ -110,13 +110,13 @@ impl Window {
     }
 }
 
-/// What orders bytes that are to be stored soon.
+/// What orders bytes that are to be stored, and words that are to be changed, soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoonOrder {
     /// They come behind what was stored or applied soon before.
     Behind,
-    /// Among those that were stored soon in a row, each with this, any may arrive first. Where they
-    /// overlap, what is there in the end is the last one's.
+    /// Among those that were stored or applied soon in a row, each with this, any may arrive first.
+    /// Where they overlap, what is there in the end is the last one's.
     Any,
 }
 
@@ -201,7 +201,12 @@ pub trait CopyPort: Send + fmt::Debug {
     ///
     /// # Errors
     /// As [`CopyPort::apply`] and [`CopyPort::settle`].
-    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError>;
+    fn apply_soon(
+        &mut self,
+        addr: usize,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<(), PortError>;
 
     /// What was to be stored and applied soon is there when this returns.
     ///

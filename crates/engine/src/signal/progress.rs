@@ -25,6 +25,8 @@ pub(crate) enum PutState {
     New,
     Eager,
     LongEager,
+    /// Listed together, for the target to apply the signal once it has copied the data.
+    Listed,
     Counted {
         counting: Counting,
         at: Progress,

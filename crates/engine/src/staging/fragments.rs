@@ -258,6 +258,9 @@ impl Staging {
             self.copied(core, copied);
             moved = true;
         }
+        if moved {
+            self.end_signalled(core);
+        }
         let started = self.start_waiting(core);
         moved || started
     }
@@ -330,11 +333,16 @@ impl Staging {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
         core.transmit.segment_mut(wr_id).transfer.local = Local::Value(0);
+        let applied = result.and_then(|()| self.apply_listed(core, wr_id));
         let bytes = self.leave_list(wr_id);
-        if let Err(error) = result {
-            return self.fail_fragment(core, wr_id, error);
-        }
+        let has_signals = match applied {
+            Ok(has_signals) => has_signals,
+            Err(error) => return self.fail_fragment(core, wr_id, error),
+        };
         self.was_copied_from_peer(core, wr_id, bytes);
+        if has_signals {
+            return self.state().signalled.push(wr_id);
+        }
         match self.state().fragment(wr_id).role {
             Role::Put => self.offer(core, wr_id),
             Role::Get => self.drop_fragment(core, wr_id),
@@ -343,6 +351,23 @@ impl Staging {
             }
             Role::Ask(request_id) => self.expose(core, wr_id, request_id),
         }
+    }
+
+    /// Pulls whose signals were applied are over, once these are there.
+    fn end_signalled<P: Port>(&mut self, core: &mut Core<P>) {
+        if self.state().signalled.is_empty() {
+            return;
+        }
+        let settled = self.state().settle(core);
+        let mut signalled = std::mem::take(&mut self.state().signalled);
+        for wr_id in signalled.drain(..) {
+            let Role::Pull(request_id) = self.state().fragment(wr_id).role else { continue };
+            match &settled {
+                Ok(()) => self.answer_peer_request(core, wr_id, What::Pulled { request_id }),
+                Err(error) => self.fail_fragment(core, wr_id, error.clone()),
+            }
+        }
+        self.state().signalled = signalled;
     }
 
     /// A fragment cannot be copied.

@@ -7,6 +7,9 @@
 //! told to pull the buffer, reads the list, and copies all of them in together. One answer ends
 //! all of them.
 //!
+//! A put may have a *signal*, which is listed with it: the peer applies the signals of a list when
+//! all of its puts are copied. A put with signal is listed also where it goes alone.
+//!
 //! So a lane that is kept waiting sends ever more with each copy and message, and one that is not
 //! sends each put by itself, at once.
 //!
@@ -19,25 +22,26 @@
 //! are not those for what leaves, and are held while a device copies.
 
 use crate::ids::{Pe, WrId};
-use crate::port::copies::{Copy, CopyDirection, Tagged};
+use crate::port::copies::{Copy, CopyDirection, SoonOrder, Tagged};
 use crate::port::{Direction, Port, PortError};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
 use crate::request::Touched;
 use crate::staging::Staging;
+use crate::staging::state::role::Role;
 use crate::staging::state::{Fragment, LocalEnd, RemoteEnd, State};
 use crate::state::operation::OpId;
 use crate::wire::message::Spot;
-use crate::wire::staged::{LIST_ENTRY, ListEntry, MAX_PAYLOAD, MOST_LISTED};
+use crate::wire::staged::{LIST_ENTRY, ListEntry, ListedSignal, MAX_PAYLOAD, MOST_LISTED};
 
 /// Bytes of the longest put that is gathered. A longer one is worth a copy of its own.
-const LONGEST: usize = 64 << 10;
+pub(super) const LONGEST: usize = 64 << 10;
 
 /// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
 const ALIGN: usize = 64;
 
 /// Lists for each direction. Who finds none goes alone, or waits for one.
-const LISTS: u16 = 32;
+const LISTS: u16 = 64;
 
 /// One of several puts.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +53,8 @@ struct Part {
     to: Spot,
     /// Offset in the bounce buffer.
     at: usize,
+    /// What comes behind it.
+    signal: Option<ListedSignal>,
 }
 
 /// Names a list among those of its direction.
@@ -135,13 +141,14 @@ fn room_for(puts: usize, bytes: usize) -> usize {
 }
 
 impl Staging {
-    /// Whether a put has joined one that waits. `most`: bytes that a fragment may have.
+    /// Whether a put, and its signal if it has one, has joined one that waits. `most`: bytes that a
+    /// fragment may have.
     pub(super) fn joins<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
         (memory, len): (usize, usize),
-        to: Spot,
+        (to, signal): (Spot, Option<ListedSignal>),
         most: usize,
     ) -> bool {
         let Some(open) = self.state().peer(pe).open.filter(|_| len <= LONGEST) else {
@@ -161,9 +168,32 @@ impl Staging {
             return false;
         }
         let Some(list) = self.list_of(pe, open.wr_id) else { return false };
-        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0 });
+        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0, signal });
         self.state().peer(pe).open = Some(Open { bytes, ..open });
         true
+    }
+
+    /// A list of one put with its signal, if it fits a bounce buffer of `most` bytes and there is
+    /// such a list.
+    pub(super) fn list_alone(
+        &mut self,
+        pe: Pe,
+        (memory, len): (usize, usize),
+        (to, signal): (Spot, ListedSignal),
+        most: usize,
+    ) -> Option<List> {
+        if room_for(1, len.next_multiple_of(ALIGN)) > most {
+            return None;
+        }
+        let list = self.state().gathered.out.take(pe)?;
+        let part = Part { memory, len, to, at: 0, signal: Some(signal) };
+        self.state().gathered.out.parts(list).push(part);
+        Some(list)
+    }
+
+    /// A list that nobody has is free again.
+    pub(super) fn give_list(&mut self, list: List) {
+        self.state().gathered.out.give(list);
     }
 
     /// The list of a put, made if need be with itself in it. None while there is none.
@@ -174,7 +204,8 @@ impl Staging {
             return list;
         }
         let list = self.state().gathered.out.take(pe)?;
-        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0 });
+        let part = Part { memory, len, to, at: 0, signal: None };
+        self.state().gathered.out.parts(list).push(part);
         self.state().fragment(wr_id).list = Some(list);
         Some(list)
     }
@@ -225,7 +256,8 @@ impl Staging {
             part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
             end = part.at + part.len;
             let (len, at) = (part.len as u32, part.at as u32);
-            entry.copy_from_slice(&ListEntry { to: part.to, len, at }.encode());
+            let Part { to, signal, .. } = *part;
+            entry.copy_from_slice(&ListEntry { to, len, at, signal }.encode());
             before = Some(*part);
         }
         let fragment = self.state().fragment(wr_id);
@@ -292,24 +324,65 @@ impl Staging {
         let pe = core.transmit.segment(wr_id).pe;
         let Some(list) = self.state().gathered.inward.take(pe) else { return Ok(None) };
         for entry in bytes.chunks_exact(LIST_ENTRY) {
-            let ListEntry { to, len, at } = ListEntry::decode(entry);
-            let (len, at) = (len as usize, at as usize);
-            let inside = at >= bytes.len() && at <= total && len != 0 && len <= total - at;
-            let place = core.transmit.regions_mut().locate(to, len);
-            let why = match place {
-                Ok(place) if inside => {
-                    let part = Part { memory: place.addr, len, to, at };
-                    self.state().gathered.inward.parts(list).push(part);
-                    continue;
+            match Self::read_entry(core, entry, bytes.len(), total) {
+                Ok(part) => self.state().gathered.inward.parts(list).push(part),
+                Err(text) => {
+                    self.state().gathered.inward.give(list);
+                    let call = "reading the peer's list of puts";
+                    return Err(PortError { call, code: 0, text });
                 }
-                Ok(_) => format!("{len} bytes at {at} of a bounce buffer with {total}"),
-                Err(fault) => fault.to_string(),
-            };
-            self.state().gathered.inward.give(list);
-            return Err(PortError { call: "reading the peer's list of puts", code: 0, text: why });
+            }
         }
         self.state().fragment(wr_id).list = Some(list);
         Ok(Some(list))
+    }
+
+    /// An entry of a list of `begin` bytes, in a bounce buffer with `total`.
+    fn read_entry<P: Port>(
+        core: &mut Core<P>,
+        entry: &[u8],
+        begin: usize,
+        total: usize,
+    ) -> Result<Part, String> {
+        let Some(ListEntry { to, len, at, signal }) = ListEntry::decode(entry) else {
+            return Err(String::from("a signal that is none"));
+        };
+        let (len, at) = (len as usize, at as usize);
+        let place = core.transmit.regions_mut().locate(to, len).map_err(|e| e.to_string())?;
+        if at < begin || at > total || len == 0 || len > total - at {
+            return Err(format!("{len} bytes at {at} of a bounce buffer with {total}"));
+        }
+        if let Some(ListedSignal { at, atomic }) = signal {
+            core.locate_word(at, atomic.width)?;
+        }
+        Ok(Part { memory: place.addr, len, to, at, signal })
+    }
+
+    /// Applies the signals of a peer's puts that are copied, by the next
+    /// [`Staging::settle`]. Whether there are any.
+    pub(super) fn apply_listed<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+    ) -> Result<bool, PortError> {
+        let Fragment { role: Role::Pull(_), list: Some(list), .. } = *self.state().fragment(wr_id)
+        else {
+            return Ok(false);
+        };
+        let mut has_signals = false;
+        for at in 0..self.state().gathered.inward.parts(list).len() {
+            let signal = self.state().gathered.inward.parts(list)[at].signal;
+            let Some(ListedSignal { at, atomic }) = signal else { continue };
+            let place = core.locate_word(at, atomic.width).map_err(|text| PortError {
+                call: "applying the signal of a put",
+                code: 0,
+                text,
+            })?;
+            // All puts of the list are there, and nothing orders its signals.
+            self.apply_soon(core, place, &atomic, SoonOrder::Any)?;
+            has_signals = true;
+        }
+        Ok(has_signals)
     }
 
     /// A fragment touches the memory of its puts no longer. Their bytes, or its own.

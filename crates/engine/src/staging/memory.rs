@@ -6,6 +6,7 @@ use crate::ids::Pe;
 use crate::port::copies::{CopyPort, Reach, SoonOrder};
 use crate::port::{Port, PortError};
 use crate::posting::Core;
+use crate::posting::failures::local_fault;
 use crate::request::ResultPlace;
 use crate::staging::Staging;
 use crate::staging::state::State;
@@ -13,15 +14,19 @@ use crate::state::regions::Place;
 use crate::wire::window::Seq;
 
 impl State {
+    /// What was to be there soon is there, or whoever asked for any of it is told.
     #[cold]
-    fn settle<P: Port>(&mut self, core: &mut Core<P>) {
+    pub(super) fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
         let settled = self.copies().map_or(Ok(()), CopyPort::settle);
         for (pe, seq) in self.unsettled.drain(..) {
             // Which of them is missing is not known.
-            if let Err(error) = &settled {
-                core.cannot_execute(pe, seq, error.to_string());
+            match (&settled, seq) {
+                (Ok(()), _) => {}
+                (Err(error), Some(seq)) => core.cannot_execute(pe, seq, error.to_string()),
+                (Err(error), None) => core.fail_connection(pe, local_fault(pe, error)),
             }
         }
+        settled
     }
 }
 
@@ -71,11 +76,30 @@ impl Staging {
         core: &mut Core<P>,
         at: Place,
         atomic: &Atomic,
+        order: SoonOrder,
     ) -> Result<(), PortError> {
         match at.reach {
             Reach::Direct => core.transmit.port_mut().apply(at.addr, atomic).map(drop),
-            Reach::Fabric | Reach::Staged => self.copies(core)?.apply_soon(at.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply_soon(at.addr, atomic, order),
         }
+    }
+
+    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`].
+    pub(crate) fn apply_own<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: Place,
+        atomic: &Atomic,
+    ) -> Result<(), PortError> {
+        let order = if core.peers.orders_signals() { SoonOrder::Behind } else { SoonOrder::Any };
+        self.apply_soon(core, at, atomic, order)?;
+        let me = (core.peers.me(), None);
+        if let Some(state) = self.state.as_deref_mut().filter(|_| at.reach != Reach::Direct) {
+            if state.unsettled.last() != Some(&me) {
+                state.unsettled.push(me);
+            }
+        }
+        Ok(())
     }
 
     /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to
@@ -99,7 +123,7 @@ impl Staging {
     #[inline]
     pub(crate) fn executed(&mut self, pe: Pe, seq: Seq) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
-            state.unsettled.push((pe, seq));
+            state.unsettled.push((pe, Some(seq)));
         }
     }
 
@@ -108,7 +132,8 @@ impl Staging {
     #[inline]
     pub(crate) fn settle<P: Port>(&mut self, core: &mut Core<P>) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {
-            state.settle(core);
+            // Who is to be told is.
+            let _ = state.settle(core);
         }
     }
 

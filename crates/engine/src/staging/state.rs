@@ -177,9 +177,11 @@ pub(crate) struct State {
     pub(super) ready: Ready,
     /// Copies under way.
     pub(crate) copying: u32,
-    /// Requests of peers that were executed since what was stored soon has been settled. At most a
-    /// poll's.
-    pub(crate) unsettled: Vec<(Pe, Seq)>,
+    /// Pulls that are copied, and whose signals have to be settled before they are answered.
+    pub(super) signalled: Vec<WrId>,
+    /// Requests of peers that were executed since what was stored soon has been settled, at most a
+    /// poll's; none in place of a number for this PE's own.
+    pub(crate) unsettled: Vec<(Pe, Option<Seq>)>,
     /// Segments in use for peers.
     pub(crate) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
@@ -208,6 +210,7 @@ impl State {
             ready: Ready::new(),
             copying: 0,
             unsettled: Vec::with_capacity(POLL_BATCH),
+            signalled: Vec::with_capacity(POLL_BATCH),
             peer_segments: 0,
             peers: HashMap::new(),
             same_host: SameHost::default(),
@@ -255,6 +258,7 @@ impl State {
             || !self.waiting_in.is_empty()
             || !self.ready.is_empty()
             || self.same_host.has_work()
+            || !self.unsettled.is_empty()
     }
 }
 

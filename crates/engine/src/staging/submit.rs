@@ -8,9 +8,11 @@ use crate::ids::{LaneKind, Pe, RailId, WrId};
 use crate::port::copies::Reach;
 use crate::port::{Direction, Local, Port, PortError};
 use crate::posting::Core;
+use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
 use crate::staging::Staging;
 use crate::staging::fragments::{NOWHERE, staging_failed};
+use crate::staging::gathered::LONGEST;
 use crate::staging::state::role::Role;
 use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
 use crate::state::operation::OpId;
@@ -18,7 +20,7 @@ use crate::state::regions::{Place, View, desc_of};
 use crate::state::segment::Kind;
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, Spot};
-use crate::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
+use crate::wire::staged::{Exposure, ListedSignal, MAX_PAYLOAD, Staged};
 
 impl Staging {
     /// Whether the operation has to be staged, on this side or the other.
@@ -122,9 +124,9 @@ impl Staging {
         let shares = by_peer && self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
         let may_join = by_peer && local_end.is_none() && op == OpId::NONE && *sent == 0;
         if may_join && direction == Direction::Write {
-            let (to, most) =
-                (Spot { slot: remote.slot(), offset }, most.min(gathered_len(most, shares)));
-            if self.joins(core, pe, (addr, len), to, most) {
+            let to = Spot { slot: remote.slot(), offset };
+            let most = gathered_len(most, shares);
+            if self.joins(core, pe, (addr, len), (to, None), most) {
                 *sent = len;
                 return Ok(());
             }
@@ -132,15 +134,7 @@ impl Staging {
         let busy = self.state().peer(pe).fragments >= PIECES;
         let most = fragment_len(len, most, shares, busy);
         while *sent < len {
-            // Fragments with messages are not among the messages of the connection's books.
-            if !core.fits_quota(self.state().peer(pe).fragments) {
-                return Ok(());
-            }
-            if by_peer && !core.peers.is_within_message_quota(pe) {
-                return Ok(());
-            }
-            let path = if by_peer { core.next_path(pe) } else { core.fragment_path(pe) };
-            let Some(path) = path else { return Ok(()) };
+            let Some(path) = self.path_of_next(core, pe, by_peer) else { return Ok(()) };
             let at = offset + *sent as u64;
             let remote_end = if by_peer {
                 RemoteEnd::Peer(Spot { slot: remote.slot(), offset: at })
@@ -149,50 +143,138 @@ impl Staging {
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
                 RemoteEnd::Fabric { remote: remote.remote_address(at), key }
             };
-            let Some(wr_id) = core.transmit.take() else { return Ok(()) };
-            let mut message = None;
-            if by_peer {
-                let Some(slot) = core.peers.take_beside(wr_id) else {
-                    core.transmit.give_unused(wr_id);
-                    return Ok(());
-                };
-                message = Some(slot);
-                core.peers.count_unsent(pe);
-            }
+            let Some((wr_id, message)) = Self::take_segment(core, pe, by_peer) else {
+                return Ok(());
+            };
             let bytes = (len - *sent).min(most);
             let local_end = match &local_end {
                 None => LocalEnd::BounceBuffer,
                 Some(local_end) => local_end.at(*sent, path.rail),
             };
             let role = if direction == Direction::Write { Role::Put } else { Role::Get };
-            let segment = core.transmit.segment_mut(wr_id);
-            segment.pe = pe;
-            segment.count_for(op.0);
-            segment.born = core.failures.stamp();
-            segment.direction = direction;
-            segment.kind = Kind::Staged;
-            match message {
-                Some(slot) => segment.set_message(slot),
-                None => segment.no_message(),
-            }
-            segment.rail = path.rail;
-            (segment.transfer.local, segment.transfer.len) = (Local::Value(0), bytes);
-            if op != OpId::NONE {
-                core.transmit.ops_mut().add(op.0);
-            }
             let memory = addr + *sent;
-            *self.state().fragment(wr_id) =
-                Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
-            self.state().peer(pe).fragments += 1;
             *sent += bytes;
-            if core.passes_fence(wr_id) {
-                self.begin_fragment(core, wr_id);
-                self.open(core, wr_id, op, bytes == len);
-            }
-            core.peers.check(pe)?;
+            let fragment =
+                Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
+            let whole = bytes == len;
+            self.set_out(core, (wr_id, message), pe, path.rail, (op, whole), fragment)?;
         }
         self.start_waiting(core);
         Ok(())
+    }
+
+    /// The path of the next fragment to a peer, if the peer has room for one.
+    fn path_of_next<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, by_peer: bool) -> Option<Hop> {
+        // Fragments with messages are not among the messages of the connection's books.
+        if !core.fits_quota(self.state().peer(pe).fragments)
+            || by_peer && !core.peers.is_within_message_quota(pe)
+        {
+            return None;
+        }
+        if by_peer { core.next_path(pe) } else { core.fragment_path(pe) }
+    }
+
+    /// A segment for a fragment, and a message where the peer is asked. None while there is none.
+    fn take_segment<P: Port>(
+        core: &mut Core<P>,
+        pe: Pe,
+        by_peer: bool,
+    ) -> Option<(WrId, Option<u32>)> {
+        let wr_id = core.transmit.take()?;
+        if !by_peer {
+            return Some((wr_id, None));
+        }
+        let Some(slot) = core.peers.take_beside(wr_id) else {
+            core.transmit.give_unused(wr_id);
+            return None;
+        };
+        core.peers.count_unsent(pe);
+        Some((wr_id, Some(slot)))
+    }
+
+    /// A fragment sets out, now or when what holds it back is over: of the `whole` operation or of a
+    /// part.
+    fn set_out<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        (wr_id, message): (WrId, Option<u32>),
+        pe: Pe,
+        rail: RailId,
+        (op, whole): (OpId, bool),
+        fragment: Fragment,
+    ) -> Result<(), EngineError> {
+        let segment = core.transmit.segment_mut(wr_id);
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.born = core.failures.stamp();
+        segment.direction = match fragment.role {
+            Role::Put => Direction::Write,
+            _ => Direction::Read,
+        };
+        segment.kind = Kind::Staged;
+        match message {
+            Some(slot) => segment.set_message(slot),
+            None => segment.no_message(),
+        }
+        segment.rail = rail;
+        (segment.transfer.local, segment.transfer.len) = (Local::Value(0), fragment.len);
+        if op != OpId::NONE {
+            core.transmit.ops_mut().add(op.0);
+        }
+        *self.state().fragment(wr_id) = fragment;
+        self.state().peer(pe).fragments += 1;
+        if core.passes_fence(wr_id) {
+            self.begin_fragment(core, wr_id);
+            self.open(core, wr_id, op, whole);
+        }
+        core.peers.check(pe)
+    }
+
+    /// A put of some KiB with its signal, both listed: the peer applies the signal when it has
+    /// copied the put. Whether there was room. None, and nothing has happened, where they cannot go
+    /// so.
+    pub(crate) fn submit_listed<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        signal: ListedSignal,
+    ) -> Result<Option<bool>, EngineError> {
+        self.sync_regions(core);
+        let Request { pe, local, len, .. } = *request;
+        let LocalSide::Memory(memory) = local else { return Ok(None) };
+        if !remote.is_staged() || !(MAX_PAYLOAD + 1..=LONGEST).contains(&len) {
+            return Ok(None);
+        }
+        let Some(most) = self.bouncing().map(|bouncing| bouncing.bounce.bounce_len) else {
+            return Ok(None);
+        };
+        let reach = self.local_reach(core, pe, memory, len)?;
+        if !self.needs_bounce(core, reach, memory, len)
+            && local_end(core, request, memory)?.is_some()
+        {
+            return Ok(None);
+        }
+        let shares = self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
+        let most = gathered_len(most.min(remote.bounce_len()), shares);
+        let to = Spot { slot: remote.slot(), offset };
+        if self.joins(core, pe, (memory, len), (to, Some(signal)), most) {
+            return Ok(Some(true));
+        }
+        let Some(path) = self.path_of_next(core, pe, true) else { return Ok(Some(false)) };
+        let Some(list) = self.list_alone(pe, (memory, len), (to, signal), most) else {
+            return Ok(None);
+        };
+        let Some(taken) = Self::take_segment(core, pe, true) else {
+            self.give_list(list);
+            return Ok(Some(false));
+        };
+        let (role, list, remote_end) = (Role::Put, Some(list), RemoteEnd::Peer(to));
+        let fragment = Fragment { role, len, memory, remote_end, list, ..Fragment::NONE };
+        self.set_out(core, taken, pe, path.rail, (OpId::NONE, true), fragment)?;
+        self.start_waiting(core);
+        Ok(Some(true))
     }
 
     /// A fragment of which the peer was asked, perhaps over another rail than it was to be, reads

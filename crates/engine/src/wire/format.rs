@@ -3,7 +3,7 @@
 use crate::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 14;
+pub const VERSION: u8 = 15;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

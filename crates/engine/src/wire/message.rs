@@ -487,8 +487,9 @@ impl<'a> Message<'a> {
     }
 }
 
+/// An operation, the width of its word and what that is, in a byte.
 #[inline]
-fn code_of(atomic: &Atomic) -> u8 {
+pub(super) fn code_of(atomic: &Atomic) -> u8 {
     let width = match atomic.width {
         Width::Two => 0,
         Width::Four => 1,

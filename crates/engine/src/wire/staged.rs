@@ -27,9 +27,11 @@
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind
 //! in it, as all have.
 
+use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::port::Addressing;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
 use crate::wire::format::{RequestId, Spot, WireError, split_offset};
+use crate::wire::message::code_of;
 use crate::wire::window::Seq;
 
 /// Most payload of a put, and of the answer to an ask.
@@ -70,7 +72,7 @@ const IN_BOUNCE: u32 = u32::MAX - 1;
 pub const MOST_LISTED: usize = 128;
 
 /// Bytes of the list of puts for each.
-pub const LIST_ENTRY: usize = 24;
+pub const LIST_ENTRY: usize = 48;
 
 /// The slot of several puts. No region has it.
 const LISTED: u32 = u32::MAX - 2;
@@ -97,6 +99,17 @@ pub struct ListEntry {
     pub len: u32,
     /// Where they are behind the start of what is pulled.
     pub at: u32,
+    /// The signal that comes behind it, if it has one.
+    pub signal: Option<ListedSignal>,
+}
+
+/// The signal of one of several puts: an operation that fetches nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedSignal {
+    /// Its word.
+    pub at: Spot,
+    /// What changes the word.
+    pub atomic: Atomic,
 }
 
 impl ListEntry {
@@ -107,14 +120,30 @@ impl ListEntry {
         bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.to.offset.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.at.to_le_bytes());
+        if let Some(ListedSignal { at, atomic }) = self.signal {
+            bytes[20..24].copy_from_slice(&at.slot.to_le_bytes());
+            bytes[24] = code_of(&atomic);
+            bytes[32..40].copy_from_slice(&at.offset.to_le_bytes());
+            bytes[40..48].copy_from_slice(&atomic.operand.to_le_bytes());
+        }
         bytes
     }
 
-    /// From at least [`LIST_ENTRY`] bytes, whatever they are.
-    pub fn decode(bytes: &[u8]) -> Self {
+    /// From at least [`LIST_ENTRY`] bytes, whatever they are. None where its signal is none.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (slot, len) = halves(get(bytes, 0));
-        let (at, _) = halves(get(bytes, 16));
-        Self { to: Spot { slot, offset: get(bytes, 8) }, len, at }
+        let (at, word) = halves(get(bytes, 16));
+        let signal = match bytes[24] {
+            0 => None,
+            code => {
+                let op = AtomicOp::plain_from_code((code & 0x1f).into())?;
+                let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
+                let (float, operand) = (code & 0x80 != 0, get(bytes, 40));
+                let atomic = Atomic { op, width, float, operand, compare: 0 };
+                Some(ListedSignal { at: Spot { slot: word, offset: get(bytes, 32) }, atomic })
+            }
+        };
+        Some(Self { to: Spot { slot, offset: get(bytes, 8) }, len, at, signal })
     }
 }
 

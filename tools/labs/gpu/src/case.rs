@@ -115,6 +115,20 @@ impl Case {
         }
     }
 
+    /// A program of pplx-kernels, built with the stand-in for MPI of `cuda/nvshmem/mpi`.
+    pub fn pplx(example: &Example) -> Self {
+        let Example { program, args, pes, says, gpus } = *example;
+        // Its buffers for 256 experts.
+        let heap = (String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("4G"));
+        Self {
+            proof: Proof::Says(says),
+            pes: Some(pes),
+            gpus,
+            env: vec![heap],
+            ..Self::own(program, args, Bootstrap::Uid)
+        }
+    }
+
     /// A program of NCCL's RMA and GIN, with its own arguments unless others are given.
     pub fn nccl(example: &Example, args: &str) -> Self {
         let Example { program, args: own, pes, says, gpus } = *example;
@@ -400,6 +414,17 @@ pub const EXAMPLES: &[Example] = &[
     // that are not there, and NVSHMEM ends with a fault. Without '-c' its kernels read memory of
     // malloc, which few machines allow.
     Example { pes: 16, gpus: Gpus::Own, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
+];
+
+/// The all-to-all of a mixture of experts in pplx-kernels: its test, which wants four PEs, and its
+/// bench. Between PEs of a host they also try their way by memory that both see.
+pub const PPLX: &[Example] = &[
+    Example {
+        pes: 4,
+        gpus: Gpus::Own,
+        ..example("pplx_test_all_to_all", "", "Starting the broadcast test")
+    },
+    Example { gpus: Gpus::Own, ..example("pplx_bench_all_to_all", "", "Inter-Node BF16") },
 ];
 
 /// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of

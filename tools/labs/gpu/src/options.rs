@@ -15,7 +15,7 @@ pub struct Options {
     #[arg(long)]
     pub nvshmem: Option<PathBuf>,
     /// NCCL, likewise; with pip it is nvidia/nccl. What is in --programs runs as its ranks.
-    #[arg(long, conflicts_with_all = ["perftests", "examples"])]
+    #[arg(long, conflicts_with_all = ["perftests", "examples", "pplx"])]
     pub nccl: Option<PathBuf>,
     /// The directory with this project's nvshmem_transport_libfabric.so.N, or
     /// libnccl-rma-nvshmem-libfabric.so.
@@ -30,6 +30,9 @@ pub struct Options {
     /// The directory with NVSHMEM's examples, built for this NVSHMEM.
     #[arg(long)]
     pub examples: Option<PathBuf>,
+    /// The directory with pplx-kernels' test and bench, built for this NVSHMEM.
+    #[arg(long)]
+    pub pplx: Option<PathBuf>,
     /// Only programs whose name has one of these in it.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,

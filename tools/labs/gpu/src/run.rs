@@ -9,7 +9,7 @@ use std::time::Duration;
 use launcher::{Limits, PrivateDir};
 use thiserror::Error;
 
-use crate::case::{Case, EXAMPLES, NCCL_PROGRAMS, Outcome, PERFTESTS};
+use crate::case::{Case, EXAMPLES, NCCL_PROGRAMS, Outcome, PERFTESTS, PPLX};
 use crate::installation::NoInstallation;
 use crate::launch::Job;
 use crate::library::{For, Library};
@@ -36,7 +36,7 @@ pub enum RunError {
     },
     /// Nothing to run.
     #[error(
-        "no program to run: give --programs, --perftests or --examples, with executables in it"
+        "no program to run: give --programs, --perftests, --examples or --pplx, with executables in it"
     )]
     NoPrograms,
     /// The multi-process service does not start.
@@ -201,6 +201,13 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
         let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
         for example in EXAMPLES.iter().filter(|example| runs(example.program)) {
             cases.push((directory.clone(), Case::example(example, options.bootstrap)));
+        }
+    }
+    if let Some(directory) = &options.pplx {
+        let there = executables(directory)?;
+        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
+        for example in PPLX.iter().filter(|example| runs(example.program)) {
+            cases.push((directory.clone(), Case::pplx(example)));
         }
     }
     Ok(cases)

@@ -29,13 +29,14 @@ pub struct FakeCopies {
 #[derive(Debug)]
 enum Soon {
     Store(Vec<u8>, SoonOrder),
-    Apply(Atomic),
+    Apply(Atomic, SoonOrder),
 }
 
 /// What may arrive in any order arrives the other way round, where nothing lies on anything else.
 fn turn_round(soon: &mut [(usize, Soon)]) {
     let end = |(addr, soon): &(usize, Soon)| match soon {
         Soon::Store(bytes, SoonOrder::Any) => Some(addr + bytes.len()),
+        Soon::Apply(atomic, SoonOrder::Any) => Some(addr + atomic.width.bytes()),
         _ => None,
     };
     for free in soon.chunk_by_mut(|one, next| end(one).is_some() && end(next).is_some()) {
@@ -153,13 +154,18 @@ impl CopyPort for FakeCopies {
         Ok(())
     }
 
-    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+    fn apply_soon(
+        &mut self,
+        addr: usize,
+        atomic: &Atomic,
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
         let width = atomic.width.bytes();
         if addr % width != 0 {
             return Err(fault("apply", 14, "no such word"));
         }
         self.check(addr, width)?;
-        self.soon.push((addr, Soon::Apply(*atomic)));
+        self.soon.push((addr, Soon::Apply(*atomic, order)));
         Ok(())
     }
 
@@ -202,7 +208,7 @@ impl FakeCopies {
                 Soon::Store(bytes, _) => {
                     world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(&bytes);
                 }
-                Soon::Apply(atomic) => {
+                Soon::Apply(atomic, _) => {
                     let width = atomic.width.bytes();
                     change(world.memory.any_bytes_mut(self.pe, addr, width), &atomic);
                 }

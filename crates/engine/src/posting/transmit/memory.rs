@@ -1,6 +1,7 @@
 //! The local side of transfers: which memory is registered, and what the fabric needs to know of
 //! it.
 
+use crate::atomic::Width;
 use crate::error::EngineError;
 use crate::ids::RailId;
 use crate::port::{Local, Port, Transfer};
@@ -8,9 +9,10 @@ use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
-use crate::state::regions::RegionCache;
+use crate::state::regions::{Place, RegionCache};
 use crate::state::segment::{Kind, Segment};
 use crate::wire::handle::{HandleError, HandleView};
+use crate::wire::message::Spot;
 
 impl<P: Port> Transmit<P> {
     /// The registered memory of this process.
@@ -85,6 +87,16 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
+    /// Where a word of this process is that a peer, or this PE itself, names.
+    pub(crate) fn locate_word(&mut self, at: Spot, width: Width) -> Result<Place, String> {
+        let width = width.bytes();
+        let place = self.transmit.regions_mut().locate(at, width).map_err(|e| e.to_string())?;
+        if place.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        }
+        Ok(place)
+    }
+
     /// The local memory that a segment touches which no mechanism moves: an address and a length.
     pub(crate) fn memory_of(&self, segment: &Segment) -> Option<(usize, usize)> {
         match segment.kind {

@@ -295,7 +295,12 @@ impl CopyPort for Stands {
         unreachable!("bytes are stored on the device")
     }
 
-    fn apply_soon(&mut self, _addr: usize, _atomic: &Atomic) -> Result<(), PortError> {
+    fn apply_soon(
+        &mut self,
+        _addr: usize,
+        _atomic: &Atomic,
+        _order: SoonOrder,
+    ) -> Result<(), PortError> {
         unreachable!("a word of the device changes")
     }
 
