@@ -128,12 +128,17 @@ impl Connected {
         unsafe { &raw mut (*self.proxy.get()).lane }
     }
 
-    /// One iteration of the proxy thread's loop.
+    /// One iteration of the proxy thread's loop, or none while NVSHMEM hands over operations that
+    /// had better go together.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline]
     pub(crate) unsafe fn progress(&self) -> Result<(), EngineError> {
+        // SAFETY: as in `with_proxy`.
+        if unsafe { &mut *self.proxy_lane() }.takes_more() {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         let busy = unsafe { self.iterate() }?;
         // SAFETY: as in `with_proxy`.

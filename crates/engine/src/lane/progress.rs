@@ -31,6 +31,14 @@ impl<P: Port> Lane<P> {
         }
     }
 
+    /// Whether a caller that hands over operations one by one had better hand over more before the
+    /// next iteration: short ones of memory of devices, which go together then. It says so some
+    /// thirty times in a row at most, and only where an operation came since the last question.
+    #[inline]
+    pub fn takes_more(&mut self) -> bool {
+        self.staging.goes_on()
+    }
+
     /// One progress iteration, whatever has failed before.
     #[inline]
     pub(crate) fn iterate(&mut self) -> bool {

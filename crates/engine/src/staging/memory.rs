@@ -98,6 +98,8 @@ impl Staging {
             if state.unsettled.last() != Some(&me) {
                 state.unsettled.push(me);
             }
+            // There is no way at once but the next iteration.
+            state.burst.takes();
         }
         Ok(())
     }

@@ -81,6 +81,13 @@ impl Staging {
         self.state.as_deref().is_some_and(State::has_work)
     }
 
+    /// Whether more short operations are coming, for which those before had better wait: they set
+    /// out with the next iteration.
+    #[inline]
+    pub(crate) fn goes_on(&mut self) -> bool {
+        self.state.as_deref_mut().is_some_and(|state| state.burst.goes_on())
+    }
+
     /// Whether copies are under way.
     pub(crate) fn is_copying(&self) -> bool {
         self.state.as_deref().is_some_and(|state| state.copying != 0)

@@ -1,6 +1,7 @@
 //! The state of staging: fragments, bounce buffers, and what is under way with each peer.
 
 pub(crate) mod bounce_buffers;
+mod burst;
 pub(crate) mod role;
 
 use std::collections::{HashMap, VecDeque};
@@ -14,6 +15,7 @@ use crate::staging::exposures::Exposures;
 use crate::staging::gathered::{Gathered, List, Open};
 use crate::staging::same_host::{SHARED_COPIES, SameHost};
 use crate::staging::state::bounce_buffers::{BounceBuffer, BounceBuffers};
+use crate::staging::state::burst::Burst;
 use crate::staging::state::role::Role;
 use crate::staging::waiting::{Waiting, Wanted};
 #[cfg(any(test, feature = "audit"))]
@@ -175,6 +177,8 @@ pub(crate) struct State {
     pub(super) gathered: Gathered,
     /// Fragments that wait until copies can be started.
     pub(super) ready: Ready,
+    /// Whether short operations come one behind the other.
+    pub(super) burst: Burst,
     /// Copies under way.
     pub(crate) copying: u32,
     /// Pulls that are copied, and whose signals have to be settled before they are answered.
@@ -208,6 +212,7 @@ impl State {
             lent: Vec::new(),
             gathered: Gathered::new(),
             ready: Ready::new(),
+            burst: Burst::new(),
             copying: 0,
             unsettled: Vec::with_capacity(POLL_BATCH),
             signalled: Vec::with_capacity(POLL_BATCH),

@@ -128,9 +128,11 @@ impl Staging {
             let most = gathered_len(most, shares);
             if self.joins(core, pe, (addr, len), (to, None), most) {
                 *sent = len;
+                self.state().burst.takes();
                 return Ok(());
             }
         }
+        let is_short = may_join && direction == Direction::Write && len <= LONGEST;
         let busy = self.state().peer(pe).fragments >= PIECES;
         let most = fragment_len(len, most, shares, busy);
         while *sent < len {
@@ -159,7 +161,9 @@ impl Staging {
             let whole = bytes == len;
             self.set_out(core, (wr_id, message), pe, path.rail, (op, whole), fragment)?;
         }
-        self.start_waiting(core);
+        if !is_short || self.state().burst.takes() {
+            self.start_waiting(core);
+        }
         Ok(())
     }
 
@@ -260,6 +264,7 @@ impl Staging {
         let most = gathered_len(most.min(remote.bounce_len()), shares);
         let to = Spot { slot: remote.slot(), offset };
         if self.joins(core, pe, (memory, len), (to, Some(signal)), most) {
+            self.state().burst.takes();
             return Ok(Some(true));
         }
         let Some(path) = self.path_of_next(core, pe, true) else { return Ok(Some(false)) };
@@ -273,7 +278,9 @@ impl Staging {
         let (role, list, remote_end) = (Role::Put, Some(list), RemoteEnd::Peer(to));
         let fragment = Fragment { role, len, memory, remote_end, list, ..Fragment::NONE };
         self.set_out(core, taken, pe, path.rail, (OpId::NONE, true), fragment)?;
-        self.start_waiting(core);
+        if self.state().burst.takes() {
+            self.start_waiting(core);
+        }
         Ok(Some(true))
     }
 

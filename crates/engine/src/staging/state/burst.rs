@@ -1,0 +1,79 @@
+//! Bursts: short operations that come one behind the other, and had better go to the device
+//! together.
+//!
+//! A program's kernel queues operations faster than a device copies, but its proxy thread hands
+//! them over one by one, with a progress iteration in between. To start a copy, or to wait for a
+//! word, costs the thread more than to take ten operations. So of a burst only the first one sets
+//! out at once; the others wait until an iteration brings none, or there are enough of them.
+
+/// Operations after which the lane iterates, though more are coming.
+const MOST: u32 = 32;
+
+/// Iterations without an operation after which the next one is no part of a burst.
+const APART: u32 = 4;
+
+/// What has come since the lane has iterated last.
+#[derive(Debug)]
+pub(crate) struct Burst {
+    /// Operations, and those since it was last asked whether more are coming.
+    operations: u32,
+    fresh: u32,
+    /// Iterations since the last operation.
+    apart: u32,
+}
+
+impl Burst {
+    /// Nothing has come yet.
+    pub(crate) fn new() -> Self {
+        Self { operations: 0, fresh: 0, apart: APART }
+    }
+
+    /// An operation that others may go with. Whether it sets out at once.
+    pub(crate) fn takes(&mut self) -> bool {
+        let is_alone = self.apart >= APART;
+        self.apart = 0;
+        if !is_alone {
+            self.operations += 1;
+            self.fresh += 1;
+        }
+        is_alone
+    }
+
+    /// Whether the lane had better take more operations before it iterates.
+    #[inline]
+    pub(crate) fn goes_on(&mut self) -> bool {
+        if std::mem::take(&mut self.fresh) != 0 && self.operations < MOST {
+            return true;
+        }
+        self.operations = 0;
+        self.apart = self.apart.saturating_add(1);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_alone_sets_out_at_once() {
+        let mut burst = Burst::new();
+        for _ in 0..10 {
+            assert!(burst.takes() && !burst.goes_on());
+            (1..APART).for_each(|_| assert!(!burst.goes_on()));
+        }
+    }
+
+    #[test]
+    fn the_lane_iterates_once_nothing_more_comes_or_enough_has() {
+        let mut burst = Burst::new();
+        assert!(burst.takes());
+        for _ in 0..3 {
+            for _ in 1..MOST {
+                assert!(!burst.takes() && burst.goes_on());
+            }
+            assert!(!burst.takes() && !burst.goes_on(), "there are enough");
+        }
+        assert!(!burst.takes() && !burst.takes() && burst.goes_on() && !burst.goes_on());
+    }
+}
