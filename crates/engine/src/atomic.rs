@@ -49,6 +49,11 @@ impl AtomicOp {
         matches!(self, Self::Signal | Self::SignalSet | Self::SignalAdd)
     }
 
+    /// Whether it stores the operand, whatever was there, and fetches nothing.
+    pub fn sets(self) -> bool {
+        matches!(self, Self::Set | Self::Signal | Self::SignalSet)
+    }
+
     /// All operations.
     pub const ALL: [AtomicOp; 17] = [
         AtomicOp::Inc,

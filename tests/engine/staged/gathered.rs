@@ -12,7 +12,7 @@ use engine::wire::window::Seq;
 use sim_fabric::{Call, Event, Script};
 
 use super::{ALL, fill, pattern};
-use crate::job::{FIRST_REGION, Job, Shape, seal};
+use crate::job::{FIRST_REGION, Job, Random, Shape, seal};
 use crate::signals::Targets;
 
 fn shape(shared: bool) -> Shape {
@@ -136,6 +136,66 @@ fn tokens_with_signals_take_few_copies_and_messages() {
     }
 }
 
+/// As before layout 4: a put, a fence and its signal, by turns with other things. What comes behind
+/// a fence comes behind all before it; and nearly all of it in few messages.
+#[test]
+fn puts_fences_and_signals_by_turns_keep_their_order() {
+    const WORDS: usize = 100_000;
+    for seed in 1..=200_u64 {
+        let mixed = seed % 4 != 0;
+        let script = Script { delay: (1, 3000), ..Script::default() };
+        let mut job = job(&shape(seed % 2 == 0), seed, script);
+        let targets = Targets::of(&job);
+        let mut random = Random(seed);
+        job.fabric.trace_calls();
+        let before = job.fabric.events().len();
+        // Where each operation is seen, and behind how many fences.
+        let mut asked = Vec::new();
+        let mut fences = 0;
+        for token in 0..TOKENS {
+            let (from, at) = (job.members[0].scratch + token * LEN, token * LEN);
+            let base = job.members[1].base;
+            let lane = &mut job.members[0].lane;
+            lane.start(&targets.part(from, 1, at, LEN)).unwrap();
+            asked.push((base + at, fences));
+            let turn = if mixed { random.below(12) } else { 0 };
+            if turn == 1 {
+                continue;
+            }
+            lane.fence(Pe(1)).unwrap();
+            fences += 1;
+            let signals = if turn == 2 { 2 } else { 1 };
+            for signal in 0..signals {
+                let word = WORDS + 8 * ((token + signal) % 8);
+                lane.atomic(&targets.atomic(1, word, AtomicOp::SignalAdd, 1)).unwrap();
+                asked.push((targets.word(1, word), fences));
+            }
+            if turn == 3 {
+                (0..random.below(8)).for_each(|_| iterate(&mut job));
+            }
+        }
+        end(&mut job, 0);
+        let mut seen = 0;
+        let mut last = 0;
+        for event in job.fabric.events().split_off(before) {
+            let (Event::Copied { pe: Pe(1), addr, .. } | Event::Applied { pe: Pe(1), addr }) =
+                event
+            else {
+                continue;
+            };
+            let at = asked.iter().position(|(of, _)| *of == addr).expect("it was asked for");
+            let (_, behind) = asked.remove(at);
+            assert!(behind >= last, "seed {seed}: what is behind {behind} fences, after {last}");
+            (last, seen) = (behind, seen + 1);
+        }
+        assert!(asked.is_empty() && seen >= 2 * TOKENS - TOKENS / 2, "seed {seed}: {asked:?}");
+        let expected: Vec<u8> = (0..TOKENS * LEN).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, TOKENS * LEN) == expected, "seed {seed}");
+        let posts = posts(&job);
+        assert!(mixed || posts <= TOKENS / 5, "{posts} posts");
+    }
+}
+
 /// The sender is told, and the put is not said to be there.
 #[test]
 fn a_listed_signal_that_is_lost_is_told() {
@@ -245,7 +305,7 @@ fn a_put_to_no_place_does_not_join() {
 fn forge(job: &Job, count: usize, len: usize) {
     let (from, ack) = (Exposure::in_bounce(0), Seq(u32::MAX - 99));
     let request_id = RequestId { slot: 3, seq: Seq(0) };
-    let (to, len) = (Spot::listed(count), len as u32);
+    let (to, len) = (Spot::listed(count, false), len as u32);
     let body = Body::Staged(Staged::Pull { to, from, len, request_id, brought: None });
     let mut packet = Packet::EMPTY;
     seal(&Message { from: Pe(0), seq: ack, ack, behind: 0, body }, 1, &mut packet);

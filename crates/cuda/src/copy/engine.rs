@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::MEM;
-use crate::copy::queue::{Checked, CopyQueue, Piece, store_host};
+use crate::copy::queue::{Checked, CopyQueue, Piece, Step, store_host};
 use crate::copy::request::{
     Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
 };
@@ -21,6 +21,15 @@ use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
+
+/// What is started in its order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InOrder<'a> {
+    /// A copy to the device.
+    Copy(PinnedTransfer<'a>),
+    /// A store of a word.
+    Store(Word<'a>, u64),
+}
 
 /// A stream for copies and words, with what is under way on it.
 ///
@@ -160,6 +169,39 @@ impl CopyEngine {
         // SAFETY: each was checked just now, and its memory is kept by the queue; what is in other
         // use meanwhile is undefined there, as the functions before say.
         unsafe { self.queue.give_many(way) }
+    }
+
+    /// Starts copies to the device and stores of words that [`Self::stores_by_operation`], each
+    /// behind those before it, as one thing. The caller has said of their page-locked memory that
+    /// it is [kept](Self::keep).
+    ///
+    /// # Errors
+    /// As [`Self::start`]; then none was started.
+    pub(crate) fn start_in_order<'a>(
+        &mut self,
+        steps: impl Iterator<Item = InOrder<'a>> + Clone,
+    ) -> Result<Ticket, StartError> {
+        for step in steps.clone() {
+            match step {
+                InOrder::Copy(PinnedTransfer { range, addr, memory, offset, len, .. }) => {
+                    let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
+                    if !fits || len == 0 || !self.queue.keeps(memory) {
+                        return Err(StartError::Bounds { addr, len });
+                    }
+                    self.queue.check(range, addr, len)?;
+                }
+                InOrder::Store(word, _) => self.queue.check_word(&word)?,
+            }
+        }
+        let steps = steps.map(|step| match step {
+            InOrder::Copy(PinnedTransfer { direction, range, addr, memory, offset, len }) => {
+                let host = memory.addr() + offset;
+                Step::Copy(Checked { direction, range, addr, host, len })
+            }
+            InOrder::Store(word, value) => Step::Store(word, value),
+        });
+        // SAFETY: each was checked just now, and its memory is kept by the queue.
+        unsafe { self.queue.in_order(steps) }
     }
 
     /// Starts a store of a word. It is there after everything started before.

@@ -1,5 +1,6 @@
 //! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
+mod in_order;
 mod many;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
+pub(crate) use in_order::Step;
 pub(crate) use many::Piece;
 use many::Room;
 
@@ -114,7 +116,7 @@ struct Given {
 }
 
 /// A copy that was checked.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Checked<'a> {
     pub(crate) direction: Direction,
     pub(crate) range: &'a DeviceRange,

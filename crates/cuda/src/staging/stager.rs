@@ -16,10 +16,11 @@ use crate::staging::range_cache::{Known, RangeCache};
 use crate::staging::staged::{ContextCopies, Staging};
 use crate::words::together::{self, Soon, Tie};
 use crate::words::word_range::WordRange;
-use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::atomic::{Atomic, Width};
 use engine::ids::Pe;
 use engine::port::copies::{
-    Copied, Copy, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Stager, Tagged, Window,
+    Copied, Copy, CopyDirection, CopyPort, MOST_STEPS, MOST_TOGETHER, Reach, SoonOrder, Stager,
+    Step, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
 use remembered::Remembered;
@@ -28,6 +29,8 @@ use starting::memory_of;
 /// Most bytes that are stored with others: the longest message of the engine.
 const MOST_SOON: usize = 256;
 
+// Each step may have a word.
+const _: () = assert!(MOST_STEPS <= MOST_WRITES);
 // With the parts before the first word and behind the last one.
 const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
 
@@ -427,6 +430,23 @@ impl CopyPort for DeviceStager {
         started
     }
 
+    fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
+        self.flush()?;
+        for step in steps {
+            if let Step::Copy(copy) = step {
+                memory_of(&self.bounce, &self.neighbours, copy)?;
+            }
+        }
+        if self.room(CopyDirection::In) == 0 {
+            return Ok(Some(Posted::Again));
+        }
+        self.places.clear();
+        let started = self.start_steps(steps, tag);
+        self.places.clear();
+        self.soon.clear();
+        started
+    }
+
     fn poll(&mut self) -> Option<Copied> {
         // In turn, so that a busy direction does not keep the other waiting.
         let (first, second) = match self.first {
@@ -497,9 +517,8 @@ impl CopyPort for DeviceStager {
         {
             return Ok(());
         }
-        let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
         let before = match self.recall(&place, atomic.width) {
-            None if sets => None,
+            None if atomic.op.sets() => None,
             None if place.remembered.is_none() => return self.change_soon(&place, atomic, order),
             // It is read once.
             None => Some(self.load_word(&place, atomic.width)?),

@@ -207,9 +207,17 @@ impl Words {
         for Soon { range, addr, len, .. } in &*words {
             self.check_bytes(range, *addr, (*len).into())?;
         }
-        together::resolve(words, |words, unread| self.stream.load_all(words, unread))?;
+        self.resolve(words)?;
         together::arrange(words);
         Ok(self.stream.store_all(words)?)
+    }
+
+    /// Reads what the values of words are made of that are to be stored, at most [`MOST_WRITES`].
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    pub(crate) fn resolve(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
+        Ok(together::resolve(words, |words, unread| self.stream.load_all(words, unread))?)
     }
 
     /// Loads bytes at any address of a range of the same context. Meant for few: a window is read

@@ -54,6 +54,9 @@ impl<P: Port> Lane<P> {
             // out the fence for the PE itself.
             self.fence(request.pe)?;
         }
+        if is_plain && self.joins_put(request) {
+            return Ok(());
+        }
         self.end_burst();
         if !self.has_pending(request.pe) && self.submit_amo(request)? == Tried::Submitted {
             return Ok(());
@@ -271,6 +274,17 @@ impl<P: Port> Lane<P> {
         let Self { core, staging, .. } = self;
         let submitted = staging.submit_listed(core, part, &remote, offset, signal)?;
         Ok(submitted.map(|done| if done { Tried::Submitted } else { Tried::NoRoom }))
+    }
+
+    /// Whether a signal, behind fences or not, is listed with the put before it.
+    fn joins_put(&mut self, request: &AtomicRequest<'_>) -> bool {
+        if self.core.peers.orders_signals() || !self.signals.is_eager() {
+            return false;
+        }
+        let Ok((word, offset)) = request.word() else { return false };
+        let at = Spot { slot: word.slot(), offset };
+        let signal = ListedSignal { at, atomic: request.atomic };
+        self.staging.joins_signal(&mut self.core, request.pe, signal)
     }
 
     /// Executes an atomic of this PE on its own memory, which returns nothing, if nothing is under

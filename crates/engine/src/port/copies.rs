@@ -48,6 +48,23 @@ pub struct Copy {
     pub len: usize,
 }
 
+/// One of several things that are done in their order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A copy in.
+    Copy(Copy),
+    /// An operation on a word, which fetches nothing.
+    Apply {
+        /// Address of the word.
+        addr: usize,
+        /// The operation.
+        atomic: Atomic,
+    },
+}
+
+/// Most steps that are started in their order.
+pub const MOST_STEPS: usize = 64;
+
 /// Most copies that are started together.
 pub const MOST_TOGETHER: usize = 256;
 
@@ -154,6 +171,17 @@ pub trait CopyPort: Send + fmt::Debug {
     /// Likewise.
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         self.start_all(&[Tagged { copy: *copy, tag }])
+    }
+
+    /// Starts copies in and changes of words, each behind those before it, if there is
+    /// [room](CopyPort::room) for a tag, which tells of all of them at once. None, and nothing is
+    /// started, where that cannot be had, as of memory whose words are not stored by the device:
+    /// the caller waits for each of them then.
+    ///
+    /// # Errors
+    /// As [`CopyPort::start_all`].
+    fn start_in_order(&mut self, _steps: &[Step], _tag: u32) -> Result<Option<Posted>, PortError> {
+        Ok(None)
     }
 
     /// A copy that has ended, if there is one that was not told of yet.

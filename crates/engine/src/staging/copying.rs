@@ -76,6 +76,14 @@ impl Staging {
             if room == 0 {
                 break;
             }
+            match self.start_listed_in_order(core, direction) {
+                Some(true) => {
+                    moved = true;
+                    continue;
+                }
+                Some(false) => break,
+                None => {}
+            }
             let mut together = std::mem::take(&mut self.state().ready.together);
             let waits = self.gather(core, direction, room, &mut together);
             let started = self.start_together(core, direction, &together);
@@ -87,6 +95,43 @@ impl Staging {
             }
         }
         moved
+    }
+
+    /// Starts the first fragment that is ready, if it is several puts in their order that the
+    /// device takes so. False if that has to be tried again.
+    fn start_listed_in_order<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        direction: CopyDirection,
+    ) -> Option<bool> {
+        let wr_id = *self.state().ready(direction).front()?;
+        if self.state().fragment(wr_id).next != Some(0) {
+            return None;
+        }
+        self.state().ready(direction).pop_front();
+        if self.ends_with_its_connection(core, wr_id) {
+            return Some(true);
+        }
+        // None: it has failed.
+        let Some(bounce) = self.bounce_addr(core, wr_id) else { return Some(true) };
+        match self.start_in_order(core, wr_id, bounce) {
+            Ok(Some(Posted::Yes)) => {
+                self.state().copying += 1;
+                Some(true)
+            }
+            Ok(Some(Posted::Again)) => {
+                self.state().ready(direction).push_front(wr_id);
+                Some(false)
+            }
+            Ok(None) => {
+                self.state().ready(direction).push_front(wr_id);
+                None
+            }
+            Err(error) => {
+                self.fail_fragment(core, wr_id, error);
+                Some(true)
+            }
+        }
     }
 
     /// Takes fragments that are ready, and lists their copies. Whether the next one waits for
@@ -103,6 +148,9 @@ impl Staging {
         let mut bytes = 0;
         for _ in 0..room {
             let Some(next) = self.state().ready(direction).front().copied() else { break };
+            if bytes != 0 && self.state().fragment(next).next == Some(0) {
+                break;
+            }
             let len = self.state().fragment(next).len;
             let waits = len >= LONG && (!backlog || bytes + len > MOST_BYTES);
             if bytes != 0 && (waits || bytes >= MOST_BYTES)

@@ -333,6 +333,13 @@ impl Staging {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
         core.transmit.segment_mut(wr_id).transfer.local = Local::Value(0);
+        if let (Ok(()), Some(next)) = (&result, self.state().fragment(wr_id).next) {
+            match self.end_step(core, wr_id, next) {
+                Ok(true) => {}
+                Ok(false) => return self.state().ready(CopyDirection::In).push_back(wr_id),
+                Err(error) => return self.fail_fragment(core, wr_id, error),
+            }
+        }
         let applied = result.and_then(|()| self.apply_listed(core, wr_id));
         let bytes = self.leave_list(wr_id);
         let has_signals = match applied {

@@ -17,20 +17,31 @@
 //! Puts that are ordered alike: that nobody waits for by themselves, of the same batch, with no
 //! fence and no signal that waits for puts in between.
 //!
+//! Before layout 4, NVSHMEM hands over a put with signal as put, fence and signal. So what comes
+//! behind fences may join as well, where nothing but what is in the list comes before these fences:
+//! a signal, which belongs to the last put of the list then, and a put, with which the list is one
+//! *in order*. The peer gives the device such a list as it is, or executes it step by step.
+//!
 //! # Why it cannot deadlock
 //! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
 //! are not those for what leaves, and are held while a device copies.
 
+use std::ops::Range;
+
+use crate::atomic::Atomic;
 use crate::ids::{Pe, WrId};
-use crate::port::copies::{Copy, CopyDirection, SoonOrder, Tagged};
-use crate::port::{Direction, Port, PortError};
+use crate::port::copies::{Copy, CopyDirection, MOST_STEPS, Reach, SoonOrder, Step, Tagged};
+use crate::port::{Direction, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
 use crate::request::Touched;
 use crate::staging::Staging;
 use crate::staging::state::role::Role;
-use crate::staging::state::{Fragment, LocalEnd, RemoteEnd, State};
+use crate::staging::state::{ALL, Fragment, LocalEnd, RemoteEnd, State};
+use crate::state::connection::Connection;
 use crate::state::operation::OpId;
+use crate::state::regions::Place;
+use crate::state::segment::Stage;
 use crate::wire::message::Spot;
 use crate::wire::staged::{LIST_ENTRY, ListEntry, ListedSignal, MAX_PAYLOAD, MOST_LISTED};
 
@@ -39,6 +50,9 @@ pub(super) const LONGEST: usize = 64 << 10;
 
 /// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
 const ALIGN: usize = 64;
+
+/// Puts of a list in order, each of which may have a signal.
+pub(super) const MOST_IN_ORDER: usize = MOST_STEPS / 2;
 
 /// Lists for each direction. Who finds none goes alone, or waits for one.
 const LISTS: u16 = 64;
@@ -133,6 +147,27 @@ pub(crate) struct Open {
     order: Order,
     /// Bytes in its bounce buffer at most, but for the list.
     bytes: usize,
+    /// Writes to the peer that were submitted, with it. None where others may come before it that
+    /// no fence keeps there: then nothing behind a fence joins.
+    submitted: Option<u32>,
+    /// Whether its last put has a signal, and whether any has.
+    signals: (bool, bool),
+}
+
+impl Open {
+    /// Whether a put that is ordered so may join, in the list's order if there were fences.
+    fn accepts<P: Port>(&self, core: &Core<P>, pe: Pe, order: &Order) -> bool {
+        *order == self.order || self.accepts_behind(core, pe, order)
+    }
+
+    /// Whether nothing but what is in the list comes before what is ordered so.
+    fn accepts_behind<P: Port>(&self, core: &Core<P>, pe: Pe, order: &Order) -> bool {
+        let Some(connection) = core.peers.find(pe) else { return false };
+        order.differs_by_fences(&self.order)
+            && self.submitted == Some(connection.writes_submitted())
+            && !connection.has_pending()
+            && !connection.holds_back()
+    }
 }
 
 /// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
@@ -154,22 +189,56 @@ impl Staging {
         let Some(open) = self.state().peer(pe).open.filter(|_| len <= LONGEST) else {
             return false;
         };
-        if core.order(pe) != Some(open.order) {
+        let Some(order) = core.order(pe).filter(|order| open.accepts(core, pe, order)) else {
             self.state().peer(pe).open = None;
             return false;
-        }
+        };
         let state = self.state();
         let puts = match state.fragment(open.wr_id).list {
             Some(list) => state.gathered.out.parts(list).len(),
             None => 1,
         };
         let bytes = open.bytes + len.next_multiple_of(ALIGN);
-        if puts == MOST_LISTED || room_for(puts + 1, bytes) > most {
+        let in_order = state.fragment(open.wr_id).listed.in_order || order != open.order;
+        let most_puts = if in_order { MOST_IN_ORDER } else { MOST_LISTED };
+        if puts >= most_puts || room_for(puts + 1, bytes) > most {
             return false;
         }
         let Some(list) = self.list_of(pe, open.wr_id) else { return false };
         self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0, signal });
-        self.state().peer(pe).open = Some(Open { bytes, ..open });
+        let signals = (signal.is_some(), open.signals.1 || signal.is_some());
+        self.state().fragment(open.wr_id).listed.in_order = in_order;
+        self.state().peer(pe).open = Some(Open { bytes, order, signals, ..open });
+        true
+    }
+
+    /// Whether a signal behind fences has become that of the last put that waits, behind which
+    /// nothing else has set out.
+    pub(crate) fn joins_signal<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        signal: ListedSignal,
+    ) -> bool {
+        let Some(state) = self.state.as_deref_mut() else { return false };
+        let Some(open) = state.peer(pe).open.filter(|open| !open.signals.0) else { return false };
+        if core.order(pe).is_none_or(|order| !open.accepts_behind(core, pe, &order)) {
+            return false;
+        }
+        // Of several, each comes behind the fences before it.
+        let in_order = self.state().fragment(open.wr_id).listed.in_order || open.signals.1;
+        let Some(list) = self.list_of(pe, open.wr_id) else { return false };
+        let parts = self.state().gathered.out.parts(list);
+        if in_order && parts.len() > MOST_IN_ORDER {
+            return false;
+        }
+        let Some(last) = parts.last_mut() else { return false };
+        last.signal = Some(signal);
+        let signals = (true, true);
+        let state = self.state();
+        state.fragment(open.wr_id).listed.in_order = in_order;
+        state.peer(pe).open = Some(Open { signals, ..open });
+        state.burst.takes();
         true
     }
 
@@ -210,7 +279,8 @@ impl Staging {
         Some(list)
     }
 
-    /// A fragment of this lane's has begun: it is open from now on, if it is a whole put.
+    /// A fragment of this lane's has set out, or a fence holds it: it is open from now on, if it is a
+    /// whole put.
     pub(super) fn open<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, op: OpId, whole: bool) {
         let segment = core.transmit.segment(wr_id);
         let (pe, batch, class) = (segment.pe, segment.batch(), segment.class);
@@ -218,11 +288,17 @@ impl Staging {
         let ends = (local_end, remote_end);
         let fits = matches!(ends, (LocalEnd::BounceBuffer, RemoteEnd::Peer(_)));
         let is_put = segment.direction == Direction::Write;
+        let is_held = segment.stage == Stage::Held;
         let alone = op == OpId::NONE && whole && len > MAX_PAYLOAD && len <= LONGEST;
         let Some(order) = core.order(pe).filter(|_| fits && is_put && alone) else { return };
-        if order.is_of(class, batch) {
+        // What a fence holds has no class yet.
+        if is_held || order.is_of(class, batch) {
             let bytes = len.next_multiple_of(ALIGN);
-            self.state().peer(pe).open = Some(Open { wr_id, order, bytes });
+            let connection = core.peers.find(pe).filter(|peer| peer.is_first_behind_fence());
+            let submitted = connection.map(Connection::writes_submitted);
+            let has_signal = self.state().fragment(wr_id).list.is_some();
+            let signals = (has_signal, has_signal);
+            self.state().peer(pe).open = Some(Open { wr_id, order, bytes, submitted, signals });
         }
     }
 
@@ -237,6 +313,7 @@ impl Staging {
     pub(super) fn seal_list<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let pe = core.transmit.segment(wr_id).pe;
         self.close(pe, wr_id);
+        let in_order = self.state().fragment(wr_id).listed.in_order;
         let Fragment { list: Some(list), bounce: Some(bounce), role, .. } =
             *self.state().fragment(wr_id)
         else {
@@ -244,7 +321,9 @@ impl Staging {
         };
         let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
         let parts = self.state().gathered.out.parts(list);
-        parts.sort_unstable_by_key(|part| (part.to.slot, part.to.offset));
+        if !in_order {
+            parts.sort_unstable_by_key(|part| (part.to.slot, part.to.offset));
+        }
         let count = parts.len();
         let mut end = count * LIST_ENTRY;
         let mut before: Option<Part> = None;
@@ -262,7 +341,7 @@ impl Staging {
         }
         let fragment = self.state().fragment(wr_id);
         fragment.len = end;
-        fragment.remote_end = RemoteEnd::Peer(Spot::listed(count));
+        fragment.remote_end = RemoteEnd::Peer(Spot::listed(count, in_order));
         core.transmit.segment_mut(wr_id).transfer.len = end;
         let addr = self.bouncing().map_or(0, |bouncing| bouncing.addr(role, bounce));
         let listed = &bytes[..count * LIST_ENTRY];
@@ -283,9 +362,9 @@ impl Staging {
         bounce: usize,
         together: &mut Vec<Tagged>,
     ) -> Result<(), Unlisted> {
-        let Fragment { len, memory, role, list, listed, .. } = *self.state().fragment(wr_id);
+        let Fragment { len, memory, role, list, listed, next, .. } = *self.state().fragment(wr_id);
         let (direction, tag) = (role.direction(), wr_id.0);
-        let list = match (list, listed) {
+        let list = match (list, listed.count) {
             (Some(list), _) => list,
             (None, 0) => {
                 together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag });
@@ -300,7 +379,13 @@ impl Staging {
                 }
             },
         };
-        for Part { memory, len, at, .. } in self.state().gathered.of(direction).parts(list) {
+        let parts = self.state().gathered.of(direction).parts(list);
+        // Of those in their order one at a time.
+        let parts = match next {
+            Some(next) => &parts[usize::from(next)..][..1],
+            None => &parts[..],
+        };
+        for Part { memory, len, at, .. } in parts {
             let (memory, bounce, len) = (*memory, bounce + *at, *len);
             together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag });
         }
@@ -358,6 +443,67 @@ impl Staging {
         Ok(Part { memory: place.addr, len, to, at, signal })
     }
 
+    /// Gives the device a peer's puts in their order, with their signals. None where it does not
+    /// take them so.
+    pub(super) fn start_in_order<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        bounce: usize,
+    ) -> Result<Option<Posted>, PortError> {
+        let count = self.state().fragment(wr_id).listed.count;
+        let list = match self.state().fragment(wr_id).list {
+            Some(list) => list,
+            None => match self.read_list(core, wr_id, bounce, count)? {
+                Some(list) => list,
+                None => return Ok(Some(Posted::Again)),
+            },
+        };
+        let nothing =
+            Step::Copy(Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 });
+        let mut steps = [nothing; MOST_STEPS];
+        let mut end = 0;
+        for at in 0..usize::from(count) {
+            let Part { memory, len, at, signal, .. } = self.state().gathered.inward.parts(list)[at];
+            let (direction, bounce) = (CopyDirection::In, bounce + at);
+            steps[end] = Step::Copy(Copy { direction, memory, bounce, len });
+            end += 1;
+            let Some(ListedSignal { at, atomic }) = signal else { continue };
+            let place = Self::word_of(core, at, &atomic)?;
+            if place.reach == Reach::Direct {
+                return Ok(None);
+            }
+            steps[end] = Step::Apply { addr: place.addr, atomic };
+            end += 1;
+        }
+        let Some(bouncing) = self.bouncing() else { return Ok(None) };
+        let started = bouncing.copies.start_in_order(&steps[..end], wr_id.0)?;
+        if started == Some(Posted::Yes) {
+            self.state().fragment(wr_id).next = Some(ALL);
+        }
+        Ok(started)
+    }
+
+    /// A put of a peer's is copied that comes before others, and its signal is applied. Whether it
+    /// was the last one.
+    pub(super) fn end_step<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        next: u16,
+    ) -> Result<bool, PortError> {
+        if next == ALL {
+            return Ok(true);
+        }
+        let Some(list) = self.state().fragment(wr_id).list else { return Ok(true) };
+        let next = usize::from(next);
+        if self.apply_signals(core, list, next..next + 1)? {
+            self.state().settle(core)?;
+        }
+        self.state().fragment(wr_id).next = Some(next as u16 + 1);
+        Ok(next + 1 == self.state().gathered.inward.parts(list).len())
+    }
+
     /// Applies the signals of a peer's puts that are copied, by the next
     /// [`Staging::settle`]. Whether there are any.
     pub(super) fn apply_listed<P: Port>(
@@ -365,19 +511,32 @@ impl Staging {
         core: &mut Core<P>,
         wr_id: WrId,
     ) -> Result<bool, PortError> {
-        let Fragment { role: Role::Pull(_), list: Some(list), .. } = *self.state().fragment(wr_id)
+        let Fragment { role: Role::Pull(_), list: Some(list), next: None, .. } =
+            *self.state().fragment(wr_id)
         else {
             return Ok(false);
         };
+        let puts = self.state().gathered.inward.parts(list).len();
+        self.apply_signals(core, list, 0..puts)
+    }
+
+    /// Where the word of a signal is.
+    fn word_of<P: Port>(core: &mut Core<P>, at: Spot, atomic: &Atomic) -> Result<Place, PortError> {
+        let call = "applying the signal of a put";
+        core.locate_word(at, atomic.width).map_err(|text| PortError { call, code: 0, text })
+    }
+
+    fn apply_signals<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        list: List,
+        puts: Range<usize>,
+    ) -> Result<bool, PortError> {
         let mut has_signals = false;
-        for at in 0..self.state().gathered.inward.parts(list).len() {
+        for at in puts {
             let signal = self.state().gathered.inward.parts(list)[at].signal;
             let Some(ListedSignal { at, atomic }) = signal else { continue };
-            let place = core.locate_word(at, atomic.width).map_err(|text| PortError {
-                call: "applying the signal of a put",
-                code: 0,
-                text,
-            })?;
+            let place = Self::word_of(core, at, &atomic)?;
             // All puts of the list are there, and nothing orders its signals.
             self.apply_soon(core, place, &atomic, SoonOrder::Any)?;
             has_signals = true;
@@ -408,7 +567,8 @@ pub(super) enum Unlisted {
 impl State {
     /// The list of a fragment whose copies have not begun, and is to be read again.
     pub(super) fn forget_read_list(&mut self, wr_id: WrId) {
-        if self.peek(wr_id).listed != 0 {
+        if self.peek(wr_id).listed.count != 0 && self.peek(wr_id).next.is_none_or(|next| next == 0)
+        {
             if let Some(list) = self.fragment(wr_id).list.take() {
                 self.gathered.inward.give(list);
             }

@@ -115,7 +115,7 @@ impl Staging {
     pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
         let Fragment { memory, len, list, listed, .. } = *self.state.as_deref()?.peek(wr_id);
         // Of several puts the list tells.
-        (list.is_none() && listed == 0).then_some((memory, len))
+        (list.is_none() && listed.count == 0).then_some((memory, len))
     }
 
     /// Local memory that requests of peers are about which wait for a bounce buffer.

@@ -13,8 +13,9 @@ use crate::port::{Direction, Local, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
 use crate::staging::Staging;
+use crate::staging::gathered::MOST_IN_ORDER;
 use crate::staging::state::role::Role;
-use crate::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
+use crate::staging::state::{Fragment, Listed, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
 use crate::staging::waiting::{Waiter, Wanted};
 use crate::state::messages::unnumbered::{NO_TICKET, What};
 use crate::state::regions::Place;
@@ -108,16 +109,21 @@ impl Staging {
         role: Role,
         spot: Spot,
         len: usize,
-    ) -> Result<(Place, u16), String> {
+    ) -> Result<(Place, Listed), String> {
         let Some(count) = spot.count_listed() else {
             let place = core.transmit.regions_mut().locate(spot, len);
-            return place.map(|place| (place, 0)).map_err(|fault| fault.to_string());
+            return place
+                .map(|place| (place, Listed::default()))
+                .map_err(|fault| fault.to_string());
         };
-        let fits = (1..=MOST_LISTED as u64).contains(&count) && len / LIST_ENTRY > count as usize;
+        let in_order = spot.is_in_order();
+        let most = if in_order { MOST_IN_ORDER } else { MOST_LISTED };
+        let fits = (1..=most as u64).contains(&count) && len / LIST_ENTRY > count as usize;
         if !fits || !matches!(role, Role::Pull(_)) {
             return Err(format!("a list of {count} puts in {len} bytes"));
         }
-        Ok((Place { addr: 0, reach: Reach::Staged }, count as u16))
+        let listed = Listed { count: count as u16, in_order };
+        Ok((Place { addr: 0, reach: Reach::Staged }, listed))
     }
 
     /// A peer wants bytes stored or exposed.
@@ -219,8 +225,9 @@ impl Staging {
         segment.rail = rail;
         (segment.transfer.local, segment.transfer.len) = (Local::Value(0), len);
         let remote_end = RemoteEnd::Exposed(from);
+        let (memory, next) = (place.addr, listed.in_order.then_some(0));
         *self.state().fragment(wr_id) =
-            Fragment { role, len, memory: place.addr, remote_end, mark, listed, ..Fragment::NONE };
+            Fragment { role, len, memory, remote_end, mark, listed, next, ..Fragment::NONE };
         Some(wr_id)
     }
 

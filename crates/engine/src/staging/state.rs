@@ -57,6 +57,15 @@ pub(crate) enum LocalEnd {
     Fabric { desc: Desc, exposed: Exposure },
 }
 
+/// The puts of a pull that a list tells of; none of a pull that is one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Listed {
+    /// How many.
+    pub(crate) count: u16,
+    /// Whether each comes behind those before it.
+    pub(crate) in_order: bool,
+}
+
 /// Bytes that pass through staging as one, known by their segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragment {
@@ -76,9 +85,14 @@ pub(crate) struct Fragment {
     pub(crate) mark: Option<Seq>,
     /// The list of puts that it is, if it is several.
     pub(crate) list: Option<List>,
-    /// For a pull of several: how many.
-    pub(crate) listed: u16,
+    /// For a pull of several: of which; of this lane's own, whether they have their order.
+    pub(crate) listed: Listed,
+    /// For one of several in their order: which of them is copied next, or [`ALL`].
+    pub(crate) next: Option<u16>,
 }
+
+/// In [`Fragment::next`]: all of them are with the device.
+pub(crate) const ALL: u16 = u16::MAX;
 
 impl Fragment {
     pub(crate) const NONE: Fragment = Fragment {
@@ -92,7 +106,8 @@ impl Fragment {
         counts: false,
         mark: None,
         list: None,
-        listed: 0,
+        listed: Listed { count: 0, in_order: false },
+        next: None,
     };
 }
 

@@ -161,8 +161,10 @@ impl Staging {
             let whole = bytes == len;
             self.set_out(core, (wr_id, message), pe, path.rail, (op, whole), fragment)?;
         }
-        if !is_short || self.state().burst.takes() {
-            self.start_waiting(core);
+        // The iteration starts what is short, with others that it finds.
+        match is_short {
+            true => self.state().burst.takes(),
+            false => drop(self.start_waiting(core)),
         }
         Ok(())
     }
@@ -227,10 +229,13 @@ impl Staging {
         }
         *self.state().fragment(wr_id) = fragment;
         self.state().peer(pe).fragments += 1;
+        if whole && fragment.role == Role::Put && fragment.len <= LONGEST {
+            core.stand_behind_fence(pe);
+        }
         if core.passes_fence(wr_id) {
             self.begin_fragment(core, wr_id);
-            self.open(core, wr_id, op, whole);
         }
+        self.open(core, wr_id, op, whole);
         core.peers.check(pe)
     }
 
@@ -278,9 +283,7 @@ impl Staging {
         let (role, list, remote_end) = (Role::Put, Some(list), RemoteEnd::Peer(to));
         let fragment = Fragment { role, len, memory, remote_end, list, ..Fragment::NONE };
         self.set_out(core, taken, pe, path.rail, (OpId::NONE, true), fragment)?;
-        if self.state().burst.takes() {
-            self.start_waiting(core);
-        }
+        self.state().burst.takes();
         Ok(Some(true))
     }
 

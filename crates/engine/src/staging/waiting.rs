@@ -13,6 +13,7 @@
 
 use crate::ids::{Pe, WrId};
 use crate::request::Touched;
+use crate::staging::state::Listed;
 use crate::staging::state::role::Role;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
@@ -32,8 +33,8 @@ pub(crate) struct Wanted {
     pub(crate) role: Role,
     /// In this process.
     pub(crate) place: Place,
-    /// For a pull of several puts: how many; the place means nothing then.
-    pub(crate) listed: u16,
+    /// For a pull of several puts: of which; the place means nothing then.
+    pub(crate) listed: Listed,
     pub(crate) len: usize,
     /// For a pull: what is to be read.
     pub(crate) from: Exposure,
@@ -270,7 +271,8 @@ mod tests {
         let place = Place { addr: 0, reach: Reach::Staged };
         let from = Exposure { slot: 0, stamp: 0, offset: 0 };
         let role = Role::Ask(request_id);
-        let wanted = Wanted { pe, role, place, listed: 0, len: 8, from, mark: None };
+        let wanted =
+            Wanted { pe, role, place, listed: Listed::default(), len: 8, from, mark: None };
         let mut waiting = waiting(&[1, 2]);
         for asked in 0..3 {
             assert_eq!((waiting.asked_by(pe), waiting.asked_by(Pe(2))), (asked, 0));

@@ -70,6 +70,8 @@ pub(crate) struct Connection {
     begun: [u32; 2],
     /// Those of them that have ended.
     ended: [u32; 2],
+    /// Writes that were submitted before the last fence that found some under way.
+    submitted_at_fence: u32,
     /// Writes under way that are no puts: atomics, and signals without bytes.
     words: u32,
     /// The class of puts that begin now.
@@ -118,6 +120,7 @@ impl Connection {
             open_limit: fast_limit,
             begun: [FIRST; 2],
             ended: [FIRST; 2],
+            submitted_at_fence: FIRST,
             words: 0,
             puts: WriteClass::EvenPut,
             older: 0,
@@ -251,6 +254,24 @@ impl Connection {
         *begun = if has_pending { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
     }
 
+    /// Writes that were ever submitted and are not pending, modulo 2^32: as many as before where
+    /// none was since.
+    pub(crate) fn writes_submitted(&self) -> u32 {
+        self.begun[Direction::Write as usize].wrapping_add(self.held.len())
+    }
+
+    /// Whether the write submitted last comes behind all before it: there are no others, or there
+    /// was a fence since.
+    pub(crate) fn is_first_behind_fence(&self) -> bool {
+        let alone = self.outstanding(Direction::Write) == 1;
+        alone || self.writes_submitted() == self.submitted_at_fence.wrapping_add(1)
+    }
+
+    /// Whether signals are held back.
+    pub(crate) fn holds_back(&self) -> bool {
+        !self.held_back.is_empty()
+    }
+
     /// Segments posted, ready or held, of either direction.
     pub(crate) fn all_under_way(&self) -> u32 {
         self.outstanding(Direction::Write) + self.under_way(Direction::Read)
@@ -258,6 +279,7 @@ impl Connection {
 
     /// Writes must not go out right away.
     pub(crate) fn close(&mut self) {
+        self.submitted_at_fence = self.writes_submitted();
         self.epoch = self.epoch.wrapping_add(1);
         self.set_shut(CLOSED, true);
     }
@@ -448,6 +470,13 @@ impl Connection {
     pub(crate) fn fence(&mut self) {
         if self.under_way(Direction::Write) != 0 {
             self.close();
+        }
+    }
+
+    /// Likewise, if a fence is pending behind which something was submitted.
+    pub(crate) fn fence_again(&mut self) {
+        if self.is_closed() && self.writes_submitted() != self.submitted_at_fence {
+            self.fence();
         }
     }
 

@@ -74,19 +74,26 @@ pub const MOST_LISTED: usize = 128;
 /// Bytes of the list of puts for each.
 pub const LIST_ENTRY: usize = 48;
 
-/// The slot of several puts. No region has it.
+/// The slots of several puts, in any order and in their order. No region has them.
 const LISTED: u32 = u32::MAX - 2;
+const LISTED_IN_ORDER: u32 = u32::MAX - 3;
 
 impl Spot {
-    /// Where several puts go: a list says so.
-    pub const fn listed(count: usize) -> Self {
-        Self { slot: LISTED, offset: count as u64 }
+    /// Where several puts go: a list says so. `in_order`: each of them, with its signal, comes
+    /// behind those before it in the list.
+    pub const fn listed(count: usize, in_order: bool) -> Self {
+        Self { slot: if in_order { LISTED_IN_ORDER } else { LISTED }, offset: count as u64 }
     }
 
     /// How many puts a list has that says where they go; none if this is a place itself. More than
     /// [`MOST_LISTED`] is an error of the sender.
     pub fn count_listed(&self) -> Option<u64> {
-        (self.slot == LISTED).then_some(self.offset)
+        matches!(self.slot, LISTED | LISTED_IN_ORDER).then_some(self.offset)
+    }
+
+    /// Whether they are several puts in their order.
+    pub fn is_in_order(&self) -> bool {
+        self.slot == LISTED_IN_ORDER
     }
 }
 

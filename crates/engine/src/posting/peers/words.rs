@@ -36,6 +36,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// Whether fences alone tell it from another.
+    pub(crate) fn differs_by_fences(&self, other: &Self) -> bool {
+        (self.class, self.batch) == (other.class, other.batch)
+    }
+
     /// Whether a put of this class and batch is ordered so.
     pub(crate) fn is_of(&self, class: WriteClass, batch: Batch) -> bool {
         (self.class, self.batch) == (class, batch)

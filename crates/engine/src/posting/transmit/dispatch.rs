@@ -222,6 +222,14 @@ impl<P: Port> Core<P> {
         true
     }
 
+    /// While a fence to a peer is pending, a put that others may join comes behind all before it,
+    /// not only behind those before the fence: so what comes behind later fences may join it.
+    pub(crate) fn stand_behind_fence(&mut self, pe: Pe) {
+        if let Some(connection) = self.peers.find_mut(pe) {
+            connection.fence_again();
+        }
+    }
+
     /// Posts from the rails' queues what they take. Whether any left.
     pub(crate) fn post_ready(&mut self) -> bool {
         let mut moved = false;

@@ -3,8 +3,8 @@
 //!
 //! A program's kernel queues operations faster than a device copies, but its proxy thread hands
 //! them over one by one, with a progress iteration in between. To start a copy, or to wait for a
-//! word, costs the thread more than to take ten operations. So of a burst only the first one sets
-//! out at once; the others wait until an iteration brings none, or there are enough of them.
+//! word, costs the thread more than to take ten operations. So they set out with an iteration, and
+//! in a burst the lane does not iterate before a pass brings none, or there are enough of them.
 
 /// Operations after which the lane iterates, though more are coming.
 const MOST: u32 = 32;
@@ -28,15 +28,13 @@ impl Burst {
         Self { operations: 0, fresh: 0, apart: APART }
     }
 
-    /// An operation that others may go with. Whether it sets out at once.
-    pub(crate) fn takes(&mut self) -> bool {
-        let is_alone = self.apart >= APART;
-        self.apart = 0;
-        if !is_alone {
+    /// An operation that others may go with.
+    pub(crate) fn takes(&mut self) {
+        if self.apart < APART {
             self.operations += 1;
             self.fresh += 1;
         }
-        is_alone
+        self.apart = 0;
     }
 
     /// Whether the lane had better take more operations before it iterates.
@@ -56,24 +54,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_alone_sets_out_at_once() {
+    fn for_what_comes_alone_the_lane_iterates_at_once() {
         let mut burst = Burst::new();
         for _ in 0..10 {
-            assert!(burst.takes() && !burst.goes_on());
-            (1..APART).for_each(|_| assert!(!burst.goes_on()));
+            burst.takes();
+            (0..APART).for_each(|_| assert!(!burst.goes_on()));
         }
     }
 
     #[test]
     fn the_lane_iterates_once_nothing_more_comes_or_enough_has() {
         let mut burst = Burst::new();
-        assert!(burst.takes());
+        burst.takes();
         for _ in 0..3 {
             for _ in 1..MOST {
-                assert!(!burst.takes() && burst.goes_on());
+                burst.takes();
+                assert!(burst.goes_on());
             }
-            assert!(!burst.takes() && !burst.goes_on(), "there are enough");
+            burst.takes();
+            assert!(!burst.goes_on(), "there are enough");
         }
-        assert!(!burst.takes() && !burst.takes() && burst.goes_on() && !burst.goes_on());
+        (0..2).for_each(|_| burst.takes());
+        assert!(burst.goes_on() && !burst.goes_on());
     }
 }
