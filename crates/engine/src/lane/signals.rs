@@ -284,7 +284,8 @@ impl<P: Port> Lane<P> {
         let Ok((word, offset)) = request.word() else { return false };
         let at = Spot { slot: word.slot(), offset };
         let signal = ListedSignal { at, atomic: request.atomic };
-        self.staging.joins_signal(&mut self.core, request.pe, signal)
+        let bounce_len = word.bounce_len();
+        self.staging.joins_signal(&mut self.core, request.pe, signal, bounce_len)
     }
 
     /// Executes an atomic of this PE on its own memory, which returns nothing, if nothing is under

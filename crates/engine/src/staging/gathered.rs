@@ -38,6 +38,7 @@ use crate::request::Touched;
 use crate::staging::Staging;
 use crate::staging::state::role::Role;
 use crate::staging::state::{ALL, Fragment, LocalEnd, RemoteEnd, State};
+use crate::staging::submit::gathered_len;
 use crate::state::connection::Connection;
 use crate::state::operation::OpId;
 use crate::state::regions::Place;
@@ -212,6 +213,12 @@ impl Staging {
         true
     }
 
+    /// Bytes of a bounce buffer that puts to a peer may share, whose own have `bounce_len`.
+    pub(super) fn most_gathered(&mut self, pe: Pe, bounce_len: usize) -> usize {
+        let Some(own) = self.bouncing() else { return 0 };
+        gathered_len(own.bounce.bounce_len.min(bounce_len), own.copies.is_seen_by(pe))
+    }
+
     /// Whether a signal behind fences has become that of the last put that waits, behind which
     /// nothing else has set out.
     pub(crate) fn joins_signal<P: Port>(
@@ -219,9 +226,14 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         signal: ListedSignal,
+        bounce_len: usize,
     ) -> bool {
         let Some(state) = self.state.as_deref_mut() else { return false };
         let Some(open) = state.peer(pe).open.filter(|open| !open.signals.0) else { return false };
+        // A put that was alone has a list from now on.
+        if room_for(1, open.bytes) > self.most_gathered(pe, bounce_len) {
+            return false;
+        }
         if core.order(pe).is_none_or(|order| !open.accepts_behind(core, pe, &order)) {
             return false;
         }

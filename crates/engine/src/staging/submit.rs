@@ -256,17 +256,16 @@ impl Staging {
         if !remote.is_staged() || !(MAX_PAYLOAD + 1..=LONGEST).contains(&len) {
             return Ok(None);
         }
-        let Some(most) = self.bouncing().map(|bouncing| bouncing.bounce.bounce_len) else {
+        if self.bouncing().is_none() {
             return Ok(None);
-        };
+        }
         let reach = self.local_reach(core, pe, memory, len)?;
         if !self.needs_bounce(core, reach, memory, len)
             && local_end(core, request, memory)?.is_some()
         {
             return Ok(None);
         }
-        let shares = self.bouncing().is_some_and(|own| own.copies.is_seen_by(pe));
-        let most = gathered_len(most.min(remote.bounce_len()), shares);
+        let most = self.most_gathered(pe, remote.bounce_len());
         let to = Spot { slot: remote.slot(), offset };
         if self.joins(core, pe, (memory, len), (to, Some(signal)), most) {
             self.state().burst.takes();
@@ -437,7 +436,7 @@ fn fragment_len(len: usize, most: usize, shares: bool, busy: bool) -> usize {
 }
 
 /// Bytes of several puts that leave as one fragment.
-fn gathered_len(most: usize, shares: bool) -> usize {
+pub(super) fn gathered_len(most: usize, shares: bool) -> usize {
     if shares { most } else { most.min(FRAGMENT) }
 }
 
