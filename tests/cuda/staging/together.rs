@@ -3,7 +3,8 @@
 use std::ffi::c_int;
 
 use cuda::{StagedRegion, Staging, StagingOptions};
-use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, Tagged};
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::port::copies::{Copy, CopyDirection, MOST_TOGETHER, SoonOrder, Step, Tagged};
 use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
@@ -24,6 +25,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
         Case::fake("copies_together_that_fail_are_all_told", failed),
         Case::any("starting_copies_together_allocates_nothing", no_allocation),
+        Case::any("copies_and_words_that_are_given_in_order_are_right", in_order),
+        Case::fake("words_in_order_are_waited_for_by_whoever_changes_them", in_order_and_others),
+        Case::any("words_that_the_device_does_not_store_are_not_given_in_order", not_in_order)
+            .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
     ]
 }
 
@@ -229,6 +234,104 @@ fn one_by_one() {
         assert!(stage.port.poll().is_none());
     }
     assert!(peek(stage.bounce(OUT, 0), CHUNK) == bytes);
+}
+
+/// Tokens each with a signal: those that add go to word 0, others to word 1.
+fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<Step> {
+    let bounce = stage.bounce(IN, 0);
+    let token = |number: usize| {
+        let (memory, bounce) = (heap + 4096 + number * LEN, bounce + number * LEN);
+        let op = if number % 4 == 3 { AtomicOp::SignalSet } else { AtomicOp::SignalAdd };
+        let (addr, operand) = (heap + 8 * usize::from(op.sets()), number as u64 + 1);
+        let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
+        let copy = Copy { direction: IN, memory, bounce, len: LEN };
+        [Step::Copy(copy), Step::Apply { addr, atomic }]
+    };
+    (0..tokens).flat_map(token).collect()
+}
+
+/// What `tokens` of [`steps`] add to word 0.
+fn added(tokens: u64) -> u64 {
+    (0..tokens).filter(|number| number % 4 != 3).map(|number| number + 1).sum()
+}
+
+fn word(bed: &Bed, addr: usize) -> u64 {
+    u64::from_le_bytes(bed.read(addr, 8).try_into().expect("eight"))
+}
+
+fn in_order() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let bytes = pattern(32 * LEN, 7);
+    fill(stage.bounce(IN, 0), &bytes);
+    bed.write(heap, &[5, 0, 0, 0, 0, 0, 0, 0, 9]);
+    for tokens in [1, 4, 32] {
+        let before = word(&bed, heap);
+        let steps = steps(&stage, heap, tokens);
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+        stage.ends(3);
+        assert!(bed.read(heap + 4096, tokens * LEN) == bytes[..tokens * LEN]);
+        assert_eq!(word(&bed, heap), before + added(tokens as u64));
+        assert!(!stage.port.has_words_on_their_way());
+    }
+    assert_eq!(word(&bed, heap + 8), 32);
+}
+
+/// The copies take long, so that nothing is there when the call has returned.
+fn in_order_and_others() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let steps = steps(&stage, heap, 4);
+    let add = |operand| {
+        let (op, width) = (AtomicOp::Add, Width::Eight);
+        Atomic { op, width, float: false, operand, compare: 0 }
+    };
+    let mut expected = word(&bed, heap);
+    for round in 0..4 {
+        call!(bed.raw, fake_cuda_latency(0 => c_int, 3_000_000 => u64, 0 => u64));
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+        assert!(stage.port.has_words_on_their_way());
+        let again = stage.port.start_in_order(&steps, 4);
+        assert_eq!(again, Ok(Some(Posted::Again)), "it changes the same words");
+        expected += added(4);
+        match round {
+            0 => {
+                stage.port.apply_soon(heap, &add(100), SoonOrder::Any).expect("soon");
+                stage.port.settle().expect("they are there");
+                expected += 100;
+            }
+            1 => {
+                assert_eq!(stage.port.apply(heap, &add(50)), Ok(expected));
+                expected += 50;
+            }
+            2 => {
+                let mut bytes = [0; 8];
+                stage.port.load(heap, &mut bytes).expect("it is there");
+                assert_eq!(u64::from_le_bytes(bytes), expected);
+            }
+            _ => {
+                expected = 77;
+                stage.port.store(heap, &77_u64.to_le_bytes()).expect("it is there");
+            }
+        }
+        stage.ends(3);
+        assert_eq!(word(&bed, heap), expected, "round {round}");
+    }
+}
+
+fn not_in_order() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    if bed.is_fake() {
+        let steps = steps(&stage, heap, 4);
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(None));
+        assert!(stage.port.poll().is_none());
+    }
+    // Nor where one is memory of the host.
+    let host = bed.host(1 << 16);
+    let bounce = stage.bounce(IN, 0);
+    let copy = Copy { direction: IN, memory: host, bounce, len: LEN };
+    assert_eq!(stage.port.start_in_order(&[Step::Copy(copy)], 3), Ok(None));
 }
 
 fn refused() {

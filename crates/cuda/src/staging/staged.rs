@@ -11,6 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -210,6 +211,11 @@ impl Staging {
         let StagingOptions { bounce_len, bounces, .. } = self.options;
         let bounce = Bounce { addr: memory.addr(), bounce_len, out: bounces, inward: bounces };
         Some((memory, neighbours, bounce))
+    }
+
+    /// How long the device may take for a word.
+    pub(super) fn patience(&self) -> Duration {
+        self.options.words.patience
     }
 
     /// How many ranges are staged.

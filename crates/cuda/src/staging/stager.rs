@@ -1,5 +1,6 @@
 //! The proxy thread's side of staging: copies between bounce buffers and memory, and single words.
 
+mod in_order;
 mod remembered;
 mod starting;
 
@@ -23,6 +24,7 @@ use engine::port::copies::{
     Step, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
+use in_order::OrderedCalls;
 use remembered::Remembered;
 use starting::memory_of;
 
@@ -66,6 +68,7 @@ pub(crate) struct DeviceStager {
     soon: Vec<Soon>,
     /// Why some of them are missing, until somebody is told.
     lost: Option<PortError>,
+    in_order: OrderedCalls,
 }
 
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
@@ -139,6 +142,7 @@ impl DeviceStager {
             places: Vec::with_capacity(MOST_TOGETHER),
             soon: Vec::with_capacity(MOST_WRITES),
             lost: None,
+            in_order: OrderedCalls::new(depth),
         }
     }
 
@@ -260,6 +264,10 @@ impl DeviceStager {
 
     /// Words that are to be stored are there, or lost.
     fn flush(&mut self) -> Result<(), PortError> {
+        if self.soon.is_empty() {
+            return Ok(());
+        }
+        self.finish_in_order()?;
         let Some(first) = self.soon.first() else { return Ok(()) };
         let words = &mut self.contexts[first.context].copies.words;
         let stored = words.store_all(&mut self.soon);
@@ -268,6 +276,12 @@ impl DeviceStager {
             self.forget_all();
         }
         stored.map_err(|error| self.lost.insert(error.into()).clone())
+    }
+
+    /// All words are as they are to be, before one is read or changed at once.
+    fn settle_words(&mut self) -> Result<(), PortError> {
+        self.flush()?;
+        self.finish_in_order()
     }
 
     /// The bytes of a place are stored with others. They have [`MOST_WRITES`] parts at most.
@@ -307,6 +321,7 @@ impl DeviceStager {
         if self.soon.iter().any(overlaps) {
             self.flush()?;
         }
+        self.finish_in_order()?;
         Ok(self.contexts[context].copies.words.load_in(range, addr, width)?)
     }
 
@@ -354,7 +369,12 @@ impl DeviceStager {
                 flight.end_first(result);
             }
             match flight.next_ended() {
-                Some((tag, result)) => return Some(Copied { tag, result }),
+                Some((tag, result)) => {
+                    if direction == CopyDirection::In {
+                        self.in_order.ended(tag);
+                    }
+                    return Some(Copied { tag, result });
+                }
                 // A call that ends nothing is over, or there is none.
                 None if flight.calls() == 0 => return None,
                 None => {}
@@ -448,6 +468,9 @@ impl CopyPort for DeviceStager {
     }
 
     fn poll(&mut self) -> Option<Copied> {
+        if let Some(copied) = self.in_order.told.pop_front() {
+            return Some(copied);
+        }
         // In turn, so that a busy direction does not keep the other waiting.
         let (first, second) = match self.first {
             CopyDirection::Out => (CopyDirection::Out, CopyDirection::In),
@@ -458,7 +481,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
-        self.flush()?;
+        self.settle_words()?;
         let place = self.staged(addr, atomic.width.bytes())?;
         let known = self.recall(&place, atomic.width);
         self.forget(&place, atomic.width.bytes());
@@ -474,14 +497,14 @@ impl CopyPort for DeviceStager {
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        self.flush()?;
+        self.settle_words()?;
         let Place { context, range, addr, .. } = self.staged(addr, into.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.load_bytes_in(&range, addr, into)?)
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        self.flush()?;
+        self.settle_words()?;
         let place = self.staged(addr, bytes.len())?;
         self.forget(&place, bytes.len());
         let Place { context, range, addr, .. } = place;
@@ -495,7 +518,7 @@ impl CopyPort for DeviceStager {
         if bytes.len() <= MOST_SOON && self.stores_together(&place) {
             return self.store_bytes_soon(&place, bytes, order);
         }
-        self.flush()?;
+        self.settle_words()?;
         let Place { context, range, addr, .. } = place;
         Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
     }
@@ -541,6 +564,10 @@ impl CopyPort for DeviceStager {
         self.lost.take().map_or(Ok(()), Err)
     }
 
+    fn has_words_on_their_way(&self) -> bool {
+        self.in_order.has_words()
+    }
+
     fn window(&self, pe: Pe) -> Option<Window> {
         self.neighbours.window(pe)
     }
@@ -562,7 +589,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
-        self.flush()?;
+        self.settle_words()?;
         let place = self.staged(addr, size_of::<u64>())?;
         self.forget(&place, size_of::<u64>());
         let Place { context, range, addr, .. } = place;

@@ -61,7 +61,7 @@ impl<P: Port> Lane<P> {
         if self.staging.has_work() {
             busy |= self.staging.pump(&mut self.core);
             self.execute_due();
-            self.staging.settle(&mut self.core);
+            self.staging.settle_own(&mut self.core);
         }
         if self.core.peers.is_control_due() {
             busy |= self.send_due();

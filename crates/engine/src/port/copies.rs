@@ -243,6 +243,12 @@ pub trait CopyPort: Send + fmt::Debug {
     /// that had it stored first has told of it before: that was another one's.
     fn settle(&mut self) -> Result<(), PortError>;
 
+    /// Whether words are on their way that were [started in order](CopyPort::start_in_order), for
+    /// which [`CopyPort::settle`] would wait.
+    fn has_words_on_their_way(&self) -> bool {
+        false
+    }
+
     /// The bounce memory of a peer, from which copies in may be started. None unless the two
     /// processes share theirs.
     fn window(&self, _pe: Pe) -> Option<Window> {

@@ -325,12 +325,14 @@ impl Staging {
     pub(super) fn seal_list<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let pe = core.transmit.segment(wr_id).pe;
         self.close(pe, wr_id);
-        let in_order = self.state().fragment(wr_id).listed.in_order;
-        let Fragment { list: Some(list), bounce: Some(bounce), role, .. } =
+        let Fragment { list: Some(list), bounce: Some(bounce), role, listed, .. } =
             *self.state().fragment(wr_id)
         else {
             return true;
         };
+        // One put and its signal take one trip to the device so.
+        let alone = self.state().gathered.out.parts(list).len() == 1;
+        let in_order = alone || listed.in_order;
         let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
         let parts = self.state().gathered.out.parts(list);
         if !in_order {

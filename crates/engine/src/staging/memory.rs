@@ -9,7 +9,7 @@ use crate::posting::Core;
 use crate::posting::failures::local_fault;
 use crate::request::ResultPlace;
 use crate::staging::Staging;
-use crate::staging::state::State;
+use crate::staging::state::{Bouncing, State};
 use crate::state::regions::Place;
 use crate::wire::window::Seq;
 
@@ -136,6 +136,16 @@ impl Staging {
         if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {
             // Who is to be told is.
             let _ = state.settle(core);
+        }
+    }
+
+    /// The same in an iteration, of what this PE has done on its own memory: it can wait while a
+    /// device is at words.
+    #[inline]
+    pub(crate) fn settle_own<P: Port>(&mut self, core: &mut Core<P>) {
+        let waits = |bouncing: &mut Bouncing| bouncing.copies.has_words_on_their_way();
+        if !self.bouncing().is_some_and(waits) {
+            self.settle(core);
         }
     }
 

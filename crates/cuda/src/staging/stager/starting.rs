@@ -3,17 +3,14 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::{Any, DeviceStager, Place};
-use crate::copy::engine::InOrder;
+use super::{DeviceStager, Place};
 use crate::copy::request::{self, PinnedTransfer, StartError};
 use crate::driver::error::refused;
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::pointer::Kind;
 use crate::staging::flight::{By, Call};
 use crate::staging::neighbours::Neighbours;
-use crate::words::together::{Soon, Tie};
-use engine::atomic::Width;
-use engine::port::copies::{Copy, CopyDirection, Step, Tagged};
+use engine::port::copies::{Copy, CopyDirection, Tagged};
 use engine::port::{PortError, Posted};
 
 impl DeviceStager {
@@ -54,102 +51,6 @@ impl DeviceStager {
             at = end;
         }
         Ok(Posted::Yes)
-    }
-
-    /// Starts steps, all of which one engine can take in their order; none if it cannot.
-    pub(super) fn start_steps(
-        &mut self,
-        steps: &[Step],
-        tag: u32,
-    ) -> Result<Option<Posted>, PortError> {
-        let Some(context) = self.place_steps(steps)? else { return Ok(None) };
-        self.contexts[context].copies.words.resolve(&mut self.soon)?;
-        for at in 0..self.places.len() {
-            let Some(place) = self.places[at].take() else { continue };
-            let len = match steps[at] {
-                Step::Copy(Copy { len, .. }) => len,
-                Step::Apply { atomic, .. } => atomic.width.bytes(),
-            };
-            self.forget(&place, len);
-            self.places[at] = Some(place);
-        }
-        let Self { contexts, places, bounce, neighbours, soon, .. } = self;
-        let of = &mut contexts[context];
-        if let Some(error) = &of.failed {
-            return Err(error.clone().into());
-        }
-        let words = |at: usize| {
-            let before = steps[..at].iter().filter(|step| matches!(step, Step::Apply { .. }));
-            &soon[before.count()]
-        };
-        let given =
-            steps.iter().zip(places.iter()).enumerate().filter_map(|(at, (step, place))| {
-                let Place { range, addr, .. } = place.as_ref()?;
-                let (range, addr) = (&**range.range(), *addr);
-                Some(match step {
-                    Step::Copy(copy) => {
-                        let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
-                        let direction = request::Direction::ToDevice;
-                        let len = copy.len;
-                        InOrder::Copy(PinnedTransfer {
-                            direction,
-                            range,
-                            addr,
-                            memory,
-                            offset,
-                            len,
-                        })
-                    }
-                    Step::Apply { .. } => InOrder::Store(words(at).word(), words(at).value),
-                })
-            });
-        match of.copies.inward.start_in_order(given) {
-            Ok(_) => {}
-            Err(StartError::Cuda(error)) => return Err(error.into()),
-            Err(other) => return Err(refused("copying", other.to_string())),
-        }
-        let flight = self.flight(CopyDirection::In);
-        flight.push_tag(tag);
-        flight.push(Call { by: By::Engine(context), tags: 1 });
-        Ok(Some(Posted::Yes))
-    }
-
-    /// Finds the places of steps, and lists the words among them. Their context, if an engine of it
-    /// takes all of them in their order.
-    fn place_steps(&mut self, steps: &[Step]) -> Result<Option<usize>, PortError> {
-        let mut of = None;
-        for step in steps {
-            let place = match *step {
-                Step::Copy(Copy { memory, len, .. }) => self.any(memory, len)?,
-                Step::Apply { addr, atomic } => {
-                    Any::Device(self.staged(addr, atomic.width.bytes())?)
-                }
-            };
-            let Any::Device(place) = place else { return Ok(None) };
-            let engine = &self.contexts[place.context].copies.inward;
-            let range = place.range.range();
-            let own = !range.is_owned() || Arc::ptr_eq(range.context(), engine.context());
-            let one = *of.get_or_insert(place.context) == place.context;
-            if range.kind() != Kind::Device || !own || !one {
-                return Ok(None);
-            }
-            if let Step::Apply { atomic, .. } = step {
-                let is_word = atomic.width != Width::Two
-                    && place.addr % atomic.width.bytes() == 0
-                    && engine.stores_by_operation(range, atomic.width)
-                    && self.stores_together(&place);
-                if !is_word {
-                    return Ok(None);
-                }
-                let Place { context, ref range, addr, .. } = place;
-                let (range, change) = (Arc::clone(range), (!atomic.op.sets()).then_some(*atomic));
-                let (len, tie) = (atomic.width.bytes() as u8, Tie::Behind);
-                let value = atomic.operand & atomic.width.mask();
-                self.soon.push(Soon { context, range, addr, len, value, change, tie, place: 0 });
-            }
-            self.places.push(Some(place));
-        }
-        Ok(of)
     }
 
     /// How many calls these copies take, whose places are known. Each is an entry of its engine.

@@ -1,0 +1,201 @@
+//! Puts and signals of peers that the device is given in their order, and the words that it stores
+//! so: they change later than the call that starts them.
+//!
+//! These words are stored by the stream of the copies, others by a stream of their own. So whoever
+//! reads or changes a word meanwhile waits until those on their way are there, and of two calls that
+//! change the same word the second one starts when the first has ended: a kernel may have changed
+//! the word in between.
+
+use std::collections::VecDeque;
+use std::hint;
+use std::sync::Arc;
+use std::thread;
+
+use super::starting::memory_of;
+use super::{Any, DeviceStager, Place};
+use crate::copy::engine::InOrder;
+use crate::copy::request::{self, PinnedTransfer, StartError};
+use crate::driver::error::refused;
+use crate::memory::pointer::Kind;
+use crate::staging::flight::{By, Call, MOST_CALLS};
+use crate::words::together::{Soon, Tie};
+use engine::atomic::Width;
+use engine::patience::Wait;
+use engine::port::copies::{Copied, Copy, CopyDirection, MOST_STEPS, Step};
+use engine::port::{PortError, Posted};
+
+/// What is on its way in its order.
+#[derive(Debug)]
+pub(super) struct OrderedCalls {
+    /// Of what ends with each call, oldest first.
+    tags: VecDeque<u32>,
+    /// Address and end of words that they store, and of some that they have stored.
+    words: Vec<(usize, usize)>,
+    /// What was found to have ended while somebody waited for words.
+    pub(super) told: VecDeque<Copied>,
+}
+
+impl OrderedCalls {
+    /// Nothing is. There is room for what `depth` tags may tell.
+    pub(super) fn new(depth: usize) -> Self {
+        Self {
+            tags: VecDeque::with_capacity(MOST_CALLS),
+            words: Vec::with_capacity(MOST_CALLS * MOST_STEPS),
+            told: VecDeque::with_capacity(depth),
+        }
+    }
+
+    /// Whether words are on their way.
+    pub(super) fn has_words(&self) -> bool {
+        !self.words.is_empty()
+    }
+
+    /// Whether these words may be stored beside those on their way, for which there is room then.
+    fn takes(&self, words: &[Soon]) -> bool {
+        let is_free = |word: &Soon| {
+            self.words.iter().all(|(addr, end)| word.end() <= *addr || *end <= word.addr)
+        };
+        self.words.len() + words.len() <= MOST_CALLS * MOST_STEPS && words.iter().all(is_free)
+    }
+
+    /// Something has ended.
+    pub(super) fn ended(&mut self, tag: u32) {
+        if self.tags.front() == Some(&tag) {
+            self.tags.pop_front();
+        }
+        if self.tags.is_empty() {
+            self.words.clear();
+        }
+    }
+}
+
+impl DeviceStager {
+    /// Words that the device stores in order are there, or lost.
+    pub(super) fn finish_in_order(&mut self) -> Result<(), PortError> {
+        /// Polls before the processor is offered to others.
+        const SPINS: u32 = 256;
+        let mut waited = Wait::new();
+        let mut polls = 0;
+        while !self.in_order.tags.is_empty() {
+            if let Some(copied) = self.poll_direction(CopyDirection::In) {
+                self.in_order.told.push_back(copied);
+                continue;
+            }
+            polls += 1;
+            if polls < SPINS {
+                hint::spin_loop();
+                continue;
+            }
+            if waited.left_of(self.staging.patience()).is_none() {
+                return Err(refused(
+                    "storing words",
+                    String::from("the device does not finish copies that come before them"),
+                ));
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Starts steps, all of which one engine can take in their order; none if it cannot.
+    pub(super) fn start_steps(
+        &mut self,
+        steps: &[Step],
+        tag: u32,
+    ) -> Result<Option<Posted>, PortError> {
+        let Some(context) = self.place_steps(steps)? else { return Ok(None) };
+        if !self.in_order.takes(&self.soon) {
+            return Ok(Some(Posted::Again));
+        }
+        self.contexts[context].copies.words.resolve(&mut self.soon)?;
+        for at in 0..self.places.len() {
+            let Some(place) = self.places[at].take() else { continue };
+            let len = match steps[at] {
+                Step::Copy(Copy { len, .. }) => len,
+                Step::Apply { atomic, .. } => atomic.width.bytes(),
+            };
+            self.forget(&place, len);
+            self.places[at] = Some(place);
+        }
+        let Self { contexts, places, bounce, neighbours, soon, .. } = self;
+        let of = &mut contexts[context];
+        if let Some(error) = &of.failed {
+            return Err(error.clone().into());
+        }
+        let words = |at: usize| {
+            let before = steps[..at].iter().filter(|step| matches!(step, Step::Apply { .. }));
+            &soon[before.count()]
+        };
+        let given =
+            steps.iter().zip(places.iter()).enumerate().filter_map(|(at, (step, place))| {
+                let Place { range, addr, .. } = place.as_ref()?;
+                let (range, addr) = (&**range.range(), *addr);
+                Some(match step {
+                    Step::Copy(copy) => {
+                        let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
+                        let direction = request::Direction::ToDevice;
+                        let len = copy.len;
+                        InOrder::Copy(PinnedTransfer {
+                            direction,
+                            range,
+                            addr,
+                            memory,
+                            offset,
+                            len,
+                        })
+                    }
+                    Step::Apply { .. } => InOrder::Store(words(at).word(), words(at).value),
+                })
+            });
+        match of.copies.inward.start_in_order(given) {
+            Ok(_) => {}
+            Err(StartError::Cuda(error)) => return Err(error.into()),
+            Err(other) => return Err(refused("copying", other.to_string())),
+        }
+        self.in_order.words.extend(self.soon.iter().map(|word| (word.addr, word.end())));
+        self.in_order.tags.push_back(tag);
+        let flight = self.flight(CopyDirection::In);
+        flight.push_tag(tag);
+        flight.push(Call { by: By::Engine(context), tags: 1 });
+        Ok(Some(Posted::Yes))
+    }
+
+    /// Finds the places of steps, and lists the words among them. Their context, if an engine of it
+    /// takes all of them in their order.
+    fn place_steps(&mut self, steps: &[Step]) -> Result<Option<usize>, PortError> {
+        let mut of = None;
+        for step in steps {
+            let place = match *step {
+                Step::Copy(Copy { memory, len, .. }) => self.any(memory, len)?,
+                Step::Apply { addr, atomic } => {
+                    Any::Device(self.staged(addr, atomic.width.bytes())?)
+                }
+            };
+            let Any::Device(place) = place else { return Ok(None) };
+            let engine = &self.contexts[place.context].copies.inward;
+            let range = place.range.range();
+            let own = !range.is_owned() || Arc::ptr_eq(range.context(), engine.context());
+            let one = *of.get_or_insert(place.context) == place.context;
+            if range.kind() != Kind::Device || !own || !one {
+                return Ok(None);
+            }
+            if let Step::Apply { atomic, .. } = step {
+                let is_word = atomic.width != Width::Two
+                    && place.addr % atomic.width.bytes() == 0
+                    && engine.stores_by_operation(range, atomic.width)
+                    && self.stores_together(&place);
+                if !is_word {
+                    return Ok(None);
+                }
+                let Place { context, ref range, addr, .. } = place;
+                let range = Arc::clone(range);
+                let (len, tie) = (atomic.width.bytes() as u8, Tie::Behind);
+                let change = (!atomic.op.sets()).then_some(*atomic);
+                let value = atomic.operand & atomic.width.mask();
+                self.soon.push(Soon { context, range, addr, len, value, change, tie, place: 0 });
+            }
+            self.places.push(Some(place));
+        }
+        Ok(of)
+    }
+}
