@@ -2,7 +2,8 @@
 //! end.
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
+use nvshmem_abi::c;
+use nvshmem_sim::{Amo, BoxError, Job, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -24,6 +25,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             let way = if shares { "shared" } else { "by_the_fabric" };
             let name = format!("tokens::take_few_calls_of_the_driver_{way}_{}", fabric.name());
             trials.push(staged(name, fabric, Needs::StandIn, move || few_calls(fabric, shares)));
+        }
+        // Before layout 4 a signal comes behind a fence, and each is stored in its order.
+        for (layout, name) in [(Layout::V3b, "fences_and_signals"), (Layout::V7, "signals")] {
+            let name = format!("tokens::with_{name}_take_few_calls_{}", fabric.name());
+            let trial = move || few_calls_with_signals(fabric, layout);
+            trials.push(staged(name, fabric, Needs::StandIn, trial));
         }
     }
     trials
@@ -50,6 +57,68 @@ fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
     if most > MOST_CALLS {
         return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
     }
+    Ok(())
+}
+
+/// The sender gives all tokens and their signals in as few calls. So does the target, where nothing
+/// has an order.
+fn few_calls_with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
+    let job = job(fabric, MemoryKind::DeviceVmm, "signalled-tokens", 2, 1, layout);
+    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
+    let calls = |pe: usize| -> Option<u64> {
+        report.pes[pe].value("calls").and_then(|calls| calls.parse().ok())
+    };
+    let (Some(from), Some(to)) = (calls(0), calls(1)) else {
+        return Err(format!("no calls were counted:\n{report}").into());
+    };
+    let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MOST_CALLS };
+    let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
+    println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
+    if from > MOST_CALLS || to > most {
+        return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
+    }
+    Ok(())
+}
+
+/// As [`scenario`], of tokens each of which adds to the signal of its expert.
+pub(crate) fn signalled(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let source = host.alloc(TOKENS * LEN, 4096)?;
+    let target = host.alloc(2 * TOKENS * LEN, 4096)?;
+    let signals = host.alloc(EXPERTS * 8, 4096)?;
+    host.local(source, TOKENS * LEN)?.fill(Pattern::new(me.into()), 0)?;
+    host.local(target, 2 * TOKENS * LEN)?.set(0)?;
+    host.local(signals, EXPERTS * 8)?.set(0)?;
+    host.proxy().put((me + 1) % n, target.plus(2 * TOKENS * LEN - 8), source, 8)?;
+    host.proxy().quiet()?;
+    host.barrier()?;
+    let faults = host.faults().ok_or("there is a device")?;
+    let before = faults.calls()?;
+    if me == 0 {
+        for token in 0..TOKENS {
+            let (to, from) = (target.plus(place(token)), source.plus(token * LEN));
+            let signal = signals.plus(token % EXPERTS * 8);
+            let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
+            host.proxy().put_signal(1, to, from, LEN, signal, add)?;
+        }
+        host.proxy().quiet()?;
+    }
+    host.barrier()?;
+    job.report("calls", faults.calls()? - before)?;
+    if me == 1 {
+        for token in 0..TOKENS {
+            let there = host.local(target.plus(place(token)), LEN)?;
+            there.verify(Pattern::new(0), token * LEN)?;
+        }
+        for expert in 0..EXPERTS {
+            let word = host.local(signals.plus(expert * 8), 8)?.load_acquire()?;
+            if word != TOKENS / EXPERTS {
+                return Err(format!("the signal of expert {expert} is {word}").into());
+            }
+        }
+    }
+    host.finalize()?;
     Ok(())
 }
 
