@@ -5,8 +5,9 @@
 #       [LIBFABRIC=file] \
 #       ./run.sh [clients | experts | peers | nccl] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
-# needed, and, where PPLX names the sources of a tree of pplx-kernels, its test and bench. With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls
-# of a mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
+# needed, and, where PPLX names the sources of a tree of pplx-kernels, its test and bench.
+# With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls of a
+# mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
 # NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3,
 # or /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's
 # source tree: their programs run as well. With "nccl" the programs are NCCL's, by its RMA plugin:

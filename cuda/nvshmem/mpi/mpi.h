@@ -1,5 +1,5 @@
-// MPI as programs need it that start NVSHMEM by it and do nothing else with it: the processes are those
-// of this project's launcher, and NVSHMEM is started with a unique id.
+// MPI as programs need it that start NVSHMEM by it and do nothing else with it: the processes are
+// those of this project's launcher, and NVSHMEM is started with a unique id.
 #pragma once
 
 #include <nvshmem.h>

@@ -291,8 +291,8 @@ impl Staging {
         Some(list)
     }
 
-    /// A fragment of this lane's has set out, or a fence holds it: it is open from now on, if it is a
-    /// whole put.
+    /// A fragment of this lane's has set out, or a fence holds it: it is open from now on, if it is
+    /// a whole put.
     pub(super) fn open<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, op: OpId, whole: bool) {
         let segment = core.transmit.segment(wr_id);
         let (pe, batch, class) = (segment.pe, segment.batch(), segment.class);

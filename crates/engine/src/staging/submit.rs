@@ -198,8 +198,8 @@ impl Staging {
         Some((wr_id, Some(slot)))
     }
 
-    /// A fragment sets out, now or when what holds it back is over: of the `whole` operation or of a
-    /// part.
+    /// A fragment sets out, now or when what holds it back is over: of the `whole` operation or of
+    /// a part.
     fn set_out<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -2,9 +2,9 @@
 //! so: they change later than the call that starts them.
 //!
 //! These words are stored by the stream of the copies, others by a stream of their own. So whoever
-//! reads or changes a word meanwhile waits until those on their way are there, and of two calls that
-//! change the same word the second one starts when the first has ended: a kernel may have changed
-//! the word in between.
+//! reads or changes a word meanwhile waits until those on their way are there, and of two calls
+//! that change the same word the second one starts when the first has ended: a kernel may have
+//! changed the word in between.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -108,10 +108,10 @@ impl DeviceStager {
             return Ok(Some(Posted::Again));
         }
         self.contexts[context].copies.words.resolve(&mut self.soon)?;
-        for at in 0..self.places.len() {
+        for (at, step) in steps.iter().enumerate() {
             let Some(place) = self.places[at].take() else { continue };
-            let len = match steps[at] {
-                Step::Copy(Copy { len, .. }) => len,
+            let len = match step {
+                Step::Copy(Copy { len, .. }) => *len,
                 Step::Apply { atomic, .. } => atomic.width.bytes(),
             };
             self.forget(&place, len);
