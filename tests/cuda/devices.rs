@@ -15,6 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
             .with(&[("FAKE_CUDA_WRITES_ORDERING", "0")]),
         Case::any("writes_can_be_flushed", flush),
         Case::any("a_dma_buf_has_the_memory_s_bytes", dma_buf),
+        Case::fake("a_dma_buf_has_the_mapping_through_pcie", by_pcie),
+        Case::fake("a_driver_that_knows_no_such_mapping_gives_its_own", not_by_pcie)
+            .with(&[("FAKE_CUDA_DMA_BUF", "1")]),
         Case::fake("a_driver_without_dma_buf_says_so", no_dma_buf)
             .with(&[("FAKE_CUDA_DMA_BUF", "0")]),
     ]
@@ -96,6 +99,19 @@ fn dma_buf() {
     // SAFETY: only asks about a number.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1, "the descriptor is closed");
     bed.free(device);
+}
+
+/// What the fake driver calls dma-bufs that were asked for with that mapping.
+const BY_PCIE: u32 = 13;
+
+fn by_pcie() {
+    dma_buf();
+    assert_eq!(Bed::new().count(BY_PCIE), 1);
+}
+
+fn not_by_pcie() {
+    dma_buf();
+    assert_eq!(Bed::new().count(BY_PCIE), 0);
 }
 
 fn no_dma_buf() {

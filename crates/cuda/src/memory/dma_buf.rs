@@ -8,6 +8,10 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type}
 use crate::driver::error::{CudaError, code};
 use crate::memory::range::DeviceRange;
 
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, of CUDA 12.8 and newer: the mapping for devices
+/// on the PCIe bus, also where the processor reaches the memory by another way (Grace's C2C).
+const BY_PCIE: u64 = 1;
+
 /// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered
 /// it keeps the memory.
 #[derive(Debug)]
@@ -42,8 +46,15 @@ impl DmaBuf {
         let mut fd: c_int = -1;
         let _bound = context.bind()?;
         let kind = handle_type::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: for this type of handle the place is that of an `int`.
-        let status = unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, 0) };
+        let mut export = |flags| {
+            // SAFETY: for this type of handle the place is that of an `int`.
+            unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, flags) }
+        };
+        let status = match export(BY_PCIE) {
+            // An older driver knows no flags, and some devices have no other mapping.
+            code::INVALID_VALUE | code::NOT_SUPPORTED => export(0),
+            status => status,
+        };
         driver.check(CALL, status, subject)?;
         // SAFETY: the driver has opened it for us; nobody else closes it.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset, len: whole })

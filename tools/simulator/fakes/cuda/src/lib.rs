@@ -52,7 +52,7 @@
 //! | `FAKE_CUDA_FAIL_COPY` | | `N:CODE`: on each device, copy N+1 is accepted and fails on the device |
 //! | `FAKE_CUDA_PINNED_LIMIT` | none | bytes that `cuMemHostAlloc` gives out per device |
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
-//! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
+//! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_TOGETHER` | 1 | 0: `cuMemcpyBatchAsync` is refused |

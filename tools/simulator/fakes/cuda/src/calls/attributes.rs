@@ -30,7 +30,7 @@ fn attribute(device: &Device, which: u32) -> Option<c_int> {
         // GPU_DIRECT_RDMA_WRITES_ORDERING
         118 => behaviour.writes_ordering.load(Relaxed) as c_int,
         // DMA_BUF_SUPPORTED
-        124 => behaviour.dma_buf.load(Relaxed) as c_int,
+        124 => (behaviour.dma_buf.load(Relaxed) > 0).into(),
         // HOST_NUMA_ID
         134 => 0,
         0..=200 => 0,

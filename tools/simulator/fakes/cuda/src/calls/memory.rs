@@ -103,6 +103,9 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(
     }))
 }
 
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, of CUDA 12.8 and newer.
+const BY_PCIE: u64 = 1;
+
 /// A dma-buf is the file of the pages here, so it can be had for whole allocations only.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetHandleForAddressRange(
@@ -110,12 +113,17 @@ unsafe extern "C" fn cuMemGetHandleForAddressRange(
     address: usize,
     len: usize,
     handle_type: u32,
-    _flags: u64,
+    flags: u64,
 ) -> Status {
     answer(current().and_then(|context| {
-        if context.device.behaviour.dma_buf.load(Relaxed) == 0 || handle_type != 1 {
+        let offered = context.device.behaviour.dma_buf.load(Relaxed);
+        if offered == 0 || handle_type != 1 {
             return Err(NOT_SUPPORTED);
         }
+        if flags > BY_PCIE || flags == BY_PCIE && offered < 2 {
+            return Err(INVALID_VALUE);
+        }
+        context.device.exported.fetch_add(flags, Relaxed);
         if address % PAGE != 0 || len % PAGE != 0 {
             return Err(INVALID_VALUE);
         }

@@ -25,6 +25,8 @@ pub(crate) struct Device {
     pub(crate) turns: AtomicU64,
     /// Calls that give work to a stream: copies, several of them in a call, words, and events.
     pub(crate) calls: AtomicU64,
+    /// Dma-bufs that were asked for with the mapping through PCIe.
+    pub(crate) exported: AtomicU64,
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
 }
@@ -62,6 +64,7 @@ impl Device {
             asked: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            exported: AtomicU64::new(0),
             carried_out: AtomicU64::new(0),
         }
     }

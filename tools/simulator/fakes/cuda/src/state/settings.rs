@@ -97,7 +97,7 @@ impl Behaviour {
             pinned_limit: variable("FAKE_CUDA_PINNED_LIMIT", u64::MAX).into(),
             memory_limit: variable("FAKE_CUDA_MEMORY_LIMIT", u64::MAX).into(),
             stream_ops: variable("FAKE_CUDA_STREAM_OPS", 1).into(),
-            dma_buf: variable("FAKE_CUDA_DMA_BUF", 1).into(),
+            dma_buf: variable("FAKE_CUDA_DMA_BUF", 2).into(),
             host_writes: variable("FAKE_CUDA_HOST_WRITES", 1).into(),
             together: variable("FAKE_CUDA_TOGETHER", 1).into(),
             vmm: variable("FAKE_CUDA_VMM", 1).into(),
