@@ -44,7 +44,7 @@ pub(crate) enum Fabric {
     Shm,
     /// TCP of the second libfabric, if there is one.
     Tcp2,
-    /// A persona of cxi over that: its NICs take memory of devices, and move none of it.
+    /// A persona of cxi over that: its NICs reach memory of devices.
     Cxi,
 }
 

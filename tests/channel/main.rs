@@ -59,6 +59,7 @@ fn main() -> ExitCode {
         ("mixed", Fabric::Tcp2, 3),
         ("mixed", Fabric::Shm, 3),
         ("device", Fabric::Rxm, 1),
+        ("device", Fabric::Cxi, 2),
     ] {
         trials.push(Job::new("traffic", fabric, n_pes).on(memory).trial());
         trials.push(Job::new("quiet", fabric, n_pes).on(memory).trial());

@@ -64,9 +64,12 @@ fn main() -> ExitCode {
         }
     }
     // The providers' own code, or rules, under the orders that matter.
-    for (fabric, memory) in
-        [(Fabric::Efa, None), (Fabric::Efa, Some("device")), (Fabric::Cxi, None)]
-    {
+    for (fabric, memory) in [
+        (Fabric::Efa, None),
+        (Fabric::Efa, Some("device")),
+        (Fabric::Cxi, None),
+        (Fabric::Cxi, Some("device")),
+    ] {
         let job = |scenario| Job { memory, ..Job::new(scenario, fabric, 2) };
         add(job("traffic").seeds(2));
         add(job("order").seeds(10));

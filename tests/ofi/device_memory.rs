@@ -45,6 +45,7 @@ fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRe
         ordinal: 0,
         pci: None,
         keeps_order: true,
+        is_whole: true,
         dma_buf,
         with_context: &|run| {
             bound.fetch_add(1, Ordering::Relaxed);

@@ -51,6 +51,12 @@ calls! {
     /// Closes any object. Objects that others were made from are closed after those.
     fn fi_close(object: *mut fid) -> c_int = (*object).ops, close(object);
 
+    /// Gives operations that only a provider has, by their name (`fi_open_ops(3)`).
+    fn fi_open_ops(
+        object: *mut fid, name: *const c_char, flags: u64, operations: *mut *mut c_void,
+        context: *mut c_void
+    ) -> c_int = (*object).ops, ops_open(object, name, flags, operations, context);
+
     /// Opens a domain (`fi_domain(3)`).
     fn fi_domain(
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,

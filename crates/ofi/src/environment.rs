@@ -221,15 +221,24 @@ mod tests {
         let without = Situation { devices: false, ..situation() };
         assert!(has(&values(Provider::Verbs, &situation()), "MLX5_SCATTER_TO_CQE", "0"));
         assert!(!has(&values(Provider::Verbs, &without), "MLX5_SCATTER_TO_CQE", "0"));
-        assert!(values(Provider::Cxi, &without).is_empty());
     }
 
     #[test]
-    fn cxi_copies_nothing_by_cuda_in_any_version() {
+    fn cxi_waits_for_no_kernel_and_no_match_entry_in_any_version() {
+        let without = [("FI_CXI_OPTIMIZED_MRS", "0"), ("FI_CXI_RX_MATCH_MODE", "hybrid")];
+        let devices =
+            [("FI_CXI_DISABLE_HMEM_DEV_REGISTER", "1"), ("FI_CXI_DISABLE_HOST_REGISTER", "1")];
+        let newer = [("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", "1")];
+        let are = |situation: &Situation, wanted: &[(&'static str, &str)]| {
+            let wanted: Vec<_> = wanted.iter().map(|(name, is)| (*name, is.to_string())).collect();
+            assert_eq!(values(Provider::Cxi, situation), wanted);
+        };
         let older = Situation { library: Version::new(2, 2), ..situation() };
-        assert_eq!(values(Provider::Cxi, &older), [("FI_CXI_OPTIMIZED_MRS", String::from("0"))]);
-        let idc = "FI_CXI_DISABLE_NON_INJECT_RMA_IDC";
-        assert_eq!(values(Provider::Cxi, &situation()), [(idc, String::from("1"))]);
+        are(&older, &[&without[..], &devices].concat());
+        are(&situation(), &[&without[..], &newer, &devices].concat());
+        are(&Situation { devices: false, ..situation() }, &without);
+        let many = Situation { job_size: Some(4096), devices: false, ..situation() };
+        are(&many, &[&without[..], &[("FI_UNIVERSE_SIZE", "8208")]].concat());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::thread;
+use std::{env, thread};
 
 use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, Version};
 use log::{info, warn};
@@ -20,7 +20,7 @@ use crate::memory::registration::OfiMemory;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
 use crate::objects::fabric::Fabrics;
-use crate::options::{BatchChoice, BulkChoice, Devices, RailLoss};
+use crate::options::{BatchChoice, BulkChoice, Devices, GpuDirect, RailLoss};
 use crate::progress_probe::Verdict;
 use crate::provider::Reopening;
 use crate::report::{RailReport, Report};
@@ -311,13 +311,35 @@ impl Discovery {
 
     /// What decides whether NICs reach device memory by themselves.
     fn direct(&self) -> DirectPolicy {
+        let switched_off = self.switched_off();
+        if let Some(reason) = &switched_off {
+            warn!("memory of devices is staged: {reason}");
+        }
         DirectPolicy {
             choice: self.options.gpu_direct,
             level: self.options.gdr_level,
             topology: Topology::system(),
             dma_bufs: self.is_since(*self.profile.dma_bufs),
-            copies_little: *self.profile.copies_little,
+            one_allocation: *self.profile.one_allocation,
+            switched_off,
         }
+    }
+
+    /// What of the environment has the provider map device memory wrongly.
+    fn switched_off(&self) -> Option<String> {
+        if !self.reaches_devices() || self.options.gpu_direct == GpuDirect::Never {
+            return None;
+        }
+        let off = |name: &&str| {
+            let value = env::var(name).unwrap_or_default().to_lowercase();
+            ["0", "false", "no", "off"].contains(&value.as_str()).then(|| {
+                let (provider, why) = (self.profile.name, self.profile.device_switches.why);
+                format!(
+                    "with {name}={value} {provider} reaches other bytes of it ({why}); unset it"
+                )
+            })
+        };
+        self.profile.device_switches.iter().find_map(off)
     }
 
     /// Most segments that a lane over these devices has under way, should all of them open.
@@ -354,7 +376,8 @@ fn open_bulk_of(
     }
     let mut domains = Vec::with_capacity(names.len());
     for _ in names {
-        let domain = Domain::open(fabrics.of(&info)?, Arc::clone(&info), Keys::new(true))?;
+        let fabric = fabrics.of(&info)?;
+        let domain = Domain::open(fabric, Arc::clone(&info), Keys::new(true), device.profile)?;
         domains.push(Arc::new(domain));
     }
     let plan = |name| Plan {

@@ -52,8 +52,16 @@ pub fn register_direct(
         Ok(_bound) => run(),
         Err(error) => info!(target: logging::MEM, "registering {addr:#x}: {error}"),
     };
-    let (len, ordinal) = (range.len(), device.0);
-    let memory = DeviceMemory { addr, len, ordinal, pci, keeps_order, dma_buf, with_context };
+    let memory = DeviceMemory {
+        addr,
+        len: range.len(),
+        ordinal: device.0,
+        pci,
+        keeps_order,
+        is_whole: range.allocations().count() == 1,
+        dma_buf,
+        with_context,
+    };
     let registered = fabric.register_device(&memory, access)?;
     // Only now, since it slows down the program's own copies to the memory.
     if let Err(error) = range.set_sync_memops() {

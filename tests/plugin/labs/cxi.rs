@@ -3,7 +3,10 @@
 //! A few runs belong to every test run; with `NVSHMEM_TEST_CXI_LAB` set there are all that
 //! `make cxi-lab` tells of.
 
+use std::time::Duration;
+
 use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::traffic::resident::RESIDENT;
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
 use test_support::built::{cxi_lab, fake_cuda_dir};
 use test_support::full;
@@ -14,7 +17,12 @@ use crate::fabric::job;
 use crate::matrix::run;
 
 /// Versions that the persona says it is: those between which cxi's rules change.
-const VERSIONS: [&str; 4] = ["2.6", "2.4", "2.2", "1.22"];
+const VERSIONS: [&str; 5] = ["2.6", "2.4", "2.2", "1.22", "1.20"];
+
+/// What heaps of devices are made of: NVSHMEM's, with `NVSHMEM_DISABLE_CUDA_VMM=1` and without, and
+/// one whose registrations span allocations.
+const KINDS: [MemoryKind; 3] =
+    [MemoryKind::Device, MemoryKind::DeviceVmm, MemoryKind::DeviceVmmPieces];
 
 const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
 
@@ -91,41 +99,119 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }));
     }
-    let versions = if all { &VERSIONS[..] } else { &VERSIONS[..2] };
-    for &version in versions {
-        let name = format!("cxi::memory_of_devices_{}", version.replace('.', "_"));
+    trials.extend(of_devices(all));
+    trials.extend(of_what_runs_out());
+    trials
+}
+
+/// Memory of devices, which the persona's NICs read and write, beside a kernel that stays.
+fn of_devices(all: bool) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let versions = if all { VERSIONS.len() } else { 2 };
+    let scenarios = if all { SCENARIOS.len() } else { 2 };
+    for [version, kind, scenario] in rows([versions, KINDS.len(), scenarios], 3) {
+        let (version, kind) = (VERSIONS[version], KINDS[kind]);
+        let scenario = SCENARIOS[SCENARIOS.len() - 1 - scenario];
+        let name = format!("cxi::devices_{scenario}_{}_{kind}", version.replace('.', "_"));
         trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
-            // The persona registers memory of devices, and moves none of it.
-            let job = job("connect_with_a_device", 2, Layout::V7).memory(MemoryKind::Device);
-            let job =
-                job.cuda_driver(fake_cuda_dir()).env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always");
-            let by = if version == "2.6" {
-                "rail(s) by dma-buf"
-            } else {
-                "rail(s) by FI_HMEM_CUDA (dma-buf: not with this provider and version)"
+            let way = match (kind, version) {
+                (MemoryKind::DeviceVmmPieces, _) => {
+                    ": it is of several allocations, and the provider"
+                }
+                (_, "2.6") => "rail(s) by dma-buf",
+                _ => "rail(s) by FI_HMEM_CUDA (dma-buf: not with this provider and version)",
             };
-            for pe in run(on_cxi(job, &carrier, version, "auto"))?.pes {
-                says(&pe.text(), by)?;
+            for pe in run(on_cxi(with_devices(scenario, 2, kind), &carrier, version, "auto"))?.pes {
+                says(&pe.text(), way)?;
                 is_as_it_should_be(&pe.text())?;
             }
             Ok(())
         }));
     }
-    trials.push(needs::trial(
-        "cxi::what_the_user_sets_stays",
-        Carrier::Second.find(),
-        move |carrier| {
-            let variable = "FI_CXI_DISABLE_NON_INJECT_RMA_IDC";
-            let job = job("connect_with_a_device", 2, Layout::V7).memory(MemoryKind::Device);
-            let job = job.cuda_driver(fake_cuda_dir()).env(variable, 0);
-            for pe in run(on_cxi(job, &carrier, "2.6", "auto"))?.pes {
-                says(&pe.text(), &format!("{variable}=0 is the user's"))?;
-                says(&pe.text(), COPIES)?;
+    let names =
+        ["FI_MR_CACHE_MAX_COUNT", "FI_MR_CACHE_MAX_SIZE", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"];
+    for variable in names {
+        let name = format!("cxi::devices_without_{variable}");
+        trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+            // Registrations begin within allocations.
+            let job = with_devices("operations", 2, MemoryKind::Device).env(variable, 0);
+            let report = on_cxi(job, &carrier, "2.6", "auto").run()?.check()?;
+            for pe in report.pes {
+                let text = pe.text();
+                let warned = text.lines().find(|line| line.contains(" WARN ")).unwrap_or_default();
+                for part in ["memory of devices is staged: ", &format!("{variable}=0"), "unset it"]
+                {
+                    says(warned, part)?;
+                }
             }
             Ok(())
-        },
-    ));
+        }));
+    }
+    let name = String::from("cxi::devices_as_nvidia_s_transport_sets_it");
+    trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+        let job = with_devices("connect_with_a_device", 2, MemoryKind::DeviceVmm)
+            .env("FI_CXI_DISABLE_HMEM_DEV_REGISTER", 1)
+            .env("FI_CXI_OPTIMIZED_MRS", 0)
+            .env("FI_HMEM_CUDA_USE_GDRCOPY", 1)
+            .env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always");
+        for pe in run(on_cxi(job, &carrier, "2.6", "auto"))?.pes {
+            says(&pe.text(), "rail(s) by dma-buf")?;
+            is_as_it_should_be(&pe.text())?;
+        }
+        Ok(())
+    }));
+    let name = String::from("cxi::what_the_user_sets_stays");
+    trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+        let set = ["FI_CXI_OPTIMIZED_MRS=1", "FI_CXI_DISABLE_NON_INJECT_RMA_IDC=0"];
+        let job = with_devices("connect_with_a_device", 2, MemoryKind::Device);
+        let pairs = set.iter().filter_map(|set| set.split_once('='));
+        let job = pairs.fold(job, |job, (name, value)| job.env(name, value));
+        for pe in run(on_cxi(job, &carrier, "2.6", "auto"))?.pes {
+            for set in set {
+                says(&pe.text(), &format!("{set} is the user's"))?;
+            }
+            says(&pe.text(), COPIES)?;
+        }
+        Ok(())
+    }));
     trials
+}
+
+/// What a NIC has so much of: match entries, buffers for unexpected messages, endpoints.
+fn of_what_runs_out() -> Vec<Trial> {
+    let trial = |name: &str, run: fn(String) -> Result<(), Failed>| {
+        needs::trial(format!("cxi::{name}"), Carrier::Second.find(), run)
+    };
+    vec![
+        trial("more_messages_than_match_entries", |carrier| {
+            let job = job("signals", 4, Layout::V7).heap(96 << 20, 1 << 20);
+            let job = job.param("rounds", 60).param("most", 300_000);
+            let job = job.env("FI_CXI_DEFAULT_RX_SIZE", 4).env("CXI_LAB_MATCH_ENTRIES", 5);
+            run(on_cxi(job, &carrier, "2.6", "auto")).map(drop)
+        }),
+        trial("more_unexpected_messages_than_buffers_beside_a_kernel", |carrier| {
+            let job = with_devices("signals", 4, MemoryKind::Device);
+            let job = job.env("FI_CXI_DEFAULT_RX_SIZE", 1).env("CXI_LAB_OVERFLOW_BYTES", 64);
+            run(on_cxi(job, &carrier, "2.6", "auto")).map(drop)
+        }),
+        trial("fewer_endpoints_than_lanes", |carrier| {
+            let job = job("connect", 2, Layout::V7).grace(Duration::from_secs(30));
+            let report = on_cxi(job, &carrier, "2.6", "auto").env("CXI_LAB_ENDPOINTS", 1).run()?;
+            for pe in report.pes {
+                says(&pe.text(), "host lane: fi_enable failed: No space left on device")?;
+                says(&pe.text(), "the NIC's service has no room for another endpoint")?;
+            }
+            Ok(())
+        }),
+    ]
+}
+
+/// A job with a heap on the stand-in's devices, and a kernel that stays in every PE.
+fn with_devices(scenario: &str, n_pes: u32, kind: MemoryKind) -> JobSettings {
+    let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
+    let job = job(scenario, n_pes, Layout::V7).memory(kind).heap(96 << 20, chunk);
+    let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
+    job.cuda_driver(fake_cuda_dir()).param(RESIDENT, true)
 }
 
 /// What the persona says where small writes are left to CUDA.
@@ -134,7 +220,13 @@ const COPIES: &str = "CUDA copies small writes";
 /// What the persona says of a PE costs it nothing.
 fn is_as_it_should_be(text: &str) -> Result<(), Failed> {
     says(text, ": the order of writes is free")?;
-    let wrong = ["the order of writes is ordered", COPIES];
+    let wrong = [
+        "the order of writes is ordered",
+        "a region is optimised",
+        "GDRCopy maps",
+        "CUDA is asked about memory",
+        COPIES,
+    ];
     if let Some(wrong) = wrong.into_iter().find(|wrong| text.contains(wrong)) {
         return Err(format!("{wrong:?} in:\n{text}").into());
     }

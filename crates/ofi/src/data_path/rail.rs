@@ -98,6 +98,7 @@ impl Rail {
             fabric,
             Arc::clone(info),
             Keys::new(*device.profile.random_keys),
+            device.profile,
         )?);
         let data_takes = info.mode() & FI_RX_CQ_DATA != 0;
         let receives = match (receives, data_takes) {
@@ -112,7 +113,7 @@ impl Rail {
         // have at a time, also what completes without our hearing of it.
         let posted = if data_takes { posted.max(info.tx_size()) } else { posted };
         let completions = posted + receives + QUEUE_MARGIN;
-        let completions = completions.max(*device.profile.completions);
+        let completions = completions.max(device.profile.completions.of(peers));
         let events = *device.profile.events;
         let endpoint = Endpoint::open(&domain, completions, peers, events, Wakes::Never)
             .map_err(|error| with_help(error, *device.profile.enabling_refused))?;
@@ -145,7 +146,8 @@ impl Rail {
         RailLimits {
             max_segment: at_most(info.max_message(), options.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), options.queue_depth.into(), MAX_DEPTH) as u32,
-            needs_desc: needs_desc(info.mr_mode()),
+            needs_desc: needs_desc(info.mr_mode())
+                || *device.profile.heeds_descriptors && info.reaches_devices(),
             immediate_data: ImmediateData::of(device.profile, info).offered,
             longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
             bulk: 0,

@@ -77,7 +77,7 @@ impl OfiMemory {
             .collect();
 
         let obstacle = |(rail, _): &(&Registrar, Rights)| {
-            let reason = self.direct.obstacle(rail.traits(), memory.pci, memory.keeps_order)?;
+            let reason = self.direct.obstacle(rail.traits(), memory)?;
             Some(format!("rail {}: {reason}", rail.name()))
         };
         let mut obstacles: Vec<String> = rails.iter().filter_map(obstacle).collect();

@@ -23,6 +23,8 @@ pub struct DeviceMemory<'a> {
     /// Whether the device keeps the writes of NICs before what follows them by other ways
     /// (`CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`).
     pub keeps_order: bool,
+    /// It lies in one allocation.
+    pub is_whole: bool,
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
     /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric
@@ -56,8 +58,10 @@ pub(crate) struct DirectPolicy {
     pub(crate) topology: Topology,
     /// Provider and library know dma-bufs.
     pub(crate) dma_bufs: bool,
-    /// The provider makes no CUDA copies but of few bytes.
-    pub(crate) copies_little: bool,
+    /// The provider maps the allocation that a region begins in, and no more.
+    pub(crate) one_allocation: bool,
+    /// Why the provider would reach the wrong bytes.
+    pub(crate) switched_off: Option<String>,
 }
 
 /// What matters of a rail.
@@ -75,30 +79,35 @@ impl DirectPolicy {
     pub(super) fn obstacle(
         &self,
         rail: RailTraits<'_>,
-        device: Option<PciAddress>,
-        keeps_order: bool,
+        memory: &DeviceMemory<'_>,
     ) -> Option<String> {
         // A provider without it takes device memory for host memory, and faults when it transfers.
         if !rail.reaches_devices {
             return Some(String::from("it was opened without FI_HMEM"));
         }
+        if let Some(reason) = &self.switched_off {
+            return Some(reason.clone());
+        }
+        if self.one_allocation && !memory.is_whole {
+            return Some(String::from(
+                "it is of several allocations, and the provider would map the first one alone",
+            ));
+        }
         if self.choice == GpuDirect::Always {
             return None;
         }
         if let CudaCalls::Needed(said) = rail.cuda_calls {
-            if !self.copies_little {
-                return Some(format!(
-                    "its transfers would call CUDA, which may wait for running kernels ({said})"
-                ));
-            }
+            return Some(format!(
+                "its transfers would call CUDA, which may wait for running kernels ({said})"
+            ));
         }
-        if !keeps_order {
+        if !memory.keeps_order {
             return Some(String::from(
                 "the device does not keep NICs' writes before what follows them, and the signals behind \
                  them are the CPU's",
             ));
         }
-        let (nic, device) = (rail.pci?, device?);
+        let (nic, device) = (rail.pci?, memory.pci?);
         let distance = self.topology.distance(device, nic)?;
         // Where no switches are shown, being on one root complex says nothing.
         let hidden = distance == Distance::Phb
@@ -145,7 +154,8 @@ mod tests {
             level: Distance::Pxb,
             topology: Topology::at("/nowhere"),
             dma_bufs: true,
-            copies_little: false,
+            one_allocation: false,
+            switched_off: None,
         }
     }
 
@@ -157,6 +167,7 @@ mod tests {
             ordinal: 5,
             pci: None,
             keeps_order: true,
+            is_whole: true,
             dma_buf,
             with_context,
         }
@@ -218,41 +229,50 @@ mod tests {
         let address = |text: &str| Some(text.parse::<PciAddress>().expect("an address"));
         let policy = DirectPolicy { topology: Topology::at(&machine.0), ..policy(GpuDirect::Auto) };
         let rail = |pci| RailTraits { reaches_devices: true, pci, cuda_calls: &CudaCalls::None };
-        let gpu = address(GPU);
-        assert_eq!(policy.obstacle(rail(address(NEAR)), gpu, true), None);
-        let far = policy.obstacle(rail(address(FAR)), gpu, true).expect("it is too far");
+        let gpu = DeviceMemory { pci: address(GPU), ..memory(Err("none")) };
+        assert_eq!(policy.obstacle(rail(address(NEAR)), &gpu), None);
+        let far = policy.obstacle(rail(address(FAR)), &gpu).expect("it is too far");
         for word in [FAR, GPU, "NODE", "GDR_LEVEL is PXB"] {
             assert!(far.contains(word), "{far}");
         }
         // The user may say that it is not, or that it does not matter.
         let wide = DirectPolicy { level: Distance::Node, ..policy.clone() };
-        assert_eq!(wide.obstacle(rail(address(FAR)), gpu, true), None);
+        assert_eq!(wide.obstacle(rail(address(FAR)), &gpu), None);
         let always = DirectPolicy { choice: GpuDirect::Always, ..policy.clone() };
-        assert_eq!(always.obstacle(rail(address(FAR)), gpu, true), None);
+        assert_eq!(always.obstacle(rail(address(FAR)), &gpu), None);
         // What is not known stands in nobody's way.
-        assert_eq!(policy.obstacle(rail(None), gpu, true), None);
-        assert_eq!(policy.obstacle(rail(address(FAR)), None, true), None);
-        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), gpu, true), None);
+        let somewhere = DeviceMemory { pci: None, ..gpu };
+        assert_eq!(policy.obstacle(rail(None), &gpu), None);
+        assert_eq!(policy.obstacle(rail(address(FAR)), &somewhere), None);
+        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), &gpu), None);
 
         let needed = CudaCalls::Needed(String::from("not supported"));
         let copies = RailTraits { cuda_calls: &needed, ..rail(address(NEAR)) };
-        let said = policy.obstacle(copies, gpu, true).expect("it copies");
+        let said = policy.obstacle(copies, &gpu).expect("it copies");
         assert!(said.contains("running kernels (not supported)"), "{said}");
-        assert_eq!(always.obstacle(copies, gpu, true), None);
-        let little = DirectPolicy { copies_little: true, ..policy.clone() };
-        assert_eq!(little.obstacle(copies, gpu, true), None);
+        assert_eq!(always.obstacle(copies, &gpu), None);
         let unknown = CudaCalls::Unknown(String::from("older"));
         let older = RailTraits { cuda_calls: &unknown, ..rail(None) };
-        assert_eq!(policy.obstacle(older, gpu, true), None);
+        assert_eq!(policy.obstacle(older, &gpu), None);
 
-        let said =
-            policy.obstacle(rail(address(NEAR)), gpu, false).expect("signals would overtake");
+        let late = DeviceMemory { keeps_order: false, ..gpu };
+        let said = policy.obstacle(rail(address(NEAR)), &late).expect("signals would overtake");
         assert!(said.contains("does not keep"), "{said}");
-        assert_eq!(always.obstacle(rail(address(NEAR)), gpu, false), None);
+        assert_eq!(always.obstacle(rail(address(NEAR)), &late), None);
+
+        // What would reach other bytes is nobody's wish.
+        let pieces = DeviceMemory { is_whole: false, ..gpu };
+        assert_eq!(policy.obstacle(rail(address(NEAR)), &pieces), None);
+        let first = DirectPolicy { one_allocation: true, ..always.clone() };
+        assert_eq!(first.obstacle(rail(address(NEAR)), &gpu), None);
+        let said = first.obstacle(rail(address(NEAR)), &pieces).expect("it maps the first");
+        assert!(said.contains("several allocations"), "{said}");
+        let off = DirectPolicy { switched_off: Some(String::from("X=0")), ..always.clone() };
+        assert_eq!(off.obstacle(rail(address(NEAR)), &gpu).as_deref(), Some("X=0"));
 
         let blind = RailTraits { reaches_devices: false, ..rail(address(NEAR)) };
         for policy in [policy, always] {
-            let said = policy.obstacle(blind, gpu, true).expect("it reaches no device");
+            let said = policy.obstacle(blind, &gpu).expect("it reaches no device");
             assert!(said.contains("FI_HMEM"), "{said}");
         }
     }
@@ -271,7 +291,8 @@ mod tests {
         let (gpu, nic) = (GPU.parse().ok(), NEAR.parse().ok());
         let distance = gpu.zip(nic).and_then(|(gpu, nic)| policy.topology.distance(gpu, nic));
         let rail = RailTraits { reaches_devices: true, pci: nic, cuda_calls: &CudaCalls::None };
-        let obstacle = policy.obstacle(rail, gpu, true);
+        let memory = DeviceMemory { pci: gpu, ..memory(Err("none")) };
+        let obstacle = policy.obstacle(rail, &memory);
         let _ = fs::remove_dir_all(&root);
         assert_eq!((distance, obstacle), (Some(Distance::Phb), None));
     }

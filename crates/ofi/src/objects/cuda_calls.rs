@@ -13,7 +13,7 @@ use crate::error::port_error;
 /// users run until the transport has done its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CudaCalls {
-    /// The endpoint was not opened for device memory.
+    /// The endpoint was not opened for device memory, or is better off unasked.
     NotAsked,
     /// It makes none.
     None,

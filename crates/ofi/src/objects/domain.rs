@@ -1,17 +1,20 @@
 //! An open domain: one device, as used by one lane.
 
+use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libfabric_sys::{
     FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_DOMAIN, Library,
-    fi_domain, fid_domain,
+    fi_domain, fi_open_ops, fid, fid_domain,
 };
+use log::info;
 
-use crate::error::check;
+use crate::error::{check, refused};
 use crate::objects::fabric::{Fabric, close, opened};
 use crate::objects::info::Info;
+use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
 /// Serialises the calls on one domain where its provider asks for that.
@@ -84,6 +87,7 @@ pub(crate) struct Domain {
     raw: NonNull<fid_domain>,
     gate: Gate,
     keys: Keys,
+    forbids_cuda: bool,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
 }
@@ -98,19 +102,54 @@ impl Domain {
         fabric: Arc<Fabric>,
         info: Arc<Info>,
         keys: Keys,
+        profile: &Profile,
     ) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, and the info comes from the same library.
         let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
         check(info.library(), "fi_domain", code)?;
         let gated = info.threading() == FI_THREAD_DOMAIN;
-        Ok(Self {
+        let domain = Self {
             raw: opened(raw, "fi_domain")?,
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
             keys,
+            forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
             info,
             fabric,
-        })
+        };
+        if domain.info.reaches_devices() && *profile.heeds_descriptors {
+            domain.have_descriptors_heeded();
+        }
+        Ok(domain)
+    }
+
+    /// Has cxi heed the descriptors of local memory (`enable_hybrid_mr_desc` of `fi_cxi_ext.h`),
+    /// before an endpoint is made.
+    fn have_descriptors_heeded(&self) {
+        /// `struct fi_cxi_dom_ops`, of which later versions have more at the end.
+        #[repr(C)]
+        struct Operations {
+            _counter: *const c_void,
+            _topology: *const c_void,
+            heed_descriptors: Option<unsafe extern "C" fn(*mut fid, bool) -> c_int>,
+        }
+        const CALL: &str = "fi_open_ops(dom_ops_v3)";
+        let object = self.as_ptr().cast::<fid>();
+        let mut table = ptr::null_mut::<c_void>();
+        // SAFETY: the domain is open. For this name the place gets a table of this type, which
+        // lives as long as the library.
+        let outcome = unsafe {
+            let code = fi_open_ops(object, c"dom_ops_v3".as_ptr(), 0, &mut table, ptr::null_mut());
+            check(self.library(), CALL, code).and_then(|()| {
+                let heed = table.cast::<Operations>().as_ref().and_then(|at| at.heed_descriptors);
+                let heed =
+                    heed.ok_or_else(|| refused(CALL, String::from("it has no such call")))?;
+                check(self.library(), "enable_hybrid_mr_desc", heed(object, true))
+            })
+        };
+        if let Err(error) = outcome {
+            info!("CUDA is asked about the memory of each transfer: {error}");
+        }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut fid_domain {
@@ -131,6 +170,11 @@ impl Domain {
 
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// Whether its endpoints are to make no copies by CUDA.
+    pub(crate) fn forbids_cuda(&self) -> bool {
+        self.forbids_cuda
     }
 
     /// The key to ask for when registering.

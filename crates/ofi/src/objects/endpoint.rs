@@ -408,7 +408,7 @@ fn open_enabled(
             if let Some(events) = events {
                 check(library, "fi_ep_bind (eq)", fi_ep_bind(raw, events.as_fid(), 0))?;
             }
-            if domain.info().reaches_devices() {
+            if domain.forbids_cuda() {
                 cuda_calls = CudaCalls::forbid(library, raw);
             }
             check(library, ENABLE, fi_enable(raw))?;

@@ -242,7 +242,9 @@ mod tests {
         let discovery = Discovery::run(&options, true, MemoryKinds::Host).unwrap();
         let info = &discovery.devices()[0].info;
         let fabric = Fabrics::default().of(info).unwrap();
-        let domain = Arc::new(Domain::open(fabric, Arc::clone(info), Keys::new(true)).unwrap());
+        let profile = discovery.devices()[0].profile;
+        let domain = Domain::open(fabric, Arc::clone(info), Keys::new(true), profile).unwrap();
+        let domain = Arc::new(domain);
         let memory = [0_u64; 64];
         let addr = memory.as_ptr() as usize;
         let register = || {

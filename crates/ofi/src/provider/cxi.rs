@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Nic, Profile, Reopening};
+use super::profile::{CAUTIOUS, Completions, Nic, Profile, Reopening};
 use super::variable::{Variable, Wanted};
 
 pub(super) const CXI: Profile = Profile {
@@ -14,9 +14,15 @@ pub(super) const CXI: Profile = Profile {
         "libfabric 2.6: prov/cxi/src/cxip_telemetry.c",
     ),
     environment: Fact::code(
-        &[COPIES, OPTIMISED],
-        "small writes from memory of devices are the NIC's as well",
-        "libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_idc)",
+        &[OPTIMISED, MATCHING, CONTROL, COPIES, MAPPED, REGISTERED],
+        "nothing of it waits for kernels, and many peers at once do not end the job",
+        "libfabric 1.20 (HPE's) to 2.6: prov/cxi/src/cxip_info.c (cxip_env_init)",
+    ),
+    enabling_refused: Fact::code(
+        "the NIC's service has no room for another endpoint: a process takes one of each NIC that it uses, and a second of its \
+         first one; have the launcher give the job more of the NIC, or set NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE to fewer",
+        "command queues, event queues and portal table entries are the service's",
+        "libfabric 2.6: prov/cxi/src/cxip_cmdq.c, prov/cxi/src/cxip_pte.c, prov/cxi/src/cxip_evtq.c",
     ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_cxi(7)"),
     registers_beside: Fact::code(
@@ -26,13 +32,14 @@ pub(super) const CXI: Profile = Profile {
     ),
     order_of_writes_costs: Fact::code(
         true,
-        "ordered writes go by one way through the network, and in larger packets",
+        "ordered writes to optimised regions are in larger packets, and by one way through the network",
         "libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_unrestricted)",
     ),
-    completions: Fact::manual(
-        16 << 10,
-        "what peers send goes through it as well, and a full one makes the NIC drop messages",
-        "fi_cxi(7)",
+    // From 256 peers on more than the least, up to what cxi's own queues have.
+    completions: Fact::code(
+        Completions { least: 16 << 10, each_peer: 64, most: 128 << 10 },
+        "the NIC's event queue is as large, and a full one makes it drop what peers send",
+        "libfabric 2.6: prov/cxi/src/cxip_evtq.c (cxip_evtq_get_queue_size), prov/cxi/include/cxip.h (CXIP_CQ_DEF_SZ)",
     ),
     batches: Fact::code(
         Some(Version::new(2, 0)),
@@ -44,14 +51,31 @@ pub(super) const CXI: Profile = Profile {
         "its NIC reads and writes device memory",
         "libfabric 2.6: prov/cxi/src/cxip_info.c",
     ),
-    copies_little: Fact::code(
+    // With OPTIMISED there is no copy left to forbid.
+    forbids_cuda: Fact::code(
+        false,
+        "it would want every region pinned and mapped whole by GDRCopy, and refuse those that are not",
+        "HPE's libfabric 1.22 to 2.6: prov/cxi/src/cxip_ep.c (cxip_ep_setopt_priv), prov/cxi/src/cxip_mr.c (cxip_mr_bind)",
+    ),
+    heeds_descriptors: Fact::code(
         true,
-        "it copies what goes into a command of the NIC",
-        "libfabric 2.6: prov/cxi/src/cxip_rma.c, prov/cxi/src/cxip_ep.c",
+        "it asks CUDA whether it still knows the memory of each transfer that comes without",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_emit_dma), prov/cxi/src/cxip_iomm.c (cxip_map), \
+         prov/util/src/cuda_mem_monitor.c (cuda_mm_valid)",
+    ),
+    one_allocation: Fact::code(
+        true,
+        "it maps the allocation that the first byte is in",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_get_mem_region_size)",
+    ),
+    device_switches: Fact::code(
+        &["FI_MR_CACHE_MAX_COUNT", "FI_MR_CACHE_MAX_SIZE", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"],
+        "what it does not keep it maps from the start of the allocation on, wherever in it the memory is",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints)",
     ),
     dma_bufs: Fact::code(
         Some(Version::new(2, 5)),
-        "it registers dma-bufs; before libfabric 2.5 it takes one for vectors",
+        "it takes their address, and exports them itself; before libfabric 2.5 it takes one for vectors",
         "libfabric 2.4 and 2.5: prov/cxi/src/cxip_mr.c (cxip_mr_init)",
     ),
     reopening: Fact::code(
@@ -62,28 +86,66 @@ pub(super) const CXI: Profile = Profile {
     ..CAUTIOUS
 };
 
-/// The library in which cxi can be told to leave small writes to the NIC.
-const TELLS: Version = Version::new(2, 3);
-
-const COPIES: Variable = Variable::new(
-    "FI_CXI_DISABLE_NON_INJECT_RMA_IDC",
-    Fact::manual(
-        Wanted::Text("1"),
-        "it would copy small writes into a command, from memory of a GPU by CUDA, which may wait for running kernels",
-        "fi_cxi(7)",
-    ),
-)
-.for_devices()
-.since(TELLS);
-
+/// All PEs must agree.
 const OPTIMISED: Variable = Variable::new(
     "FI_CXI_OPTIMIZED_MRS",
     Fact::code(
         Wanted::Text("0"),
-        "it would copy small writes to optimised regions into a command, from memory of a GPU by CUDA, and before libfabric \
-         2.3 nothing else keeps it from that",
-        "libfabric 2.2: prov/cxi/src/cxip_rma.c (cxip_rma_is_idc)",
+        "NVIDIA's transport warns of hangs with optimised regions, and it would copy small writes to them into a command, from \
+         memory of a GPU by CUDA",
+        "NVSHMEM 3.4.5: src/modules/transport/libfabric/libfabric.cpp; libfabric 2.6: prov/cxi/src/cxip_rma.c (cxip_rma_is_idc)",
+    ),
+);
+
+const MATCHING: Variable = Variable::new(
+    "FI_CXI_RX_MATCH_MODE",
+    Fact::code(
+        Wanted::Text("hybrid"),
+        "where many send to one the NIC runs out of match entries, which ends the job if it alone matches messages",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_msg_hpc.c (FC_SW_ONLOAD_MSG_FATAL)",
+    ),
+);
+
+const CONTROL: Variable = Variable::new(
+    "FI_UNIVERSE_SIZE",
+    Fact::code(
+        Wanted::Connections,
+        "its queue for control messages is made for so many peers",
+        "libfabric 2.1 to 2.6: prov/cxi/src/cxip_ctrl.c (cxip_ep_ctrl_init)",
+    ),
+)
+.since(Version::new(2, 1));
+
+/// For a user who has optimised regions.
+const COPIES: Variable = Variable::new(
+    "FI_CXI_DISABLE_NON_INJECT_RMA_IDC",
+    Fact::manual(
+        Wanted::Text("1"),
+        "it would copy small writes to optimised regions into a command, from memory of a GPU by CUDA, which may wait for \
+         running kernels",
+        "fi_cxi(7)",
     ),
 )
 .for_devices()
-.before(TELLS);
+.since(Version::new(2, 3));
+
+const MAPPED: Variable = Variable::new(
+    "FI_CXI_DISABLE_HMEM_DEV_REGISTER",
+    Fact::code(
+        Wanted::Text("1"),
+        "where libfabric has GDRCopy it would pin and map every region of device memory whole, on each NIC, and refuse what \
+         that is refused for",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_do_map), src/hmem_cuda.c (cuda_dev_register)",
+    ),
+)
+.for_devices();
+
+const REGISTERED: Variable = Variable::new(
+    "FI_CXI_DISABLE_HOST_REGISTER",
+    Fact::code(
+        Wanted::Text("1"),
+        "it would register new buffers for unexpected messages with CUDA while it polls, which may wait for running kernels",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_ptelist_buf.c (cxip_ptelist_buf_alloc)",
+    ),
+)
+.for_devices();

@@ -47,9 +47,8 @@ facts! {
     /// Errors that belong to no operation go to an event queue, and end the process where an
     /// endpoint has none.
     events: bool = false, "nothing of it is known to need an event queue";
-    /// Least entries of a completion queue, where more than what a rail has under way go through
-    /// it.
-    completions: usize = 0, "a queue has room for what a rail has under way";
+    /// Entries of a completion queue, where more than what a rail has under way go through it.
+    completions: Completions = Completions::NONE, "a queue has room for what a rail has under way";
     /// A write may tell its target, by immediate data, that its own data is there, and the target's
     /// completion queue has room for all who write to it.
     immediate_data: bool = false, "whether its completion queue has room for all peers has not been examined";
@@ -69,8 +68,15 @@ facts! {
 
     /// It is asked for device memory without the user insisting.
     device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
-    /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.
-    copies_little: bool = false, "how much it copies has not been examined";
+    /// An endpoint can be told to make no copies by CUDA, and loses nothing by it.
+    forbids_cuda: bool = true, "a copy by CUDA may wait for running kernels";
+    /// It heeds descriptors of local memory that it does not ask for, once it is told so in its own
+    /// way (`fi_open_ops(3)`), and asks CUDA about nothing that has one.
+    heeds_descriptors: bool = false, "nothing of it is known to look at memory itself";
+    /// A region of device memory ends with the allocation that it begins in.
+    one_allocation: bool = false, "nothing of it is known to map less than it is told";
+    /// Switches in the environment without which it maps device memory wrongly.
+    device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
     /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
     dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
 
@@ -110,6 +116,24 @@ impl Nic {
         let mut names: Vec<String> = names.filter(is_one).collect();
         names.sort();
         names
+    }
+}
+
+/// Entries of a completion queue, by the number of peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Completions {
+    pub(super) least: usize,
+    pub(super) each_peer: usize,
+    pub(super) most: usize,
+}
+
+impl Completions {
+    /// As many as the rail itself needs.
+    const NONE: Self = Self { least: 0, each_peer: 0, most: 0 };
+
+    /// For so many peers.
+    pub(crate) fn of(self, peers: usize) -> usize {
+        peers.saturating_mul(self.each_peer).clamp(self.least, self.most)
     }
 }
 

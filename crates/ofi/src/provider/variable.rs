@@ -11,8 +11,8 @@ pub(crate) struct Variable {
     pub(crate) value: Fact<Wanted>,
     /// It matters for memory of devices alone.
     pub(crate) for_devices: bool,
-    /// The libfabric that has it first, and the first that needs it no more.
-    pub(crate) libfabric: (Option<Version>, Option<Version>),
+    /// The libfabric that has it first, if some have it not.
+    pub(crate) since: Option<Version>,
 }
 
 /// The value that is wanted.
@@ -27,7 +27,7 @@ pub(crate) enum Wanted {
 
 impl Variable {
     pub(super) const fn new(name: &'static str, value: Fact<Wanted>) -> Self {
-        Self { name, value, for_devices: false, libfabric: (None, None) }
+        Self { name, value, for_devices: false, since: None }
     }
 
     pub(super) const fn for_devices(mut self) -> Self {
@@ -36,18 +36,12 @@ impl Variable {
     }
 
     pub(super) const fn since(mut self, version: Version) -> Self {
-        self.libfabric.0 = Some(version);
+        self.since = Some(version);
         self
     }
 
-    pub(super) const fn before(mut self, version: Version) -> Self {
-        self.libfabric.1 = Some(version);
-        self
-    }
-
-    /// Whether a libfabric of this version reads it, and needs it.
+    /// Whether a libfabric of this version reads it.
     pub(crate) fn is_of(&self, library: Version) -> bool {
-        let (since, before) = self.libfabric;
-        since.is_none_or(|since| library >= since) && before.is_none_or(|before| library < before)
+        self.since.is_none_or(|since| library >= since)
     }
 }

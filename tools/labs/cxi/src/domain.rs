@@ -1,10 +1,12 @@
 //! Fabric, domain and completion queue.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use libfabric_sys::{
-    FI_ENOMEM, FI_ENOSYS, FI_THREAD_SAFE, fi_cq_attr, fi_cq_err_entry, fi_fabric_attr, fi_info,
-    fi_ops_cq, fi_ops_domain, fi_ops_fabric, fi_ops_mr, fid_cq, fid_domain, fid_fabric,
+    FI_CQ_FORMAT_DATA, FI_EINVAL, FI_ENOMEM, FI_ENOSYS, FI_MR_PROV_KEY, FI_THREAD_SAFE, fi_cq_attr,
+    fi_cq_err_entry, fi_fabric_attr, fi_info, fi_ops, fi_ops_cq, fi_ops_domain, fi_ops_fabric,
+    fi_ops_mr, fid, fid_cq, fid_domain, fid_fabric,
 };
 
 use crate::hook::{Hook, State};
@@ -24,7 +26,7 @@ pub(crate) unsafe fn open_fabric(
         let code =
             with_real_fabric(attr, |real| Persona::get().library.fabric(real, fabric, context));
         if code == 0 {
-            let nobody = State::new(String::new(), false, false);
+            let nobody = State::new(String::new(), false, false, false);
             Hook::<fi_ops_fabric>::put(&mut (**fabric).ops, nobody, |table| {
                 table.domain = Some(open_domain);
             });
@@ -48,7 +50,11 @@ unsafe extern "C" fn open_domain(
             let attr = &*(*info).domain_attr;
             let nic = text(attr.name).to_string_lossy().into_owned();
             let devices = (*info).caps & libfabric_sys::FI_HMEM != 0;
-            let state = State::new(nic, attr.threading != FI_THREAD_SAFE, devices);
+            let chooses_keys = attr.mr_mode & FI_MR_PROV_KEY != 0;
+            let state = State::new(nic, attr.threading != FI_THREAD_SAFE, devices, chooses_keys);
+            Hook::<fi_ops>::put(&mut (**domain).fid.ops, state, |table| {
+                table.ops_open = Some(open_operations);
+            });
             Hook::<fi_ops_domain>::put(&mut (**domain).ops, state, |table| {
                 table.endpoint = Some(endpoint::open);
                 table.cq_open = Some(open_queue);
@@ -61,6 +67,41 @@ unsafe extern "C" fn open_domain(
     }
 }
 
+/// `struct fi_cxi_dom_ops`, as far as it is used here.
+#[repr(C)]
+struct Operations {
+    counter: Option<unsafe extern "C" fn()>,
+    topology: Option<unsafe extern "C" fn()>,
+    enable_hybrid_mr_desc: unsafe extern "C" fn(*mut fid, bool) -> c_int,
+}
+
+/// Gives cxi's own operations of a domain (`cxip_dom_ops_open`).
+unsafe extern "C" fn open_operations(
+    _domain: *mut fid,
+    name: *const c_char,
+    _flags: u64,
+    operations: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    static OPERATIONS: Operations =
+        Operations { counter: None, topology: None, enable_hybrid_mr_desc };
+    // SAFETY: called as `fi_open_ops(3)` says.
+    unsafe {
+        if !text(name).to_bytes().starts_with(b"dom_ops_v") {
+            return -(FI_EINVAL as c_int);
+        }
+        operations.write((&raw const OPERATIONS).cast_mut().cast());
+    }
+    0
+}
+
+unsafe extern "C" fn enable_hybrid_mr_desc(domain: *mut fid, enable: bool) -> c_int {
+    // SAFETY: a domain of the persona.
+    let state = unsafe { Hook::<fi_ops>::of((*domain).ops) }.domain;
+    state.heeds_descriptors.store(enable, Ordering::Release);
+    0
+}
+
 unsafe extern "C" fn open_queue(
     domain: *mut fid_domain,
     attr: *mut fi_cq_attr,
@@ -71,6 +112,10 @@ unsafe extern "C" fn open_queue(
     unsafe {
         let hook = Hook::of((*domain).ops);
         let Some(open) = hook.inner.cq_open else { return -(FI_ENOSYS as c_int) };
+        // The one that the persona reads; cxi has them all.
+        if (*attr).format != FI_CQ_FORMAT_DATA {
+            return -(FI_ENOSYS as c_int);
+        }
         let code = open(domain, attr, queue, context);
         if code == 0 {
             eprintln!("cxi-lab: {}: a queue of {} completions", hook.domain.nic, (*attr).size);
@@ -88,7 +133,8 @@ unsafe extern "C" fn read(queue: *mut fid_cq, entries: *mut c_void, count: usize
     unsafe {
         let hook = Hook::of((*queue).ops);
         let _inside = hook.domain.enter("fi_cq_read");
-        hook.inner.read.map_or(-(FI_ENOSYS as isize), |read| read(queue, entries, count))
+        let Some(read) = hook.inner.read else { return -(FI_ENOSYS as isize) };
+        hook.domain.messages.read(hook.domain, queue, read, entries, count)
     }
 }
 

@@ -1,17 +1,31 @@
 //! Endpoints: their lock, their order and what they inject.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use libfabric_sys::{
-    FI_EBUSY, FI_ENABLE, FI_ENOMEM, FI_ENOSYS, FI_ORDER_RMA_WAW, FI_ORDER_WAW, fi_addr_t,
-    fi_datatype, fi_info, fi_msg, fi_msg_rma, fi_op, fi_ops, fi_ops_atomic, fi_ops_ep, fi_ops_msg,
+    FI_EBUSY, FI_EINVAL, FI_ENABLE, FI_ENOMEM, FI_ENOPROTOOPT, FI_ENOSPC, FI_ENOSYS, FI_EOPNOTSUPP,
+    FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, FI_ORDER_RMA_WAW,
+    FI_ORDER_WAW, Version, fi_addr_t, fi_info, fi_msg, fi_msg_rma, fi_ops, fi_ops_ep, fi_ops_msg,
     fi_ops_rma, fid, fid_domain, fid_ep,
 };
 
-use crate::hook::Hook;
+use crate::devices::Cuda;
+use crate::hook::{Hook, Inside, State};
 use crate::info::{INJECT, Real};
-use crate::persona::{Persona, broken};
+use crate::memory_region::local;
+use crate::messages::register_buffer;
+use crate::persona::{Persona, broken, number};
+
+/// The libfabric in which cxi knows `FI_OPT_CUDA_API_PERMITTED`: HPE's 1.22.
+const CUDA_OPTION: Version = Version::new(1, 22);
+/// `CXIP_EP_MAX_MULTI_RECV`.
+const MULTI_RECEIVE: usize = (1 << 24) - 1;
+/// `CXIP_OFLOW_BUF_MIN_POSTED`.
+const OVERFLOW_BUFFERS: usize = 3;
 
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
@@ -52,13 +66,6 @@ pub(crate) unsafe extern "C" fn open(
             table.sendmsg = Some(send_message);
             table.inject = Some(inject);
         });
-        if !ep.atomic.is_null() {
-            Hook::<fi_ops_atomic>::put(&mut ep.atomic, state, |table| {
-                table.write = Some(atomic);
-                table.readwrite = Some(fetch_atomic);
-                table.compwrite = Some(compare_atomic);
-            });
-        }
         code
     }
 }
@@ -68,12 +75,30 @@ unsafe extern "C" fn control(endpoint: *mut fid, command: c_int, argument: *mut 
     unsafe {
         let hook = Hook::of((*endpoint).ops);
         let Some(control) = hook.inner.control else { return -(FI_ENOSYS as c_int) };
+        let state = hook.domain;
+        let enables = command == FI_ENABLE as c_int;
+        // The NIC's service has no more of something (`cxip_cmdq_alloc`, `cxip_pte_alloc`).
+        if enables && enabled_on(state, 0) >= number("CXI_LAB_ENDPOINTS", usize::MAX) {
+            return -(FI_ENOSPC as c_int);
+        }
         let code = control(endpoint, command, argument);
-        if code == 0 && command == FI_ENABLE as c_int {
-            hook.domain.enabled.store(true, Ordering::Release);
+        if code == 0 && enables {
+            enabled_on(state, 1);
+            (0..OVERFLOW_BUFFERS).for_each(|_| register_buffer(state));
+            state.messages.start(endpoint.cast());
+            state.enabled.store(true, Ordering::Release);
         }
         code
     }
+}
+
+/// Endpoints that this process has enabled on a NIC, with a change.
+fn enabled_on(state: &State, change: isize) -> usize {
+    static ENABLED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+    let mut enabled = ENABLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = enabled.entry(state.nic.clone()).or_default();
+    *count = count.saturating_add_signed(change);
+    *count
 }
 
 unsafe extern "C" fn close(endpoint: *mut fid) -> c_int {
@@ -83,19 +108,47 @@ unsafe extern "C" fn close(endpoint: *mut fid) -> c_int {
         if hook.domain.bound.load(Ordering::Acquire) != 0 {
             return -(FI_EBUSY as c_int);
         }
+        if hook.domain.enabled.swap(false, Ordering::AcqRel) {
+            enabled_on(hook.domain, -1);
+        }
         hook.inner.close.map_or(-(FI_ENOSYS as c_int), |close| close(endpoint))
     }
 }
 
-/// Every option of cxi's that callers here know is one that it takes.
+/// As `cxip_ep_setopt_priv`.
 unsafe extern "C" fn set_option(
-    _: *mut fid,
-    _: c_int,
-    _: c_int,
-    _: *const c_void,
-    _: usize,
+    endpoint: *mut fid,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: usize,
 ) -> c_int {
-    0
+    if level != FI_OPT_ENDPOINT as c_int {
+        return -(FI_ENOPROTOOPT as c_int);
+    }
+    // SAFETY: an endpoint of the persona, and a value of the option's type.
+    let state = unsafe { Hook::<fi_ops_ep>::of((*endpoint.cast::<fid_ep>()).ops) }.domain;
+    match option as u32 {
+        FI_OPT_MIN_MULTI_RECV => {
+            // SAFETY: as above.
+            let least = unsafe { value.cast::<usize>().read() };
+            if least > MULTI_RECEIVE { -(FI_EINVAL as c_int) } else { 0 }
+        }
+        FI_OPT_CUDA_API_PERMITTED if Persona::get().version >= CUDA_OPTION => {
+            if len != size_of::<bool>() {
+                return -(FI_EINVAL as c_int);
+            }
+            // SAFETY: as above.
+            let permitted = unsafe { value.cast::<u8>().read() } != 0;
+            let Some(cuda) = Cuda::get() else { return -(FI_EOPNOTSUPP as c_int) };
+            if !permitted && !cuda.has_gdrcopy() {
+                return -(FI_EOPNOTSUPP as c_int);
+            }
+            state.needs_copies.store(!permitted, Ordering::Release);
+            0
+        }
+        _ => -(FI_ENOPROTOOPT as c_int),
+    }
 }
 
 /// Functions that enter the endpoint and do what the real one does.
@@ -117,28 +170,102 @@ macro_rules! entered {
 }
 
 entered! {
-    read = rma: fi_ops_rma, read(
+    carry_read = rma: fi_ops_rma, read(
         buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void);
-    write = rma: fi_ops_rma, write(
+    carry_write = rma: fi_ops_rma, write(
         buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64, context: *mut c_void);
-    write_message = rma: fi_ops_rma, writemsg(message: *const fi_msg_rma, flags: u64);
-    write_data = rma: fi_ops_rma, writedata(
-        buf: *const c_void, len: usize, desc: *mut c_void, data: u64, peer: fi_addr_t, addr: u64, key: u64,
-        context: *mut c_void);
-    receive = msg: fi_ops_msg, recv(
-        buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t, context: *mut c_void);
+    carry_message = rma: fi_ops_rma, writemsg(message: *const fi_msg_rma, flags: u64);
     send_message = msg: fi_ops_msg, sendmsg(message: *const fi_msg, flags: u64);
     send_inject = msg: fi_ops_msg, inject(buf: *const c_void, len: usize, peer: fi_addr_t);
-    atomic = atomic: fi_ops_atomic, write(
-        buf: *const c_void, count: usize, desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64,
-        datatype: fi_datatype, op: fi_op, context: *mut c_void);
-    fetch_atomic = atomic: fi_ops_atomic, readwrite(
-        buf: *const c_void, count: usize, desc: *mut c_void, result: *mut c_void, result_desc: *mut c_void,
-        peer: fi_addr_t, addr: u64, key: u64, datatype: fi_datatype, op: fi_op, context: *mut c_void);
-    compare_atomic = atomic: fi_ops_atomic, compwrite(
-        buf: *const c_void, count: usize, desc: *mut c_void, compare: *const c_void, compare_desc: *mut c_void,
-        result: *mut c_void, result_desc: *mut c_void, peer: fi_addr_t, addr: u64, key: u64,
-        datatype: fi_datatype, op: fi_op, context: *mut c_void);
+}
+
+/// The state of an endpoint's domain.
+///
+/// # Safety
+/// An endpoint of the persona.
+unsafe fn state(endpoint: *mut fid_ep) -> &'static State {
+    // SAFETY: by contract.
+    unsafe { Hook::<fi_ops_rma>::of((*endpoint).rma) }.domain
+}
+
+unsafe extern "C" fn read(
+    endpoint: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: called as `fi_rma(3)` says.
+    unsafe {
+        let buf = local(state(endpoint), buf, len, desc);
+        carry_read(endpoint, buf, len, ptr::null_mut(), peer, addr, key, context)
+    }
+}
+
+unsafe extern "C" fn write(
+    endpoint: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    peer: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: called as `fi_rma(3)` says.
+    unsafe {
+        let buf = local(state(endpoint), buf.cast_mut(), len, desc);
+        carry_write(endpoint, buf, len, ptr::null_mut(), peer, addr, key, context)
+    }
+}
+
+unsafe extern "C" fn write_message(
+    endpoint: *mut fid_ep,
+    message: *const fi_msg_rma,
+    flags: u64,
+) -> isize {
+    // SAFETY: called as `fi_rma(3)` says, with one vector, as `CXIP_RMA_MAX_IOV` has it.
+    unsafe {
+        let (mut vector, desc) = (*(*message).msg_iov, *(*message).desc);
+        vector.iov_base = local(state(endpoint), vector.iov_base, vector.iov_len, desc);
+        let mut carried = message.read();
+        carried.msg_iov = &vector;
+        carried.desc = ptr::null_mut();
+        carry_message(endpoint, &carried, flags)
+    }
+}
+
+/// Its keys have no room for the data's match bits, unless `FI_CXI_ENABLE_WRITEDATA` is set.
+unsafe extern "C" fn write_data(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: usize,
+    _: *mut c_void,
+    _: u64,
+    _: fi_addr_t,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+unsafe extern "C" fn receive(
+    endpoint: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    _peer: fi_addr_t,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: an endpoint of the persona.
+    let state = unsafe { state(endpoint) };
+    let _inside: Inside<'_> = state.enter("fi_recv");
+    state.messages.receive(state, buf, len, context);
+    0
 }
 
 unsafe extern "C" fn inject(

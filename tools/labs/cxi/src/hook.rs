@@ -1,7 +1,9 @@
 //! Tables of operations in place of an object's own, with the state that they work on.
 
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
+use crate::messages::Messages;
 use crate::persona::broken;
 
 /// A table, and what it stands for. The table is first, so the object's pointer to it leads here.
@@ -49,22 +51,45 @@ pub(crate) struct State {
     pub(crate) unlocked: bool,
     /// Opened for memory of devices.
     pub(crate) devices: bool,
+    /// Keys are the provider's to choose.
+    pub(crate) chooses_keys: bool,
     /// The endpoint is enabled.
     pub(crate) enabled: AtomicBool,
     /// Regions that are bound to it.
     pub(crate) bound: AtomicUsize,
+    /// Regions that peers reach.
+    pub(crate) remote: AtomicUsize,
+    /// Memory of devices has to be reached by copies that call no CUDA
+    /// (`FI_OPT_CUDA_API_PERMITTED`).
+    pub(crate) needs_copies: AtomicBool,
+    /// Descriptors are heeded (`enable_hybrid_mr_desc`).
+    pub(crate) heeds_descriptors: AtomicBool,
+    /// It was said that CUDA is asked about memory.
+    pub(crate) said_asked: Once,
+    pub(crate) messages: Messages,
     /// The thread that is in, or zero.
     inside: AtomicI32,
 }
 
 impl State {
-    pub(crate) fn new(nic: String, unlocked: bool, devices: bool) -> &'static Self {
+    pub(crate) fn new(
+        nic: String,
+        unlocked: bool,
+        devices: bool,
+        chooses_keys: bool,
+    ) -> &'static Self {
         Box::leak(Box::new(Self {
             nic,
             unlocked,
             devices,
+            chooses_keys,
             enabled: AtomicBool::new(false),
             bound: AtomicUsize::new(0),
+            remote: AtomicUsize::new(0),
+            needs_copies: AtomicBool::new(false),
+            heeds_descriptors: AtomicBool::new(false),
+            said_asked: Once::new(),
+            messages: Messages::default(),
             inside: AtomicI32::new(0),
         }))
     }

@@ -12,7 +12,7 @@ use libfabric_sys::{
     FI_THREAD_UNSPEC, fi_fabric_attr, fi_info,
 };
 
-use crate::persona::Persona;
+use crate::persona::{Persona, number};
 
 /// What data goes by.
 const CARRIER: &CStr = c"tcp;ofi_rxm";
@@ -118,8 +118,8 @@ unsafe fn show(info: *mut fi_info, hints: &fi_info, nic: u8) {
         let asked = &*hints.domain_attr;
         (*domain).mr_mode = FI_MR_ENDPOINT | FI_MR_ALLOCATED | (asked.mr_mode & FI_MR_PROV_KEY);
         if hints.caps & FI_HMEM != 0 {
+            // Without FI_MR_HMEM: it looks at addresses itself.
             (*info).caps |= FI_HMEM;
-            (*domain).mr_mode |= FI_MR_HMEM;
         }
         (*domain).data_progress = FI_PROGRESS_MANUAL;
         (*domain).control_progress = FI_PROGRESS_MANUAL;
@@ -130,9 +130,9 @@ unsafe fn show(info: *mut fi_info, hints: &fi_info, nic: u8) {
         (*send).msg_order = order((*hints.tx_attr).msg_order);
         (*receive).msg_order = order((*hints.rx_attr).msg_order);
         (*send).inject_size = INJECT;
-        let size = |asked: usize| if asked == 0 { QUEUE } else { asked };
-        (*send).size = size((*hints.tx_attr).size);
-        (*receive).size = size((*hints.rx_attr).size);
+        let size = |asked: usize, default| if asked == 0 { number(default, QUEUE) } else { asked };
+        (*send).size = size((*hints.tx_attr).size, "FI_CXI_DEFAULT_TX_SIZE");
+        (*receive).size = size((*hints.rx_attr).size, "FI_CXI_DEFAULT_RX_SIZE");
         (*(*info).ep_attr).max_msg_size = u32::MAX as usize;
     }
 }

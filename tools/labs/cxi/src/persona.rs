@@ -27,22 +27,39 @@ impl Persona {
             let [major, minor] = parts[..] else {
                 refuse(&format!("CXI_LAB_VERSION is `{text}`; expected: a version such as 2.6"))
             };
-            let nics = env::var("CXI_LAB_NICS").ok().and_then(|text| text.parse().ok());
-            Self { library, version: Version::new(major, minor), nics: nics.unwrap_or(2) }
+            let nics = number("CXI_LAB_NICS", 2) as u8;
+            Self { library, version: Version::new(major, minor), nics }
         })
+    }
+
+    /// Whether regions that peers reach are optimised ones.
+    pub(crate) fn optimises(&self) -> bool {
+        flag("FI_CXI_OPTIMIZED_MRS", true)
     }
 
     /// Whether small writes from memory of devices are CUDA's copies, as the environment is when
     /// the provider starts.
     pub(crate) fn copies_by_cuda(&self) -> bool {
-        static COPIES: OnceLock<bool> = OnceLock::new();
-        *COPIES.get_or_init(|| {
-            let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
-            let told =
-                is("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", "1") && self.version >= Version::new(2, 3);
-            !(told || is("FI_CXI_OPTIMIZED_MRS", "0"))
-        })
+        let told =
+            self.version >= Version::new(2, 3) && flag("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", false);
+        self.optimises() && !told
     }
+}
+
+/// A switch in the environment, as `fi_param_get_bool` reads it.
+pub(crate) fn flag(name: &str, default: bool) -> bool {
+    match env::var(name).unwrap_or_default().to_lowercase().as_str() {
+        "" => default,
+        "0" | "false" | "no" | "off" => false,
+        "1" | "true" | "yes" | "on" => true,
+        other => refuse(&format!("{name} is `{other}`; expected: 0 or 1")),
+    }
+}
+
+/// A number in the environment.
+pub(crate) fn number(name: &str, default: usize) -> usize {
+    let Ok(text) = env::var(name) else { return default };
+    text.parse().unwrap_or_else(|_| refuse(&format!("{name} is `{text}`; expected: a number")))
 }
 
 /// A lab that is not as somebody meant it proves nothing.

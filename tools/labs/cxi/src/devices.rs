@@ -1,0 +1,145 @@
+//! Memory of devices: what the provider asks of CUDA and of GDRCopy, which here are the stand-ins
+//! `fake-cuda` and `fake-gdrcopy`, and where the NIC finds it.
+
+use std::ffi::{CStr, c_int, c_ulong, c_void};
+use std::mem;
+use std::sync::OnceLock;
+
+use crate::persona::{broken, flag};
+
+/// Most devices of the stand-in.
+const DEVICES: c_int = 64;
+/// What `fake_cuda_count` calls kernels that run.
+const KERNELS: u32 = 12;
+/// GDRCopy pins whole pages of the device.
+const GPU_PAGE: usize = 64 << 10;
+
+type Window = extern "C" fn(usize, usize) -> usize;
+type Count = extern "C" fn(c_int, u32) -> u64;
+type AddressRange = unsafe extern "C" fn(*mut usize, *mut usize, usize) -> c_int;
+type Open = extern "C" fn() -> *mut c_void;
+type Pin = unsafe extern "C" fn(*mut c_void, c_ulong, usize, u64, u32, *mut c_ulong) -> c_int;
+
+/// The driver with its devices.
+#[derive(Debug)]
+pub(crate) struct Cuda {
+    window: Window,
+    count: Count,
+    address_range: AddressRange,
+    gdrcopy: Option<GdrCopy>,
+}
+
+/// GDRCopy, open.
+#[derive(Debug)]
+struct GdrCopy {
+    library: usize,
+    pin: Pin,
+}
+
+/// An allocation of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocation {
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+}
+
+impl Cuda {
+    /// The driver of this process. None without.
+    pub(crate) fn get() -> Option<&'static Self> {
+        static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
+        CUDA.get_or_init(|| {
+            let driver = open(c"libcuda.so.1")?;
+            // SAFETY: functions of the stand-in, of these types.
+            unsafe {
+                Some(Self {
+                    window: mem::transmute::<*mut c_void, Window>(find(
+                        driver,
+                        c"fake_cuda_window",
+                    )?),
+                    count: mem::transmute::<*mut c_void, Count>(find(driver, c"fake_cuda_count")?),
+                    address_range: mem::transmute::<*mut c_void, AddressRange>(find(
+                        driver,
+                        c"cuMemGetAddressRange_v2",
+                    )?),
+                    gdrcopy: GdrCopy::open(),
+                })
+            }
+        })
+        .as_ref()
+    }
+
+    /// Whether the provider copies by GDRCopy (`cuda_is_gdrcopy_enabled`).
+    pub(crate) fn has_gdrcopy(&self) -> bool {
+        self.gdrcopy.is_some()
+    }
+
+    /// Where the NIC finds memory of a device. None for other memory.
+    pub(crate) fn window(&self, addr: usize, len: usize) -> Option<usize> {
+        let window = (self.window)(addr, len);
+        (window != 0).then_some(window)
+    }
+
+    /// The allocation that an address is in (`cuda_get_base_addr`). None where CUDA does not tell.
+    pub(crate) fn allocation(&self, addr: usize) -> Option<Allocation> {
+        let (mut base, mut len) = (0, 0);
+        // SAFETY: places for both answers.
+        let status = unsafe { (self.address_range)(&mut base, &mut len, addr) };
+        (status == 0).then_some(Allocation { base, len })
+    }
+
+    /// Pins and maps a whole allocation by GDRCopy, if there is one, for as long as the process
+    /// lives (`cuda_dev_register`): whether it is mapped, or the code of its refusal, which the
+    /// provider hands on as it is.
+    pub(crate) fn pin(&self, allocation: Allocation) -> Result<bool, c_int> {
+        let Some(GdrCopy { library, pin }) = &self.gdrcopy else { return Ok(false) };
+        let start = allocation.base - allocation.base % GPU_PAGE;
+        let len = (allocation.base + allocation.len - start).next_multiple_of(GPU_PAGE);
+        let mut handle = 0;
+        // SAFETY: the library is open, the place is there; the range is looked at by GDRCopy.
+        match unsafe { pin(*library as *mut c_void, start as c_ulong, len, 0, 0, &mut handle) } {
+            0 => Ok(true),
+            code => Err(code),
+        }
+    }
+
+    /// Registers memory of the host with CUDA (`cudaHostRegister`), which on a busy device may wait
+    /// for its kernels.
+    pub(crate) fn register_host(&self, what: &str) {
+        if (0..DEVICES).any(|device| (self.count)(device, KERNELS) > 0) {
+            broken(&format!(
+                "{what} is registered with CUDA while a kernel runs, for which it may wait \
+                 (FI_CXI_DISABLE_HOST_REGISTER=1 prevents it)"
+            ));
+        }
+    }
+}
+
+impl GdrCopy {
+    /// The provider opens it when libfabric starts, unless told otherwise, under the name without
+    /// a number.
+    fn open() -> Option<Self> {
+        if !flag("FI_HMEM_CUDA_USE_GDRCOPY", true) {
+            return None;
+        }
+        let library = open(c"libgdrapi.so.2")?;
+        // SAFETY: functions of GDRCopy, of these types.
+        unsafe {
+            let open = mem::transmute::<*mut c_void, Open>(find(library, c"gdr_open")?);
+            let pin = mem::transmute::<*mut c_void, Pin>(find(library, c"gdr_pin_buffer")?);
+            let opened = open();
+            (!opened.is_null()).then_some(Self { library: opened as usize, pin })
+        }
+    }
+}
+
+fn open(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a name; a library that is not there is null.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    (!library.is_null()).then_some(library)
+}
+
+fn find(library: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a library that is open, and a name.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}
