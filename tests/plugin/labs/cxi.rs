@@ -128,9 +128,7 @@ fn of_devices(all: bool) -> Vec<Trial> {
             Ok(())
         }));
     }
-    let names =
-        ["FI_MR_CACHE_MAX_COUNT", "FI_MR_CACHE_MAX_SIZE", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"];
-    for variable in names {
+    for variable in ["FI_MR_CACHE_MAX_COUNT", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"] {
         let name = format!("cxi::devices_without_{variable}");
         trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
             // Registrations begin within allocations.

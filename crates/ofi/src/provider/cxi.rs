@@ -69,9 +69,10 @@ pub(super) const CXI: Profile = Profile {
         "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_get_mem_region_size)",
     ),
     device_switches: Fact::code(
-        &["FI_MR_CACHE_MAX_COUNT", "FI_MR_CACHE_MAX_SIZE", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"],
+        &["FI_MR_CACHE_MAX_COUNT", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"],
         "what it does not keep it maps from the start of the allocation on, wherever in it the memory is",
-        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints)",
+        "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints), \
+         prov/util/src/util_mr_cache.c (ofi_mr_cache_init)",
     ),
     dma_bufs: Fact::code(
         Some(Version::new(2, 5)),

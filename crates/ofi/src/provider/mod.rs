@@ -215,6 +215,15 @@ mod tests {
     }
 
     #[test]
+    fn queues_grow_with_the_peers_where_that_is_known() {
+        let of = |provider, peers| candidates(provider)[0].completions.of(peers);
+        assert_eq!([2, 256, 1024, 1 << 20].map(|peers| of(Provider::Cxi, peers)), {
+            [16 << 10, 16 << 10, 64 << 10, 128 << 10]
+        });
+        assert_eq!(of(Provider::Tcp, 1 << 20), 0);
+    }
+
+    #[test]
     fn the_page_about_adding_a_provider_has_every_fact() {
         let page = include_str!("../../../../docs/adding-a-provider.md");
         for (name, _) in CAUTIOUS.facts() {

@@ -81,9 +81,7 @@ fn map(state: &State, memory: iovec) -> Result<(usize, Option<bool>), c_int> {
 
 /// Whether the provider keeps what it has mapped of devices.
 fn caches() -> bool {
-    flag("FI_MR_CUDA_CACHE_MONITOR_ENABLED", true)
-        && number("FI_MR_CACHE_MAX_COUNT", 1) != 0
-        && number("FI_MR_CACHE_MAX_SIZE", 1) != 0
+    flag("FI_MR_CUDA_CACHE_MONITOR_ENABLED", true) && number("FI_MR_CACHE_MAX_COUNT", 1) != 0
 }
 
 pub(crate) unsafe extern "C" fn register(
