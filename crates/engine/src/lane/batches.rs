@@ -84,7 +84,8 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
-        self.staging.settle(&mut self.core);
+        self.fenced_own = true;
+        self.settle_own();
         self.core.peers.for_each(|connection| {
             if !connection.has_pending() {
                 connection.fence();

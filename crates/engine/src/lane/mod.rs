@@ -138,6 +138,8 @@ pub struct Lane<P: Port> {
     has_waited: bool,
     /// Set by another thread: submitters do not wait for room any longer.
     abandoned: Option<Arc<AtomicBool>>,
+    /// There was a fence since this PE's last operation on its own memory.
+    fenced_own: bool,
 }
 
 impl<P: Port> Lane<P> {
@@ -172,6 +174,7 @@ impl<P: Port> Lane<P> {
             packet: Some(Box::new(LongPacket::EMPTY)),
             has_waited: false,
             abandoned: None,
+            fenced_own: false,
         }
     }
 
@@ -232,7 +235,10 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.end_burst();
-        self.staging.settle(&mut self.core);
+        self.fenced_own = true;
+        if pe == self.core.peers.me() {
+            self.settle_own();
+        }
         if let Some(connection) = self.core.peers.find_mut(pe) {
             if connection.has_pending() {
                 self.pending_queue.fence(pe);
@@ -265,7 +271,9 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::quiet`].
     #[inline]
     pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
-        self.staging.settle(&mut self.core);
+        if pe == self.core.peers.me() {
+            self.settle_own();
+        }
         let Some(connection) = self.core.peers.find(pe) else {
             return self.core.peers.check_pe(pe).map(|()| true);
         };

@@ -5,7 +5,7 @@ use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe};
 use crate::lane::Lane;
 use crate::lane::pending_queue::Submission;
-use crate::port::copies::Reach;
+use crate::port::copies::{Reach, SoonOrder};
 use crate::port::{Port, Tail};
 use crate::posting::Tried;
 use crate::posting::failures::local_fault;
@@ -307,7 +307,16 @@ impl<P: Port> Lane<P> {
         self.staging.sync_regions(&mut self.core);
         let at = Spot { slot: word.slot(), offset };
         let Ok(place) = self.core.locate_word(at, request.atomic.width) else { return false };
-        self.staging.apply_own(&mut self.core, place, &request.atomic).is_ok()
+        // Before layout 4 NVSHMEM tells of fences for other PEs alone.
+        let behind = std::mem::take(&mut self.fenced_own) || self.core.peers.orders_signals();
+        let order = if behind { SoonOrder::Behind } else { SoonOrder::Any };
+        self.staging.apply_own(&mut self.core, place, &request.atomic, order).is_ok()
+    }
+
+    /// What this PE has done on its own memory is there.
+    #[cold]
+    pub(crate) fn settle_own(&mut self) {
+        self.staging.settle(&mut self.core);
     }
 
     /// What a signal that leaves with its data comes behind.

@@ -84,14 +84,15 @@ impl Staging {
         }
     }
 
-    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`].
+    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`], in this
+    /// order with the others.
     pub(crate) fn apply_own<P: Port>(
         &mut self,
         core: &mut Core<P>,
         at: Place,
         atomic: &Atomic,
+        order: SoonOrder,
     ) -> Result<(), PortError> {
-        let order = if core.peers.orders_signals() { SoonOrder::Behind } else { SoonOrder::Any };
         self.apply_soon(core, at, atomic, order)?;
         let me = (core.peers.me(), None);
         if let Some(state) = self.state.as_deref_mut().filter(|_| at.reach != Reach::Direct) {
