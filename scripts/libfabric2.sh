@@ -1,24 +1,34 @@
 #!/usr/bin/env bash
-# Fetches a libfabric 2.x to test against into .deps/libfabric2, unless it is there, and prints
-# the path of its library. What is fetched, and its hashes, are in libfabric2.txt.
+# Fetches a libfabric to test against into .deps/libfabric-VERSION, unless it is there, and prints
+# the path of its library:
+#   scripts/libfabric2.sh [VERSION]
+# What can be had, and its hashes, are in libfabric2.txt; without a VERSION it is the last of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly WANTED=scripts/libfabric2.txt
-readonly HOME_DIR=.deps/libfabric2
+readonly LIST=scripts/libfabric2.txt
+wanted=$(awk -v version="${1:-}" '!/^#/ && (version == "" || $1 == version)' "$LIST" | tail -n 1)
+if [[ -z $wanted ]]; then
+    echo "$LIST has no libfabric ${1:-}" >&2
+    exit 1
+fi
+read -r version wheel hashes <<<"$wanted"
+home=.deps/libfabric-$version
 
 # The copy of the request tells what was fetched, and that all of it was.
-if ! cmp -s "$WANTED" "$HOME_DIR/fetched.txt"; then
+if ! cmp -s <(echo "$wanted") "$home/fetched.txt"; then
     mkdir -p .deps
     work=$(mktemp -d .deps/fetch.XXXXXX)
     trap 'rm -rf "$work"' EXIT
+    # shellcheck disable=SC2086 # one word for each hash
+    printf "%s" "$wheel" >"$work/requirements.txt"
+    printf " --hash=sha256:%s" $hashes >>"$work/requirements.txt"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
-        --only-binary :all: --dest "$work" --requirement "$WANTED" >&2
-    wheel=$(compgen -G "$work/mpich-*.whl")
-    unzip -q "$wheel" '*/lib/mpich/libfabric.so.1' '*/lib/mpich/libfabric/*' -d "$work/wheel"
+        --only-binary :all: --dest "$work" --requirement "$work/requirements.txt" >&2
+    unzip -q "$(compgen -G "$work/mpich-*.whl")" '*/lib/mpich/libfabric.so.1' '*/lib/mpich/libfabric/*' -d "$work/wheel"
     libraries=$(dirname "$(find "$work/wheel" -name libfabric.so.1)")
-    cp "$WANTED" "$libraries/fetched.txt"
-    rm -rf "$HOME_DIR"
-    mv "$libraries" "$HOME_DIR"
+    echo "$wanted" >"$libraries/fetched.txt"
+    rm -rf "$home"
+    mv "$libraries" "$home"
 fi
-echo "$PWD/$HOME_DIR/libfabric.so.1"
+echo "$PWD/$home/libfabric.so.1"

@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         ("turned_away", labs::efa::signals::turned_away),
         ("spread", labs::efa::hosts::spread),
         ("deaf", labs::efa::signals::deaf),
+        ("looks", labs::efa::device::looks),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);

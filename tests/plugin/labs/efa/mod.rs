@@ -3,6 +3,7 @@
 //! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that
 //! `make efa-lab` tells of.
 
+pub(crate) mod device;
 pub(crate) mod hosts;
 mod refused;
 pub(crate) mod signals;
@@ -40,15 +41,19 @@ const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "orde
 enum Library {
     Second,
     System,
+    /// One that was built with CUDA.
+    Cuda,
 }
 
 impl Library {
+    /// Those that all is run with.
     const ALL: [Self; 2] = [Self::Second, Self::System];
 
     fn name(self) -> &'static str {
         match self {
             Self::Second => "second_libfabric",
             Self::System => "system_libfabric",
+            Self::Cuda => "libfabric_with_cuda",
         }
     }
 
@@ -58,6 +63,7 @@ impl Library {
         match self {
             Self::Second => libfabric2().map(Some),
             Self::System => system_has_efa().map(|()| None),
+            Self::Cuda => needs::named_by("NVSHMEM_TEST_LIBFABRIC_CUDA").map(Some),
         }
     }
 }
@@ -247,6 +253,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(refused::trials());
     trials.extend(signals::trials());
     if all {
+        trials.extend(device::trials());
         trials.push(trial(
             String::from("a_nic_that_dies_is_done_without"),
             Library::Second,

@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(crate) nics: u16,
     pub(crate) host: u32,
     pub(crate) seed: u64,
+    /// How many writes of a NIC to memory of devices nobody sees yet.
+    pub(crate) posted: u32,
     pub(crate) faults: Faults,
 }
 
@@ -43,6 +45,7 @@ impl Config {
             nics,
             host: number("EFA_LAB_HOST", u64::from(process::id())) as u32,
             seed: number("EFA_LAB_SEED", 1),
+            posted: number("EFA_LAB_POSTED", 0) as u32,
             faults,
         })
     }

@@ -26,7 +26,12 @@
 //! - A message that finds no receive is tried again, and refused when the tries are over.
 //! - A write with immediate data takes a receive, unless the queue pair was made for unsolicited
 //!   ones.
+//! - A dma-buf has to begin in a page as the address does that peers use.
 //! - A completion queue that overruns ends the process, and so do two threads in one queue at once.
+//!
+//! Memory of devices is registered by dma-bufs of the CUDA driver's stand-in, and by nothing else.
+//! What a NIC writes there may be seen later than its completion: `EFA_LAB_POSTED` writes of each
+//! NIC stay unseen until that NIC reads memory of a device, or the driver is asked for a flush.
 //!
 //! # Environment
 //! Read once, when devices are listed.
@@ -38,6 +43,7 @@
 //! | `EFA_LAB_NICS` | all | show so many of its NICs |
 //! | `EFA_LAB_HOST` | the process's number | processes with the same number share NICs, as on one host |
 //! | `EFA_LAB_SEED` | 1 | of the order in which things happen |
+//! | `EFA_LAB_POSTED` | 0 | so many writes of a NIC to memory of devices are not seen yet |
 //! | `EFA_LAB_FAULTS` | | see `faults.rs` |
 //!
 //! `SYSFS_PATH` must be `EFA_LAB_DIR/sys`, which this library fills: the provider reads its NICs'

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::refuse;
-use crate::device::{Ah, Mr, Nic, Pd, deregister};
+use crate::device::{Ah, Memory, Mr, Nic, Pd, deregister};
 use crate::shared::nic::Gid;
 use crate::verbs::{efadv_ah_attr, ibv_ah, ibv_ah_attr, ibv_context};
 
@@ -35,7 +35,22 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut Mr {
     // SAFETY: a domain of an open device.
     let (nic, pd) = unsafe { (Nic::of((*pd).context), &mut *pd) };
-    nic.register(pd, at, length, iova, access).unwrap_or_else(refuse)
+    nic.register(pd, Memory::At(at as u64), length, iova, access).unwrap_or_else(refuse)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    file: i32,
+    access: i32,
+) -> *mut Mr {
+    // SAFETY: a domain of an open device.
+    let (nic, pd) = unsafe { (Nic::of((*pd).context), &mut *pd) };
+    let memory = Memory::DmaBuf { file, offset };
+    nic.register(pd, memory, length, iova, access as u32).unwrap_or_else(refuse)
 }
 
 #[unsafe(no_mangle)]

@@ -54,7 +54,6 @@ refused! {
     ibv_get_sysfs_path: null;
     ibv_query_ece: error;
     ibv_read_sysfs_file: error;
-    ibv_reg_dmabuf_mr: null;
     ibv_set_ece: error;
     ibv_wc_status_str: null;
 }

@@ -3,9 +3,11 @@
 use std::process;
 use std::sync::Arc;
 
+use super::dma_buf::{DmaBuf, heed_flushes};
 use crate::config::Config;
 use crate::shared::Mapping;
 use crate::shared::nic::{Domain, Gid, MAX_AHS, MAX_MRS, MAX_QPS, NicState, Region};
+use crate::shared::posted::PostedWrites;
 use crate::sysfs;
 use crate::verbs::{
     EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, IBV_ACCESS_LOCAL_WRITE,
@@ -85,6 +87,11 @@ impl Nic {
         }
         let gid = Gid::of(config.host, nic);
         let state = Arc::new(Mapping::create(&config.dir.join(gid.file()), 0)?);
+        if config.posted > 0 {
+            let path = config.dir.join(gid.posted_file());
+            let bytes = Mapping::<PostedWrites>::bytes(config.posted);
+            Mapping::<PostedWrites>::create(&path, bytes)?;
+        }
         let context = ibv_context {
             device,
             ops,
@@ -176,11 +183,11 @@ impl Nic {
     pub(crate) fn register(
         &self,
         pd: &mut Pd,
-        at: *mut std::ffi::c_void,
+        memory: Memory,
         length: usize,
         iova: u64,
         access: u32,
-    ) -> Result<*mut ibv_mr, i32> {
+    ) -> Result<*mut Mr, i32> {
         let persona = self.config.persona;
         let mut supported = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
         if persona.can(EFADV_DEVICE_ATTR_CAPS_RDMA_READ) {
@@ -192,33 +199,53 @@ impl Nic {
         if access & !supported != 0 {
             return Err(libc::EOPNOTSUPP);
         }
+        // The kernel's rule for all devices (`ib_check_mr_access`).
+        if access & IBV_ACCESS_REMOTE_WRITE != 0 && access & IBV_ACCESS_LOCAL_WRITE == 0 {
+            return Err(libc::EINVAL);
+        }
         if length as u64 > Self::MAX_MR_BYTES {
             return Err(libc::EINVAL);
         }
         if self.config.faults.refuses_registration() {
             return Err(libc::ENOMEM);
         }
-        if !can_be_pinned(at as u64, length) {
-            return Err(libc::EFAULT);
-        }
-        let (process, address) = (process::id(), at as u64);
-        let domain = domain_of(pd);
-        let key = self.state.add_mr(domain, process, access, iova, address, length as u64);
-        let key = key.ok_or(libc::ENOMEM)?;
-        let mr = ibv_mr {
+        let (address, part) = match memory {
+            Memory::At(address) if can_be_pinned(address, length) => (address, None),
+            Memory::At(_) => return Err(libc::EFAULT),
+            // The kernel's rule again (`UVERBS_METHOD_REG_DMABUF_MR`).
+            Memory::DmaBuf { offset, .. } if offset % 4096 != iova % 4096 => {
+                return Err(libc::EINVAL);
+            }
+            Memory::DmaBuf { file, offset } => {
+                let part = DmaBuf::map(file, offset, length)?;
+                heed_flushes();
+                (part.address, Some(part))
+            }
+        };
+        let region = Region {
+            process: process::id(),
+            access,
+            domain: domain_of(pd),
+            iova,
+            address,
+            length: length as u64,
+            device: part.is_some(),
+        };
+        let key = self.state.add_mr(&region).ok_or(libc::ENOMEM)?;
+        let ibv = ibv_mr {
             context: std::ptr::from_ref(self) as *mut ibv_context,
             pd,
-            addr: at,
+            addr: iova as *mut _,
             length,
             handle: key,
             lkey: key,
             rkey: key,
         };
-        Ok(Box::into_raw(Box::new(mr)))
+        Ok(Box::into_raw(Box::new(Mr { ibv, _part: part })))
     }
 
-    /// Where a buffer of a work request is, if its key is of the queue's domain, covers it and has
-    /// the right.
+    /// Where a buffer of a work request is, and whether in memory of a device, if its key is of the
+    /// queue's domain, covers it and has the right.
     pub(crate) fn buffer(
         &self,
         domain: Domain,
@@ -226,13 +253,14 @@ impl Nic {
         address: u64,
         length: u64,
         right: u32,
-    ) -> Option<u64> {
+    ) -> Option<(u64, bool)> {
         let fits = |region: &Region| {
             region.process == process::id()
                 && region.domain == domain
                 && region.access & right == right
         };
-        self.state.mr(key).filter(fits)?.find(address, length)
+        let region = self.state.mr(key).filter(fits)?;
+        Some((region.find(address, length)?, region.device))
     }
 }
 
@@ -255,16 +283,31 @@ fn can_be_pinned(at: u64, length: usize) -> bool {
 ///
 /// # Safety
 /// The region is from [`Nic::register`], and not used again.
-pub(crate) unsafe fn deregister(mr: *mut ibv_mr) {
+pub(crate) unsafe fn deregister(mr: *mut Mr) {
     // SAFETY: as above; it came from a box, and the NIC outlives its regions.
     unsafe {
         let mr = Box::from_raw(mr);
-        Nic::of(mr.context).state.remove_mr(mr.rkey);
+        Nic::of(mr.ibv.context).state.remove_mr(mr.ibv.rkey);
     }
 }
 
-/// A memory region is what verbs has of it.
-pub(crate) type Mr = ibv_mr;
+/// Memory to register.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    /// From an address of this process on.
+    At(u64),
+    /// In a dma-buf, so many bytes behind its start.
+    DmaBuf { file: i32, offset: u64 },
+}
+
+/// A memory region. The first field is what callers see of it.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Mr {
+    ibv: ibv_mr,
+    /// Kept mapped.
+    _part: Option<DmaBuf>,
+}
 
 /// A protection domain, with the number that the NIC has for it.
 pub(crate) type Pd = ibv_pd;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::shared::Mapping;
 use crate::shared::completions::{self, CompletionQueue};
 use crate::shared::nic::{Gid, NicState, QpId};
+use crate::shared::posted::PostedWrites;
 use crate::shared::receives::ReceiveQueue;
 
 #[derive(Debug)]
@@ -16,12 +17,13 @@ pub(crate) struct Peers {
     nics: HashMap<Gid, Arc<Mapping<NicState>>>,
     receives: HashMap<(Gid, QpId), Arc<Mapping<ReceiveQueue>>>,
     completions: HashMap<(u32, u32), Arc<Mapping<CompletionQueue>>>,
+    posted: HashMap<Gid, Arc<Mapping<PostedWrites>>>,
 }
 
 impl Peers {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        let (nics, receives, completions) = Default::default();
-        Self { dir, nics, receives, completions }
+        let (nics, receives, completions, posted) = Default::default();
+        Self { dir, nics, receives, completions, posted }
     }
 
     pub(crate) fn nic(&mut self, gid: Gid) -> io::Result<Arc<Mapping<NicState>>> {
@@ -34,6 +36,11 @@ impl Peers {
         qp: QpId,
     ) -> io::Result<Arc<Mapping<ReceiveQueue>>> {
         find(&mut self.receives, (gid, qp), || Mapping::open(&self.dir.join(qp.file(gid))))
+    }
+
+    /// What a NIC has written to memory of devices. There is no file where all see it at once.
+    pub(crate) fn posted(&mut self, gid: Gid) -> io::Result<Arc<Mapping<PostedWrites>>> {
+        find(&mut self.posted, gid, || Mapping::open(&self.dir.join(gid.posted_file())))
     }
 
     pub(crate) fn completions(

@@ -250,6 +250,7 @@ impl Qp {
             address,
             immediate,
             data: Data::Buffers(Vec::new()),
+            of_device: false,
             bytes: 0,
             tries: self.tries,
             status: Status::Ok,
@@ -272,7 +273,10 @@ impl Qp {
         let mut buffers = Vec::with_capacity(parts.len());
         for part in parts {
             match nic.buffer(domain, part.lkey, part.addr, u64::from(part.length), right) {
-                Some(at) => buffers.push((at, u64::from(part.length))),
+                Some((at, of_device)) => {
+                    buffers.push((at, u64::from(part.length)));
+                    operation.of_device |= of_device;
+                }
                 None => operation.status = Status::LocalKey,
             }
         }
@@ -378,7 +382,12 @@ impl Qp {
             let length = u64::from(part.length);
             match self.nic.buffer(self.domain, part.lkey, part.addr, length, IBV_ACCESS_LOCAL_WRITE)
             {
-                Some(at) => *buffer = (at, length),
+                // What is received there would be seen at once.
+                Some((_, true)) => {
+                    eprintln!("efa-lab: a receive in memory of a device");
+                    process::abort()
+                }
+                Some((at, false)) => *buffer = (at, length),
                 None => {
                     eprintln!(
                         "efa-lab: a receive of {length} bytes at {:#x} that key {:#x} does not cover",

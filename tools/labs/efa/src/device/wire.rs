@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::shared::Mapping;
 use crate::shared::completions::{Completion, CompletionQueue};
 use crate::shared::nic::{Gid, NO_AH, NicState, QpId, Region};
+use crate::shared::posted::Write;
 use crate::shared::receives::Receive;
 use crate::verbs::{
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
@@ -64,6 +65,8 @@ pub(crate) struct Operation {
     pub(crate) address: u64,
     pub(crate) immediate: Option<u32>,
     pub(crate) data: Data,
+    /// It lies in memory of a device.
+    pub(crate) of_device: bool,
     pub(crate) bytes: u64,
     pub(crate) tries: u8,
     /// What was wrong with it when it was posted.
@@ -177,6 +180,14 @@ impl Wire {
         }
         packets.retain(|packet| operations[packet.operation].is_some());
         done.retain(|(_, completion)| completion.qp != qp || completion.source != gid);
+    }
+
+    /// Makes all visible that NICs of this process have written to memory of devices.
+    pub(crate) fn flush_writes(&self, config: &Config) {
+        let mut state = self.lock();
+        for nic in 0..config.nics {
+            push_out(&mut state.peers, Gid::of(config.host, nic));
+        }
     }
 
     /// The device's thread: delivers what nobody polls for.
@@ -356,18 +367,68 @@ fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome
     let fits = |region: &Region| region.access & right != 0 && region.domain == domain;
     let region = target.mr(operation.key).filter(fits);
     // All of the operation has to be in bounds, before any of it is executed.
-    let found = region.and_then(|region| {
-        Some((region.process, region.find(operation.address, operation.bytes)?))
-    });
-    let Some((owner, address)) = found else {
+    let found =
+        region.and_then(|region| Some((region, region.find(operation.address, operation.bytes)?)));
+    let Some((region, address)) = found else {
         return Outcome::Failed(Status::RemoteAddress);
     };
     let remote = [(address + packet.offset, packet.bytes)];
+    let Packet { offset, bytes, .. } = *packet;
+    let (data, owner) = (&operation.data, region.process);
     let writes = operation.kind != Kind::Read;
-    match transfer(owner, &operation.data, packet.offset, packet.bytes, &remote, writes) {
+    // A NIC's read of memory waits for what it has written there; what others have, it may pass.
+    let (reader, of_device) = if writes {
+        (operation.gid, operation.of_device)
+    } else {
+        (operation.target, region.device)
+    };
+    if of_device {
+        push_out(peers, reader);
+    }
+    let (writer, to_device) = if writes {
+        (operation.target, region.device)
+    } else {
+        (operation.gid, operation.of_device)
+    };
+    let moved = match peers.posted(writer) {
+        Ok(posted) if to_device && bytes > 0 => {
+            let mut copy = vec![0; bytes as usize];
+            let here = [(copy.as_mut_ptr() as u64, bytes)];
+            let parts = data.part(offset, bytes);
+            let (fetched, process, to) = if writes {
+                (exchange(process::id(), &here, &parts, false), owner, remote.to_vec())
+            } else {
+                (exchange(owner, &here, &remote, false), process::id(), parts)
+            };
+            fetched.map(|()| {
+                let mut rest = copy.as_slice();
+                for (address, length) in to {
+                    let (data, others) = rest.split_at(length as usize);
+                    posted.push(&Write { process, address, data: data.to_vec() }, carry_out);
+                    rest = others;
+                }
+            })
+        }
+        _ => exchange(owner, &data.part(offset, bytes), &remote, writes),
+    };
+    match moved {
         Ok(()) => Outcome::Delivered,
         Err(status) => Outcome::Failed(status),
     }
+}
+
+/// Makes visible what a NIC has written to memory of devices.
+fn push_out(peers: &mut Peers, nic: Gid) {
+    if let Ok(posted) = peers.posted(nic) {
+        posted.flush(carry_out);
+    }
+}
+
+/// A write reaches the memory. The process may be gone, and its memory with it.
+fn carry_out(write: Write) {
+    let Write { process, address, data } = write;
+    let bytes = data.len() as u64;
+    let _ = exchange(process, &[(data.as_ptr() as u64, bytes)], &[(address, bytes)], true);
 }
 
 /// Delivers a message, or the news of a write with immediate data.
@@ -396,8 +457,12 @@ fn notify(operation: &Operation, qp: QpId, known_as: u32, peers: &mut Peers) -> 
         status = if operation.bytes > room {
             Status::RemoteLength
         } else {
-            let data = &operation.data;
-            match transfer(owner, data, 0, operation.bytes, &receive.buffers, true) {
+            if operation.of_device {
+                push_out(peers, operation.gid);
+            }
+            let data = operation.data.part(0, operation.bytes);
+            let room = within(&receive.buffers, 0, operation.bytes);
+            match exchange(owner, &data, &room, true) {
                 Ok(()) => Status::Ok,
                 Err(status) => status,
             }
@@ -421,57 +486,60 @@ fn notify(operation: &Operation, qp: QpId, known_as: u32, peers: &mut Peers) -> 
     }
 }
 
-/// Copies between this process, at an offset of the data, and another.
-fn transfer(
+impl Data {
+    /// Address and length of each part of `bytes` from an offset on.
+    fn part(&self, offset: u64, bytes: u64) -> Vec<(u64, u64)> {
+        match self {
+            Self::Inline(copy) => vec![(copy.as_ptr() as u64 + offset, bytes)],
+            Self::Buffers(buffers) => within(buffers, offset, bytes),
+        }
+    }
+}
+
+/// The parts of buffers that are `bytes` from an offset on.
+fn within(buffers: &[(u64, u64)], offset: u64, bytes: u64) -> Vec<(u64, u64)> {
+    let (mut skip, mut left) = (offset, bytes);
+    let mut parts = Vec::new();
+    for &(address, length) in buffers {
+        let here = length.saturating_sub(skip).min(left);
+        if here > 0 {
+            parts.push((address + skip, here));
+        }
+        skip = skip.saturating_sub(length);
+        left -= here;
+    }
+    parts
+}
+
+/// Copies between this process and another, as many bytes on both sides.
+fn exchange(
     other: u32,
-    data: &Data,
-    offset: u64,
-    bytes: u64,
-    remote: &[(u64, u64)],
+    ours: &[(u64, u64)],
+    theirs: &[(u64, u64)],
     writes: bool,
 ) -> Result<(), Status> {
+    let bytes: u64 = theirs.iter().map(|part| part.1).sum();
     if bytes == 0 {
         return Ok(());
     }
-    let part = |address: u64, length: u64| libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: length as usize,
+    let vector = |parts: &[(u64, u64)]| -> Vec<libc::iovec> {
+        let part = |&(address, length): &(u64, u64)| libc::iovec {
+            iov_base: address as *mut libc::c_void,
+            iov_len: length as usize,
+        };
+        parts.iter().map(part).collect()
     };
-    let local: Vec<libc::iovec> = match data {
-        Data::Inline(copy) => vec![part(copy.as_ptr() as u64 + offset, bytes)],
-        Data::Buffers(buffers) => {
-            let (mut skip, mut left) = (offset, bytes);
-            let mut parts = Vec::new();
-            for &(address, length) in buffers {
-                let here = length.saturating_sub(skip).min(left);
-                if here > 0 {
-                    parts.push(part(address + skip, here));
-                }
-                skip = skip.saturating_sub(length);
-                left -= here;
-            }
-            parts
-        }
-    };
-    let mut left = bytes;
-    let mut there = Vec::new();
-    for &(address, length) in remote {
-        let here = length.min(left);
-        if here > 0 {
-            there.push(part(address, here));
-        }
-        left -= here;
-    }
-    let (ours, theirs) = (local.len() as libc::c_ulong, there.len() as libc::c_ulong);
+    let (ours, theirs) = (vector(ours), vector(theirs));
+    let (here, there) = (ours.len() as libc::c_ulong, theirs.len() as libc::c_ulong);
     let pid = other as libc::pid_t;
     // SAFETY: the kernel checks both sides, as a NIC's tables do; memory that is not there is an
     // error of the call. What the memory is used for is between those who registered it and those
     // who got its key.
     let moved = unsafe {
         if writes {
-            libc::process_vm_writev(pid, local.as_ptr(), ours, there.as_ptr(), theirs, 0)
+            libc::process_vm_writev(pid, ours.as_ptr(), here, theirs.as_ptr(), there, 0)
         } else {
-            libc::process_vm_readv(pid, local.as_ptr(), ours, there.as_ptr(), theirs, 0)
+            libc::process_vm_readv(pid, ours.as_ptr(), here, theirs.as_ptr(), there, 0)
         }
     };
     if moved == bytes as isize {

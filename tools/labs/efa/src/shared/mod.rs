@@ -8,6 +8,7 @@ pub(crate) mod completions;
 mod lock;
 mod mapping;
 pub(crate) mod nic;
+pub(crate) mod posted;
 pub(crate) mod receives;
 
 pub(crate) use lock::SharedLock;

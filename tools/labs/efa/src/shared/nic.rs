@@ -25,6 +25,11 @@ impl Gid {
         format!("nic-{:032x}", u128::from_be_bytes(self.0))
     }
 
+    /// The name of the file of what it has posted to memory of devices.
+    pub(crate) fn posted_file(self) -> String {
+        format!("{}-posted", self.file())
+    }
+
     fn halves(self) -> [u64; 2] {
         let number = u128::from_be_bytes(self.0);
         [(number >> 64) as u64, number as u64]
@@ -116,7 +121,8 @@ struct MrSlot {
     iova: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
-    domain: AtomicU64,
+    domain: AtomicU32,
+    device: AtomicU32,
 }
 
 /// A protection domain of a NIC.
@@ -137,15 +143,19 @@ impl QpId {
     }
 }
 
-/// A memory region, as its key found it.
+/// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     pub(crate) process: u32,
     pub(crate) access: u32,
     pub(crate) domain: Domain,
-    iova: u64,
-    address: u64,
-    length: u64,
+    /// Where it is for peers.
+    pub(crate) iova: u64,
+    /// Where it is in the process.
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    /// It is memory of a device.
+    pub(crate) device: bool,
 }
 
 impl Region {
@@ -254,15 +264,7 @@ impl NicState {
     }
 
     /// Registers memory of a process, and returns the key. None when there is no room.
-    pub(crate) fn add_mr(
-        &self,
-        domain: Domain,
-        process: u32,
-        access: u32,
-        iova: u64,
-        address: u64,
-        length: u64,
-    ) -> Option<u32> {
+    pub(crate) fn add_mr(&self, region: &Region) -> Option<u32> {
         self.lock.with(|| {
             let from = self.next_mr.load(Ordering::Relaxed) as usize;
             let at = (from..from + MAX_MRS)
@@ -270,12 +272,13 @@ impl NicState {
                 .find(|&at| self.mrs[at].key.load(Ordering::Relaxed) == 0)?;
             let slot = &self.mrs[at];
             self.next_mr.store(at as u32 + 1, Ordering::Relaxed);
-            slot.process.store(process, Ordering::Relaxed);
-            slot.access.store(access, Ordering::Relaxed);
-            slot.domain.store(domain.0.into(), Ordering::Relaxed);
-            slot.iova.store(iova, Ordering::Relaxed);
-            slot.address.store(address, Ordering::Relaxed);
-            slot.length.store(length, Ordering::Relaxed);
+            slot.process.store(region.process, Ordering::Relaxed);
+            slot.access.store(region.access, Ordering::Relaxed);
+            slot.domain.store(region.domain.0, Ordering::Relaxed);
+            slot.device.store(region.device.into(), Ordering::Relaxed);
+            slot.iova.store(region.iova, Ordering::Relaxed);
+            slot.address.store(region.address, Ordering::Relaxed);
+            slot.length.store(region.length, Ordering::Relaxed);
             // A key that was given back does not come again soon, and never is zero.
             let generation = slot.generation.fetch_add(1, Ordering::Relaxed) % 0x7fff + 1;
             let key = generation << 16 | at as u32;
@@ -296,7 +299,8 @@ impl NicState {
             .then(|| Region {
                 process: slot.process.load(Ordering::Relaxed),
                 access: slot.access.load(Ordering::Relaxed),
-                domain: Domain(slot.domain.load(Ordering::Relaxed) as u32),
+                domain: Domain(slot.domain.load(Ordering::Relaxed)),
+                device: slot.device.load(Ordering::Relaxed) != 0,
                 iova: slot.iova.load(Ordering::Relaxed),
                 address: slot.address.load(Ordering::Relaxed),
                 length: slot.length.load(Ordering::Relaxed),
@@ -319,6 +323,7 @@ mod tests {
             iova: 100,
             address: 5_000,
             length: 10,
+            device: false,
         };
         assert_eq!(region.find(100, 10), Some(5_000));
         assert_eq!(region.find(109, 1), Some(5_009));

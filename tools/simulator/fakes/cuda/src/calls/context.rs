@@ -31,7 +31,7 @@ fn raw(context: Option<&'static Context>) -> Raw {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(into: *mut Raw, number: c_int) -> Status {
+pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(into: *mut Raw, number: c_int) -> Status {
     answer(device(number).and_then(|device| {
         let mut primaries = lock(&PRIMARIES);
         let primary = primaries.entry(device.ordinal).or_default();
@@ -156,7 +156,7 @@ extern "C" fn cuCtxSetCurrent(context: Raw) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxPushCurrent_v2(context: Raw) -> Status {
+pub(super) extern "C" fn cuCtxPushCurrent_v2(context: Raw) -> Status {
     answer(devices().and_then(|_| {
         let context = of_handle(context)?;
         context.check()?;
@@ -199,6 +199,23 @@ unsafe extern "C" fn cuCtxGetStreamPriorityRange(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Status {
-    let known = matches!((target, scope), (0, 100 | 200));
-    answer(current().and(if known { Ok(()) } else { Err(INVALID_VALUE) }))
+    answer(current().and_then(|_| {
+        if !matches!((target, scope), (0, 100 | 200)) {
+            return Err(INVALID_VALUE);
+        }
+        let nics = lock(&AT_FLUSH).clone();
+        // SAFETY: what was given to `fake_cuda_at_flush` can be called at any time.
+        nics.into_iter().for_each(|nic| unsafe { nic() });
+        Ok(())
+    }))
+}
+
+/// What stand-ins for NICs do at a flush.
+static AT_FLUSH: Mutex<Vec<unsafe extern "C" fn()>> = Mutex::new(Vec::new());
+
+/// Has the stand-in for a NIC called at every flush, from now on: what it has written to memory of
+/// devices is to be visible there when it returns.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_at_flush(nic: unsafe extern "C" fn()) {
+    lock(&AT_FLUSH).push(nic);
 }

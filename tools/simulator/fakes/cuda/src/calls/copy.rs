@@ -255,7 +255,7 @@ extern "C" fn cuMemcpyDtoD_v2(to: usize, from: usize, len: usize) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpy(to: usize, from: usize, len: usize) -> Status {
+pub(super) extern "C" fn cuMemcpy(to: usize, from: usize, len: usize) -> Status {
     answer(copy(from, to, len, ANY, 0, true))
 }
 

@@ -8,7 +8,7 @@ use crate::state::settings::variable;
 use crate::state::status::{INVALID_VALUE, Outcome, SUCCESS, Status, answer, put};
 
 #[unsafe(no_mangle)]
-extern "C" fn cuInit(flags: u32) -> Status {
+pub(super) extern "C" fn cuInit(flags: u32) -> Status {
     INITS.fetch_add(1, Relaxed);
     if flags != 0 {
         return INVALID_VALUE;
@@ -43,7 +43,7 @@ pub(crate) fn loads_eagerly() -> bool {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+pub(super) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
     // SAFETY: the caller's promise.
     answer(devices().and_then(|all| unsafe { put(count, all.len() as c_int) }))
 }
@@ -82,4 +82,11 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, room: c_int, number:
         // SAFETY: the caller's promise.
         unsafe { write_text(text, room, &words) }
     }))
+}
+
+/// No device reaches another's memory.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceCanAccessPeer(into: *mut c_int, one: c_int, other: c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(device(one).and(device(other)).and_then(|_| unsafe { put(into, 0) }))
 }

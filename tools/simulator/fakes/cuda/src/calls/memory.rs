@@ -41,7 +41,7 @@ fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(into: *mut usize, len: usize) -> Status {
+pub(super) unsafe extern "C" fn cuMemAlloc_v2(into: *mut usize, len: usize) -> Status {
     // SAFETY: the caller's promise.
     answer(allocate(len, Kind::Device).and_then(|base| unsafe { put(into, base) }))
 }
@@ -53,7 +53,7 @@ unsafe extern "C" fn cuMemAllocManaged(into: *mut usize, len: usize, _flags: u32
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemFree_v2(base: usize) -> Status {
+pub(super) extern "C" fn cuMemFree_v2(base: usize) -> Status {
     answer(current().and_then(|context| {
         if base == 0 {
             return Ok(());
@@ -106,7 +106,7 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(
 /// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`, of CUDA 12.8 and newer.
 const BY_PCIE: u64 = 1;
 
-/// A dma-buf is the file of the pages here, so it can be had for whole allocations only.
+/// A dma-buf is the file of the pages here; it begins where the descriptor is in the file.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetHandleForAddressRange(
     into: *mut i32,
@@ -130,10 +130,11 @@ unsafe extern "C" fn cuMemGetHandleForAddressRange(
         let mapping = find(address).ok_or(INVALID_VALUE)?;
         let whole = round_up(mapping.len)?;
         let pages = mapping.pages.ok_or(INVALID_VALUE)?;
-        if address != mapping.base || len > whole {
+        let offset = address - mapping.base;
+        if len > whole - offset {
             return Err(INVALID_VALUE);
         }
-        let file = pages.duplicate()?;
+        let file = pages.open_at(offset)?;
         // SAFETY: the caller's promise.
         unsafe { put(into, std::os::fd::IntoRawFd::into_raw_fd(file)) }
     }))

@@ -10,5 +10,6 @@ mod host;
 mod memory;
 mod module;
 mod pointer;
+mod runtime;
 mod stream;
 mod vmm;

@@ -4,6 +4,8 @@
 //! where the program has its address: `PROT_NONE` for what is on a device. Work that is under way
 //! keeps its pages alive, so that a program which frees too early is wrong without being undefined.
 
+use std::fs::OpenOptions;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -121,9 +123,16 @@ impl Pages {
         map(at as *mut _, self.len, access, Some(&self.file))
     }
 
-    /// The file, for who maps it himself.
-    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Status> {
-        self.file.try_clone().map_err(|_| OUT_OF_MEMORY)
+    /// The file, for who maps it himself, at an offset.
+    pub(crate) fn open_at(&self, offset: usize) -> Result<OwnedFd, Status> {
+        // A duplicate would share its place in the file.
+        let name = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let open = || {
+            let mut file = OpenOptions::new().read(true).write(true).open(name)?;
+            file.seek(SeekFrom::Start(offset as u64))?;
+            std::io::Result::Ok(file.into())
+        };
+        open().map_err(|_| OUT_OF_MEMORY)
     }
 }
 

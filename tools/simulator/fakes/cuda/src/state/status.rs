@@ -59,12 +59,12 @@ fn look_up(code: Status, into: *mut *const c_char, text: bool) -> Status {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetErrorName(code: Status, name: *mut *const c_char) -> Status {
+pub(crate) extern "C" fn cuGetErrorName(code: Status, name: *mut *const c_char) -> Status {
     look_up(code, name, false)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuGetErrorString(code: Status, text: *mut *const c_char) -> Status {
+pub(crate) extern "C" fn cuGetErrorString(code: Status, text: *mut *const c_char) -> Status {
     look_up(code, text, true)
 }
 
