@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use engine::Watchdog;
 use engine::atomic::AtomicOp;
 use engine::error::EngineError;
-use engine::ids::Pe;
-use engine::lane::Lane;
+use engine::ids::{Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
 use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::{Lane, LaneConfig};
 use engine::port::Direction;
 use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::rails::balance::Spread;
@@ -396,6 +397,32 @@ fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
     assert!(!host.drain_before_close(Duration::from_millis(5)));
     job.fabric.resume(Pe(1));
     assert!(host.drain_before_close(Duration::from_secs(5)));
+}
+
+/// What they wait for may never come then.
+#[test]
+fn user_threads_hear_that_the_proxy_lane_has_failed() {
+    let shape = Shape { rails: 2, ..Shape::default() };
+    let mut job = Job::new(8, &shape, Script::default());
+    let (outbox, inbox) = handover(2, None, None);
+    let first = job.members.remove(0);
+    let lane = first.lane.map(|lane| lane.with_inbox(inbox));
+    job.members.insert(0, Member { lane, ..first });
+    let patience = Watchdog::new(None, Some(Duration::from_secs(5)));
+    let config = LaneConfig { watchdog: patience, ..host_config(&job, false) };
+    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, config)).with_outbox(outbox);
+    let targets = Targets::of(&job);
+    let part = targets.part(job.members[0].scratch, 1, 0, 64);
+    job.fabric.stall(Pe(1));
+    host.start(&part).unwrap();
+    // The host lane is on the other one.
+    job.fabric.fail_rail(Pe(0), RailId(1));
+    let first = &mut job.members[0].lane;
+    let failed = (0..100).find_map(|_| first.progress().err());
+    let failed = failed.expect("a rail has failed").to_string();
+    let _ = first.progress();
+    assert_eq!(host.quiet(Pe(1)).unwrap_err().to_string(), failed);
 }
 
 #[test]

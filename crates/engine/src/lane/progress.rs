@@ -9,7 +9,7 @@ use crate::lane::user_threads::handoff::Inbox;
 use crate::port::packet::Packet;
 use crate::port::{Failure, Polled, Port};
 use crate::posting::Core;
-use crate::posting::failures::{Event, unknown_wr_id};
+use crate::posting::failures::{Event, unknown_failure, unknown_wr_id};
 use crate::recovery::reset::LAST_ITERATIONS;
 use crate::state::batch::Batch;
 use crate::state::segment::{Kind, Stage};
@@ -196,7 +196,10 @@ impl<P: Port> Lane<P> {
                 return core.wr_id_is_back(wr_id);
             }
             // What has left as a message is named otherwise.
-            Some(_) | None => return unknown_wr_id(wr_id),
+            Some(_) | None => {
+                let name = core.transmit.port().rail_name(rail);
+                return unknown_failure(rail, name, wr_id, &failure.error);
+            }
         }
         core.fail_segment(wr_id, failure.error);
     }

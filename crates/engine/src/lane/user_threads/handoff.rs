@@ -197,13 +197,18 @@ impl Outbox {
         })
     }
 
+    /// The proxy lane's first failure.
+    pub(crate) fn failure(&self) -> Option<&EngineError> {
+        self.shared.failure.get()
+    }
+
     /// Waits for the proxy thread.
     fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
         let mut wait = Wait::new();
         let mut warned = 0;
         while !done() {
             // The proxy thread may be gone for it.
-            if let Some(failed) = self.shared.failure.get() {
+            if let Some(failed) = self.failure() {
                 return Err(failed.clone());
             }
             std::thread::yield_now();

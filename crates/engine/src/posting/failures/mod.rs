@@ -417,5 +417,16 @@ pub(crate) fn unknown_wr_id(wr_id: WrId) {
     error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({wr_id:?})");
 }
 
+/// The same, of a failure. Libfabric 1.22's efa tells of every packet of an operation that fails.
+#[cold]
+pub(crate) fn unknown_failure(rail: RailId, rail_name: &str, wr_id: WrId, failed: &PortError) {
+    error!(
+        target: "TRANSPORT",
+        "rail {} ({rail_name}): libfabric says of an operation that is not in flight ({wr_id:?}) that it has \
+         failed: {failed}",
+        rail.0
+    );
+}
+
 #[cfg(test)]
 mod tests;
