@@ -94,6 +94,10 @@ calls! {
     fn fi_setopt(
         ep: *mut fid_ep, level: c_int, option: c_int, value: *const c_void, len: usize
     ) -> c_int = (*ep).ops, setopt(&raw mut (*ep).fid, level, option, value, len);
+    /// Reads an endpoint's option into a place of `len` bytes.
+    fn fi_getopt(
+        ep: *mut fid_ep, level: c_int, option: c_int, value: *mut c_void, len: *mut usize
+    ) -> c_int = (*ep).ops, getopt(&raw mut (*ep).fid, level, option, value, len);
     /// The endpoint's own address; `-FI_ETOOSMALL` leaves the size needed in `len`.
     fn fi_getname(ep: *mut fid_ep, address: *mut c_void, len: *mut usize) -> c_int
         = (*ep).cm, getname(&raw mut (*ep).fid, address, len);

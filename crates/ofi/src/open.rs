@@ -1,5 +1,6 @@
 //! The opening of both lanes of a process on the devices found.
 
+use std::env;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::{env, thread};
@@ -22,7 +23,7 @@ use crate::objects::domain::{Domain, Keys};
 use crate::objects::fabric::Fabrics;
 use crate::options::{BatchChoice, BulkChoice, Devices, GpuDirect, RailLoss};
 use crate::progress_probe::Verdict;
-use crate::provider::Reopening;
+use crate::provider::{Fact, Reopening, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
 use engine::ids::{LaneKind, RailId};
@@ -140,6 +141,7 @@ impl Discovery {
             proxy_port = proxy_port.with_joined_addresses();
             bulk = self.open_bulk(&mut fabrics, &mut proxy_port, &devices, peers, here);
         }
+        self.tell_software_writes(&proxy);
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -209,6 +211,28 @@ impl Discovery {
                 );
                 false
             }
+        }
+    }
+
+    /// Says of which rails the target's processor does the writes.
+    fn tell_software_writes(&self, rails: &[Arc<Rail>]) {
+        let Fact { value: Some(SoftwareWrites { option, variable }), why, .. } =
+            self.profile.software_writes
+        else {
+            return;
+        };
+        let is_one = |rail: &&Arc<Rail>| rail.endpoint().option(option) == Some(true);
+        let names: Vec<&str> = rails.iter().filter(is_one).map(|rail| rail.name()).collect();
+        if names.is_empty() {
+            return;
+        }
+        let told = format!(
+            "puts over {} take the target's processor and its proxy thread, as these NICs do not write",
+            names.join(", ")
+        );
+        match env::var(variable) {
+            Ok(value) => warn!("{told}: {variable}={value} is set; without it, NICs that can do"),
+            Err(_) => info!("{told}: {why}"),
         }
     }
 

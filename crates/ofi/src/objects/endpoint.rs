@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
-    FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE, FI_RECV,
-    FI_TRANSMIT, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject,
-    fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg, fi_write, fi_writedata,
-    fi_writemsg, fid, fid_ep, iovec,
+    FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE,
+    FI_OPT_ENDPOINT, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind,
+    fi_getname, fi_getopt, fi_inject, fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg,
+    fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
 };
 
 use crate::error::check;
@@ -190,6 +190,18 @@ impl Endpoint {
     }
 
     /// Whether transfers may call CUDA.
+    /// Whether a bool among its options is set. None where it does not know the option.
+    pub(crate) fn option(&self, option: i32) -> Option<bool> {
+        let (mut value, mut len) = (0_u8, size_of::<u8>());
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open, and the place is of the length that is given with it.
+        let code = unsafe {
+            let value = (&raw mut value).cast();
+            fi_getopt(self.as_ptr(), FI_OPT_ENDPOINT as i32, option, value, &raw mut len)
+        };
+        (code == 0).then_some(value != 0)
+    }
+
     pub(crate) fn cuda_calls(&self) -> &CudaCalls {
         &self.cuda_calls
     }

@@ -3,7 +3,10 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Nic, Profile};
+use super::profile::{CAUTIOUS, Nic, Profile, SoftwareWrites};
+
+/// `FI_OPT_EFA_EMULATED_WRITE`, a bool. Before libfabric 1.18 it is not known.
+const EMULATED_WRITE: i32 = -(0xefa << 16) + 2;
 
 pub(super) const EFA: Profile = Profile {
     name: "efa",
@@ -39,6 +42,11 @@ pub(super) const EFA: Profile = Profile {
         true,
         "fabric efa tells there of packets of its own protocol that fail, and ends the process where it cannot",
         "libfabric 2.5.1 in the laboratory (`make efa-lab`), a NIC of a p4d that dies",
+    ),
+    software_writes: Fact::code(
+        Some(SoftwareWrites { option: EMULATED_WRITE, variable: "FI_EFA_USE_DEVICE_RDMA" }),
+        "those of p5 and later instances do",
+        "libfabric 1.18 to 2.6: include/rdma/fi_ext.h, prov/efa/src/rdm/efa_rdm_ep_fiops.c",
     ),
     immediate_data: Fact::seen(
         true,

@@ -20,7 +20,7 @@ use std::fmt;
 
 pub(crate) use fact::Fact;
 pub use profile::Striping;
-pub(crate) use profile::{Nic, Profile, Reopening};
+pub(crate) use profile::{Nic, Profile, Reopening, SoftwareWrites};
 pub(crate) use variable::{Variable, Wanted};
 
 /// A libfabric provider, as the user names it.
@@ -102,6 +102,7 @@ mod tests {
                 "missing",
                 "registers_beside",
                 "events",
+                "software_writes",
                 "immediate_data",
                 "device_memory",
                 "dma_bufs",

@@ -47,6 +47,8 @@ facts! {
     /// Errors that belong to no operation go to an event queue, and end the process where an
     /// endpoint has none.
     events: bool = false, "nothing of it is known to need an event queue";
+    /// How it tells that the target's processor does the writes of an endpoint, and not the NICs.
+    software_writes: Option<SoftwareWrites> = None, "nothing of it is known to write now by NICs and now without";
     /// Entries of a completion queue, where more than what a rail has under way go through it.
     completions: Completions = Completions::NONE, "a queue has room for what a rail has under way";
     /// A write may tell its target, by immediate data, that its own data is there, and the target's
@@ -87,6 +89,15 @@ facts! {
     reopening: Reopening = Reopening::Untried, "nobody has tried to close a rail of it that has failed";
     /// From which length on puts and gets are cut, and into which segments.
     striping: Striping = Striping::NICS, "as for NICs, which reach their rate with operations of some hundred KiB";
+}
+
+/// How to know of an endpoint that the target's processor does its writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SoftwareWrites {
+    /// The endpoint's option that says so, a bool.
+    pub(crate) option: i32,
+    /// The environment's variable that keeps NICs from it.
+    pub(crate) variable: &'static str,
 }
 
 /// Where the kernel lists NICs, in `/sys/class`.

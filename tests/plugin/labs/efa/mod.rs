@@ -10,13 +10,14 @@ pub(crate) mod signals;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use launcher::reaches_other_processes;
+use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome};
+use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome, PeReport};
 use test_support::built::{efa_lab_dir, fake_cuda_dir};
 use test_support::full;
 use test_support::needs::{self, Need, is_set, libfabric2};
@@ -35,11 +36,19 @@ const FABRICS: [&str; 2] = ["auto", "efa"];
 /// How the end of a job begins to read when memory cannot be registered.
 const REFUSED: &str = "fi_mr_regattr failed: rail rdmap";
 
+/// How the log says that puts are no NIC's.
+const SOFTWARE: &str =
+    "take the target's processor and its proxy thread, as these NICs do not write";
+
 const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Library {
     Second,
+    /// The same, if it has fabric efa-direct on this machine.
+    Direct(&'static str),
+    /// The same, from this version on, and why.
+    Since(Version, &'static str),
     System,
     /// One that was built with CUDA.
     Cuda,
@@ -51,7 +60,7 @@ impl Library {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Second => "second_libfabric",
+            Self::Second | Self::Direct(_) | Self::Since(..) => "second_libfabric",
             Self::System => "system_libfabric",
             Self::Cuda => "libfabric_with_cuda",
         }
@@ -62,10 +71,48 @@ impl Library {
         reaches_other_processes()?;
         match self {
             Self::Second => libfabric2().map(Some),
+            Self::Direct(persona) => {
+                let library = libfabric2()?;
+                let found = version(&library)?;
+                match direct_since(persona).is_some_and(|since| found >= since) {
+                    true => Ok(Some(library)),
+                    false => Err(format!("libfabric {found} has no efa-direct for a {persona}")),
+                }
+            }
+            Self::Since(since, why) => {
+                let library = libfabric2()?;
+                let found = version(&library)?;
+                if found < since {
+                    return Err(format!("libfabric {found}, before {since}: {why}"));
+                }
+                Ok(Some(library))
+            }
             Self::System => system_has_efa().map(|()| None),
             Self::Cuda => needs::named_by("NVSHMEM_TEST_LIBFABRIC_CUDA").map(Some),
         }
     }
+}
+
+/// The libfabric from which on fabric efa-direct is there on a machine: before 2.4 it wants NICs that
+/// know unsolicited receives.
+fn direct_since(persona: &str) -> Option<Version> {
+    match persona {
+        "p4d" => None,
+        "p5" => Some(Version::new(2, 4)),
+        _ => Some(Version::new(2, 1)),
+    }
+}
+
+/// What a libfabric says that it is.
+fn version(library: &Path) -> Need<Version> {
+    // SAFETY: libfabric sets nothing up before it is asked for something, and the function is as its
+    // manual has it.
+    let packed = unsafe {
+        libloading::Library::new(library)
+            .and_then(|library| Ok(library.get::<extern "C" fn() -> u32>(b"fi_version")?()))
+    };
+    let packed = packed.map_err(|error| format!("{}: {error}", library.display()))?;
+    Ok(Version::from_packed(packed))
 }
 
 /// Whether the libfabric that programs find has efa built in, which it then is linked for.
@@ -199,7 +246,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }));
     }
-    trials.push(trial(String::from("is_found_without_being_named"), Library::Second, |lab| {
+    let p5en = Library::Direct("p5en");
+    trials.push(trial(String::from("is_found_without_being_named"), p5en, |lab| {
         let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "auto");
         for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
             says(&pe.text(), "provider efa: fabric efa-direct: ")?;
@@ -212,24 +260,37 @@ pub(crate) fn trials() -> Vec<Trial> {
         let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
         let job = job.param("rounds", 20).param("most", 2 << 20);
         let report = run(lab.on(job, "p4d", 2, "auto"))?;
-        match report
-            .pes
-            .iter()
-            .flat_map(|pe| counted(&pe.text(), " reads").into_values())
-            .sum::<u64>()
-        {
-            0 => Err(format!("no NIC has read:\n{report}").into()),
-            _ => Ok(()),
+        let reads = |pe: &PeReport| counted(&pe.text(), " reads").into_values().sum::<u64>();
+        if report.pes.iter().map(reads).sum::<u64>() == 0 {
+            return Err(format!("no NIC has read:\n{report}").into());
         }
+        says(&report.pes[0].text(), &format!("{SOFTWARE}: those of p5 and later instances do"))
+    }));
+    trials.push(trial(String::from("nics_kept_from_writing"), Library::Second, |lab| {
+        let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "efa");
+        for (by_nics, device_rdma) in [(true, 1), (false, 0)] {
+            let report = job.clone().env("FI_EFA_USE_DEVICE_RDMA", device_rdma).run()?.check()?;
+            let text = report.pes[0].text();
+            let warned =
+                text.lines().any(|line| line.contains(" WARN ") && line.contains(SOFTWARE));
+            if warned == by_nics {
+                return Err(format!("writes by NICs: {by_nics}:\n{text}").into());
+            }
+        }
+        Ok(())
     }));
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
-        trials.push(trial(format!("busy_queues_{on}"), Library::Second, move |lab| {
+        // A real NIC never says so to those before: they count what they post.
+        let busy = "it takes a full send queue for an error";
+        let library = if fabric == "efa" { Library::Since(Version::new(2, 1), busy) } else { p5en };
+        trials.push(trial(format!("busy_queues_{on}"), library, move |lab| {
             let job =
                 job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
             done(lab.on(job, "p5en", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20"))
         }));
-        trials.push(trial(format!("memory_that_is_refused_{on}"), Library::Second, move |lab| {
+        let library = library_of(fabric, "p5en");
+        trials.push(trial(format!("memory_that_is_refused_{on}"), library, move |lab| {
             // The first registrations are of the endpoints; this is one of the heap's chunks.
             let job = job("connect", 2, Layout::V7).heap(64 << 20, 1 << 20);
             // PEs that fail do not close their endpoints, of which fabric efa's shm would leave
@@ -242,7 +303,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     // Two PEs that share the NICs of a host. On fabric efa they would talk through libfabric's shm.
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
-        trials.push(trial(format!("pes_of_one_host_{on}"), Library::Second, move |lab| {
+        trials.push(trial(format!("pes_of_one_host_{on}"), library_of(fabric, "p5"), move |lab| {
             let job =
                 job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
             done(Lab::on_one_host(lab.on(job, "p5", 2, fabric)))
@@ -254,22 +315,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(signals::trials());
     if all {
         trials.extend(device::trials());
-        trials.push(trial(
-            String::from("a_nic_that_dies_is_done_without"),
-            Library::Second,
-            |lab| {
-                let job =
-                    job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-                let job =
-                    lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
-                let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
-                let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-                says(
-                    &report.pes[0].text(),
-                    "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service",
-                )
-            },
-        ));
+        trials.push(trial(String::from("a_nic_that_dies_is_done_without"), p5en, |lab| {
+            let job =
+                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+            let job = lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
+            let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
+            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
+            says(&report.pes[0].text(), "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service")
+        }));
     }
     // All NICs of a machine at once, more than a PE takes unless it is told to.
     trials.push(trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
@@ -290,7 +343,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     // operation.
     for (fabric, persona, at) in [("efa-direct", "p5en", 200), ("efa", "p4d", 100)] {
         let name = format!("a_nic_that_dies_{}", fabric.replace('-', "_"));
-        trials.push(trial(name, Library::Second, move |lab| {
+        trials.push(trial(name, library_of(fabric, persona), move |lab| {
             let job =
                 job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
             let job = lab.on(job, persona, 2, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
@@ -352,17 +405,20 @@ fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {
     found
 }
 
-/// The fabric that is right for a machine with the libfabric that a PE has found. Of efa-direct
-/// those before 2.4 want that the NIC knows unsolicited receives.
+/// The second libfabric, where it has this fabric for a machine.
+fn library_of(fabric: &str, persona: &'static str) -> Library {
+    if fabric == "efa-direct" { Library::Direct(persona) } else { Library::Second }
+}
+
+/// The fabric that is right for a machine with the libfabric that a PE says it has found.
 fn best(text: &str, persona: &str) -> &'static str {
-    let found = |version: &str| text.contains(&format!("libfabric {version}"));
-    let none = found("1.") || found("2.0 ");
-    let few = ["2.1 ", "2.2 ", "2.3 "].into_iter().any(found);
-    match persona {
-        _ if none => "efa",
-        "p4d" => "efa",
-        "p5" if few => "efa",
-        _ => "efa-direct",
+    let found = text.split("INFO libfabric ").nth(1).and_then(|rest| {
+        let (major, minor) = rest.split(' ').next()?.split_once('.')?;
+        Some(Version::new(major.parse().ok()?, minor.parse().ok()?))
+    });
+    match direct_since(persona) {
+        Some(since) if found >= Some(since) => "efa-direct",
+        _ => "efa",
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout;
 
-use super::{Lab, Library, counted, fails, says, trial};
+use super::{Lab, Library, counted, fails, library_of, says, trial};
 use crate::fabric::job;
 use crate::matrix::run;
 
@@ -33,7 +34,13 @@ pub(super) fn trials() -> Vec<Trial> {
     for fabric in ["efa-direct", "efa"] {
         for (what, fault, reason, rail_timeout) in faults {
             let name = format!("a_nic_that_refuses_{what}_{}", fabric.replace('-', "_"));
-            trials.push(trial(name, Library::Second, move |lab| {
+            // Those before list no NIC at all then: `a_device_that_refuses_hides_all` is how.
+            let library = if what == "domain" && fabric == "efa" {
+                Library::Since(Version::new(2, 2), "it has a domain on each NIC to list them")
+            } else {
+                library_of(fabric, "p5")
+            };
+            trials.push(trial(name, library, move |lab| {
                 // No two PEs have the same rails then. Only a first NIC has the host lane.
                 let second = if what == "host_lane" { 0 } else { 1 };
                 let lacking = [(0, 0), (1, second)];
@@ -53,7 +60,7 @@ pub(super) fn trials() -> Vec<Trial> {
     }
     trials.push(trial(
         String::from("another_nic_for_one_that_refuses"),
-        Library::Second,
+        Library::Direct("p5"),
         move |lab| {
             let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1);
             let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=0");
@@ -64,19 +71,23 @@ pub(super) fn trials() -> Vec<Trial> {
             writes_by_others(&text, 0)
         },
     ));
-    trials.push(trial(String::from("a_named_nic_that_refuses"), Library::Second, move |lab| {
-        let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_DEVICES", NICS.join(","));
-        let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=2");
-        let report = job.grace(Duration::from_secs(30)).run()?;
-        fails(&report, 1, "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened")?;
-        // Who has all of its NICs hears why the job ends.
-        fails(&report, 0, "rdmap81s0: fi_domain failed: Cannot allocate memory")
-    }));
+    trials.push(trial(
+        String::from("a_named_nic_that_refuses"),
+        Library::Direct("p5"),
+        move |lab| {
+            let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_DEVICES", NICS.join(","));
+            let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=2");
+            let report = job.grace(Duration::from_secs(30)).run()?;
+            fails(&report, 1, "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened")?;
+            // Who has all of its NICs hears why the job ends.
+            fails(&report, 0, "rdmap81s0: fi_domain failed: Cannot allocate memory")
+        },
+    ));
     trials.push(trial(
         String::from("a_device_that_refuses_hides_all"),
         Library::Second,
         move |lab| {
-            let job = storm(lab, "efa-direct").env_of_pe(1, "EFA_LAB_FAULTS", "device=1");
+            let job = storm(lab, "auto").env_of_pe(1, "EFA_LAB_FAULTS", "device=1");
             fails(
                 &job.grace(Duration::from_secs(30)).run()?,
                 1,

@@ -39,7 +39,7 @@ pub(super) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for persona in ["p5", "p5en"] {
         let name = format!("a_signal_needs_no_more_of_its_sender_{persona}");
-        trials.push(trial(name, Library::Second, move |lab| {
+        trials.push(trial(name, Library::Direct(persona), move |lab| {
             for pe in run(turned(lab, persona))?.pes {
                 says(&pe.text(), "immediate data: yes (a write that tells takes a receive")?;
                 says(&pe.text(), "signal engine Auto; targets can count the segments of a put")?;
@@ -50,7 +50,7 @@ pub(super) fn trials() -> Vec<Trial> {
     // Which this can tell from a signal that leaves when its sender hears that its data is there.
     trials.push(trial(
         String::from("a_chained_signal_needs_more_of_its_sender"),
-        Library::Second,
+        Library::Direct("p5"),
         move |lab| {
             let job = turned(lab, "p5").param(PATIENCE, 4);
             let job = job.debug("signals", "chained");
@@ -62,7 +62,7 @@ pub(super) fn trials() -> Vec<Trial> {
             }
         },
     ));
-    trials.push(trial(String::from("more_data_than_receives"), Library::Second, |lab| {
+    trials.push(trial(String::from("more_data_than_receives"), Library::Direct("p5"), |lab| {
         let job = job("deaf", 3, Layout::V7).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
         let report = run(lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct"))?;
         let waited =
