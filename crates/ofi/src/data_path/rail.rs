@@ -7,6 +7,7 @@ use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 use crate::data_path::message_buffers::MessageBuffers;
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
+use crate::objects::address_vector::INSERT;
 use crate::objects::completion_queue::Wakes;
 use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Keys};
@@ -17,7 +18,7 @@ use crate::options::Options;
 use crate::topology::PciAddress;
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::registration::is_unclosed;
-use engine::port::{Desc, PortError, RailLimits};
+use engine::port::{Desc, PeerAddr, PortError, RailLimits};
 
 /// Most operations in flight on one rail. More than any wire needs, and it bounds the memory for
 /// work-request ids.
@@ -68,6 +69,8 @@ pub(crate) struct Rail {
     pci: Option<PciAddress>,
     limits: RailLimits,
     outlives_receives: bool,
+    /// What probably helps where it refuses peers' addresses.
+    addresses_refused: &'static str,
 }
 
 impl Rail {
@@ -116,7 +119,7 @@ impl Rail {
         let completions = completions.max(device.profile.completions.of(peers));
         let events = *device.profile.events;
         let endpoint = Endpoint::open(&domain, completions, peers, events, Wakes::Never)
-            .map_err(|error| with_help(error, *device.profile.enabling_refused))?;
+            .map_err(|error| with_help(error, ENABLE, *device.profile.enabling_refused))?;
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
@@ -137,6 +140,7 @@ impl Rail {
             pci: device.pci_path.as_deref().and_then(PciAddress::of_path),
             limits,
             outlives_receives: *device.profile.outlives_receives,
+            addresses_refused: *device.profile.addresses_refused,
         })
     }
 
@@ -156,6 +160,13 @@ impl Rail {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Tells the rail's endpoint peers' addresses.
+    pub(crate) fn insert(&self, addresses: &[&[u8]]) -> Result<Vec<PeerAddr>, PortError> {
+        let (vector, len) = (self.endpoint.vector(), self.endpoint.address().len());
+        let inserted = vector.insert(addresses, len);
+        inserted.map_err(|error| with_help(error, INSERT, self.addresses_refused))
     }
 
     /// The NIC, where it is known.
@@ -198,9 +209,9 @@ impl Rail {
     }
 }
 
-/// The error, with what probably helps if the provider has refused to enable an endpoint.
-fn with_help(mut error: PortError, help: &str) -> PortError {
-    if error.call == ENABLE && !help.is_empty() {
+/// The error, with what probably helps if it is of this call.
+fn with_help(mut error: PortError, call: &str, help: &str) -> PortError {
+    if error.call == call && !help.is_empty() {
         error.text = format!("{} ({help})", error.text);
     }
     error

@@ -15,6 +15,9 @@ use crate::objects::domain::Domain;
 use crate::objects::fabric::{close, opened};
 use engine::port::{PeerAddr, PortError};
 
+/// The call that peers' addresses are refused by.
+pub(crate) const INSERT: &str = "fi_av_insert";
+
 /// Owner of a `fid_av`.
 #[derive(Debug)]
 pub(crate) struct AddressVector {
@@ -105,12 +108,11 @@ impl AddressVector {
         addresses: &[A],
         own_len: usize,
     ) -> Result<Vec<PeerAddr>, PortError> {
-        const CALL: &str = "fi_av_insert";
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
         let packed = pack(addresses, self.domain.info().string_addresses(), own_len)
-            .map_err(|text| refused(CALL, text))?;
+            .map_err(|text| refused(INSERT, text))?;
         fork::note_rails(addresses);
         let mut peers = vec![FI_ADDR_NOTAVAIL; addresses.len()];
         let gate = self.domain.gate().enter();
@@ -128,13 +130,13 @@ impl AddressVector {
         };
         drop(gate);
         let library = self.domain.library();
-        check(library, CALL, code)?;
+        check(library, INSERT, code)?;
         let failed: Vec<String> = (0..peers.len())
             .filter(|&index| peers[index] == FI_ADDR_NOTAVAIL)
             .map(|index| index.to_string())
             .collect();
         if !failed.is_empty() {
-            let mut error = port_error(library, CALL, libfabric_sys::FI_EADDRNOTAVAIL.into());
+            let mut error = port_error(library, INSERT, libfabric_sys::FI_EADDRNOTAVAIL.into());
             error.text =
                 format!("{} of {} refused: {}", failed.len(), peers.len(), failed.join(", "));
             return Err(error);

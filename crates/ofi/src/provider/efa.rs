@@ -32,6 +32,13 @@ pub(super) const EFA: Profile = Profile {
         "else efa-direct does no RMA where the NIC, or the build, does not know unsolicited receives",
         "libfabric 2.5: prov/efa/src/efa_user_info.c",
     ),
+    addresses_refused: Fact::seen(
+        "a NIC has address handles for so many others (ibv_devinfo -v: max_ah), and each process on it, and each of its \
+         lanes, takes one for every NIC of a peer: fewer PEs that share a NIC help, or fewer NICs a PE \
+         (NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE)",
+        "it makes a handle for each address, and the device has a limit",
+        "libfabric 2.5.1 in the laboratory (`make efa-lab`); 2.5: prov/efa/src/efa_ah.c",
+    ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
     registers_beside: Fact::code(
         true,

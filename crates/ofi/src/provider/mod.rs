@@ -100,6 +100,7 @@ mod tests {
                 "fabrics",
                 "data_takes_receives",
                 "missing",
+                "addresses_refused",
                 "registers_beside",
                 "events",
                 "software_writes",

@@ -34,6 +34,9 @@ facts! {
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
+    /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
+    addresses_refused: &'static str = "", "nobody has seen it refuse";
+
     /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the
     /// answer. The answer alone proves nothing, and a probe has to confirm even this.
     progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";

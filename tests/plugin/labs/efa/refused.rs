@@ -6,7 +6,7 @@ use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout;
 
-use super::{Lab, Library, counted, fails, library_of, says, trial};
+use super::{Lab, Library, REFUSED, counted, fails, library_of, says, trial};
 use crate::fabric::job;
 use crate::matrix::run;
 
@@ -93,6 +93,25 @@ pub(super) fn trials() -> Vec<Trial> {
                 1,
                 "one NIC that cannot be opened hides",
             )
+        },
+    ));
+    for fabric in ["efa-direct", "efa"] {
+        let on = fabric.replace('-', "_");
+        // What a NIC has of each is shared by all that is open on it.
+        let library = library_of(fabric, "p5");
+        trials.push(trial(format!("no_address_handle_left_{on}"), library, move |lab| {
+            let job = storm(lab, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "handles=2");
+            let report = job.grace(Duration::from_secs(30)).run()?;
+            fails(&report, 1, "fi_av_insert failed: rail rdmap79s0: ")?;
+            fails(&report, 1, "max_ah")
+        }));
+    }
+    trials.push(trial(
+        String::from("no_page_left_to_register"),
+        Library::Direct("p5"),
+        move |lab| {
+            let job = storm(lab, "efa-direct").env_of_pe(1, "EFA_LAB_FAULTS", "pages=9000");
+            fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
         },
     ));
     trials.push(trial(String::from("hidden_nics_are_warned_of"), Library::Second, |lab| {

@@ -62,16 +62,20 @@ pub(super) fn trials() -> Vec<Trial> {
             }
         },
     ));
-    trials.push(trial(String::from("more_data_than_receives"), Library::Direct("p5"), |lab| {
-        let job = job("deaf", 3, Layout::V7).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
-        let report = run(lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct"))?;
-        let waited =
-            |text: &str| counted(text, " tries without a receive").into_values().sum::<u64>();
-        match report.pes.iter().map(|pe| waited(&pe.text())).sum::<u64>() {
-            0 => Err(format!("nothing has waited for a receive:\n{report}").into()),
-            _ => Ok(()),
-        }
-    }));
+    for (name, fault) in [("more_data_than_receives", ""), ("receives_that_hold_up_all", "held=1")]
+    {
+        trials.push(trial(name.to_owned(), Library::Direct("p5"), move |lab| {
+            let job = job("deaf", 3, Layout::V7).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
+            let job = lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct");
+            let report = run(job.env("EFA_LAB_FAULTS", fault))?;
+            let waited =
+                |text: &str| counted(text, " tries without a receive").into_values().sum::<u64>();
+            match report.pes.iter().map(|pe| waited(&pe.text())).sum::<u64>() {
+                0 => Err(format!("nothing has waited for a receive:\n{report}").into()),
+                _ => Ok(()),
+            }
+        }));
+    }
     trials
 }
 

@@ -7,6 +7,9 @@
 //! | `busy=N:COUNT` | after every N posts, COUNT posts find the send queue full |
 //! | `device=NIC` | NIC number NIC cannot be opened: `ENODEV` |
 //! | `domain=NIC` | NIC number NIC refuses protection domains with `ENOMEM` |
+//! | `handles=N` | each NIC has N address handles |
+//! | `pages=N` | each NIC can register N pages |
+//! | `held=1` | a message that waits for a receive holds up all of its queue pair |
 //! | `pair=NIC:N` | NIC number NIC refuses this process's Nth queue pair and all after it with `ENOMEM` |
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +22,9 @@ pub(crate) struct Faults {
     device: Option<u16>,
     domain: Option<u16>,
     pair: Option<(u16, u64)>,
+    handles: Option<u64>,
+    pages: Option<u64>,
+    held: bool,
     operations: AtomicU64,
     registrations: AtomicU64,
     posts: AtomicU64,
@@ -32,7 +38,8 @@ impl Faults {
         for fault in script.split(';').filter(|fault| !fault.is_empty()) {
             let expected = || {
                 String::from(
-                    "kill=NIC:N, register=N, busy=N:COUNT, device=NIC, domain=NIC or pair=NIC:N",
+                    "kill=NIC:N, register=N, busy=N:COUNT, device=NIC, domain=NIC, pair=NIC:N, \
+                     handles=N, pages=N or held=1",
                 )
             };
             let nic = |number: u64| u16::try_from(number).map_err(|_| expected());
@@ -48,6 +55,9 @@ impl Faults {
                 ("device", &[victim]) => faults.device = Some(nic(victim)?),
                 ("domain", &[victim]) => faults.domain = Some(nic(victim)?),
                 ("pair", &[victim, at]) => faults.pair = Some((nic(victim)?, at)),
+                ("handles", &[most]) => faults.handles = Some(most),
+                ("pages", &[most]) => faults.pages = Some(most),
+                ("held", &[1]) => faults.held = true,
                 _ => return Err(expected()),
             }
         }
@@ -85,6 +95,21 @@ impl Faults {
     /// Whether the NIC has no protection domain to give.
     pub(crate) fn refuses_domain(&self, nic: u16) -> bool {
         self.domain == Some(nic)
+    }
+
+    /// How many address handles a NIC has, if not what it has.
+    pub(crate) fn handles(&self) -> Option<usize> {
+        self.handles.map(|most| most as usize)
+    }
+
+    /// How many pages a NIC can register, if not what it can.
+    pub(crate) fn pages(&self) -> Option<u64> {
+        self.pages
+    }
+
+    /// Whether what waits for a receive holds up all of its queue pair.
+    pub(crate) fn holds_up(&self) -> bool {
+        self.held
     }
 
     /// Whether the NIC has no further queue pair to give.

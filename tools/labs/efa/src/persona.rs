@@ -17,6 +17,9 @@ pub(crate) struct Persona {
     pub(crate) max_rq_wr: u32,
     pub(crate) inline_bytes: u16,
     pub(crate) max_rdma: u32,
+    pub(crate) max_cqe: u32,
+    /// Pages of 4 KiB that can be registered, of all processes together.
+    pub(crate) max_pages: u64,
     /// The longest message, which is also the longest packet.
     pub(crate) mtu: u32,
     /// NICs behind one PCIe root.
@@ -40,6 +43,8 @@ const P5: Persona = Persona {
     max_rq_wr: 32768,
     inline_bytes: 32,
     max_rdma: 1 << 30,
+    max_cqe: 1 << 16,
+    max_pages: 384 << 18,
     mtu: 8928,
     nics_per_root: 4,
     first_bus: &[0x4f, 0x60, 0x71, 0x82, 0x93, 0xa4, 0xb5, 0xc6],
@@ -54,6 +59,8 @@ const PERSONAS: [Persona; 4] = [
         caps: READS,
         max_sq_wr: 2048,
         max_rq_wr: 16384,
+        max_cqe: 1 << 15,
+        max_pages: 96 << 18,
         nics_per_root: 1,
         first_bus: &[0x10, 0x20, 0x90, 0xa0],
         device: 0x1b,

@@ -163,12 +163,11 @@ impl OfiPort {
     ) -> Result<Vec<PeerAddr>, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let PortRail { rail, bulk, .. } = port_rail;
-        let endpoint = rail.endpoint();
         let insert =
-            |addresses: &[&[u8]]| endpoint.vector().insert(addresses, endpoint.address().len());
+            |addresses: &[&[u8]]| rail.insert(addresses).map_err(|error| on_rail(rail, error));
         let plain: Vec<&[u8]> = addresses.iter().map(AsRef::as_ref).collect();
         if !self.joins_addresses {
-            return insert(&plain).map_err(|error| on_rail(rail, error));
+            return insert(&plain);
         }
         let mut joined = Vec::with_capacity(plain.len());
         for (at, address) in plain.iter().enumerate() {
@@ -176,7 +175,7 @@ impl OfiPort {
             joined.push(parts);
         }
         let own: Vec<&[u8]> = joined.iter().map(|parts| parts[0]).collect();
-        let peers = insert(&own).map_err(|error| on_rail(rail, error))?;
+        let peers = insert(&own)?;
         if let Some(bulk) = bulk {
             let places = joined.into_iter().map(|mut parts| match parts.len() {
                 1 => parts,

@@ -14,14 +14,17 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut Pd {
     if nic.config.faults.refuses_domain(nic.number) {
         return refuse(libc::ENOMEM);
     }
-    let domain = nic.state.add_domain();
+    let Some(domain) = nic.state.add_domain(Nic::MAX_PDS) else { return refuse(libc::ENOMEM) };
     Box::into_raw(Box::new(Pd { context, handle: domain.0 }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> i32 {
-    // SAFETY: from the call above, and not used again.
-    drop(unsafe { Box::from_raw(pd) });
+    // SAFETY: from the call above, and not used again; the device is still open.
+    unsafe {
+        let pd = Box::from_raw(pd);
+        Nic::of(pd.context).state.remove_domain();
+    }
     0
 }
 

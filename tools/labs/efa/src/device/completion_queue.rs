@@ -40,7 +40,7 @@ impl Cq {
     /// Makes one for at least so many completions. As libefa, it takes the next power of two.
     pub(crate) fn create(nic: &Nic, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, i32> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        if attr.cqe == 0 || attr.cqe > Nic::MAX_CQE {
+        if attr.cqe == 0 || attr.cqe > nic.config.persona.max_cqe {
             return Err(libc::EINVAL);
         }
         if !attr.channel.is_null() {

@@ -16,6 +16,9 @@ use crate::verbs::{
     ibv_context, ibv_context_ops, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
 };
 
+const PAGE: u64 = 4 << 10;
+const DEVICE_PAGE: u64 = 64 << 10;
+
 /// A NIC that can be opened. The first field is what callers see of it.
 #[derive(Debug)]
 #[repr(C)]
@@ -68,9 +71,8 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    /// Most completions of one queue.
-    pub(crate) const MAX_CQE: u32 = 1 << 16;
-    const MAX_MR_BYTES: u64 = 1 << 40;
+    /// Most protection domains, of all processes together.
+    pub(crate) const MAX_PDS: u32 = 256;
 
     /// Opens a device, whose queue pairs are posted to by these calls.
     ///
@@ -132,15 +134,15 @@ impl Nic {
             hw_ver: persona.part_id,
             phys_port_cnt: 1,
             page_size_cap: 4096,
-            max_mr_size: Self::MAX_MR_BYTES,
+            max_mr_size: persona.max_pages * PAGE,
             max_qp: MAX_QPS as i32,
             max_qp_wr: persona.max_sq_wr.max(persona.max_rq_wr) as i32,
             max_sge: 2,
             max_sge_rd: 1,
             max_cq: 2 * MAX_QPS as i32,
-            max_cqe: Self::MAX_CQE as i32,
+            max_cqe: persona.max_cqe as i32,
             max_mr: MAX_MRS as i32,
-            max_pd: 256,
+            max_pd: Self::MAX_PDS as i32,
             max_ah: MAX_AHS as i32,
             ..ibv_device_attr::default()
         };
@@ -203,9 +205,6 @@ impl Nic {
         if access & IBV_ACCESS_REMOTE_WRITE != 0 && access & IBV_ACCESS_LOCAL_WRITE == 0 {
             return Err(libc::EINVAL);
         }
-        if length as u64 > Self::MAX_MR_BYTES {
-            return Err(libc::EINVAL);
-        }
         if self.config.faults.refuses_registration() {
             return Err(libc::ENOMEM);
         }
@@ -213,7 +212,7 @@ impl Nic {
             Memory::At(address) if can_be_pinned(address, length) => (address, None),
             Memory::At(_) => return Err(libc::EFAULT),
             // The kernel's rule again (`UVERBS_METHOD_REG_DMABUF_MR`).
-            Memory::DmaBuf { offset, .. } if offset % 4096 != iova % 4096 => {
+            Memory::DmaBuf { offset, .. } if offset % PAGE != iova % PAGE => {
                 return Err(libc::EINVAL);
             }
             Memory::DmaBuf { file, offset } => {
@@ -231,7 +230,17 @@ impl Nic {
             length: length as u64,
             device: part.is_some(),
         };
-        let key = self.state.add_mr(&region).ok_or(libc::ENOMEM)?;
+        // A device's memory is of larger pages.
+        let page = if region.device { DEVICE_PAGE } else { PAGE };
+        let pages = region.length.div_ceil(page);
+        let most = self.config.faults.pages().unwrap_or(persona.max_pages);
+        if !self.state.take_pages(pages, most) {
+            return Err(libc::ENOMEM);
+        }
+        let Some(key) = self.state.add_mr(&region) else {
+            self.state.give_pages(pages);
+            return Err(libc::ENOMEM);
+        };
         let ibv = ibv_mr {
             context: std::ptr::from_ref(self) as *mut ibv_context,
             pd,
@@ -241,7 +250,7 @@ impl Nic {
             lkey: key,
             rkey: key,
         };
-        Ok(Box::into_raw(Box::new(Mr { ibv, _part: part })))
+        Ok(Box::into_raw(Box::new(Mr { ibv, pages, _part: part })))
     }
 
     /// Where a buffer of a work request is, and whether in memory of a device, if its key is of the
@@ -287,7 +296,9 @@ pub(crate) unsafe fn deregister(mr: *mut Mr) {
     // SAFETY: as above; it came from a box, and the NIC outlives its regions.
     unsafe {
         let mr = Box::from_raw(mr);
-        Nic::of(mr.ibv.context).state.remove_mr(mr.ibv.rkey);
+        let state = &Nic::of(mr.ibv.context).state;
+        state.remove_mr(mr.ibv.rkey);
+        state.give_pages(mr.pages);
     }
 }
 
@@ -305,6 +316,7 @@ pub(crate) enum Memory {
 #[repr(C)]
 pub(crate) struct Mr {
     ibv: ibv_mr,
+    pages: u64,
     /// Kept mapped.
     _part: Option<DmaBuf>,
 }
@@ -328,7 +340,8 @@ pub(crate) struct Ah {
 impl Ah {
     /// Makes an address known to a NIC.
     pub(crate) fn create(nic: &Nic, pd: &mut Pd, gid: Gid) -> Result<*mut ibv_ah, i32> {
-        let number = nic.state.add_ah(domain_of(pd), gid).ok_or(libc::ENOMEM)?;
+        let most = nic.config.faults.handles().unwrap_or(MAX_AHS);
+        let number = nic.state.add_ah(domain_of(pd), gid, most).ok_or(libc::ENOMEM)?;
         let context = std::ptr::from_ref(nic) as *mut ibv_context;
         let ibv = ibv_ah { context, pd, handle: number };
         Ok(Box::into_raw(Box::new(Self { ibv, gid, number })).cast())

@@ -3,7 +3,7 @@
 //! An operation is cut into packets. Which packet goes next, and which completion, is drawn within
 //! a window. One lock holds all of it: a poll that finds it taken leaves the work to who has it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::process;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
@@ -114,6 +114,9 @@ struct State {
     done: Vec<(Arc<Mapping<CompletionQueue>>, Completion)>,
     peers: Peers,
     thread_waits: bool,
+    /// Queue pairs that a message without a receive holds up, and until when. None: it holds up
+    /// nothing else.
+    held: Option<HashMap<(Gid, QpId), Instant>>,
 }
 
 impl Wire {
@@ -136,6 +139,7 @@ impl Wire {
                     done: Vec::new(),
                     peers: Peers::new(config.dir.clone()),
                     thread_waits: false,
+                    held: config.faults.holds_up().then(HashMap::new),
                 }),
                 work: Condvar::new(),
             }
@@ -246,7 +250,11 @@ impl State {
         while delivered < most && early < self.packets.len() {
             let at = self.random.below(self.packets.len().min(WINDOW));
             let Some(mut packet) = self.packets.swap_remove_front(at) else { break };
-            if packet.not_before.is_some_and(|due| Instant::now() < due) {
+            let held = self.held.as_ref().zip(self.operations[packet.operation].as_ref());
+            let held = held.and_then(|(held, UnderWay { operation, .. })| {
+                held.get(&(operation.gid, operation.qp)).copied()
+            });
+            if packet.not_before.max(held).is_some_and(|due| Instant::now() < due) {
                 self.packets.push_back(packet);
                 early += 1;
                 continue;
@@ -266,8 +274,12 @@ impl State {
                     if limit != FOR_EVER && packet.tries >= limit {
                         self.packet_ends(&packet, Status::NoReceive);
                     } else {
+                        let due = Instant::now() + NOT_READY;
+                        if let Some(held) = &mut self.held {
+                            held.insert((under_way.operation.gid, under_way.operation.qp), due);
+                        }
                         packet.tries = packet.tries.saturating_add(1);
-                        packet.not_before = Some(Instant::now() + NOT_READY);
+                        packet.not_before = Some(due);
                         self.packets.push_back(packet);
                         early += 1;
                     }

@@ -36,9 +36,12 @@ impl Gid {
     }
 }
 
+/// Most queue pairs, address handles and regions, of all processes together: what a mock of a p4d's
+/// NIC in UCX's tests has of each.
 pub(crate) const MAX_QPS: usize = 256;
 pub(crate) const MAX_AHS: usize = 1024;
-pub(crate) const MAX_MRS: usize = 1 << 16;
+pub(crate) const MAX_MRS: usize = 1 << MR_BITS;
+const MR_BITS: u32 = 18;
 
 /// The address handle of an address that a NIC does not know.
 pub(crate) const NO_AH: u32 = 0xffff;
@@ -54,6 +57,9 @@ pub(crate) struct NicState {
     /// How many of the address handles have ever been in use.
     ahs_used: AtomicU32,
     next_domain: AtomicU32,
+    domains: AtomicU32,
+    /// Pages that are registered.
+    pages: AtomicU64,
     pub(crate) counters: Counters,
     qps: [QpSlot; MAX_QPS],
     ahs: [AhSlot; MAX_AHS],
@@ -176,9 +182,30 @@ impl NicState {
         self.dead.store(1, Ordering::Release);
     }
 
-    /// A new protection domain.
-    pub(crate) fn add_domain(&self) -> Domain {
-        Domain(self.next_domain.fetch_add(1, Ordering::Relaxed))
+    /// A new protection domain. None when there are `most`.
+    pub(crate) fn add_domain(&self, most: u32) -> Option<Domain> {
+        if self.domains.fetch_add(1, Ordering::Relaxed) >= most {
+            self.remove_domain();
+            return None;
+        }
+        Some(Domain(self.next_domain.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(crate) fn remove_domain(&self) {
+        self.domains.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Takes pages for a region. Whether there are so many left of `most`.
+    pub(crate) fn take_pages(&self, pages: u64, most: u64) -> bool {
+        let fits = self.pages.fetch_add(pages, Ordering::Relaxed) + pages <= most;
+        if !fits {
+            self.give_pages(pages);
+        }
+        fits
+    }
+
+    pub(crate) fn give_pages(&self, pages: u64) {
+        self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
     /// Takes a free queue pair. None when there is none.
@@ -226,11 +253,12 @@ impl NicState {
     }
 
     /// Makes an address known in a protection domain, and returns its handle's number. None when
-    /// there is no room.
-    pub(crate) fn add_ah(&self, domain: Domain, gid: Gid) -> Option<u32> {
+    /// there are `most`.
+    pub(crate) fn add_ah(&self, domain: Domain, gid: Gid, most: usize) -> Option<u32> {
         self.lock.with(|| {
             let known = self.ah(domain, gid);
-            let free = || self.ahs.iter().position(|slot| slot.users.load(Ordering::Relaxed) == 0);
+            let ahs = &self.ahs[..most.min(MAX_AHS)];
+            let free = || ahs.iter().position(|slot| slot.users.load(Ordering::Relaxed) == 0);
             let number = known.map(|ah| ah as usize).or_else(free)?;
             let slot = &self.ahs[number];
             for (half, value) in slot.gid.iter().zip(gid.halves()) {
@@ -280,8 +308,8 @@ impl NicState {
             slot.address.store(region.address, Ordering::Relaxed);
             slot.length.store(region.length, Ordering::Relaxed);
             // A key that was given back does not come again soon, and never is zero.
-            let generation = slot.generation.fetch_add(1, Ordering::Relaxed) % 0x7fff + 1;
-            let key = generation << 16 | at as u32;
+            let generation = slot.generation.fetch_add(1, Ordering::Relaxed) % 0x1fff + 1;
+            let key = generation << MR_BITS | at as u32;
             slot.key.store(key, Ordering::Release);
             Some(key)
         })
