@@ -60,6 +60,7 @@ fake-cuda:
 	$(CARGO) build --locked --release -p fake-cuda -p fake-gdrcopy
 	@mkdir -p $(FAKE_CUDA)
 	@ln -sf ../release/libfake_cuda.so $(FAKE_CUDA)/libcuda.so.1
+	@ln -sf ../release/libfake_cuda.so $(FAKE_CUDA)/libcudart.so
 	@ln -sf ../release/libfake_gdrcopy.so $(FAKE_CUDA)/libgdrapi.so.2
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
@@ -247,8 +248,8 @@ rail-lab: deps plugins ## Several hosts with several rails on this machine, as M
 		--plugin-dir $(PLUGINS) --libfabric $$libfabric2
 
 .PHONY: efa-lab
-efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table
-	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/efa-lab.sh
+efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table; VERSIONS=all: over more libfabrics
+	VERSIONS='$(VERSIONS)' NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/efa-lab.sh
 
 .PHONY: cxi-lab
 cxi-lab: deps ## The plugin on a persona of cxi, which keeps cxi's rules over tcp, as a table

@@ -3,8 +3,36 @@
 # there (tools/labs/efa). Prints what passed by machine, fabric and libfabric, and ends with
 # "MEASURE efa_lab_failures N count"; N above zero is a failure. NVSHMEM_TEST_LIBFABRIC2 names a
 # libfabric 2.x with efa; the system's is used beside it.
+#
+# VERSIONS has other libfabrics, each of which takes the place of that one in a run of its own: of
+# those that libfabric2.txt lists, and 'cuda', which is built (libfabric-cuda.sh) and reaches memory
+# of devices. 'all' is all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+if [[ -n ${VERSIONS:-} ]]; then
+    # Not what this script is to do each time.
+    read -ra versions <<<"$VERSIONS"
+    unset VERSIONS
+    if [[ ${versions[*]} == all ]]; then
+        mapfile -t versions < <(awk '!/^#/ { print $1 }' scripts/libfabric2.txt)
+        versions+=(cuda)
+    fi
+    failed=()
+    for version in "${versions[@]}"; do
+        if [[ $version == cuda ]]; then
+            library=$(scripts/libfabric-cuda.sh)
+            export NVSHMEM_TEST_LIBFABRIC_CUDA=$library
+        else
+            library=$(scripts/libfabric2.sh "$version")
+        fi
+        echo "== libfabric $version"
+        NVSHMEM_TEST_LIBFABRIC2=$library EFA_LAB_SYSTEM=0 "$0" || failed+=("$version")
+        unset NVSHMEM_TEST_LIBFABRIC_CUDA
+    done
+    [[ ${#failed[@]} -eq 0 ]] || echo "libfabrics with failures: ${failed[*]}"
+    exit $((${#failed[@]} > 0))
+fi
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 work=$(mktemp -d)
@@ -20,8 +48,10 @@ print(f"{packed >> 16}.{packed & 0xffff}")
 END
 }
 
-NVCC='' scripts/cargo test --locked --profile checked -p nvshmem-transport-libfabric --test plugin -- efa:: 2>&1 |
-    tee "$log" || true
+skipped=()
+[[ ${EFA_LAB_SYSTEM:-1} == 1 ]] || skipped=(--skip system_libfabric)
+NVCC='' scripts/cargo test --locked --profile checked -p nvshmem-transport-libfabric --test plugin -- \
+    efa:: "${skipped[@]}" 2>&1 | tee "$log" || true
 
 # libfabric's own program, which checks what it gets, to tell a fault of the laboratory from one of
 # the plugin.

@@ -13,6 +13,7 @@ if [[ -z $wanted ]]; then
     exit 1
 fi
 read -r version wheel hashes <<<"$wanted"
+read -ra hashes <<<"$hashes"
 home=.deps/libfabric-$version
 
 # The copy of the request tells what was fetched, and that all of it was.
@@ -20,9 +21,7 @@ if ! cmp -s <(echo "$wanted") "$home/fetched.txt"; then
     mkdir -p .deps
     work=$(mktemp -d .deps/fetch.XXXXXX)
     trap 'rm -rf "$work"' EXIT
-    # shellcheck disable=SC2086 # one word for each hash
-    printf "%s" "$wheel" >"$work/requirements.txt"
-    printf " --hash=sha256:%s" $hashes >>"$work/requirements.txt"
+    echo "$wheel ${hashes[*]/#/--hash=sha256:}" >"$work/requirements.txt"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
         --only-binary :all: --dest "$work" --requirement "$work/requirements.txt" >&2
     unzip -q "$(compgen -G "$work/mpich-*.whl")" '*/lib/mpich/libfabric.so.1' '*/lib/mpich/libfabric/*' -d "$work/wheel"

@@ -40,7 +40,8 @@ pub(super) fn trials() -> Vec<Trial> {
         .map(|[persona, fabric, scenario, layout]| {
             let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
             let (scenario, layout) = (SCENARIOS[scenario], Layout::ALL[layout]);
-            let name = format!("direct_{scenario}_{persona}_{fabric}_layout_{layout}");
+            let on = format!("{persona}_{fabric}_{}", Library::Second.name());
+            let name = format!("direct_{scenario}_{on}_2_pes_2_nics_layout_{layout}");
             trial(name, Library::Cuda, move |lab| {
                 let job = on_device(job(scenario, 2, layout)).heap(HEAP, CHUNK);
                 let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);

@@ -108,6 +108,7 @@ pub(super) fn trials(all: bool) -> Vec<Trial> {
             // Bytes are to go over NICs, as between hosts.
             let job = job
                 .env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
+                .env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never")
                 .env("NVSHMEM_LIBFABRIC_DEBUG", "share_bounce=0");
             let report = run(Lab::on_one_host(job))?;
             let nics: Vec<String> = (0..usize::from(host.nics))
