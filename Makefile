@@ -111,7 +111,8 @@ test-full: deps ## The same at full length: every combination, every NVSHMEM, mo
 
 .PHONY: injected
 injected: ## Break the code on purpose, bug after bug: the tests named for each have to notice (BUG=word)
-	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/injected.sh $(BUG)
+	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} \
+		NVSHMEM_TEST_LIBFABRIC_CUDA=$${NVSHMEM_TEST_LIBFABRIC_CUDA-$$(scripts/libfabric-cuda.sh)} scripts/injected.sh $(BUG)
 
 # What is mutated, and how many mutants are drawn; all of them without a number.
 PART ?= engine

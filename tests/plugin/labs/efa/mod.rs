@@ -313,8 +313,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(hosts::trials(all));
     trials.extend(refused::trials());
     trials.extend(signals::trials());
-    if all {
+    if all || is_set("NVSHMEM_TEST_LIBFABRIC_CUDA") {
         trials.extend(device::trials());
+    }
+    if all {
         trials.push(trial(String::from("a_nic_that_dies_is_done_without"), p5en, |lab| {
             // By the proxy threads alone: what user threads have in flight is not recovered.
             let job = job("signals", 2, Layout::V7).heap(32 << 20, 1 << 20);
