@@ -40,7 +40,7 @@ apt() {
         -o APT::Update::Post-Invoke-Success::= -o Acquire::Languages=none "$@" >&2
 }
 apt update
-# What Debian adds is not needed, and some mirrors lack it; the hash tells whether the source is there.
+# What Debian adds is not needed, and some mirrors lack it; the hash tells what is there.
 (cd "$work/source" && apt source --download-only "libfabric=$package") || true
 sha256sum --check --quiet <<<"$hash  $work/source/libfabric_$version.orig.tar.xz" >&2
 tar -xf "$work/source/libfabric_$version.orig.tar.xz" -C "$work/source"

@@ -93,8 +93,8 @@ impl Library {
     }
 }
 
-/// The libfabric from which on fabric efa-direct is there on a machine: before 2.4 it wants NICs that
-/// know unsolicited receives.
+/// The libfabric from which on fabric efa-direct is there on a machine: before 2.4 it wants NICs
+/// that know unsolicited receives.
 fn direct_since(persona: &str) -> Option<Version> {
     match persona {
         "p4d" => None,
@@ -105,8 +105,8 @@ fn direct_since(persona: &str) -> Option<Version> {
 
 /// What a libfabric says that it is.
 fn version(library: &Path) -> Need<Version> {
-    // SAFETY: libfabric sets nothing up before it is asked for something, and the function is as its
-    // manual has it.
+    // SAFETY: libfabric sets nothing up before it is asked for something, and the function is as
+    // its manual has it.
     let packed = unsafe {
         libloading::Library::new(library)
             .and_then(|library| Ok(library.get::<extern "C" fn() -> u32>(b"fi_version")?()))

@@ -215,8 +215,7 @@ impl<P: Port> HostLane<P> {
                 return outcome.map(|_| ());
             }
             if is_idle(&mut idle, busy) {
-                // What nothing happens to now may wait for a peer that has ended with this PE's proxy
-                // lane, or for that lane itself.
+                // It may wait for a peer that has ended with this PE's proxy lane, or for the lane.
                 if let Some(failed) = self.outbox.as_ref().and_then(Outbox::failure) {
                     return Err(failed.clone());
                 }
