@@ -1,6 +1,5 @@
 //! The opening of both lanes of a process on the devices found.
 
-use std::env;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::{env, thread};
