@@ -5,6 +5,7 @@ use crate::{Amo, BoxError, Host, Job, SymAddr};
 use nvshmem_abi::{Major, c};
 
 use crate::traffic::resident::Resident;
+use crate::traffic::wanted;
 
 const ROUNDS: u64 = 40;
 
@@ -34,13 +35,20 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     if host.atomics_complete_on_quiet() {
         return Err("flags are stored by the transport, and it must say so".into());
     }
+    let [sum, bit, fetch, swap] =
+        ["sums", "bits", "fetches", "swaps"].map(|step| wanted(job, step));
+    let (sum, bit, fetch, swap) = (sum?, bit?, fetch?, swap?);
     for kind in kinds(job.layout().major()) {
-        sums(&host, n, kind)?;
-        if !kind.1 {
+        if sum {
+            sums(&host, n, kind)?;
+        }
+        if bit && !kind.1 {
             bits(&host, n, kind)?;
         }
-        if kind.0 != 2 {
+        if fetch && kind.0 != 2 {
             fetches(&host, n, kind)?;
+        }
+        if swap && kind.0 != 2 {
             swaps(&host, n, kind)?;
         }
     }

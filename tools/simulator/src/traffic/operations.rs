@@ -4,6 +4,7 @@
 use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
 use crate::traffic::resident::Resident;
+use crate::traffic::wanted;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [
@@ -76,49 +77,67 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0)?;
     host.barrier()?;
 
-    for pe in (0..n).map(|step| (me + 1 + step) % n) {
-        for (at, piece) in pieces.iter().enumerate() {
-            let Piece { offset, len } = *piece;
-            if !reaches(me, pe, n, len) {
-                continue;
-            }
-            host.proxy().put(pe, part(PROXY, me).plus(offset), source.plus(offset), len)?;
-            let (to, from) = (part(USER, me).plus(offset), buffer.at(offset));
-            match at % 3 {
-                0 => host.user().put(pe, to, from, len)?,
-                1 => host.user().put_nbi(pe, to, from, len)?,
-                _ => {
-                    host.user().put_nbi(pe, to, from, len)?;
-                    host.user().fence_pe(pe)?;
-                    host.proxy().fence()?;
+    if wanted(job, "put")? {
+        for pe in (0..n).map(|step| (me + 1 + step) % n) {
+            for (at, piece) in pieces.iter().enumerate() {
+                let Piece { offset, len } = *piece;
+                if !reaches(me, pe, n, len) {
+                    continue;
+                }
+                host.proxy().put(pe, part(PROXY, me).plus(offset), source.plus(offset), len)?;
+                let (to, from) = (part(USER, me).plus(offset), buffer.at(offset));
+                match at % 3 {
+                    0 => host.user().put(pe, to, from, len)?,
+                    1 => host.user().put_nbi(pe, to, from, len)?,
+                    _ => {
+                        host.user().put_nbi(pe, to, from, len)?;
+                        host.user().fence_pe(pe)?;
+                        host.proxy().fence()?;
+                    }
                 }
             }
         }
-    }
-    host.barrier()?;
-    for kind in [USER, PROXY] {
-        for sender in 0..n {
-            let mut end = 0;
-            for Piece { offset, len } in pieces.iter().copied() {
-                zeroes(&host, part(kind, sender).plus(end), offset - end)?;
-                end = offset + len;
-                let arrived = host.local(part(kind, sender).plus(offset), len)?;
-                if reaches(sender, me, n, len) {
-                    arrived.verify(pattern(kind, sender), offset).map_err(|error| {
-                        format!("kind {kind}, from PE {sender}, {len} bytes at {offset}: {error}")
-                    })?;
-                } else {
-                    zeroes(&host, part(kind, sender).plus(offset), len)?;
+        host.barrier()?;
+        for kind in [USER, PROXY] {
+            for sender in 0..n {
+                let mut end = 0;
+                for Piece { offset, len } in pieces.iter().copied() {
+                    zeroes(&host, part(kind, sender).plus(end), offset - end)?;
+                    end = offset + len;
+                    let arrived = host.local(part(kind, sender).plus(offset), len)?;
+                    if reaches(sender, me, n, len) {
+                        arrived.verify(pattern(kind, sender), offset).map_err(|error| {
+                            format!(
+                                "kind {kind}, from PE {sender}, {len} bytes at {offset}: {error}"
+                            )
+                        })?;
+                    } else {
+                        zeroes(&host, part(kind, sender).plus(offset), len)?;
+                    }
                 }
+                zeroes(&host, part(kind, sender).plus(end), area - end)?;
             }
-            zeroes(&host, part(kind, sender).plus(end), area - end)?;
         }
+        host.barrier()?;
+    } else {
+        // What gets are to find, and nobody has put there.
+        for kind in [USER, PROXY] {
+            for sender in 0..n {
+                host.local(part(kind, sender), area)?.fill(pattern(kind, sender), 0)?;
+            }
+        }
+        host.barrier()?;
     }
-    host.barrier()?;
 
-    read_back(&host, me, n, &pieces, area, &part, &pattern)?;
-    values(&host, me, n)?;
-    unregistered(&host, me, n, job.param_or("descriptors", false)?)?;
+    if wanted(job, "get")? {
+        read_back(&host, me, n, &pieces, area, &part, &pattern)?;
+    }
+    if wanted(job, "p")? {
+        values(&host, me, n)?;
+    }
+    if wanted(job, "put")? {
+        unregistered(&host, me, n, job.param_or("descriptors", false)?)?;
+    }
     host.unregister(buffer)?;
     kernel.end()?;
     host.finalize()?;

@@ -5,6 +5,7 @@ use crate::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
 
 use crate::traffic::resident::Resident;
+use crate::traffic::wanted;
 
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;
@@ -31,7 +32,8 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let sources = [host.alloc(LEN, 8)?, host.alloc(LEN, 8)?, host.alloc(LEN, 8)?];
     host.barrier()?;
     let peers: Vec<u32> = (0..n).filter(|pe| *pe != me).collect();
-    for round in 1..=job.param_or("rounds", ROUNDS)? {
+    let rounds = if wanted(job, "fence")? { job.param_or("rounds", ROUNDS)? } else { 0 };
+    for round in 1..=rounds {
         for kind in KINDS {
             let pattern = Pattern::of(&[kind, me.into(), round]);
             host.local(sources[kind as usize], LEN)?.fill(pattern, 0)?;
@@ -68,7 +70,9 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             }
         }
     }
-    quiet_means_visible(&host, job, me, n)?;
+    if wanted(job, "quiet")? {
+        quiet_means_visible(&host, job, me, n)?;
+    }
     kernel.end()?;
     host.finalize()?;
     Ok(())
