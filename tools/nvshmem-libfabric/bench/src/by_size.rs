@@ -130,8 +130,9 @@ impl BySize {
         self.len() == 0
     }
 
-    /// Measures between two PEs for about so long each row, with settings for the plugin besides
-    /// what the environment has. Calls `step` after each case.
+    /// Measures between two PEs for about so long each row, in a job as `made` makes it: where the
+    /// PEs are, on what memory, with which settings besides what the environment has. The job takes
+    /// no longer than `allowed`, if that is given. Calls `step` after each case.
     ///
     /// # Errors
     /// Wrong bytes, or a job that failed.
@@ -140,7 +141,8 @@ impl BySize {
         layout: Layout,
         plugin_dir: &Path,
         time: Duration,
-        settings: &[(&str, String)],
+        allowed: Option<Duration>,
+        made: &dyn Fn(JobSettings) -> JobSettings,
         step: &mut dyn FnMut(),
     ) -> Result<MeasuredBySize, BoxError> {
         let rounds = (time.as_millis() / ROUND.as_millis()).try_into().unwrap_or(u32::MAX);
@@ -153,12 +155,11 @@ impl BySize {
             .param("pause_ms", 0)
             // Where the PEs are best is not known here, and a user's job is not bound either.
             .param("binds", false);
-        let job = settings.iter().fold(job, |job, (name, value)| job.env(*name, value));
         let cases = self.cases();
         // Each is begun with rounds that find out how long one is.
-        let allowed = ALLOWANCE + 10 * time * cases.len() as u32;
+        let allowed = allowed.unwrap_or(ALLOWANCE + 10 * time * cases.len() as u32);
         let dir = PrivateDir::new("nvshmem-bench")?;
-        let report = run(suite.job(job), &dir, allowed, &mut |told| {
+        let report = run(made(suite.job(job)), &dir, allowed, &mut |told| {
             if let Told::Value(name, _) = told {
                 if cases.iter().any(|case| case.to_string() == name) {
                     step();

@@ -3,7 +3,7 @@
 
 mod plot;
 mod report;
-mod table;
+pub(crate) mod table;
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvshmem_bench::{Beside, BySize, Compared, MeasuredBySize};
-use nvshmem_sim::{BoxError, JobReport};
+use nvshmem_sim::{BoxError, JobReport, JobSettings};
 use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
@@ -137,7 +137,9 @@ fn job(
         settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let time = Duration::from_millis(options.milliseconds);
     let mut progress = Progress::new(what.len());
-    let measured = what.run(options.layout, &plugins.directory, time, &settings, &mut || {
+    let made =
+        |job: JobSettings| settings.iter().fold(job, |job, (name, value)| job.env(*name, value));
+    let measured = what.run(options.layout, &plugins.directory, time, None, &made, &mut || {
         progress.step();
     });
     progress.end();

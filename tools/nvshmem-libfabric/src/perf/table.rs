@@ -49,7 +49,7 @@ pub(super) fn print_machine_readable(rows: &[Row]) {
 
 /// A row for programs.
 #[derive(Debug, Serialize)]
-pub(super) struct Figure {
+pub(crate) struct Figure {
     test: &'static str,
     bytes: u64,
     value: f64,

@@ -11,6 +11,7 @@ use crate::harness::pace::Effort;
 use crate::harness::pace::Rates;
 use crate::harness::scenario::ROUND_US;
 use crate::harness::suite::Suite;
+use crate::pe::CONTROL;
 use crate::pe::control::CONTROL_BYTES;
 use crate::times::case::{Case, Shape};
 use crate::times::rounds::Rounds;
@@ -29,10 +30,14 @@ pub(crate) fn run(
     allowed: Duration,
     on_told: &mut dyn FnMut(Told<'_>),
 ) -> Result<JobReport, BoxError> {
-    let control = dir.path().join("control");
-    fs::write(&control, vec![0; CONTROL_BYTES])?;
+    let mut job = job;
+    // Hosts have no file together.
+    if job.remote_of_pe.is_empty() {
+        let control = dir.path().join("control");
+        fs::write(&control, vec![0; CONTROL_BYTES])?;
+        job = job.param(CONTROL, control.display());
+    }
     let report = job
-        .param("control", control.display())
         .deadline(allowed)
         .step_deadline(allowed)
         .inherits_settings()

@@ -2,18 +2,22 @@
 //!
 //! Not the bootstrap, whose calls the proxy thread cannot make, and not the transport, which is
 //! what is measured. The others look at one word between two turns of their loop; as long as
-//! nothing is asked, the word stays in their caches.
+//! nothing is asked, the word stays in their caches. Where PEs are on several hosts each has a page
+//! of its own, and [`super::relay`] passes on what is asked and answered.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use nvshmem_sim::SymAddr;
 use serde::{Deserialize, Serialize};
 
+use super::Heard;
 use super::exchange::Mailboxes;
 use super::patience::PATIENCE;
 use super::slots::Slots;
@@ -26,7 +30,7 @@ pub(crate) const CONTROL_BYTES: usize = 4096;
 const PES: usize = 16;
 
 /// Most bytes of a command as text.
-const TEXT: usize = 1024;
+pub(super) const TEXT: usize = 1024;
 
 /// A wait that takes longer than what is asked for does by itself, and short beside [`PATIENCE`].
 const LONG: Duration = Duration::from_millis(100);
@@ -109,50 +113,87 @@ struct Page {
 
 const _: () = assert!(size_of::<Page>() <= CONTROL_BYTES);
 
+/// The page, mapped.
+struct Mapped(NonNull<Page>);
+
+// SAFETY: memory of atomics, mapped until this value is dropped.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps the file, or memory of this process alone, all zero.
+    fn new(file: Option<&File>) -> std::io::Result<Self> {
+        let (flags, file) = match file {
+            Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of a file that is long enough or of no file; it stays when the
+        // file is closed.
+        let page =
+            unsafe { libc::mmap(std::ptr::null_mut(), CONTROL_BYTES, access, flags, file, 0) };
+        if page == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error());
+        }
+        NonNull::new(page.cast()).map(Self).ok_or_else(std::io::Error::last_os_error)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length, unmapped once.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), CONTROL_BYTES) };
+    }
+}
+
 /// The page as one PE has it.
 pub(crate) struct Control {
-    page: NonNull<Page>,
+    page: Arc<Mapped>,
     me: usize,
     n_pes: usize,
     /// Commands given (PE 0) or taken (the others).
     count: u64,
+    /// Who is told of a command that the page alone does not bring to the others.
+    bell: Option<Sender<Heard>>,
 }
-
-// SAFETY: the page is shared memory of atomics, mapped until this value is dropped.
-unsafe impl Send for Control {}
 
 impl Control {
     /// Maps the file, which the launcher has made [`CONTROL_BYTES`] long and zero.
     pub(crate) fn open(path: &Path, me: u32, n_pes: u32) -> std::io::Result<Self> {
-        let (me, n_pes) = (me as usize, n_pes as usize);
-        if n_pes > PES {
-            return Err(std::io::Error::other(format!("{n_pes} PEs are more than {PES}")));
-        }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() < CONTROL_BYTES as u64 {
             return Err(std::io::Error::other(format!("{} is too short", path.display())));
         }
-        // SAFETY: a new mapping of a file that is long enough; it stays when the file is closed.
-        let page = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                CONTROL_BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if page == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
+        Self::on(Mapped::new(Some(&file))?, me, n_pes)
+    }
+
+    /// A page of this PE alone, whose commands and answers a relay passes on.
+    pub(super) fn alone(me: u32, n_pes: u32) -> std::io::Result<Self> {
+        Self::on(Mapped::new(None)?, me, n_pes)
+    }
+
+    fn on(page: Mapped, me: u32, n_pes: u32) -> std::io::Result<Self> {
+        let (me, n_pes) = (me as usize, n_pes as usize);
+        if n_pes > PES {
+            return Err(std::io::Error::other(format!("{n_pes} PEs are more than {PES}")));
         }
-        let page = NonNull::new(page.cast()).ok_or_else(std::io::Error::last_os_error)?;
-        Ok(Self { page, me, n_pes, count: 0 })
+        Ok(Self { page: Arc::new(page), me, n_pes, count: 0, bell: None })
+    }
+
+    /// Has a relay told of each command.
+    pub(super) fn with_bell(self, bell: Sender<Heard>) -> Self {
+        Self { bell: Some(bell), ..self }
+    }
+
+    /// The same page, for another thread of this PE.
+    pub(super) fn again(&self) -> Self {
+        Self { page: Arc::clone(&self.page), bell: None, ..*self }
     }
 
     fn page(&self) -> &Page {
         // SAFETY: mapped, page aligned, and nothing but atomics.
-        unsafe { self.page.as_ref() }
+        unsafe { self.page.0.as_ref() }
     }
 
     /// Asks the others for something and waits until all have done it.
@@ -174,14 +215,53 @@ impl Control {
         if text.len() > TEXT {
             return Err(format!("{command:?} takes {} bytes of {TEXT}", text.len()));
         }
+        self.write(&text);
+        if let Some(bell) = &self.bell {
+            // Who has gone has failed, and the wait for the answer says so.
+            let _ = bell.send(Heard::Asked);
+        }
+        Ok(())
+    }
+
+    /// Puts a command, as text, onto the page.
+    pub(super) fn write(&mut self, text: &[u8]) {
         self.count += 1;
         let page = self.page();
         page.len.store(text.len() as u64, Ordering::Relaxed);
         for (place, byte) in page.command.iter().zip(text) {
-            place.store(byte, Ordering::Relaxed);
+            place.store(*byte, Ordering::Relaxed);
         }
         page.asked.0.store(self.count, Ordering::Release);
-        Ok(())
+    }
+
+    /// The command on the page, as text, not taken before.
+    pub(super) fn read(&mut self) -> Option<Vec<u8>> {
+        let page = self.page();
+        if page.asked.0.load(Ordering::Acquire) == self.count {
+            return None;
+        }
+        let len = page.len.load(Ordering::Relaxed) as usize;
+        let text = page.command.iter().take(len).map(|byte| byte.load(Ordering::Relaxed));
+        let text = text.collect();
+        self.count += 1;
+        Some(text)
+    }
+
+    /// Whether this PE has done the last command; an error once any has failed.
+    pub(super) fn is_done(&self) -> Result<bool, String> {
+        self.check()?;
+        Ok(self.page().answered[self.me].0.load(Ordering::Acquire) == self.count)
+    }
+
+    /// Takes over how the last command has ended on every PE.
+    pub(super) fn answered(&self, good: &[u8]) {
+        let page = self.page();
+        for (pe, (good, answered)) in good.iter().zip(&page.answered).enumerate().skip(1) {
+            if *good == 0 {
+                page.failed.0.store(pe as u64, Ordering::Release);
+            }
+            answered.0.store(self.count, Ordering::Release);
+        }
     }
 
     /// Waits until all have done what was asked for last.
@@ -236,14 +316,7 @@ impl Control {
     /// The page holds no command, so it is not ours.
     #[inline]
     pub(crate) fn take(&mut self) -> Result<Option<Command>, String> {
-        let page = self.page();
-        if page.asked.0.load(Ordering::Acquire) == self.count {
-            return Ok(None);
-        }
-        let len = page.len.load(Ordering::Relaxed) as usize;
-        let text: Vec<u8> =
-            page.command.iter().take(len).map(|byte| byte.load(Ordering::Relaxed)).collect();
-        self.count += 1;
+        let Some(text) = self.read() else { return Ok(None) };
         serde_json::from_slice(&text).map(Some).map_err(|e| format!("no command: {e}"))
     }
 
@@ -255,13 +328,6 @@ impl Control {
     /// Says that this PE has failed.
     pub(crate) fn fail(&self) {
         self.page().failed.0.store(self.me as u64, Ordering::Release);
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `open` with this length, unmapped once.
-        unsafe { libc::munmap(self.page.as_ptr().cast(), CONTROL_BYTES) };
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod exchange;
 pub(crate) mod party;
 pub(crate) mod patience;
 mod peer;
+mod relay;
 pub(crate) mod slots;
 pub(crate) mod source;
 pub(crate) mod window;
@@ -33,6 +34,18 @@ pub(crate) struct Opened<S> {
     pub(crate) description: String,
 }
 
+/// The parameter with the file that all PEs map for their control; none where they are on several
+/// hosts.
+pub(crate) const CONTROL: &str = "control";
+
+/// What the proxy thread of PE 0 tells its main thread.
+pub(crate) enum Heard {
+    /// A value for the launcher.
+    Value(String, String),
+    /// There is a command on the page, to be passed on.
+    Asked,
+}
+
 /// One PE: PE 0 acts and ends the others, which serve until then.
 pub(crate) fn part<S: Send + 'static>(
     job: &Job,
@@ -40,7 +53,10 @@ pub(crate) fn part<S: Send + 'static>(
     act: impl FnOnce(&mut Source<'_, S>) -> Result<(), String> + Send + 'static,
 ) -> Result<(), BoxError> {
     let (me, n_pes) = (job.pe() as usize, job.n_pes() as usize);
-    let control = Control::open(&job.param::<PathBuf>("control")?, job.pe(), job.n_pes())?;
+    let control = match job.params().contains_key(CONTROL) {
+        true => Control::open(&job.param::<PathBuf>(CONTROL)?, job.pe(), job.n_pes())?,
+        false => Control::alone(job.pe(), job.n_pes())?,
+    };
     let pause = Duration::from_millis(job.param("pause_ms")?);
     let binds = job.param_or("binds", true)?;
     let host = job.init()?;
@@ -49,6 +65,8 @@ pub(crate) fn part<S: Send + 'static>(
     // All have posted their receive buffers before the first message.
     host.barrier()?;
     let (told, heard) = mpsc::channel();
+    let relayed = (!job.params().contains_key(CONTROL)).then(|| control.again());
+    let control = if relayed.is_some() { control.with_bell(told.clone()) } else { control };
     let running = host.proxy().start_run(move |ops| -> Result<(), String> {
         if binds {
             cores::bind(me, n_pes).map_err(|e| e.to_string())?;
@@ -62,8 +80,15 @@ pub(crate) fn part<S: Send + 'static>(
         source.control.ask(Command::Stop)
     })?;
     // Until the part is over, however it ends, and nobody has the other end of it.
-    for (name, value) in heard {
-        job.report(&name, value)?;
+    match relayed {
+        Some(page) => relay::serve(job, page, &heard)?,
+        None => {
+            for heard in heard {
+                if let Heard::Value(name, value) = heard {
+                    job.report(&name, value)?;
+                }
+            }
+        }
     }
     running.wait()??;
     host.finalize()?;

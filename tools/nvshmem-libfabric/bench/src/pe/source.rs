@@ -3,6 +3,7 @@
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use super::Heard;
 use super::control::{Command, Control};
 use super::party::Party;
 use super::window::{Direction, Window};
@@ -21,7 +22,7 @@ pub(crate) struct Source<'a, S> {
     pub(crate) laps: Laps,
     /// What its fabric may take to execute what was posted, where that is done by nobody's poll.
     pause: Duration,
-    told: Sender<(String, String)>,
+    told: Sender<Heard>,
 }
 
 impl<'a, S> Source<'a, S> {
@@ -30,7 +31,7 @@ impl<'a, S> Source<'a, S> {
         control: Control,
         state: S,
         pause: Duration,
-        told: Sender<(String, String)>,
+        told: Sender<Heard>,
     ) -> Self {
         Self { party, control, state, number: 0, laps: Laps::default(), pause, told }
     }
@@ -38,7 +39,7 @@ impl<'a, S> Source<'a, S> {
     /// Tells the launcher a value, by way of another thread.
     pub(crate) fn tell(&self, name: String, value: String) {
         // That thread listens until the end of this part.
-        let _ = self.told.send((name, value));
+        let _ = self.told.send(Heard::Value(name, value));
     }
 
     /// Gives the fabric time, so that polls find all there is.

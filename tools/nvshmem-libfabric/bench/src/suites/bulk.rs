@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use nvshmem_sim::BoxError;
+use nvshmem_sim::{BoxError, JobSettings};
 
 use crate::by_size::{BySize, Row, Test};
 use crate::harness::fabric::{Fabric, Provider};
@@ -133,12 +133,13 @@ fn rows(
 ) -> Result<Vec<Row>, BoxError> {
     let job = fabric.job("", provider, Shape { peers: 1, rails })?;
     let job = job.debug("bulk_connections", bulk);
-    let settings: Vec<(&str, String)> =
-        job.env.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
+    let made = |measured: JobSettings| {
+        job.env.iter().fold(measured, |measured, (name, value)| measured.env(name, value))
+    };
     let mut rows = Vec::new();
     for by_size in [BySize { most: LONG, of_rails: true }, BySize { most: SHORT, of_rails: false }]
     {
-        let measured = by_size.run(job.layout, &job.plugin_dir, time, &settings, &mut || {})?;
+        let measured = by_size.run(job.layout, &job.plugin_dir, time, None, &made, &mut || {})?;
         rows.extend(measured.rows);
     }
     Ok(rows)
