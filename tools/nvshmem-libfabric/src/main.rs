@@ -20,6 +20,7 @@ mod libraries;
 mod options;
 mod perf;
 mod probe;
+mod qualify;
 mod report;
 mod run;
 mod selftest;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
             }
         },
         Command::Selftest(options) => selftest::run(&options),
+        Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Trace { command } => trace::run(&command),

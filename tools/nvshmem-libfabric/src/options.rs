@@ -34,6 +34,10 @@ pub(crate) enum Command {
     ///
     /// Neither a GPU nor NVSHMEM is needed: the PEs drive the plugin as NVSHMEM does.
     Selftest(SelftestOptions),
+    /// Try everything on this fabric in under ten minutes, and write one file to send
+    ///
+    /// For hardware that this project has not seen: row by row what works, what is slow and why.
+    Qualify(QualifyOptions),
     /// Measure bandwidth, latency and message rate between two PEs of this machine
     ///
     /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Bytes are compared.
@@ -137,16 +141,11 @@ pub(crate) struct UninstallOptions {
     pub(crate) place: Place,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct SelftestOptions {
-    /// The directory with this project's nvshmem_transport_libfabric.so.N
-    #[arg(long, value_name = "DIR")]
-    pub(crate) plugin_dir: Option<PathBuf>,
-    /// PEs of each job
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
-    pub(crate) pes: u32,
+/// Which hosts, and how they are reached.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Reach {
     /// The hosts, and how many PEs each takes if more than one; localhost is this one
-    #[arg(long, value_delimiter = ',', value_name = "HOST[:PES]", value_parser = Named::parse, conflicts_with = "pes")]
+    #[arg(long, value_delimiter = ',', value_name = "HOST[:PES]", value_parser = Named::parse)]
     pub(crate) hosts: Vec<Named>,
     /// The command that starts a shell on a host, whose name goes behind it or in place of {host}
     #[arg(long, value_name = "COMMAND", default_value = SSH, requires = "hosts")]
@@ -154,6 +153,18 @@ pub(crate) struct SelftestOptions {
     /// Where this tool is installed on the other hosts [default: at the same path as here]
     #[arg(long, value_name = "DIR", requires = "hosts")]
     pub(crate) prefix: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelftestOptions {
+    /// The directory with this project's nvshmem_transport_libfabric.so.N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: Option<PathBuf>,
+    /// PEs of each job
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64), conflicts_with = "hosts")]
+    pub(crate) pes: u32,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
     /// The providers [default: what the transport would take on one host, and shm]
     #[arg(long, value_delimiter = ',', value_parser = provider)]
     pub(crate) provider: Vec<String>,
@@ -169,6 +180,32 @@ pub(crate) struct SelftestOptions {
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QualifyOptions {
+    #[command(flatten)]
+    pub(crate) r#where: Where,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// The provider [default: as the environment has it, else what a job over several hosts takes]
+    #[arg(long, value_parser = provider)]
+    pub(crate) provider: Option<String>,
+    /// Only these rows, by their names or how these begin
+    #[arg(long, value_delimiter = ',', value_name = "ROW")]
+    pub(crate) only: Vec<String>,
+    /// Few rounds, and figures up to 64 KiB: a minute
+    #[arg(long)]
+    pub(crate) short: bool,
+    /// Seconds after which a row is killed
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) deadline: u64,
+    /// Minutes after which no row is begun any more
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) minutes: u64,
+    /// The file to write [default: nvshmem-libfabric-qualify.txt]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -256,7 +293,7 @@ pub(crate) struct TraceShowOptions {
 pub(crate) struct ReportOptions {
     #[command(flatten)]
     pub(crate) r#where: Where,
-    /// The file to write [default: nvshmem-libfabric-report.txt]
+    /// The file to write, - for standard output [default: nvshmem-libfabric-report.txt]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// A log to add, such as what NVSHMEM_DEBUG_FILE has got; may be given again

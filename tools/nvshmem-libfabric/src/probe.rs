@@ -80,6 +80,8 @@ pub(crate) struct Rail {
     pub(crate) name: String,
     pub(crate) fabric: String,
     pub(crate) pci: Option<String>,
+    /// The speed of its link in Mbit/s, where that is known.
+    pub(crate) link_speed: Option<u32>,
     /// Threads that move its bytes in bulk, for a PE that has this host for itself.
     pub(crate) threads: usize,
 }
@@ -244,6 +246,7 @@ fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
             let rails = chosen.into_iter().map(|at| &found.devices()[at]).zip(threads);
             let rails = rails.map(|(device, threads)| Rail {
                 threads,
+                link_speed: device.link_speed(),
                 name: device.name.clone(),
                 fabric: device.fabric.clone(),
                 pci: device.pci_path.as_ref().and_then(|path| {

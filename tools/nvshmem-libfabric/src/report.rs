@@ -4,16 +4,17 @@
 //! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM
 //! and its libraries, with values where [`told`] lists them. What [`redact`] lists is replaced.
 
-mod redact;
+mod machine;
+pub(crate) mod redact;
 mod told;
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::redact::Redactor;
 use crate::doctor::Diagnosis;
@@ -25,28 +26,24 @@ use crate::selftest;
 /// Lines from the end of a log that is added.
 const MOST_LINES: usize = 5_000;
 
+/// What is written to standard output in place of a file.
+const OUTPUT: &str = "-";
+
 /// Writes the report.
 ///
 /// # Errors
 /// The file is there already, or cannot be written; a log cannot be read.
 pub(crate) fn run(options: &ReportOptions) -> Result<bool, ToolError> {
     let path = options.out.clone().unwrap_or_else(|| PathBuf::from("nvshmem-libfabric-report.txt"));
+    if path.as_os_str() == OUTPUT {
+        print!("{}", Redactor::of_process().redact(&gather(options)?));
+        return Ok(true);
+    }
     // Made first: it is a pity when all has been run and then cannot be written.
-    let mut options_of_file = OpenOptions::new();
-    options_of_file.write(true).create_new(true).mode(0o600);
-    let mut file = options_of_file.open(&path).map_err(|error| {
-        ToolError::file(
-            &path,
-            "cannot be made",
-            error,
-            "name another file with --out; none is overwritten",
-        )
-    })?;
+    let mut file = private_file(&path)?;
     let written = gather(options).and_then(|text| {
         let text = Redactor::of_process().redact(&text);
-        file.write_all(text.as_bytes()).map_err(|error| {
-            ToolError::file(&path, "cannot be written", error, "look at the file system")
-        })
+        file.write_all(text.as_bytes()).map_err(|error| unwritten(&path, error))
     });
     if let Err(error) = written {
         // Half a report is none.
@@ -57,13 +54,38 @@ pub(crate) fn run(options: &ReportOptions) -> Result<bool, ToolError> {
     Ok(true)
 }
 
-fn gather(options: &ReportOptions) -> Result<String, ToolError> {
+/// A new file that only its owner can read.
+///
+/// # Errors
+/// It is there already, or cannot be made.
+pub(crate) fn private_file(path: &Path) -> Result<File, ToolError> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(|error| {
+        let hint = "name another file with --out; none is overwritten";
+        ToolError::file(path, "cannot be made", error, hint)
+    })
+}
+
+/// That a file cannot be written.
+pub(crate) fn unwritten(path: &Path, error: io::Error) -> ToolError {
+    ToolError::file(path, "cannot be written", error, "look at the file system")
+}
+
+/// What there is: the machine, what `doctor` and `info` say of it, and the environment.
+///
+/// # Errors
+/// None that is known.
+pub(crate) fn what_is_there(info: &Info) -> Result<String, ToolError> {
     let mut text = String::new();
-    section(&mut text, "machine", &machine());
-    let info = Info::gather(&options.r#where, &[])?;
-    section(&mut text, "doctor", &Diagnosis::of(&info).text());
-    section(&mut text, "info", &json(&info)?);
+    section(&mut text, "machine", &machine::describe());
+    section(&mut text, "doctor", &Diagnosis::of(info).text());
+    section(&mut text, "info", &json(info)?);
     section(&mut text, "environment", &environment());
+    Ok(text)
+}
+
+fn gather(options: &ReportOptions) -> Result<String, ToolError> {
+    let mut text = what_is_there(&Info::gather(&options.r#where, &[])?)?;
     if !options.no_selftest {
         let (runs, log) = self_test(options);
         section(&mut text, "selftest", &runs);
@@ -86,7 +108,8 @@ fn gather(options: &ReportOptions) -> Result<String, ToolError> {
     Ok(text)
 }
 
-fn section(text: &mut String, name: &str, of: &str) {
+/// Adds a part under a head.
+pub(crate) fn section(text: &mut String, name: &str, of: &str) {
     let written = writeln!(text, "==== {name}\n{}\n", of.trim_end());
     written.expect("a string takes all text");
 }
@@ -102,20 +125,6 @@ fn self_test(options: &ReportOptions) -> (String, String) {
         }
         Err(error) => (format!("could not be run: {error}"), String::new()),
     }
-}
-
-fn machine() -> String {
-    let first = |path: &str, prefix: &str| -> String {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        String::from(text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default())
-    };
-    [
-        first("/proc/sys/kernel/osrelease", ""),
-        first("/etc/os-release", "PRETTY_NAME"),
-        first("/proc/cpuinfo", "model name"),
-        first("/proc/meminfo", "MemTotal"),
-    ]
-    .join("\n")
 }
 
 /// The variables that decide how NVSHMEM and its libraries behave.

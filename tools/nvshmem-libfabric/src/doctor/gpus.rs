@@ -255,6 +255,7 @@ mod tests {
         let rail = |(name, pci): &(&str, &str)| Rail {
             name: (*name).to_owned(),
             fabric: String::new(),
+            link_speed: None,
             pci: Some((*pci).to_owned()),
             threads: 0,
         };

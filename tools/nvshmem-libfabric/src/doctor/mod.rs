@@ -6,14 +6,14 @@ mod gpus;
 mod host;
 mod versions;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
 use crate::info::{Info, VERSION, json};
 use crate::options::DoctorOptions;
 
 /// How a check has ended.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Ok,

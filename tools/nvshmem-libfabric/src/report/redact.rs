@@ -24,8 +24,8 @@ const HOSTS: [&str; 8] = [
 ];
 
 /// Takes out of a text who and where.
-#[derive(Debug, Default)]
-pub(super) struct Redactor {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Redactor {
     /// What is replaced as it is, and by what; the longer first.
     words: Vec<(String, &'static str)>,
     /// Names of hosts, with `#` for digits.
@@ -33,7 +33,7 @@ pub(super) struct Redactor {
 }
 
 impl Redactor {
-    pub(super) fn of_process() -> Self {
+    pub(crate) fn of_process() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let variable = |name: &str| env::var(name).unwrap_or_default();
         let host = String::from(read("/proc/sys/kernel/hostname").trim());
@@ -62,6 +62,16 @@ impl Redactor {
         Self { words, hosts: BTreeSet::new() }
     }
 
+    /// Takes note of a host as the user has named it, perhaps with a login.
+    pub(crate) fn learn_named(&mut self, name: &str) {
+        if let Some((_, address)) = name.rsplit_once('@') {
+            self.words.push((name.to_owned(), "USER@HOST"));
+            self.words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+            self.learn(address);
+        }
+        self.learn(name);
+    }
+
     /// Takes note of a host's name, and of its first part. Digits stand for any, so that its
     /// neighbours are known as well.
     fn learn(&mut self, name: &str) {
@@ -77,7 +87,7 @@ impl Redactor {
         }
     }
 
-    pub(super) fn redact(mut self, text: &str) -> String {
+    pub(crate) fn redact(mut self, text: &str) -> String {
         // Logs of NVSHMEM and its like: HOST:PROCESS:THREAD.
         for line in text.lines() {
             for word in line.split_whitespace().take(3) {

@@ -20,8 +20,8 @@ use crate::child::{self, Answer};
 use crate::error::ToolError;
 use crate::info::VERSION;
 use crate::libraries::plugins::file_name;
-use crate::options::SelftestOptions;
-use crate::probe::{Choice, Fabric};
+use crate::options::Reach;
+use crate::probe::{Choice, Fabric, Gpus};
 use crate::selftest::named::Named;
 
 /// What a host may take to say what it has: a login, and drivers that start many GPUs.
@@ -50,6 +50,8 @@ pub(crate) struct Host {
     taken: Choice,
     /// Each provider by itself.
     each: Vec<Choice>,
+    /// How many GPUs CUDA's driver shows there.
+    pub(crate) gpus: usize,
 }
 
 /// What a host says of itself: a part of what `info --json` prints.
@@ -58,6 +60,7 @@ struct Said {
     plugins: Option<Files>,
     plugins_error: Option<String>,
     fabric: Fabric,
+    gpus: Gpus,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,18 +129,14 @@ impl Problem {
 ///
 /// # Errors
 /// Every host that has not, and why.
-pub(crate) fn find(options: &SelftestOptions, numbers: &[u32]) -> Result<Vec<Host>, ToolError> {
-    let named = merged(&options.hosts);
-    let pes: u32 = named.iter().map(|host| host.slots).sum();
-    if !(2..=64).contains(&pes) {
-        let message = format!("the hosts take {pes} PE(s), and a self-test has 2 to 64");
-        return Err(ToolError::new(
-            message,
-            "name more hosts, or how many PEs one takes: --hosts a:2",
-        ));
-    }
-    let agent = words(&options.ssh)?;
-    let tool = match &options.prefix {
+pub(crate) fn find(
+    reach: &Reach,
+    plugin_dir: Option<&Path>,
+    numbers: &[u32],
+) -> Result<Vec<Host>, ToolError> {
+    let named = merged(&reach.hosts);
+    let agent = words(&reach.ssh)?;
+    let tool = match &reach.prefix {
         Some(prefix) => prefix.join("bin/nvshmem-libfabric"),
         None => env::current_exe().map_err(|error| {
             ToolError::new(format!("own program: {error}"), "name it with --prefix")
@@ -147,7 +146,7 @@ pub(crate) fn find(options: &SelftestOptions, numbers: &[u32]) -> Result<Vec<Hos
         let look = |named: &Named| {
             let (named, tool) = (named.clone(), tool.clone());
             let agent = (named.name != HERE).then(|| with_name(&agent, &named.name));
-            scope.spawn(move || host(named, agent, tool, options.plugin_dir.as_deref(), numbers))
+            scope.spawn(move || host(named, agent, tool, plugin_dir, numbers))
         };
         let looks: Vec<_> = named.iter().map(look).collect();
         let end = |look: thread::ScopedJoinHandle<'_, _>| {
@@ -216,7 +215,8 @@ fn host(
     let words = agent.clone().unwrap_or_else(|| vec!["env".into()]);
     let shown = shown(&words);
     let tool = if agent.is_some() { tool } else { env::current_exe().unwrap_or(tool) };
-    let answer = child::ask(shell(&words), &script(&tool, plugin_dir), PATIENCE);
+    let asked = script(&tool, "info --only plugins,fabric,gpus --json", plugin_dir);
+    let answer = child::ask(shell(&words), &asked, PATIENCE);
     let answer = answer.map_err(|error| match error {
         child::NoAnswer::Start(why) => Problem::Agent(format!("`{shown}`: {why}")),
         child::NoAnswer::Late(why) => Problem::Late(format!("`{shown}`: {why}")),
@@ -228,11 +228,12 @@ fn host(
         Arc::new(Remote { host, agent, program: tool, plugin_dir: directory })
     });
     let Named { name, slots } = named;
-    Ok(Host { name, slots, remote, taken: said.fabric.across_hosts, each: said.fabric.providers })
+    let Fabric { across_hosts: taken, providers: each, .. } = said.fabric;
+    Ok(Host { name, slots, remote, taken, each, gpus: said.gpus.devices.len() })
 }
 
-/// What a shell is to do to say what its host has.
-fn script(tool: &Path, plugin_dir: Option<&Path>) -> String {
+/// What a shell is to do to ask its host's tool something.
+fn script(tool: &Path, question: &str, plugin_dir: Option<&Path>) -> String {
     let settings =
         env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let settings: Vec<(String, OsString)> = settings.filter(|(name, _)| is_setting(name)).collect();
@@ -247,7 +248,7 @@ fn script(tool: &Path, plugin_dir: Option<&Path>) -> String {
     // The rest of the lines is not for the programs that these start.
     format!(
         "echo '{REACHED}'\n{exports}if [ ! -e {tool} ]; then echo '{ABSENT}'; exit; fi\n\
-         {tool} --version </dev/null && exec {tool} info --only plugins,fabric --json{files} </dev/null\n"
+         {tool} --version </dev/null && exec {tool} {question}{files} </dev/null\n"
     )
 }
 
@@ -348,9 +349,28 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
 }
 
 impl Host {
+    /// What the tool prints there when it is asked something, whatever its status; none on this
+    /// host.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(crate) fn ask(&self, question: &str) -> Option<Result<String, String>> {
+        let remote = self.remote.as_ref()?;
+        let asked = script(&remote.program, question, Some(&remote.plugin_dir));
+        Some(match child::ask(shell(&remote.agent), &asked, PATIENCE) {
+            Ok(answer) => {
+                let said = answer.stdout.split_once(&format!("{REACHED}\n"));
+                // The first line is the version.
+                let said = said.and_then(|(_, said)| said.split_once('\n'));
+                said.map(|(_, said)| said.to_owned()).ok_or_else(|| answer.last_words())
+            }
+            Err(child::NoAnswer::Start(why) | child::NoAnswer::Late(why)) => Err(why),
+        })
+    }
+
     /// What it would take, and each provider by itself.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &Choice> {
-        self.each.iter().chain([&self.taken])
+        [&self.taken].into_iter().chain(&self.each)
     }
 
     /// Its rails, by the names that NVSHMEM_LIBFABRIC_DEVICES takes.

@@ -5,22 +5,23 @@
 //! NVSHMEM is needed. Over more than two hosts each pair is tried by itself first, so that who does
 //! not reach whom is told, and then all together.
 
-mod hosts;
+pub(crate) mod hosts;
+pub(crate) mod job;
 pub(crate) mod named;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nvshmem_sim::traffic::resident::RESIDENT;
-use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, PeReport};
+use nvshmem_sim::{Layout, PeReport};
 use serde::Serialize;
 
 use crate::error::ToolError;
 use crate::info::json;
 use crate::libraries::plugins::Plugins;
-use crate::options::{Memory, SSH, SelftestOptions};
+use crate::options::{Memory, Reach, SelftestOptions};
 use crate::probe::{self, Choice, Fabric};
 use hosts::Host;
+use job::{Place, Trial, Tried, failure, opened};
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
 const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
@@ -30,15 +31,6 @@ const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("atomics", &[]),
     ("storm", &[("operations", 4_000)]),
 ];
-
-/// What the scenarios need, in chunks that cut operations.
-const HEAP: u64 = 64 << 20;
-const CHUNK: u64 = 1 << 20;
-/// Chunks of device memory are multiples of this.
-const DEVICE_CHUNK: u64 = 2 << 20;
-
-/// Lines of a PE that has failed that are shown.
-const MOST_LINES: usize = 40;
 
 /// One run.
 #[derive(Debug, Serialize)]
@@ -84,38 +76,12 @@ pub(crate) fn defaults(plugin_dir: Option<PathBuf>) -> SelftestOptions {
     SelftestOptions {
         plugin_dir,
         pes: 2,
-        hosts: Vec::new(),
-        ssh: SSH.to_owned(),
-        prefix: None,
+        reach: Reach::default(),
         provider: Vec::new(),
         memory: Memory::Host,
         every_file: false,
         deadline: 120,
         json: false,
-    }
-}
-
-/// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where
-/// none is named.
-struct Place<'a> {
-    pes: u32,
-    hosts: Vec<(&'a Host, u32)>,
-}
-
-/// A provider that is tried.
-struct Tried {
-    name: String,
-    /// Whether operations are on registered memory only.
-    needs_descriptors: bool,
-}
-
-impl Tried {
-    fn of(name: String, choices: &[&Choice]) -> Self {
-        let mut those = choices.iter().filter(|choice| {
-            choice.asked.eq_ignore_ascii_case(&name) || choice.provider.as_ref() == Some(&name)
-        });
-        let needs_descriptors = those.any(|choice| choice.needs_descriptors);
-        Self { name, needs_descriptors }
     }
 }
 
@@ -135,7 +101,17 @@ pub(crate) fn runs(
         layouts.iter().map(|layout| layout.major().number().unsigned_abs()).collect();
     // A file that is missing is told before anything runs on the others.
     numbers.iter().try_for_each(|number| plugins.of(*number).map(drop))?;
-    let hosts = if options.hosts.is_empty() { Vec::new() } else { hosts::find(options, &numbers)? };
+    let hosts = match options.reach.hosts.is_empty() {
+        true => Vec::new(),
+        false => hosts::find(&options.reach, options.plugin_dir.as_deref(), &numbers)?,
+    };
+    let pes =
+        if hosts.is_empty() { options.pes } else { hosts.iter().map(|host| host.slots).sum() };
+    if !(2..=64).contains(&pes) {
+        let message = format!("the hosts take {pes} PE(s), and a self-test has 2 to 64");
+        let hint = "name more hosts, or how many PEs one takes: --hosts a:2";
+        return Err(ToolError::new(message, hint));
+    }
     let fabric = hosts.is_empty().then(|| probe::fabric(options.memory == Memory::Gpu));
     let providers = match (&options.provider[..], &fabric) {
         (named, None) => hosts::providers(&hosts, named)?,
@@ -170,14 +146,7 @@ pub(crate) fn runs(
     }
     // Where two do not reach each other, all together would only take until a deadline.
     if reached {
-        let all = Place {
-            pes: if hosts.is_empty() {
-                options.pes
-            } else {
-                hosts.iter().map(|host| host.slots).sum()
-            },
-            hosts: hosts.iter().map(|host| (host, host.slots)).collect(),
-        };
+        let all = Place { pes, hosts: hosts.iter().map(|host| (host, host.slots)).collect() };
         for layout in layouts {
             for provider in &providers {
                 for scenario in SCENARIOS {
@@ -227,28 +196,16 @@ fn one(
     provider: &Tried,
     (scenario, parameters): (&'static str, &[(&str, u64)]),
 ) -> Result<Run, ToolError> {
-    let deadline = Duration::from_secs(options.deadline);
-    let mut job = JobSettings::new(scenario, place.pes, layout, &plugins.directory)
-        .inherits_settings()
-        .env("NVSHMEM_LIBFABRIC_PROVIDER", &provider.name)
-        .param("descriptors", provider.needs_descriptors)
-        .env("NVSHMEM_DEBUG", "INFO")
-        .deadline(deadline)
-        .step_deadline(deadline);
-    job = match options.memory {
-        Memory::Host => job.heap(HEAP, CHUNK),
-        // With a kernel that stays on the GPU, which copies must not wait for.
-        Memory::Gpu => {
-            job.heap(HEAP, DEVICE_CHUNK).memory(MemoryKind::DeviceVmm).param(RESIDENT, true)
-        }
+    let trial = Trial {
+        plugins,
+        layout,
+        provider,
+        memory: options.memory,
+        deadline: Duration::from_secs(options.deadline),
     };
+    let mut job = trial.job(scenario, place);
     for (name, value) in parameters {
         job = job.param(*name, *value);
-    }
-    let mut first = 0;
-    for (host, pes) in &place.hosts {
-        job = job.host(first, *pes, host.remote.clone());
-        first += pes;
     }
     let report = job.run().map_err(|error| {
         ToolError::new(
@@ -263,46 +220,10 @@ fn one(
         hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
         passed: report.succeeded(),
         seconds: report.elapsed.as_secs_f64(),
-        failure: (!report.succeeded()).then(|| failure(&report) + &between(place)),
+        failure: (!report.succeeded()).then(|| failure(&report) + &place.hint()),
         opened: opened(&report),
         log: report.pes.first().map(PeReport::text).unwrap_or_default(),
     })
-}
-
-/// What probably helps hosts that do not reach each other.
-fn between(place: &Place<'_>) -> String {
-    let rails: Vec<String> = place.hosts.iter().map(|(host, _)| host.rails()).collect();
-    if rails.is_empty() {
-        return String::new();
-    }
-    format!(
-        "\nhint: no way between their rails is likely: {}. NVSHMEM_LIBFABRIC_DEVICES names rails of a network that all are on; \
-         a firewall, too, may stand between them",
-        rails.join("; ")
-    )
-}
-
-/// How the job has failed: what the launcher saw, and the PE that failed first.
-fn failure(report: &JobReport) -> String {
-    let mut text = report.cause.clone().unwrap_or_default();
-    let first = report.first_failure.unwrap_or(0);
-    for pe in report.pes.iter().filter(|pe| pe.pe == first) {
-        if !text.contains(&pe.outcome.to_string()) {
-            text.push_str(&format!("\nPE {} {}", pe.pe, pe.outcome));
-        }
-        let lines = &pe.output[pe.output.len().saturating_sub(MOST_LINES)..];
-        for (_, line) in lines {
-            text.push_str(&format!("\n  {line}"));
-        }
-    }
-    text.trim_start().to_owned()
-}
-
-/// The line of the log with provider and rails.
-fn opened(report: &JobReport) -> Option<String> {
-    let mut lines = report.pes.first()?.output.iter().map(|(_, line)| line);
-    let line = lines.find(|line| line.contains("rail(s)"))?;
-    Some(line.split_once(" INFO ").map_or(line.as_str(), |(_, text)| text).to_owned())
 }
 
 /// A line for people.
@@ -338,7 +259,7 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
         println!("{}", json(&runs)?);
     } else {
         print!("{}", pair_table(&runs));
-        let pes = match &options.hosts[..] {
+        let pes = match &options.reach.hosts[..] {
             [] => format!("{} PEs", options.pes),
             _ => String::from("PEs on these hosts"),
         };

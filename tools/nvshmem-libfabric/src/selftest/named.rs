@@ -9,6 +9,11 @@ pub(crate) struct Named {
 }
 
 impl Named {
+    /// As the user has named it, with a login if there is one.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Reads `NAME`, `NAME:SLOTS`, or `[ADDRESS]:SLOTS`.
     ///
     /// # Errors

@@ -51,6 +51,7 @@ case "FULL $*" in
 "no bench connect "*) set -- "$@" --jobs 1 ;;
 "no selftest "*--every-file) exec $tool selftest --provider shm ;;
 "no selftest "*'--pes 8') exec $tool selftest --provider shm --pes 3 ;;
+"no qualify") set -- qualify --short --only put,one-rail ;;
 "no perf "*--max*) shift; set -- perf --milliseconds 1 "$@" ;;
 "no perf"*) shift; set -- perf --milliseconds 1 --max 65536 "$@" ;;
 esac

@@ -15,6 +15,7 @@ use libtest_mimic::{Failed, Trial};
 use rail_lab::{Namespace, Network, Rate};
 use test_support::needs::{self, Need};
 
+use super::qualify::verdicts;
 use crate::bed::{Scratch, TOOL, bad, expect, plugins, tool};
 
 /// Longest wait for something that is certain to come.
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
+        case("everything_and_its_figures_between_two_hosts", qualify),
         case("pairs_of_three_hosts_and_two_that_do_not_reach_each_other", three),
         case("hosts_that_cannot_take_part_are_told", refused),
         case("a_pe_that_dies_is_told_with_its_host", dies),
@@ -53,7 +55,7 @@ impl Bed {
         let inside: Vec<String> = ["a", "b", "c"]
             .iter()
             .zip(bed.network.hosts())
-            .map(|(name, host)| format!("{name}) set -- --net={} \"$@\" ;;", host.path()))
+            .map(|(name, host)| format!("{name}|*-{name}) set -- --net={} \"$@\" ;;", host.path()))
             .collect();
         // What is old says so, whatever it is asked; what does not work is not for this processor.
         bed.scratch.script("old/bin/nvshmem-libfabric", "echo nvshmem-libfabric 0.0.1");
@@ -135,6 +137,31 @@ fn two() -> Result<(), Failed> {
     let asked = fs::read_to_string(bed.scratch.at("asked"))?;
     let bare = asked.lines().all(|line| line == "a /bin/sh" || line == "b /bin/sh");
     expect(bare && asked.lines().count() == 2 + 5 * 3, || asked.clone())
+}
+
+/// Figures, too, whose PEs have no file together; and no name of a host in the file.
+fn qualify() -> Result<(), Failed> {
+    let bed = Bed::new(2, 2)?;
+    let out = bed.scratch.at("out.txt");
+    let hosts = "some-login@first-host-a,some-login@first-host-b";
+    let mut command = tool(&["qualify", "--short", "--provider", "tcp", "--hosts", hosts, "--ssh"]);
+    command.arg(bed.scratch.at("agent")).arg("--plugin-dir").arg(plugins()).arg("--out").arg(&out);
+    command.args(["--only", "put,order-under-load,many-to-one,one-rail,all-rails"]);
+    let (status, text) = ends(command.env("NVSHMEM_LIBFABRIC_YIELD", "always"))?;
+    expect(status == Some(0) && text.contains("tcp, 2 hosts, short"), || {
+        format!("{status:?}\n{text}")
+    })?;
+    let verdicts = verdicts(&out)?;
+    for row in ["put", "order-under-load", "many-to-one", "one-rail", "all-rails"] {
+        let mut of = verdicts.iter().filter(|(name, _)| name == row);
+        expect(of.any(|(_, verdict)| verdict == "ok" || verdict == "slow"), || {
+            format!("{row}: {verdicts:?}\n{text}")
+        })?;
+    }
+    let file = fs::read_to_string(&out)?;
+    let there = ["==== host 1", "==== host 2", "== doctor"].iter().all(|part| file.contains(part));
+    let told = ["some-login", "first-host"].iter().any(|secret| file.contains(secret));
+    expect(there && !told, || file.clone())
 }
 
 /// `a` and `b`, `a` and `c` have a rail between them, `b` and `c` have none.

@@ -2,6 +2,7 @@
 
 mod hosts;
 mod perf;
+mod qualify;
 mod selftest;
 mod top;
 mod trace;
@@ -14,7 +15,13 @@ pub(crate) const PROGRAMS: [(&str, Scenario); 3] =
     [("hold", top::hold), ("trace", trace::program), ("careless", trace::careless)];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trials =
-        [selftest::trials(), hosts::trials(), perf::trials(), top::trials(), trace::trials()];
+    let trials = [
+        selftest::trials(),
+        hosts::trials(),
+        qualify::trials(),
+        perf::trials(),
+        top::trials(),
+        trace::trials(),
+    ];
     trials.into_iter().flatten().collect()
 }
