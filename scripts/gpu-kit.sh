@@ -9,14 +9,16 @@ plugins=$1
 to=$2
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
-scripts/cargo build --locked --release -p nvshmem-gpu-run -p channel-check
+scripts/cargo build --locked --release -p nvshmem-gpu-run -p channel-check -p nvshmem-libfabric
 libfabric2=$(scripts/libfabric2.sh)
 
 rm -rf "$to"
-mkdir -p "$to/lib"
+mkdir -p "$to/bin" "$to/lib"
 cp -P "$plugins"/nvshmem_transport_libfabric.so* "$plugins"/libnccl-rma-nvshmem-libfabric.so "$to/lib/"
 cp "$target/release/nvshmem-gpu-run" "$target/release/nvshmem-channel-check" "$to/"
-for file in "$to/nvshmem-gpu-run" "$to/nvshmem-channel-check" "$to"/lib/*; do
+# It finds the plugin files in ../lib: bin/nvshmem-libfabric qualify.
+cp "$target/release/nvshmem-libfabric" "$to/bin/"
+for file in "$to/nvshmem-gpu-run" "$to/nvshmem-channel-check" "$to"/bin/* "$to"/lib/*; do
     [[ -L $file ]] || objcopy --strip-debug "$file"
 done
 # The systems that have one have 1.17, mostly; native tcp is in 2.x.
