@@ -26,7 +26,7 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// to.
 pub(crate) struct Connected {
     /// Memory of this PE.
-    pub(crate) regions: RegionTable<ProcessMemory>,
+    pub(crate) regions: Arc<RegionTable<ProcessMemory>>,
     /// How long a release waits for operations that have failed.
     patience: Duration,
     /// The lane of user threads.
@@ -60,7 +60,7 @@ impl Connected {
     /// `drives_host`: the proxy progresses the host lane too. `yields`: it gives up its core when
     /// it finds nothing to do.
     pub(crate) fn new(
-        regions: RegionTable<ProcessMemory>,
+        regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
         drives_host: bool,

@@ -2,6 +2,7 @@
 //! fabric.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Watchdog;
@@ -142,7 +143,7 @@ impl Default for Shape {
 
 pub(crate) struct Member {
     pub(crate) lane: Audited,
-    pub(crate) regions: RegionTable<FakeMemory>,
+    pub(crate) regions: Arc<RegionTable<FakeMemory>>,
     pub(crate) base: usize,
     pub(crate) handle: HandleBytes,
     /// Where its words are: as long as the heap, which it is unless the shape says otherwise.

@@ -85,6 +85,41 @@ fn a_region_that_was_released_is_not_used_again() {
     }
 }
 
+/// Where all local memory has to be registered and some is not, in a job without devices: a put
+/// with its signal, in each way that its length takes, and a get, beside registered memory.
+#[test]
+fn what_nobody_has_registered_is_moved_with_its_signal() {
+    for fast in [false, true] {
+        let mut job = Job::new(3, &Shape { fast, ..Shape::default() }, Script::default());
+        let (bare, scratch) = (job.fabric.alloc(Pe(0), 20_000), job.members[0].scratch);
+        let lens = [1, 200, 233, 5000, 20_000];
+        for (round, len) in lens.into_iter().enumerate() {
+            for (kind, addr) in [(1, bare), (2, scratch)] {
+                let told: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8 | kind).collect();
+                job.fabric.store(Pe(0), addr, &told);
+                let targets = Targets::of(&job);
+                let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
+                let part = targets.part(addr, 1, 512, len);
+                let put = PutSignalRequest { parts: &[part], signal };
+                job.members[0].lane.put_signal(&put).unwrap();
+                let seen = 2 * round as u64 + u64::from(kind);
+                while job.heap(1, 64, 8) != seen.to_le_bytes() {
+                    job.members.iter_mut().for_each(|member| {
+                        member.lane.progress().unwrap();
+                    });
+                }
+                assert_eq!(job.heap(1, 512, len), told, "{len} bytes");
+                quiet(&mut job);
+                job.fabric.store(Pe(0), addr, &vec![0; len]);
+                let get = Request { direction: Direction::Read, ..part };
+                job.members[0].lane.start(&get).unwrap();
+                quiet(&mut job);
+                assert_eq!(job.fabric.load(Pe(0), addr, len), told, "{len} bytes back");
+            }
+        }
+    }
+}
+
 /// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what
 /// it reaches, and nothing else is touched.
 #[test]

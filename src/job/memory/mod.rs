@@ -281,4 +281,8 @@ impl MemoryPort for ProcessMemory {
     fn take_stager(&self) -> Option<Stager> {
         self.staging.take_stager()
     }
+
+    fn make_stager(&self) -> Result<Option<Stager>, PortError> {
+        Ok(self.staging.make_stager()?)
+    }
 }

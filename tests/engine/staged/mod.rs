@@ -121,12 +121,12 @@ fn round_trip(
     Ok(())
 }
 
-/// Buffers that are registered with nobody, of either kind: of a process with bounce buffers, and
-/// of one that has no staged memory, and so no bounce buffers.
+/// Buffers that are registered with nobody, of either kind: of a process with bounce buffers, of
+/// one that has no staged memory, and so no bounce buffers, and of a job without devices.
 #[test]
 fn unregistered_buffers_are_staged() {
     let everywhere = [false, true].map(|buffer| (ALL, buffer));
-    for (staged, buffer) in everywhere.into_iter().chain([(0b0100, false)]) {
+    for (staged, buffer) in everywhere.into_iter().chain([(0b0100, false), (0, false)]) {
         for (seed, needs_desc) in (1..=10).flat_map(|seed| [(seed, false), (seed, true)]) {
             let fast = seed % 2 == 0;
             let shape = Shape { staged, needs_desc, fast, heap: 1 << 14, ..Shape::default() };
@@ -323,79 +323,90 @@ fn places_outside_of_staged_regions_are_refused() {
     assert!(error.contains("PE 7"), "{error}");
 }
 
-/// User threads hand staged operations over to the proxy lane, and wait for them where they should.
+/// User threads hand staged operations over to the proxy lane, and wait for them where they should;
+/// in a job without devices those on memory that nobody has registered.
 #[test]
 fn user_threads_hand_over_what_is_staged() {
     const LEN: usize = 1 << 14;
-    let shape = Shape { staged: ALL, heap: LEN, rails: 1, ..Shape::default() };
-    let mut job = Job::new(4, &shape, Script::default());
-    fill(&job, 2);
-    let (fabric, targets) = (job.fabric.clone(), Targets::of(&job));
-    let config = host_config(&job, true);
-    let (outbox, inbox) = handover(2, None, Some(std::time::Duration::from_secs(60)));
-    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
-    let host = HostLane::new(host).with_outbox(outbox);
-    let peer = job.members.pop().unwrap();
-    let mut first = job.members.pop().unwrap();
-    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
-    let scratch = first.scratch;
-    let base = peer.base;
-    let done = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let proxies: Vec<_> = [first, peer]
-            .into_iter()
-            .map(|mut member| {
-                let (fabric, done) = (&fabric, &done);
-                scope.spawn(move || {
-                    // All of it: its registrations last as long as its lane.
-                    let member = &mut member;
-                    while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                        member.lane.progress().unwrap();
-                        fabric.pass_time(100);
-                        std::thread::yield_now();
-                    }
-                })
-            })
-            .collect();
-        let users: Vec<_> = (0..4)
-            .map(|thread| {
-                let (host, targets, fabric) = (&host, &targets, &fabric);
-                scope.spawn(move || {
-                    for piece in 0..8 {
-                        let offset = thread * LEN / 4 + piece * 512;
-                        let local = scratch + offset;
-                        let mut request = targets.part(local, 1, offset, 512);
-                        if piece % 2 == 0 {
-                            host.complete(&request).unwrap();
-                            let found = fabric.load(Pe(1), base + offset, 512);
-                            let expected: Vec<u8> =
-                                (offset..offset + 512).map(|at| pattern(0, at)).collect();
-                            assert_eq!(found, expected, "a put that was waited for");
-                        } else {
-                            host.start(&request).unwrap();
-                            host.fence(Pe(1)).unwrap();
-                            // Behind the fence, over the first bytes of it.
-                            let value =
-                                u64::from_le_bytes(std::array::from_fn(|i| pattern(0, offset + i)));
-                            request.local = LocalSide::Value(value);
-                            request.len = 8;
-                            host.start(&request).unwrap();
+    for staged in [ALL, 0] {
+        let shape = Shape { staged, heap: LEN, rails: 1, ..Shape::default() };
+        let mut job = Job::new(4, &shape, Script::default());
+        fill(&job, 2);
+        let (fabric, targets) = (job.fabric.clone(), Targets::of(&job));
+        let config = host_config(&job, staged != 0);
+        let (outbox, inbox) = handover(2, None, Some(std::time::Duration::from_secs(60)));
+        let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
+        let host = HostLane::new(host).with_outbox(outbox);
+        let peer = job.members.pop().unwrap();
+        let mut first = job.members.pop().unwrap();
+        first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+        let scratch = match staged {
+            0 => {
+                let bare = fabric.alloc(Pe(0), LEN);
+                fabric.store(Pe(0), bare, &fabric.load(Pe(0), first.scratch, LEN));
+                bare
+            }
+            _ => first.scratch,
+        };
+        let base = peer.base;
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let proxies: Vec<_> = [first, peer]
+                .into_iter()
+                .map(|mut member| {
+                    let (fabric, done) = (&fabric, &done);
+                    scope.spawn(move || {
+                        // All of it: its registrations last as long as its lane.
+                        let member = &mut member;
+                        while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                            member.lane.progress().unwrap();
+                            fabric.pass_time(100);
+                            std::thread::yield_now();
                         }
-                    }
-                    host.quiet(Pe(1)).unwrap();
+                    })
                 })
-            })
-            .collect();
-        for user in users {
-            user.join().unwrap();
-        }
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-        for proxy in proxies {
-            proxy.join().unwrap();
-        }
-    });
-    let expected: Vec<u8> = (0..LEN).map(|at| pattern(0, at)).collect();
-    assert_eq!(fabric.load(Pe(1), base, LEN), expected);
+                .collect();
+            let users: Vec<_> = (0..4)
+                .map(|thread| {
+                    let (host, targets, fabric) = (&host, &targets, &fabric);
+                    scope.spawn(move || {
+                        for piece in 0..8 {
+                            let offset = thread * LEN / 4 + piece * 512;
+                            let local = scratch + offset;
+                            let mut request = targets.part(local, 1, offset, 512);
+                            if piece % 2 == 0 {
+                                host.complete(&request).unwrap();
+                                let found = fabric.load(Pe(1), base + offset, 512);
+                                let expected: Vec<u8> =
+                                    (offset..offset + 512).map(|at| pattern(0, at)).collect();
+                                assert_eq!(found, expected, "a put that was waited for");
+                            } else {
+                                host.start(&request).unwrap();
+                                host.fence(Pe(1)).unwrap();
+                                // Behind the fence, over the first bytes of it.
+                                let value = u64::from_le_bytes(std::array::from_fn(|i| {
+                                    pattern(0, offset + i)
+                                }));
+                                request.local = LocalSide::Value(value);
+                                request.len = 8;
+                                host.start(&request).unwrap();
+                            }
+                        }
+                        host.quiet(Pe(1)).unwrap();
+                    })
+                })
+                .collect();
+            for user in users {
+                user.join().unwrap();
+            }
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            for proxy in proxies {
+                proxy.join().unwrap();
+            }
+        });
+        let expected: Vec<u8> = (0..LEN).map(|at| pattern(0, at)).collect();
+        assert_eq!(fabric.load(Pe(1), base, LEN), expected);
+    }
 }
 
 /// User threads whose operations go both ways, by their own lane and handed over, as the memory has

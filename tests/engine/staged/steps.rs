@@ -72,13 +72,15 @@ fn registered_memory_needs_no_bounce_buffer_here() {
     }
 }
 
-/// A process that has bounce buffers for some of its memory uses them for what the fabric does not
-/// reach, and for nothing else.
+/// A process uses bounce buffers for what the fabric does not reach, and for nothing else: whether
+/// it has them for some of its memory, or makes them for what nobody has registered.
 #[test]
 fn only_what_the_fabric_does_not_reach_goes_through_a_bounce_buffer() {
-    for needs_desc in [false, true] {
-        for (place, copies) in [("heap", 1), ("registered", 0), ("bare", usize::from(needs_desc))] {
-            let mut job = job(NEAR, needs_desc);
+    for (needs_desc, staged) in [(false, NEAR), (true, NEAR), (false, 0), (true, 0)] {
+        let near = usize::from(staged != 0);
+        let bare = usize::from(needs_desc);
+        for (place, copies) in [("heap", near), ("registered", 0), ("bare", bare)] {
+            let mut job = job(staged, needs_desc);
             let first = &job.members[0];
             let addr = match place {
                 "heap" => first.base,

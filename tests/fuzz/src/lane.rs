@@ -3,6 +3,7 @@
 //!
 //! PE 0 has the lane. PE 1 and 2 have memory and no lane: what they say is what the input says.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
@@ -83,7 +84,7 @@ struct Bed {
     fabric: FakeFabric,
     lane: Lane<FakePort>,
     /// Keeps what is registered so.
-    _tables: Vec<RegionTable<FakeMemory>>,
+    _tables: Vec<Arc<RegionTable<FakeMemory>>>,
     /// Of PE 0: a heap, staged memory of the heap, local memory, local memory that is staged. Then
     /// a heap of each peer, of which PE 2's is staged.
     memory: Vec<Guarded>,

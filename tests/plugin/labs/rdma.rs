@@ -113,8 +113,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(needs::trial(name, library.find(), move |library| {
             let job = job(scenario, n_pes, layout).heap(32 << 20, 4 << 20);
             let job = job.param("rounds", 8).param("most", 300_000).param("operations", 300);
-            // Verbs wants local memory registered.
-            let job = job.param("descriptors", true);
             moves(place.on(job, nics, library))
         }));
     }

@@ -69,8 +69,6 @@ pub(crate) struct Choice {
     pub(crate) provider: Option<String>,
     pub(crate) rails: Vec<Rail>,
     pub(crate) reaches_gpus: bool,
-    /// Whether local memory must be registered.
-    pub(crate) needs_descriptors: bool,
     pub(crate) refused: Vec<Refused>,
 }
 
@@ -258,7 +256,6 @@ fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
                 provider: Some(found.provider().to_owned()),
                 rails: rails.collect(),
                 reaches_gpus: found.reaches_devices(),
-                needs_descriptors: found.needs_descriptors(),
                 refused: refused(found.refusals()),
             }
         }

@@ -10,7 +10,7 @@
 //! first of its context, under a lock that the proxy thread never takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -22,6 +22,7 @@ use crate::driver::error::{CudaError, refused};
 use crate::driver::hazards;
 use crate::memory::pinned::PinnedMemory;
 use crate::memory::range::DeviceRange;
+use crate::memory::shared_memory::SharedMemory;
 use crate::staging::neighbours::{Neighbours, Shares};
 use crate::staging::serving_context::{self, Serving, StagingContext};
 use crate::words::access::Words;
@@ -58,6 +59,14 @@ pub enum StagingError {
         /// Bytes of each.
         bounce_len: usize,
     },
+    /// No memory for bounce buffers of host memory.
+    #[error("{len} bytes of bounce memory: {why}")]
+    Memory {
+        /// How many.
+        len: usize,
+        /// What the system says.
+        why: String,
+    },
     /// What moves the bytes is gone: nobody would serve this memory.
     #[error("staging has ended in this process, with what went wrong before")]
     Ended,
@@ -93,6 +102,8 @@ pub(crate) struct Shared {
     pub(crate) ranges: Vec<Staged>,
     /// What was made for contexts and not taken yet, in the order of their indices.
     pub(crate) arrivals: Vec<ContextCopies>,
+    /// The stager's bounce memory, page-locked since it was given that.
+    pub(crate) pinned: Option<Arc<PinnedMemory>>,
     /// Whether the stager is gone.
     pub(crate) ended: bool,
 }
@@ -133,6 +144,8 @@ struct Making {
     devices: Vec<OfDevice>,
     /// Until the stager has it.
     bounce: Option<(Arc<PinnedMemory>, Neighbours)>,
+    /// What the stager was given as bounce memory, until there is a device to page-lock it for.
+    plain: Option<Arc<SharedMemory>>,
     /// What is to be shared, until there is bounce memory.
     shares: Option<Shares>,
     /// Whether the stager was given out.
@@ -208,14 +221,58 @@ impl Staging {
         let (memory, neighbours) = making.bounce.take()?;
         making.given = true;
         drop(making);
-        let StagingOptions { bounce_len, bounces, .. } = self.options;
-        let bounce = Bounce { addr: memory.addr(), bounce_len, out: bounces, inward: bounces };
+        let bounce = self.bounce_at(memory.addr());
         Some((memory, neighbours, bounce))
     }
 
     /// How long the device may take for a word.
     pub(super) fn patience(&self) -> Duration {
         self.options.words.patience
+    }
+
+    /// Bounce memory for host memory that nobody has registered, in a process that has staged
+    /// nothing. It is not page-locked, and so is made without asking a device. None where there is
+    /// a stager, or another thread is about to have one. It never waits.
+    pub(super) fn make_plain_bounce(
+        &self,
+    ) -> Result<Option<(Arc<SharedMemory>, Bounce)>, StagingError> {
+        let mut making = match self.making.try_lock() {
+            Ok(making) => making,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+        };
+        if making.given || making.bounce.is_some() {
+            return Ok(None);
+        }
+        let len = self.bounce_bytes()?;
+        let (memory, _) = SharedMemory::create(len)
+            .map_err(|error| StagingError::Memory { len, why: error.to_string() })?;
+        let memory = Arc::new(memory);
+        making.given = true;
+        making.plain = Some(Arc::clone(&memory));
+        drop(making);
+        let StagingOptions { bounce_len, bounces, .. } = self.options;
+        log::info!(
+            target: MEM,
+            "local memory that nobody has registered is staged: {bounces} bounce buffers of {bounce_len} bytes each way",
+        );
+        let bounce = self.bounce_at(memory.addr());
+        Ok(Some((memory, bounce)))
+    }
+
+    fn bounce_at(&self, addr: usize) -> Bounce {
+        let StagingOptions { bounce_len, bounces, .. } = self.options;
+        Bounce { addr, bounce_len, out: bounces, inward: bounces }
+    }
+
+    /// Bytes of all bounce buffers.
+    fn bounce_bytes(&self) -> Result<usize, StagingError> {
+        let StagingOptions { bounce_len, bounces, .. } = self.options;
+        if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_BOUNCE_BUFFERS).contains(&bounces)
+        {
+            return Err(StagingError::Options { bounces, bounce_len });
+        }
+        Ok(bounce_len.saturating_mul(2 * usize::from(bounces)))
     }
 
     /// How many ranges are staged.
@@ -244,15 +301,11 @@ impl Staging {
             return Ok((index, of.mapper, of.context.is_own()));
         }
         let StagingOptions { bounce_len, bounces, ref words, context } = self.options;
-        if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_BOUNCE_BUFFERS).contains(&bounces)
-        {
-            return Err(StagingError::Options { bounces, bounce_len });
-        }
+        let len = self.bounce_bytes()?;
         // What fails here leaves nothing behind.
         let Serving { ref context, rows } = serving_context::choose(range.context(), context);
         let bounce = match (making.given, &making.bounce) {
             (false, None) => {
-                let len = bounce_len.saturating_mul(2 * usize::from(bounces));
                 let shares =
                     making.shares.take().filter(|shares| shares.layout.bounce_bytes() == len);
                 Some(match shares.and_then(|shares| Neighbours::pin(shares, context)) {
@@ -262,6 +315,9 @@ impl Staging {
             }
             _ => None,
         };
+        let plain = making.plain.as_ref();
+        let pinned = plain.map(|plain| PinnedMemory::register(context, plain, plain.len()));
+        let pinned = pinned.transpose()?;
         let mut copies = match ContextCopies::new(context, self.depth(), words) {
             Ok(copies) => copies,
             Err(error) => {
@@ -280,7 +336,7 @@ impl Staging {
         log::info!(
             target: MEM,
             "memory of {context} is staged: {bounces} bounce buffers of {bounce_len} bytes each way{}",
-            if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
+            if bounce.is_some() || pinned.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
         if let Some((_, neighbours)) = &bounce {
             let pes: Vec<String> = neighbours.pes().map(|pe| pe.to_string()).collect();
@@ -303,8 +359,14 @@ impl Staging {
         if bounce.is_some() {
             making.bounce = bounce;
         }
+        if pinned.is_some() {
+            making.plain = None;
+        }
         // Before any range of it is there to be found.
-        self.change(|shared| shared.arrivals.push(copies));
+        self.change(|shared| {
+            shared.arrivals.push(copies);
+            shared.pinned = pinned.or(shared.pinned.take());
+        });
         Ok((index, mapper, is_own))
     }
 

@@ -10,11 +10,13 @@ use crate::copy::MOST_WRITES;
 use crate::copy::engine::CopyEngine;
 use crate::driver::context::Ordinal;
 use crate::driver::error::{CudaError, refused};
+use crate::driver::library::Driver;
 use crate::memory::pinned::PinnedMemory;
+use crate::memory::shared_memory::SharedMemory;
 use crate::staging::flight::{By, Flight, MOST_CALLS};
 use crate::staging::neighbours::Neighbours;
 use crate::staging::range_cache::{Known, RangeCache};
-use crate::staging::staged::{ContextCopies, Staging};
+use crate::staging::staged::{ContextCopies, Staging, StagingError};
 use crate::words::together::{self, Soon, Tie};
 use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
@@ -52,12 +54,13 @@ pub(crate) struct DeviceStager {
     ranges: Vec<Entry>,
     /// One for each device, by its index.
     contexts: Vec<OfContext>,
-    others: RangeCache,
+    /// Memory that nobody has registered, once the process has loaded CUDA.
+    others: Option<RangeCache>,
     outward: Flight,
     inward: Flight,
     /// Which direction is polled first next time.
     first: CopyDirection,
-    bounce: Arc<PinnedMemory>,
+    bounce: OwnBounce,
     /// Whose bounce memory is copied from as well.
     neighbours: Neighbours,
     /// Bytes that the CPU has copied.
@@ -69,6 +72,37 @@ pub(crate) struct DeviceStager {
     /// Why some of them are missing, until somebody is told.
     lost: Option<PortError>,
     in_order: OrderedCalls,
+}
+
+/// The bounce memory of this process.
+#[derive(Debug)]
+enum OwnBounce {
+    /// That only the CPU copies from and to: nothing of a device is staged yet.
+    Plain(Arc<SharedMemory>),
+    Pinned(Arc<PinnedMemory>),
+}
+
+impl OwnBounce {
+    fn addr(&self) -> usize {
+        match self {
+            Self::Plain(memory) => memory.addr(),
+            Self::Pinned(memory) => memory.addr(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Plain(memory) => memory.len(),
+            Self::Pinned(memory) => memory.len(),
+        }
+    }
+
+    fn pinned(&self) -> Option<&Arc<PinnedMemory>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Pinned(memory) => Some(memory),
+        }
+    }
 }
 
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
@@ -114,16 +148,31 @@ impl Staging {
     /// What moves the bytes, once, after memory was registered.
     pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
         let (memory, neighbours, bounce) = self.take_bounce()?;
+        let memory = OwnBounce::Pinned(memory);
         let stager = DeviceStager::new(Arc::clone(self), memory, neighbours, self.depth());
         Some(Stager { copies: Box::new(stager), bounce })
+    }
+
+    /// What moves the bytes, once, where nothing is staged and host memory that nobody has
+    /// registered has to be. Memory of devices that is registered later is served by it as well;
+    /// its bounce memory is not shared with other PEs of the host. None where one was given out, or
+    /// another thread is making one. It waits for no device.
+    ///
+    /// # Errors
+    /// There is no memory for bounce buffers.
+    pub fn make_stager(self: &Arc<Self>) -> Result<Option<Stager>, StagingError> {
+        let Some((memory, bounce)) = self.make_plain_bounce()? else { return Ok(None) };
+        let (memory, neighbours) = (OwnBounce::Plain(memory), Neighbours::default());
+        let stager = DeviceStager::new(Arc::clone(self), memory, neighbours, self.depth());
+        Ok(Some(Stager { copies: Box::new(stager), bounce }))
     }
 }
 
 impl DeviceStager {
     /// `depth`: copies that each engine, and so each direction, takes at once.
-    pub(crate) fn new(
+    fn new(
         staging: Arc<Staging>,
-        bounce: Arc<PinnedMemory>,
+        bounce: OwnBounce,
         neighbours: Neighbours,
         depth: usize,
     ) -> Self {
@@ -132,7 +181,7 @@ impl DeviceStager {
             epoch: 0,
             ranges: Vec::new(),
             contexts: Vec::new(),
-            others: RangeCache::new(bounce.context().driver()),
+            others: bounce.pinned().map(|pinned| RangeCache::new(pinned.context().driver())),
             outward: Flight::new(depth),
             inward: Flight::new(depth),
             first: CopyDirection::Out,
@@ -158,11 +207,14 @@ impl DeviceStager {
     fn refresh(&mut self) {
         let (mut shared, epoch) = self.staging.read();
         self.epoch = epoch;
+        if let Some(pinned) = shared.pinned.take() {
+            self.bounce = OwnBounce::Pinned(pinned);
+        }
         let arrivals = shared.arrivals.drain(..);
         let first = self.contexts.len();
         self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
         for OfContext { copies, .. } in &mut self.contexts[first..] {
-            for memory in self.neighbours.all_memory().chain([&self.bounce]) {
+            for memory in self.neighbours.all_memory().chain(self.bounce.pinned()) {
                 copies.outward.keep(memory);
                 copies.inward.keep(memory);
             }
@@ -215,7 +267,15 @@ impl DeviceStager {
             let known = contexts.iter().map(|of| of.copies.inward.context());
             known.into_iter().find(|context| context.device() == device).map(Arc::clone)
         };
-        let range = match self.others.look(addr, len, &within)? {
+        let others = match &mut self.others {
+            Some(others) => others,
+            // A process may come to devices at any time.
+            none => match Driver::of_process() {
+                Ok(driver) => none.insert(RangeCache::new(driver)),
+                Err(_) => return Ok(Any::Host),
+            },
+        };
+        let range = match others.look(addr, len, &within)? {
             Known::Host => return Ok(Any::Host),
             Known::Device(range) => range,
         };

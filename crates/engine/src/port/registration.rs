@@ -88,7 +88,7 @@ impl<R> Registered<R> {
 ///
 /// # Threads
 /// Any, at any time, also while lanes post and poll.
-pub trait MemoryPort: Send + Sync {
+pub trait MemoryPort: Send + Sync + 'static {
     /// What keeps a registration alive.
     type Region: Send + Sync;
 
@@ -121,6 +121,18 @@ pub trait MemoryPort: Send + Sync {
     /// It is made with the first such region, since making it may wait for the device.
     fn take_stager(&self) -> Option<Stager> {
         None
+    }
+
+    /// What stages local memory that nobody has registered, where the fabric takes no such memory
+    /// and no region has brought a stager. Given out once, by this or by
+    /// [`MemoryPort::take_stager`]; the proxy thread asks for it, so this waits for no device. None
+    /// while another thread is making one: to be asked again.
+    ///
+    /// # Errors
+    /// There is none, or no memory for it.
+    fn make_stager(&self) -> Result<Option<Stager>, PortError> {
+        let text = String::from("nothing stages memory here");
+        Err(PortError { call: "staging", code: 0, text })
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Bed {
     pub(crate) lane: Lane<FakePort>,
     /// By PE: its memory, and the handle.
     pub(crate) heaps: Arc<Heaps>,
-    pub(crate) tables: Vec<RegionTable<FakeMemory>>,
+    pub(crate) tables: Vec<Arc<RegionTable<FakeMemory>>>,
 }
 
 impl Bed {

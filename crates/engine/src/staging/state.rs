@@ -132,7 +132,7 @@ pub(crate) struct Bouncing {
 
 impl Bouncing {
     fn new(installed: Installed) -> Self {
-        let Installed { copies, bounce, view } = installed;
+        let Installed { copies, bounce, view, .. } = installed;
         let (out, inward) = BounceBuffers::of(&bounce);
         Self { copies, bounce, view, out, inward }
     }

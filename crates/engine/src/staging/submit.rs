@@ -39,13 +39,14 @@ impl Staging {
                 let reach = self.local_reach(core, request.pe, addr, request.len)?;
                 Ok(self.needs_bounce(core, reach, addr, request.len))
             }
-            _ => Ok(false),
+            LocalSide::Memory(addr) => Ok(core.transmit.is_bare(addr, request.len)),
+            LocalSide::Value(_) => Ok(false),
         }
     }
 
     /// Whether local memory takes part in operations through a bounce buffer: when it is staged,
     /// and when the fabric would need it registered, it is not, and there is something to stage
-    /// with.
+    /// with, or has to be.
     fn needs_bounce<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -55,7 +56,23 @@ impl Staging {
     ) -> bool {
         let regions = core.transmit.regions();
         let usable = || !core.transmit.needs_desc() || regions.is_registered(addr, len);
-        reach == Reach::Staged || self.bouncing().is_some() && !usable()
+        reach == Reach::Staged
+            || (self.bouncing().is_some() || core.transmit.refuses_bare()) && !usable()
+    }
+
+    /// Sees to bounce memory for local memory that nobody has registered. Whether there is some;
+    /// not while another thread is making it.
+    #[cold]
+    fn has_bounce<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        memory: (usize, usize),
+    ) -> Result<bool, EngineError> {
+        if self.bouncing().is_none() {
+            core.transmit.regions().provide_stager(memory)?;
+            self.sync_regions(core);
+        }
+        Ok(self.bouncing().is_some())
     }
 
     /// How local memory is reached.
@@ -109,6 +126,9 @@ impl Staging {
         let reach = self.local_reach(core, pe, addr, len)?;
         let staged = self.needs_bounce(core, reach, addr, len);
         let local_end = if staged { None } else { local_end(core, request, addr)? };
+        if !by_peer && local_end.is_none() && !self.has_bounce(core, (addr, len))? {
+            return Ok(());
+        }
         let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.bounce_len);
         if local_end.is_none() && self.bouncing().is_none() {
             // Nothing of this process is staged, so it has no bounce buffers. Then it goes by

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libfabric_sys::{FI_DELIVERY_COMPLETE, FI_MR_LOCAL, Library};
+use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
 use log::{debug, info, warn};
 
 use crate::discovery::device::Device;
@@ -77,11 +77,6 @@ impl Discovery {
     /// Whether they do is known when memory is registered.
     pub fn reaches_devices(&self) -> bool {
         self.devices[0].info.reaches_devices()
-    }
-
-    /// Whether local memory must be registered (`FI_MR_LOCAL`).
-    pub fn needs_descriptors(&self) -> bool {
-        self.devices[0].info.mr_mode() & FI_MR_LOCAL != 0
     }
 
     /// The usable devices, in rail order. At least one.

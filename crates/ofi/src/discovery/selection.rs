@@ -36,6 +36,21 @@ impl Listed {
         self.ip.is_some_and(|ip| ip.is_ipv6())
     }
 
+    /// How its address compares with others of the same device, the least being the best. verbs
+    /// lists each GID as an InfiniBand address (`AF_IB`) beside the IP addresses of the port: on
+    /// RoCE the kernel connects none of those, on InfiniBand without IPoIB there are no others
+    /// (libfabric, `vrb_get_sib` of `prov/verbs/src/verbs_info.c`; Linux, `rdma_cap_af_ib`). A
+    /// link-local one has the number of an interface of this host in it, and is good elsewhere only
+    /// if the interface has the same there.
+    fn rank(&self) -> u8 {
+        match self.ip {
+            Some(IpAddr::V4(_)) => 0,
+            Some(IpAddr::V6(ip)) if !ip.is_unicast_link_local() => 1,
+            Some(IpAddr::V6(_)) => 2,
+            None => 3,
+        }
+    }
+
     fn describe(&self) -> String {
         let mut names = vec![self.name()];
         if self.domain != names[0] {
@@ -148,9 +163,13 @@ fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Sou
             None => profile.by_address.then_some(Source::Address(ip)),
         };
     }
-    let called = |device: &Listed| device.is_called(entry);
-    let ipv4 = listed.iter().position(|device| called(device) && !device.is_ipv6());
-    ipv4.or_else(|| listed.iter().position(called)).map(Source::Listed)
+    best(listed, |device| device.is_called(entry)).map(Source::Listed)
+}
+
+/// The entry with the best address, the first of several, among those of one device.
+fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usize> {
+    let entries = listed.iter().enumerate().filter(|(_, entry)| is_of_device(entry));
+    entries.min_by_key(|(_, entry)| entry.rank()).map(|(at, _)| at)
 }
 
 /// The choice without the user's word.
@@ -204,12 +223,8 @@ fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) ->
         }
     }
     // One rail per device, however many entries the provider lists for it.
-    let same = |other: &Listed| other.domain == device.domain;
-    let best = listed
-        .iter()
-        .position(|other| same(other) && !other.is_ipv6())
-        .or_else(|| listed.iter().position(same));
-    (best != Some(index)).then(|| String::from("listed again; the first IPv4 entry is used"))
+    let used = best(listed, |other| other.domain == device.domain)?;
+    (used != index).then(|| format!("listed again; {} is used", listed[used].describe()))
 }
 
 /// Tells rails on one device apart: `shm`, `shm#2`.
@@ -305,6 +320,47 @@ mod tests {
         let shm = candidates(Provider::Shm)[0];
         let selection = select(&include(&["shm", "shm", "shm"]), &listed, shm, true).unwrap();
         assert_eq!(names(&selection), ["shm", "shm#2", "shm#3"]);
+    }
+
+    /// What verbs lists in a guest with soft RoCE, by `fi_info -p "verbs;ofi_rxm"` of libfabric
+    /// 1.17: `rxe0` with IPv4, `rocep2s0` with IPv6 alone, and a GID for each address.
+    fn roce() -> Vec<Listed> {
+        let entries = [
+            ("rxe0", "10.77.0.1"),
+            ("rxe0", "fe80::5054:ff:fe00:100"),
+            ("rxe0", ""),
+            ("rxe0", ""),
+            ("rocep2s0", ""),
+            ("rocep2s0", "fe80::5054:ff:fe00:102"),
+            ("rocep2s0", "fd77::1"),
+            ("rocep2s0", ""),
+        ];
+        let listed = |(nic, ip): (&str, &str)| Listed {
+            domain: nic.to_owned(),
+            nic: Some(nic.to_owned()),
+            ip: ip.parse().ok(),
+            running: true,
+            ..Listed::default()
+        };
+        entries.into_iter().map(listed).collect()
+    }
+
+    #[test]
+    fn a_nic_is_used_by_the_address_that_connects() {
+        let verbs = candidates(Provider::Verbs)[0];
+        for devices in [Devices::Any, include(&["rxe0", "rocep2s0"])] {
+            let selection = select(&devices, &roce(), verbs, false).unwrap();
+            let used: Vec<Source> =
+                selection.choices.iter().map(|choice| choice.source).collect();
+            assert_eq!(used, [Source::Listed(0), Source::Listed(6)], "{devices:?}");
+        }
+        // InfiniBand without IPoIB has no other.
+        let bare: Vec<Listed> = roce().into_iter().filter(|entry| entry.ip.is_none()).collect();
+        let selection = select(&Devices::Any, &bare, verbs, false).unwrap();
+        assert_eq!(names(&selection), ["rxe0", "rocep2s0"]);
+        let link_local = include(&["fe80::5054:ff:fe00:102"]);
+        let selection = select(&link_local, &roce(), verbs, false).unwrap();
+        assert_eq!(selection.choices[0].source, Source::Listed(5), "whoever names one gets it");
     }
 
     #[test]

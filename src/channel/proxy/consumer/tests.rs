@@ -1,5 +1,6 @@
 //! Rings in this process' memory, a lane on the scripted fake fabric, and a peer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ impl Random {
 struct Pair {
     fabric: FakeFabric,
     lanes: Vec<Lane<FakePort>>,
-    tables: Vec<RegionTable<FakeMemory>>,
+    tables: Vec<Arc<RegionTable<FakeMemory>>>,
     bases: Vec<usize>,
     handles: Vec<HandleBytes>,
 }

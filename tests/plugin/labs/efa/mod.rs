@@ -237,7 +237,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(name, library, move |lab| {
             let job = job(scenario, n_pes, layout).heap(64 << 20, 1 << 20);
             let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
-            let report = run(lab.on(job.param("descriptors", true), persona, nics, fabric))?;
+            let report = run(lab.on(job, persona, nics, fabric))?;
             for pe in &report.pes {
                 let text = pe.text();
                 let wanted = if fabric == "auto" { best(&text, persona) } else { fabric };
@@ -330,7 +330,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     // All NICs of a machine at once, more than a PE takes unless it is told to.
     trials.push(trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
         let job = job("storm", 2, Layout::V7).heap(64 << 20, 8 << 20).param("operations", 4_000);
-        let job = job.param("descriptors", true).env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32);
+        let job = job.env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32);
         let report = run(lab.on(job, "p5", 32, "auto"))?;
         for pe in &report.pes {
             let text = pe.text();

@@ -20,7 +20,7 @@ pub(super) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let storm = |lab: &Lab, fabric: &str| {
         let job = job("storm", 3, Layout::V7).heap(32 << 20, 4 << 20);
-        let job = job.param("operations", 2_000).param("descriptors", true);
+        let job = job.param("operations", 2_000);
         lab.on(job, "p5", 3, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
     };
     // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are

@@ -14,13 +14,12 @@ use crate::options::QualifyOptions;
 use crate::probe::Choice;
 use crate::report;
 use crate::selftest::hosts::{self, Host};
-use crate::selftest::job::Tried;
 
 /// What was found.
 pub(super) struct Found {
     /// The hosts that were named.
     pub(super) hosts: Vec<Host>,
-    pub(super) provider: Tried,
+    pub(super) provider: String,
     pub(super) facts: Facts,
 }
 
@@ -94,7 +93,6 @@ impl Found {
         for (at, host) in hosts.iter().enumerate() {
             tell(report, &format!("host {}", at + 1), Some(host), &info)?;
         }
-        let provider = Tried::of(provider, &taken);
         Ok(Self { hosts, provider, facts })
     }
 }

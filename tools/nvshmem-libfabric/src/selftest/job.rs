@@ -9,7 +9,6 @@ use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind};
 use super::hosts::Host;
 use crate::libraries::plugins::Plugins;
 use crate::options::Memory;
-use crate::probe::Choice;
 
 /// What the scenarios need, in chunks that cut operations.
 const HEAP: u64 = 64 << 20;
@@ -42,18 +41,11 @@ impl Place<'_> {
     }
 }
 
-/// A provider that is tried.
-pub(crate) struct Tried {
-    pub(crate) name: String,
-    /// Whether operations are on registered memory only.
-    needs_descriptors: bool,
-}
-
 /// What a job runs on.
 pub(crate) struct Trial<'a> {
     pub(crate) plugins: &'a Plugins,
     pub(crate) layout: Layout,
-    pub(crate) provider: &'a Tried,
+    pub(crate) provider: &'a str,
     pub(crate) memory: Memory,
     pub(crate) deadline: Duration,
 }
@@ -62,7 +54,6 @@ impl Trial<'_> {
     /// A job of one of the scenarios of traffic.
     pub(crate) fn job(&self, scenario: &str, place: &Place<'_>) -> JobSettings {
         let job = JobSettings::new(scenario, place.pes, self.layout, &self.plugins.directory)
-            .param("descriptors", self.provider.needs_descriptors)
             .deadline(self.deadline)
             .step_deadline(self.deadline);
         let job = self.on(job, place);
@@ -77,7 +68,7 @@ impl Trial<'_> {
     pub(crate) fn on(&self, job: JobSettings, place: &Place<'_>) -> JobSettings {
         let mut job = job
             .inherits_settings()
-            .env("NVSHMEM_LIBFABRIC_PROVIDER", &self.provider.name)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", self.provider)
             .env("NVSHMEM_DEBUG", "INFO");
         if self.memory == Memory::Gpu {
             job = job.memory(MemoryKind::DeviceVmm);
@@ -88,16 +79,6 @@ impl Trial<'_> {
             first += pes;
         }
         job
-    }
-}
-
-impl Tried {
-    pub(crate) fn of(name: String, choices: &[&Choice]) -> Self {
-        let mut those = choices.iter().filter(|choice| {
-            choice.asked.eq_ignore_ascii_case(&name) || choice.provider.as_ref() == Some(&name)
-        });
-        let needs_descriptors = those.any(|choice| choice.needs_descriptors);
-        Self { name, needs_descriptors }
     }
 }
 

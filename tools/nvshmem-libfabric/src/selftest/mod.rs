@@ -19,9 +19,9 @@ use crate::error::ToolError;
 use crate::info::json;
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, Reach, SelftestOptions};
-use crate::probe::{self, Choice, Fabric};
+use crate::probe::{self, Fabric};
 use hosts::Host;
-use job::{Place, Trial, Tried, failure, opened};
+use job::{Place, Trial, failure, opened};
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
 const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
@@ -118,16 +118,12 @@ pub(crate) fn runs(
         ([], Some(fabric)) => providers(fabric)?,
         (named, Some(_)) => named.to_vec(),
     };
-    let here = fabric.iter().flat_map(|fabric| fabric.providers.iter().chain([&fabric.one_host]));
-    let choices: Vec<&Choice> = here.chain(hosts.iter().flat_map(Host::choices)).collect();
-    let providers: Vec<Tried> =
-        providers.into_iter().map(|name| Tried::of(name, &choices)).collect();
     if !hosts.is_empty() {
         told(Told::Hosts(&hosts));
     }
     let mut runs = Vec::new();
     let mut run =
-        |place: &Place<'_>, layout, provider: &Tried, scenario| -> Result<Went, ToolError> {
+        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<Went, ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
             told(Told::Run(&run));
             let went = match (run.passed, &run.opened) {
@@ -193,7 +189,7 @@ fn one(
     plugins: &Plugins,
     place: &Place<'_>,
     layout: Layout,
-    provider: &Tried,
+    provider: &str,
     (scenario, parameters): (&'static str, &[(&str, u64)]),
 ) -> Result<Run, ToolError> {
     let trial = Trial {
@@ -214,7 +210,7 @@ fn one(
         )
     })?;
     Ok(Run {
-        provider: provider.name.clone(),
+        provider: provider.to_owned(),
         file: layout.soname().to_owned(),
         scenario,
         hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),

@@ -18,7 +18,7 @@ use crate::pe::job::Job;
 ///
 /// | scenario | what it does | parameters |
 /// |---|---|---|
-/// | `operations` | put, get, P and G of all sizes and alignments, from both kinds of threads | `only`: `put`, `get`, `p`; `descriptors`: buffers that nobody registered are refused |
+/// | `operations` | put, get, P and G of all sizes and alignments, from both kinds of threads | `only`: `put`, `get`, `p` |
 /// | `largest` | a put and a get of a chunk of 64 MiB | |
 /// | `order` | what is behind a fence comes after what is before it | `only`: `fence`, `quiet`; `rounds` |
 /// | `storm` | very many small operations of all kinds at once | `operations` |

@@ -1,7 +1,8 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target.
 
-use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+use crate::{Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+use nvshmem_abi::c;
 
 use crate::traffic::resident::Resident;
 use crate::traffic::wanted;
@@ -136,7 +137,7 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         values(&host, me, n)?;
     }
     if wanted(job, "put")? {
-        unregistered(&host, me, n, job.param_or("descriptors", false)?)?;
+        unregistered(&host, me, n)?;
     }
     host.unregister(buffer)?;
     kernel.end()?;
@@ -245,30 +246,38 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Buffers that nobody registered, which the providers here take, or refuse for want of a
-/// descriptor.
-fn unregistered(host: &Host<'_>, me: u32, n: u32, refused: bool) -> Result<(), BoxError> {
-    const LEN: u64 = 10_000;
-    let target = host.alloc(LEN, 64)?;
-    let buffer = host.unregistered(LEN)?;
-    host.local(buffer.at(0), LEN)?.fill(Pattern::new(me.into()), 0)?;
-    host.barrier()?;
-    let put = host.user().put((me + 1) % n, target, buffer.at(0), LEN);
-    if refused {
+/// Buffers that nobody registered: puts and gets of both threads, and a put with its signal.
+fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
+    const LENGTHS: [u64; 4] = [8, 209, 10_000, 300_001];
+    let (target, signal) = (host.alloc(LENGTHS[3], 64)?, host.alloc(8, 8)?);
+    let seen = host.local(signal, 8)?;
+    let start = seen.load_acquire()?;
+    let buffer = host.unregistered(LENGTHS[3])?;
+    let (next, before) = ((me + 1) % n, (me + n - 1) % n);
+    for (round, len) in (1..).zip(LENGTHS) {
+        let pattern = |pe: u32, part: u64| Pattern::new(u64::from(pe) << 16 | round << 8 | part);
+        let local = host.local(buffer.at(0), len)?;
+        let arrived = host.local(target, len)?;
+        local.fill(pattern(me, 0), 0)?;
         host.barrier()?;
-        return if put.is_err() {
-            Ok(())
-        } else {
-            Err("a buffer without a descriptor was taken".into())
-        };
+        host.user().put(next, target, buffer.at(0), len)?;
+        host.barrier()?;
+        arrived.verify(pattern(before, 0), 0)?;
+        local.fill(pattern(me, 1), 0)?;
+        host.user().get(next, target, buffer.at(0), len)?;
+        local.verify(pattern(me, 0), 0)?;
+        local.fill(pattern(me, 1), 0)?;
+        host.proxy().get(next, target, buffer.at(0), len)?;
+        host.proxy().quiet()?;
+        local.verify(pattern(me, 0), 0)?;
+        local.fill(pattern(me, 1), 0)?;
+        host.barrier()?;
+        let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
+        host.proxy().put_signal(next, target, buffer.at(0), len, signal, add)?;
+        host.wait_until(|| Ok(seen.load_acquire()? == start + round))?;
+        arrived.verify(pattern(before, 1), 0)?;
+        host.barrier()?;
     }
-    put?;
-    host.barrier()?;
-    host.local(target, LEN)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
-    host.proxy().get((me + 1) % n, target, buffer.at(0), LEN)?;
-    host.proxy().quiet()?;
-    host.local(buffer.at(0), LEN)?.verify(Pattern::new(me.into()), 0)?;
-    host.barrier()?;
     Ok(())
 }
 

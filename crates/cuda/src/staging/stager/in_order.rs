@@ -133,6 +133,7 @@ impl DeviceStager {
                 Some(match step {
                     Step::Copy(copy) => {
                         let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
+                        let memory = memory?;
                         let direction = request::Direction::ToDevice;
                         let len = copy.len;
                         InOrder::Copy(PinnedTransfer {

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::{DeviceStager, Place};
+use super::{DeviceStager, OwnBounce, Place};
 use crate::copy::request::{self, PinnedTransfer, StartError};
 use crate::driver::error::refused;
 use crate::memory::pinned::PinnedMemory;
@@ -111,6 +111,8 @@ impl DeviceStager {
             copies.iter().zip(&places[at..]).filter_map(|(Tagged { copy, .. }, place)| {
                 let Place { range, addr, .. } = place.as_ref()?;
                 let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
+                // Page-locked before there was a context.
+                let memory = memory?;
                 let direction = match copy.direction {
                     CopyDirection::Out => request::Direction::FromDevice,
                     CopyDirection::In => request::Direction::ToDevice,
@@ -133,22 +135,22 @@ impl DeviceStager {
     }
 }
 
-/// The bounce memory that a copy's bounce buffer is in, and where there. A neighbour's is never
-/// written to.
+/// The bounce memory that a copy's bounce buffer is in, if it is page-locked, and where there. A
+/// neighbour's is never written to.
 #[inline]
 pub(super) fn memory_of<'m>(
-    own: &'m Arc<PinnedMemory>,
+    own: &'m OwnBounce,
     neighbours: &'m Neighbours,
     copy: &Copy,
-) -> Result<(&'m Arc<PinnedMemory>, usize), PortError> {
+) -> Result<(Option<&'m Arc<PinnedMemory>>, usize), PortError> {
     let Copy { direction, bounce, len, .. } = *copy;
     let offset = bounce.checked_sub(own.addr());
     let fits = |at: &usize| *at <= own.len() && len <= own.len() - *at;
     if let Some(offset) = offset.filter(fits) {
-        return Ok((own, offset));
+        return Ok((own.pinned(), offset));
     }
     let theirs = if direction == CopyDirection::In { neighbours.memory(bounce, len) } else { None };
-    theirs.ok_or_else(|| {
+    theirs.map(|(memory, offset)| (Some(memory), offset)).ok_or_else(|| {
         refused("copying", format!("{len} bytes at {bounce:#x} are in no bounce buffer"))
     })
 }

@@ -108,4 +108,9 @@ impl MemoryPort for FakeMemory {
         let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
         Some(Stager { copies: Box::new(copies), bounce })
     }
+
+    fn make_stager(&self) -> Result<Option<Stager>, PortError> {
+        self.fabric.lock().call(PortCall::Register)?;
+        Ok(self.take_stager())
+    }
 }

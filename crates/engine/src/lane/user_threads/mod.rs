@@ -187,13 +187,13 @@ impl<P: Port> Lane<P> {
         Ok(remote.is_staged()
             || match request.local {
                 LocalSide::Value(_) => false,
-                LocalSide::Memory(addr) => {
+                LocalSide::Memory(addr) if self.core.transmit.has_devices() => {
                     let regions = self.core.transmit.regions();
-                    let is_staged = regions.reach(addr) == Reach::Staged;
                     // Of what is not registered, the proxy lane finds out.
-                    let is_unknown = !regions.is_registered(addr, request.len);
-                    is_staged || is_unknown && self.core.transmit.has_devices()
+                    regions.reach(addr) == Reach::Staged
+                        || !regions.is_registered(addr, request.len)
                 }
+                LocalSide::Memory(addr) => self.core.transmit.is_bare(addr, request.len),
             })
     }
 }

@@ -7,7 +7,7 @@ use crate::posting::Core;
 use crate::posting::transmit::Transmit;
 use crate::rails::balance::Balance;
 use crate::rails::paths::Hop;
-use crate::request::{Request, refused};
+use crate::request::{LocalSide, Request, refused};
 use crate::state::operation::OpId;
 use crate::state::segment::{Kind, Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
@@ -66,7 +66,12 @@ impl<P: Port> Core<P> {
         let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
         remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
         let staged = remote.is_staged();
-        if staged || request.len == 0 || self.transmit.has_devices() {
+        let is_bare = |transmit: &mut Transmit<P>| match request.local {
+            LocalSide::Memory(addr) => transmit.is_bare(addr, request.len),
+            LocalSide::Value(_) => false,
+        };
+        let transmit = &mut self.transmit;
+        if staged || request.len == 0 || transmit.has_devices() || is_bare(transmit) {
             // How its local side is reached is looked at when it is its turn.
             return Ok(());
         }

@@ -32,6 +32,11 @@ impl<P: Port> Transmit<P> {
         self.needs_desc
     }
 
+    /// Whether the fabric takes no local memory that is not registered.
+    pub(crate) fn refuses_bare(&self) -> bool {
+        self.refuses_bare
+    }
+
     /// Whether local memory may be staged. It may be once some is registered, also in a process
     /// that has loaded CUDA only after the PEs were connected.
     #[inline]
@@ -39,6 +44,16 @@ impl<P: Port> Transmit<P> {
         self.regions.sync();
         self.devices |= self.regions.has_beyond();
         self.devices
+    }
+
+    /// Whether local memory has to go through a bounce buffer because it is in no region, on a
+    /// fabric that takes none such. What begins in a region and ends beside it is a mistake.
+    pub(crate) fn is_bare(&mut self, addr: usize, len: usize) -> bool {
+        if len == 0 || !self.refuses_bare {
+            return false;
+        }
+        self.regions.sync();
+        matches!(self.regions.registered(addr, len), Ok(None))
     }
 
     /// The local side of a request from byte `sent` on, as a rail is to know it. A value is the
@@ -56,7 +71,7 @@ impl<P: Port> Transmit<P> {
                     true => self.regions.desc_for(request, addr, rail)?,
                     false => None,
                 };
-                if desc.is_none() && self.needs_desc && !self.port.takes_unregistered() {
+                if desc.is_none() && self.refuses_bare {
                     return Err(refused(request, "local", HandleError::Unregistered));
                 }
                 Local::Memory { addr: addr + sent, desc: desc.unwrap_or_default() }

@@ -35,6 +35,8 @@ pub(crate) struct Transmit<P: Port> {
     paths: PathTable,
     regions: RegionCache,
     needs_desc: bool,
+    /// The fabric takes no local memory that is not registered.
+    refuses_bare: bool,
     /// Local memory may be staged.
     devices: bool,
     /// Whether the port has a fast path on every rail.
@@ -148,6 +150,7 @@ impl<P: Port> Transmit<P> {
             |(at, limits): (usize, &RailLimits)| Rail::new(limits, port.fast(RailId(at as u8)));
         let rails: Box<[Rail<P::Fast>]> = limits.iter().enumerate().map(rail).collect();
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
+        let needs_desc = limits.iter().any(|rail| rail.needs_desc);
         Self {
             segments: SegmentTable::new(sizes.segments, |wr_id| port.context(wr_id)),
             balance: Box::new(
@@ -161,7 +164,8 @@ impl<P: Port> Transmit<P> {
             in_flight_room: rails.iter().map(|rail| rail.depth).sum(),
             has_fast_path: port.has_fast_path(),
             devices,
-            needs_desc: limits.iter().any(|rail| rail.needs_desc),
+            needs_desc,
+            refuses_bare: needs_desc && !port.takes_unregistered(),
             rails,
             paths,
             regions,

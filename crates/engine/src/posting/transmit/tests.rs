@@ -262,10 +262,13 @@ fn a_request_is_checked_before_its_turn() {
         let heaps = Arc::clone(&bed.heaps);
         let good = request(&heaps, Direction::Write, 1);
         bed.lane.core_mut().check_request(&good).unwrap();
-        let unregistered = LocalSide::Memory(64);
-        let unregistered = Request { local: unregistered, ..good };
-        assert_eq!(bed.lane.core_mut().check_request(&unregistered).is_err(), is_refused);
-        bed.lane.core_mut().check_request(&Request { len: 0, ..unregistered }).unwrap();
+        let LocalSide::Memory(addr) = good.local else { panic!("it is memory") };
+        let beside = Request { local: LocalSide::Memory(addr + HEAP - 7), ..good };
+        assert_eq!(bed.lane.core_mut().check_request(&beside).is_err(), is_refused);
+        bed.lane.core_mut().check_request(&Request { len: 0, ..beside }).unwrap();
+        // What is in no region goes through a bounce buffer.
+        let bare = Request { local: LocalSide::Memory(64), ..good };
+        bed.lane.core_mut().check_request(&bare).unwrap();
         let outside = Request { remote_addr: good.remote_addr + HEAP as u64 - 7, ..good };
         bed.lane.core_mut().check_request(&outside).unwrap_err();
     }

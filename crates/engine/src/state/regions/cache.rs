@@ -1,6 +1,6 @@
 //! A lane's copy of the table of regions: what it looks local memory up in, and what peers mean.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::EngineError;
 use crate::ids::{LaneKind, RailId};
@@ -71,9 +71,17 @@ impl View {
 
 pub(super) type Views = Vec<Option<Arc<View>>>;
 
+/// The table, as lanes ask it for what stages.
+pub(super) trait StagerSource: Send + Sync {
+    /// Leaves a stager for the proxy lane, for local memory that nobody has registered, unless one
+    /// was given out or another thread is making one.
+    fn provide(&self, memory: (usize, usize)) -> Result<(), EngineError>;
+}
+
 /// The part of the table that lanes read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RegionIndex {
+    table: Weak<dyn StagerSource>,
     views: Published<Views>,
     /// What stages, until the proxy lane has taken it.
     pub(super) stager: Mutex<Option<Installed>>,
@@ -88,9 +96,17 @@ pub(crate) struct Installed {
     pub(crate) bounce: Bounce,
     /// The bounce memory's region.
     pub(crate) view: Arc<View>,
+    /// It was made for host memory that nobody has registered: it says nothing of devices.
+    pub(crate) for_host: bool,
 }
 
 impl RegionIndex {
+    pub(super) fn of(table: Weak<dyn StagerSource>) -> Self {
+        let (views, stager, orphans) =
+            (Published::default(), Mutex::default(), Orphans::default());
+        Self { table, views, stager, orphans }
+    }
+
     /// A place's region, or that there is none any more.
     pub(super) fn change(&self, place: u32, view: Option<Arc<View>>) {
         let place = place as usize;
@@ -119,7 +135,7 @@ pub(crate) struct RegionCache {
     recent: Recent,
     /// What stages, until the lane has taken it.
     stager: Option<Installed>,
-    /// There is something that stages, or was.
+    /// There is something that stages memory of devices, or was.
     stages: bool,
 }
 
@@ -305,6 +321,16 @@ impl RegionCache {
         self.stager.is_some()
     }
 
+    /// Has a stager made for local memory that nobody has registered, an address and a length. It
+    /// is to be taken after the next [`RegionCache::sync`], unless another thread is at it.
+    ///
+    /// # Errors
+    /// Nothing stages it.
+    #[cold]
+    pub(crate) fn provide_stager(&self, memory: (usize, usize)) -> Result<(), EngineError> {
+        self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
+    }
+
     /// What stages, once, as soon as some memory is staged.
     pub(crate) fn take_stager(&mut self) -> Option<Installed> {
         self.stager.take()
@@ -372,7 +398,7 @@ impl RegionCache {
         self.beyond.sort_unstable_by_key(|(first, ..)| *first);
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.index.stager).take();
-            self.stages |= self.stager.is_some();
+            self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);
         }
     }
 }

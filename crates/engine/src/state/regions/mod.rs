@@ -9,10 +9,10 @@ mod published;
 mod recent;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 pub use self::cache::RegionIndex;
-use self::cache::lock;
+use self::cache::{StagerSource, lock};
 pub(crate) use self::cache::{Installed, Place, RegionCache, View, desc_of};
 use crate::error::EngineError;
 use crate::ids::Pe;
@@ -61,6 +61,8 @@ pub struct RegionTable<M: MemoryPort> {
     /// Bytes of a bounce buffer of bounce memory, for the handles of staged regions; 0 before there
     /// is one.
     bounce_len: AtomicU64,
+    /// Why the bounce memory could not be registered. Held while it is.
+    installing: Mutex<Option<EngineError>>,
 }
 
 /// A registration.
@@ -81,16 +83,17 @@ struct Slots<R> {
 }
 
 impl<M: MemoryPort> RegionTable<M> {
-    /// An empty table.
-    pub fn new(memory: M, me: Pe) -> Self {
+    /// An empty table. Lanes that have its index ask it for a stager as long as it is there.
+    pub fn new(memory: M, me: Pe) -> Arc<Self> {
         let slots = Slots { owners: Vec::new(), free: Vec::new(), next_stamp: 1 };
-        Self {
+        Arc::new_cyclic(|table: &Weak<Self>| Self {
             memory,
             me,
-            index: Arc::default(),
+            index: Arc::new(RegionIndex::of(table.clone())),
             slots: Mutex::new(slots),
             bounce_len: AtomicU64::new(0),
-        }
+            installing: Mutex::default(),
+        })
     }
 
     /// The part that lanes read.
@@ -118,16 +121,19 @@ impl<M: MemoryPort> RegionTable<M> {
             .register(addr, len, access)
             .map_err(|error| not_registered((addr, len), "", &error))?;
         if registered.reach != Reach::Direct {
-            self.install_stager()?;
+            let mut failed = lock(&self.installing);
+            if let Some(stager) = self.memory.take_stager() {
+                self.install(stager, false).inspect_err(|error| *failed = Some(error.clone()))?;
+            }
         }
         let (_, handle) = self.enter(addr, len, access, registered)?;
         Ok(handle.encode())
     }
 
-    /// Registers the bounce memory, and leaves what stages for the proxy lane. Nothing, if that was
-    /// done before.
-    fn install_stager(&self) -> Result<(), EngineError> {
-        let Some(Stager { copies, bounce }) = self.memory.take_stager() else { return Ok(()) };
+    /// Registers the bounce memory, and leaves what stages for the proxy lane. `for_host`: it was
+    /// made though no region needs it.
+    fn install(&self, stager: Stager, for_host: bool) -> Result<(), EngineError> {
+        let Stager { copies, bounce } = stager;
         let (addr, len) = (bounce.addr, bounce.bytes());
         let access = Access::LocalAndRemote;
         let registered = self
@@ -140,7 +146,7 @@ impl<M: MemoryPort> RegionTable<M> {
         }
         let (view, _) = self.enter(addr, len, access, registered)?;
         self.bounce_len.store(bounce.bounce_len as u64, Ordering::Relaxed);
-        *lock(&self.index.stager) = Some(Installed { copies, bounce, view });
+        *lock(&self.index.stager) = Some(Installed { copies, bounce, view, for_host });
         Ok(())
     }
 
@@ -265,6 +271,21 @@ impl<M: MemoryPort> RegionTable<M> {
     /// What registers the memory.
     pub fn memory(&self) -> &M {
         &self.memory
+    }
+}
+
+impl<M: MemoryPort> StagerSource for RegionTable<M> {
+    fn provide(&self, (addr, len): (usize, usize)) -> Result<(), EngineError> {
+        let mut failed = lock(&self.installing);
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        let made = self.memory.make_stager().map_err(|error| {
+            let what = "it is not registered, as this fabric wants it (FI_MR_LOCAL), and bounce memory cannot be made: ";
+            not_registered((addr, len), what, &error)
+        })?;
+        let Some(stager) = made else { return Ok(()) };
+        self.install(stager, true).inspect_err(|error| *failed = Some(error.clone()))
     }
 }
 

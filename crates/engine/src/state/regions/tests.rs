@@ -1,5 +1,6 @@
 //! Tests of the registered regions.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -9,7 +10,7 @@ use crate::wire::message::Spot;
 
 const LEN: usize = 4096;
 
-fn region(access: Access, is_staged: bool) -> (RegionTable<FakeMemory>, usize, HandleBytes) {
+fn region(access: Access, is_staged: bool) -> (Arc<RegionTable<FakeMemory>>, usize, HandleBytes) {
     let fabric = FakeFabric::new(1, 2, Script::default());
     let table = RegionTable::new(fabric.memory(Pe(0), 2), Pe(0));
     let reach = if is_staged { Reach::Staged } else { Reach::Direct };

@@ -311,7 +311,7 @@ impl CopyPort for Stands {
 
 /// What is counted with so many peers.
 struct Bench {
-    regions: RegionTable<Memory>,
+    regions: Arc<RegionTable<Memory>>,
     memory: Vec<u64>,
     /// The memory, as peers have it.
     own: HandleBytes,
