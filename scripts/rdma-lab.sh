@@ -110,7 +110,7 @@ scripts/install.sh "$work/tests/libnvshmem_transport_libfabric.so" "$work/lib" >
 # the end.
 boot() {
     local me=$1 count=$2 seconds=$3 nics=() nic
-    for nic in 0 1; do
+    for nic in 0 1 2; do
         nics+=(-netdev "hubport,id=nic$nic,hubid=0" -device "virtio-net-pci,netdev=nic$nic,mac=52:54:00:00:0$me:0$nic")
     done
     # The guests' hubs are joined by a socket in the file system.
@@ -133,7 +133,7 @@ runs() {
     cat >"$work/job" <<END
 cd $(printf %q "$PWD")
 export NVSHMEM_TEST_PLUGIN_DIR=$work/lib NVSHMEM_TEST_LIBFABRIC2=$(printf %q "${NVSHMEM_TEST_LIBFABRIC2:-}")
-export NVSHMEM_TEST_RDMA=rxe0,rxe1 NVSHMEM_TEST_RDMA_EXTENT=$extent
+export NVSHMEM_TEST_RDMA=rxe0,rxe1 NVSHMEM_TEST_RDMA_IPV6=rocep2s0 NVSHMEM_TEST_RDMA_EXTENT=$extent
 [[ $count -eq 1 ]] || export NVSHMEM_TEST_RDMA_ELSEWHERE="$lab/elsewhere.sh 10.77.0.2" NVSHMEM_TEST_RDMA_ADDRESS=10.77.0.1
 status=0
 $work/tests/plugin --color never --test-threads 1 $filter || status=\$?

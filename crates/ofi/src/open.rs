@@ -345,6 +345,8 @@ impl Discovery {
             dma_bufs: self.is_since(*self.profile.dma_bufs),
             one_allocation: *self.profile.one_allocation,
             switched_off,
+            hmem_refused: self.hmem_refused(),
+            takes: if self.profile.nic.is_some() { *self.profile.device_memory_takes } else { "" },
         }
     }
 

@@ -108,7 +108,10 @@ pub(crate) fn connect(
             _ => Ok(paths),
         });
     let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
-    let shares = offer.open(&collectives.allgather(&offer.record())?);
+    let records = collectives.allgather(&offer.record())?;
+    let shares = offer.open(&records);
+    // What makes a host slower is told by one of its PEs.
+    let speaks = offer.is_first_of_host(&records);
     let ready = Hello {
         step: Step::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
@@ -118,7 +121,21 @@ pub(crate) fn connect(
     // All have opened what they can.
     drop(offer);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
+    let counts = immediate_data(&opened) > 0;
     let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
+    if speaks {
+        connected.regions.memory().speak();
+        if let Some(idle) = discovery.idle_nics() {
+            warn!(target: logging::TOPO, "{idle}");
+        }
+        if counts && agreement.immediate_data == 0 {
+            warn!(
+                target: logging::TRANSPORT,
+                "signals wait for their data to be delivered, which the NICs of this host need not: those of another PE carry no \
+                 immediate data. The same libfabric, provider and settings on all hosts help"
+            );
+        }
+    }
     if let Some(shares) = shares {
         connected.regions.memory().share(shares);
     }

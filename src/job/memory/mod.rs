@@ -9,6 +9,7 @@ pub mod direct;
 pub(crate) mod origins;
 pub(super) mod shared_bounce;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
 use log::{info, warn};
@@ -23,7 +24,7 @@ use cuda::{
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
-use ofi::{MemoryKinds, OfiMemory, OfiRegion};
+use ofi::{DirectRefusal, MemoryKinds, OfiMemory, OfiRegion};
 
 /// What memory this process has. A program that uses devices has CUDA loaded when it starts
 /// NVSHMEM.
@@ -53,6 +54,9 @@ pub(crate) struct ProcessMemory {
     /// What the host says of the addresses that are being registered now.
     origins: Origins,
     said_why_staged: Once,
+    said_slow: Once,
+    /// This PE tells what slows its host down.
+    speaks: AtomicBool,
     said_held_up: Once,
     said_unusable: Once,
 }
@@ -97,6 +101,8 @@ impl ProcessMemory {
             staging: Staging::new(options),
             origins: Origins::default(),
             said_why_staged: Once::new(),
+            said_slow: Once::new(),
+            speaks: AtomicBool::new(false),
             said_held_up: Once::new(),
             said_unusable: Once::new(),
         }
@@ -105,6 +111,28 @@ impl ProcessMemory {
     /// Bounce memory is shared with other PEs of this host, if there will be any.
     pub(crate) fn share(&self, shares: Shares) {
         self.staging.share(shares);
+    }
+
+    /// This PE tells what slows its host down, for all PEs of that.
+    pub(crate) fn speak(&self) {
+        self.speaks.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells why memory of devices is staged, once.
+    fn say_why_staged(&self, refusal: &DirectRefusal) {
+        if refusal.is_slow && self.speaks.load(Ordering::Relaxed) {
+            self.said_slow.call_once(|| {
+                warn!(
+                    target: logging::MEM,
+                    "the NICs of this host do not reach GPU memory, so it is staged through host memory, which is slower: \
+                     {refusal}. NVSHMEM_LIBFABRIC_GPU_DIRECT=never says that it is meant so"
+                );
+            });
+        } else {
+            self.said_why_staged.call_once(|| {
+                info!(target: logging::MEM, "memory of devices is staged: {refusal}");
+            });
+        }
     }
 
     /// Whether this process uses CUDA by now.
@@ -257,9 +285,7 @@ impl MemoryPort for ProcessMemory {
                 text: refusal.to_string(),
             }),
             Err(refusal) => {
-                self.said_why_staged.call_once(|| {
-                    info!(target: logging::MEM, "memory of devices is staged: {refusal}");
-                });
+                self.say_why_staged(&refusal);
                 let region = self.stage(addr, range, alias, access)?;
                 Ok(Registered::staged(Owner::Staged { _region: region }))
             }

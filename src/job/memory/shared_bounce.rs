@@ -161,6 +161,14 @@ impl Offer {
         self.record.encode()
     }
 
+    /// Whether this PE is the first one of its host, by the records of all.
+    pub(crate) fn is_first_of_host(&self, records: &[u8]) -> bool {
+        let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
+        let first =
+            records.position(|record| record.is_some_and(|record| record.host == self.record.host));
+        first == Some(self.me.index())
+    }
+
     /// Opens what the other PEs of this host have offered, by the records of all.
     pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
         let (own, _) = self.own.as_ref()?;
@@ -261,6 +269,26 @@ mod tests {
             assert_eq!(Record::decode(&record.encode()), Some(record));
         }
         assert_eq!(Record::decode(&[0; RECORD_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn one_pe_of_each_host_is_its_first() {
+        let [zero, one, two] = [0, 1, 2].map(offer);
+        let other = Record { host: 7, ..zero.record };
+        for (records, first) in [
+            ([zero.record, one.record, two.record], [true, false, false]),
+            ([other, one.record, two.record], [false, true, false]),
+            ([other, other, two.record], [false, false, true]),
+        ] {
+            let records: Vec<u8> = records.iter().flat_map(Record::encode).collect();
+            let found = [&zero, &one, &two].map(|offer| offer.is_first_of_host(&records));
+            // Of those that are on this host.
+            let here =
+                [0, 1, 2].map(|pe| records[pe * RECORD_BYTES..][..8] == zero.record.encode()[..8]);
+            for pe in 0..3 {
+                assert_eq!(found[pe] && here[pe], first[pe], "PE {pe}");
+            }
+        }
     }
 
     #[test]

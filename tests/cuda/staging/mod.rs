@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("what_there_is_no_room_for_can_be_tried_again", again),
         Case::fake("memory_of_several_devices_is_staged", devices),
         Case::fake("memory_that_the_driver_has_elsewhere_is_copied_there", elsewhere),
+        Case::any("host_memory_is_staged_before_any_of_a_device_and_beside_it", host_first),
         Case::any("memory_is_registered_and_released_while_other_memory_is_copied", meanwhile),
         Case::any("what_was_released_is_not_found", released),
         Case::any("starting_and_polling_staged_copies_allocates_nothing", no_allocation),
@@ -261,6 +262,30 @@ fn elsewhere() {
     assert!(stage.copy_out(unused + at, CHUNK) == bytes);
     stage.port.store(unused + at, &[9; 200]).expect("over the border");
     assert_eq!(bed.read(heap + at, 200), [9; 200]);
+}
+
+fn host_first() {
+    let bed = Bed::new();
+    let staging = Staging::new(options(4, stream_only()));
+    let stager = staging.make_stager().expect("there is memory").expect("it is the first");
+    assert!(staging.make_stager().expect("it says why not").is_none(), "there is one");
+    assert!(staging.take_stager().is_none(), "there is one");
+    let mut stage = Stage { port: stager.copies, bounce: stager.bounce, staging };
+    let mut host = vec![0_u8; CHUNK];
+    let at = host.as_mut_ptr() as usize;
+    let heap = bed.heap(2);
+    let mut region = None;
+    for seed in 0..3 {
+        let bytes = pattern(CHUNK, seed);
+        stage.copy_in(at, &bytes);
+        assert_eq!(stage.port.reach(at, CHUNK).expect("host memory"), Reach::Direct);
+        assert!(host == bytes && stage.copy_out(at, CHUNK) == bytes);
+        // Its first range has the bounce memory page-locked.
+        let _ = region.get_or_insert_with(|| stage.register(&bed, heap, 2 * GRANULARITY));
+        stage.copy_in(heap + GRANULARITY - 100, &bytes);
+        assert!(bed.read(heap + GRANULARITY - 100, CHUNK) == bytes);
+        assert!(stage.copy_out(heap + GRANULARITY - 100, CHUNK) == bytes);
+    }
 }
 
 fn meanwhile() {

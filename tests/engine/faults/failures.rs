@@ -368,6 +368,23 @@ fn bad_requests_are_refused_and_leave_the_lane_usable() {
     job.quiet(0, 1).unwrap();
 }
 
+/// Each operation that needs bounce memory which is not to be had is told so; others go on.
+#[test]
+fn what_is_in_no_region_says_why_it_is_not_staged() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let bare = job.fabric.alloc(Pe(0), 64);
+    // It is made, and then not registered.
+    job.fabric.fail_calls(PortCall::Register, 1, 1);
+    let targets = Targets::of(&job);
+    for _ in 0..2 {
+        let error = job.members[0].lane.start(&targets.part(bare, 1, 0, 64)).unwrap_err();
+        assert!(matches!(error, EngineError::Register { .. }), "{error}");
+        assert!(error.to_string().contains("bounce memory"), "{error}");
+    }
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
 #[test]
 fn released_memory_is_noticed_and_its_slot_used_again() {
     let mut job = Job::new(7, &Shape::default(), Script::default());

@@ -2,7 +2,8 @@
 //! with soft RoCE.
 //!
 //! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for
-//! an emulated processor. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host
+//! an emulated processor. `NVSHMEM_TEST_RDMA_IPV6` names one that has no address of IPv4, and a name
+//! without the kernel's for its driver. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host
 //! what is behind it, half of the PEs are there, and reach this host at
 //! `NVSHMEM_TEST_RDMA_ADDRESS`.
 
@@ -11,7 +12,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobSettings, Layout};
+use nvshmem_sim::{JobSettings, Layout, MemoryKind};
+use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, libfabric2};
 use test_support::pairwise::rows;
 
@@ -111,10 +113,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         );
         let place = place.clone();
         trials.push(needs::trial(name, library.find(), move |library| {
-            let job = job(scenario, n_pes, layout).heap(32 << 20, 4 << 20);
-            let job = job.param("rounds", 8).param("most", 300_000).param("operations", 300);
-            moves(place.on(job, nics, library))
+            moves(place.on(small(scenario, n_pes, layout), nics, library))
         }));
+    }
+    if let Ok(nic) = std::env::var("NVSHMEM_TEST_RDMA_IPV6") {
+        let place = Place { nics: vec![nic], ..place.clone() };
+        for library in &Library::ALL[..libraries] {
+            trials.push(ipv6_alone(&place, *library));
+            if place.elsewhere.is_none() {
+                trials.push(staging_is_explained(&place, *library));
+            }
+        }
     }
     if !short && place.elsewhere.is_none() {
         for library in Library::ALL {
@@ -136,6 +145,42 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// A scenario, as large as an emulated processor gets through.
+fn small(scenario: &'static str, n_pes: u32, layout: Layout) -> JobSettings {
+    let job = job(scenario, n_pes, layout).heap(32 << 20, 4 << 20);
+    job.param("rounds", 8).param("most", 300_000).param("operations", 300)
+}
+
+/// A NIC that has addresses of IPv6 alone, and a GID for each, which verbs lists as well.
+fn ipv6_alone(place: &Place, library: Library) -> Trial {
+    let name = format!("rdma::{}::signals_{}_2_pes_1_nics_ipv6", place.name(), library.name());
+    let place = place.clone();
+    needs::trial(name, library.find(), move |library| {
+        moves(place.on(small("signals", 2, Layout::V7), 1, library))
+    })
+}
+
+/// One PE of a host says that GPU memory is staged over NICs that could reach it, and that it is
+/// because of their name.
+fn staging_is_explained(place: &Place, library: Library) -> Trial {
+    let name = format!("rdma::{}::staging_{}_2_pes_1_nics_is_told", place.name(), library.name());
+    let place = place.clone();
+    needs::trial(name, library.find(), move |library| {
+        let job = job("connect_with_a_device", 2, Layout::V7).memory(MemoryKind::Device);
+        let job = place.on(job.cuda_driver(fake_cuda_dir()), 1, library);
+        let report = job.run()?.check()?;
+        let said = format!("{report}");
+        let told: Vec<&str> =
+            said.lines().filter(|line| line.contains("do not reach GPU memory")).collect();
+        let nic = &place.nics[0];
+        let parts = [format!("rdma dev set {nic} name mlx5_0"), String::from("FI_HMEM")];
+        match told[..] {
+            [line] if parts.iter().all(|part| line.contains(part)) => Ok(()),
+            _ => Err(format!("{told:?} in:\n{said}").into()),
+        }
+    })
 }
 
 /// Whether a device is soft RoCE, whose queues have 32767 entries at most.

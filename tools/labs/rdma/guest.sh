@@ -34,6 +34,10 @@ for nic in 0 1; do
     ip rule add pref 200 from "10.77.$nic.$me" lookup "10$nic"
     rdma link add "rxe$nic" type rxe netdev "eth$nic"
 done
+# One with addresses of IPv6 alone, under a name as rdma-core gives to NICs of RoCE.
+ip link set eth2 up
+ip -6 addr add "fd77::$me/64" dev eth2 nodad
+rdma link add rocep2s0 type rxe netdev eth2
 
 status=0
 if [[ $me -eq 1 ]]; then

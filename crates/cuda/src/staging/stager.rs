@@ -170,12 +170,7 @@ impl Staging {
 
 impl DeviceStager {
     /// `depth`: copies that each engine, and so each direction, takes at once.
-    fn new(
-        staging: Arc<Staging>,
-        bounce: OwnBounce,
-        neighbours: Neighbours,
-        depth: usize,
-    ) -> Self {
+    fn new(staging: Arc<Staging>, bounce: OwnBounce, neighbours: Neighbours, depth: usize) -> Self {
         Self {
             staging,
             epoch: 0,
@@ -208,6 +203,7 @@ impl DeviceStager {
         let (mut shared, epoch) = self.staging.read();
         self.epoch = epoch;
         if let Some(pinned) = shared.pinned.take() {
+            self.others.get_or_insert_with(|| RangeCache::new(pinned.context().driver()));
             self.bounce = OwnBounce::Pinned(pinned);
         }
         let arrivals = shared.arrivals.drain(..);

@@ -28,6 +28,10 @@ pub struct Discovery {
     pub(crate) asked: Step,
     devices: Vec<Device>,
     refusals: Vec<Refusal>,
+    /// What the provider has said against device memory.
+    hmem_refused: Option<String>,
+    /// NICs of the provider's kind that could be used and are not listed.
+    unlisted: Vec<String>,
 }
 
 impl Discovery {
@@ -46,9 +50,19 @@ impl Discovery {
         let mut refusals = Vec::new();
         for &profile in candidates(options.provider) {
             match examine(library, profile, options, single_host, kinds, &mut refusals)? {
-                Some((asked, devices)) => {
+                Some(found) => {
                     let options = options.clone();
-                    let found = Self { library, profile, options, asked, devices, refusals };
+                    let Found { step: asked, devices, hmem_refused, unlisted } = found;
+                    let found = Self {
+                        library,
+                        profile,
+                        options,
+                        asked,
+                        devices,
+                        refusals,
+                        hmem_refused,
+                        unlisted,
+                    };
                     found.log();
                     return Ok(found);
                 }
@@ -111,6 +125,45 @@ impl Discovery {
         passed.filter_map(|profile| self.unused_of(profile, sysfs)).collect()
     }
 
+    /// What the provider has said against device memory, which it was asked for, with what probably
+    /// helps.
+    pub(crate) fn hmem_refused(&self) -> Option<String> {
+        let said = self.hmem_refused.as_ref()?;
+        let mut nics: Vec<String> = Vec::new();
+        for Device { domain, .. } in &self.devices {
+            if !nics.contains(domain) {
+                nics.push(domain.clone());
+            }
+        }
+        let by_name = self.profile.device_memory_by_name;
+        let by_name = by_name.and_then(|names| names.help(self.library.version(), &nics));
+        let help = by_name.unwrap_or_else(|| self.profile.device_memory_takes.to_string());
+        Some(if help.is_empty() { said.clone() } else { format!("{said}; {help}") })
+    }
+
+    /// What a user is to hear of NICs of this machine that could be used and are not, for the whole
+    /// host.
+    pub fn idle_nics(&self) -> Option<String> {
+        if self.unlisted.is_empty() {
+            return None;
+        }
+        let version = self.library.version();
+        let by_name = self.profile.device_memory_by_name;
+        let by_name = by_name.filter(|_| self.reaches_devices());
+        let by_name = by_name.and_then(|names| names.help(version, &self.unlisted));
+        let help = by_name.unwrap_or_else(|| {
+            String::from(
+                "an address of its port, or its device file in /dev/infiniband may be missing",
+            )
+        });
+        Some(format!(
+            "{} of this host carry nothing: the ports are active, and libfabric {version} does not list them for \
+             provider {}; {help}. NVSHMEM_LIBFABRIC_DEVICES with the NICs in use says that it is meant so",
+            self.unlisted.join(", "),
+            self.profile.name,
+        ))
+    }
+
     fn unused_of(&self, profile: &Profile, sysfs: &Path) -> Option<String> {
         let nics = profile.nic.filter(|_| !profile.missing.is_empty())?.of_machine(sysfs);
         if nics.is_empty() {
@@ -167,6 +220,14 @@ impl Discovery {
     }
 }
 
+/// What a provider has.
+struct Found {
+    step: Step,
+    devices: Vec<Device>,
+    hmem_refused: Option<String>,
+    unlisted: Vec<String>,
+}
+
 /// The devices of one provider, or nothing and a refusal.
 fn examine(
     library: &'static Library,
@@ -175,7 +236,7 @@ fn examine(
     single_host: bool,
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
-) -> Result<Option<(Step, Vec<Device>)>, OfiError> {
+) -> Result<Option<Found>, OfiError> {
     let refuse = |device: Option<String>, reason: String| Refusal {
         provider: profile.name.to_owned(),
         device,
@@ -203,7 +264,7 @@ fn examine(
             }
         }
     }
-    let Some((fabric, Answer { reaching, step, infos })) = answer else {
+    let Some((fabric, Answer { reaching, step, infos, hmem_refused })) = answer else {
         return Ok(None);
     };
     if let Some(fabric) = fabric {
@@ -274,7 +335,15 @@ fn examine(
         refusals.push(refuse(None, format!("no device left of: {}", describe(&listed))));
         return Ok(None);
     }
-    Ok(Some((step, devices)))
+    let unlisted = match (&options.devices, &*profile.nic) {
+        (Devices::Any, Some(nic)) => {
+            let is_listed = |name: &String| listed.iter().any(|entry| entry.is_called(name));
+            let active = nic.active(&sysfs());
+            active.into_iter().filter(|name| !is_listed(name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(Some(Found { step, devices, hmem_refused, unlisted }))
 }
 
 /// What a provider has accepted.
@@ -282,6 +351,8 @@ struct Answer {
     reaching: Reaching,
     step: Step,
     infos: Vec<Info>,
+    /// What it has said against device memory.
+    hmem_refused: Option<String>,
 }
 
 /// Whether libfabric has the provider at all, or why it is to be passed over.
@@ -326,20 +397,24 @@ fn ask(
     let ladder = Step::ladder(options, profile);
     // With device memory before without: what it costs, staging costs more.
     let devices = offers_devices(profile, options, kinds, || query(Demand::Rma, Reaching::Devices));
+    let mut hmem_refused = devices.clone().err().flatten();
     for reaching in [Reaching::Devices, Reaching::Host] {
-        if reaching == Reaching::Devices && !devices {
+        if reaching == Reaching::Devices && devices.is_err() {
             continue;
         }
         for &step in &ladder {
             match query(Demand::Full(step), reaching) {
                 Ok(infos) if !infos.is_empty() => {
-                    return Ok(Answer { reaching, step, infos });
+                    return Ok(Answer { reaching, step, infos, hmem_refused });
                 }
                 Ok(_) => last = String::from("only other providers answered"),
                 Err(error) => last = error.to_string(),
             }
             let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
             info!("provider {} refuses {step}{hmem}", profile.name);
+        }
+        if reaching == Reaching::Devices {
+            hmem_refused = Some(last.clone());
         }
     }
     Err(format!(
@@ -350,18 +425,21 @@ fn ask(
 
 /// Whether the provider is to be asked for device memory. One question in advance spares all steps
 /// of the ladder where the answer is no.
+///
+/// # Errors
+/// It is not; with what it has said, if it was asked.
 fn offers_devices(
     profile: &'static Profile,
     options: &Options,
     kinds: MemoryKinds,
     ask: impl FnOnce() -> Result<Vec<Info>, PortError>,
-) -> bool {
+) -> Result<(), Option<String>> {
     if kinds == MemoryKinds::Host {
-        return false;
+        return Err(None);
     }
     let not_asked = |reason: &str| {
         info!("provider {}: FI_HMEM is not asked for: {reason}", profile.name);
-        false
+        Err(None)
     };
     match options.gpu_direct {
         GpuDirect::Never => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
@@ -369,12 +447,12 @@ fn offers_devices(
         _ => {}
     }
     let refusal = match ask() {
-        Ok(infos) if !infos.is_empty() => return true,
+        Ok(infos) if !infos.is_empty() => return Ok(()),
         Ok(_) => String::from("only other providers answered"),
         Err(error) => error.to_string(),
     };
     info!("provider {} refuses FI_HMEM: {refusal}", profile.name);
-    false
+    Err(Some(refusal))
 }
 
 /// The endpoint at a source address that is not listed.

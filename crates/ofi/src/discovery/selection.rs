@@ -26,7 +26,7 @@ impl Listed {
         self.nic.as_ref().or(self.interface.as_ref()).unwrap_or(&self.domain)
     }
 
-    fn is_called(&self, name: &str) -> bool {
+    pub(crate) fn is_called(&self, name: &str) -> bool {
         self.domain == name
             || self.interface.as_deref() == Some(name)
             || self.nic.as_deref() == Some(name)
@@ -350,8 +350,7 @@ mod tests {
         let verbs = candidates(Provider::Verbs)[0];
         for devices in [Devices::Any, include(&["rxe0", "rocep2s0"])] {
             let selection = select(&devices, &roce(), verbs, false).unwrap();
-            let used: Vec<Source> =
-                selection.choices.iter().map(|choice| choice.source).collect();
+            let used: Vec<Source> = selection.choices.iter().map(|choice| choice.source).collect();
             assert_eq!(used, [Source::Listed(0), Source::Listed(6)], "{devices:?}");
         }
         // InfiniBand without IPoIB has no other.

@@ -25,6 +25,9 @@ pub struct DirectRefusal {
     pub reasons: Vec<String>,
     /// Whether the user has ruled out to stage it (`NVSHMEM_LIBFABRIC_GPU_DIRECT=always`).
     pub is_error: bool,
+    /// Whether NICs could do it on a machine that is set up for it: they are slower so, and nobody
+    /// has asked for that.
+    pub is_slow: bool,
 }
 
 impl fmt::Display for DirectRefusal {
@@ -64,7 +67,10 @@ impl OfiMemory {
         memory: &DeviceMemory<'_>,
         access: Access,
     ) -> Result<Registered<OfiRegion>, DirectRefusal> {
-        let refuse = |reasons| Err(self.refuse_direct(reasons));
+        let refuse = |reasons| {
+            let is_slow = !self.direct.takes.is_empty() && self.direct.choice == GpuDirect::Auto;
+            Err(DirectRefusal { is_slow, ..self.refuse_direct(reasons) })
+        };
         if self.direct.choice == GpuDirect::Never {
             return refuse(vec![String::from("NVSHMEM_LIBFABRIC_GPU_DIRECT=never")]);
         }
@@ -116,6 +122,7 @@ impl OfiMemory {
         if !reasons.is_empty() {
             reasons.extend(missing);
             reasons.dedup();
+            reasons.extend(Some(self.direct.takes.to_owned()).filter(|takes| !takes.is_empty()));
             return refuse(reasons);
         }
         self.say(memory, &taken, missing.as_deref());
@@ -126,7 +133,8 @@ impl OfiMemory {
 
     /// A refusal for reasons that the caller has found.
     pub fn refuse_direct(&self, reasons: Vec<String>) -> DirectRefusal {
-        DirectRefusal { reasons, is_error: self.direct.choice == GpuDirect::Always }
+        let is_error = self.direct.choice == GpuDirect::Always;
+        DirectRefusal { reasons, is_error, is_slow: false }
     }
 
     /// Whether a dma-buf would be of use to [`OfiMemory::register_device`].

@@ -62,6 +62,11 @@ pub(crate) struct DirectPolicy {
     pub(crate) one_allocation: bool,
     /// Why the provider would reach the wrong bytes.
     pub(crate) switched_off: Option<String>,
+    /// Why the provider does not reach device memory, if it was asked and said so.
+    pub(crate) hmem_refused: Option<String>,
+    /// What it takes that NICs of this provider reach device memory. Empty where there are none
+    /// that could.
+    pub(crate) takes: &'static str,
 }
 
 /// What matters of a rail.
@@ -83,7 +88,8 @@ impl DirectPolicy {
     ) -> Option<String> {
         // A provider without it takes device memory for host memory, and faults when it transfers.
         if !rail.reaches_devices {
-            return Some(String::from("it was opened without FI_HMEM"));
+            let why = self.hmem_refused.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            return Some(format!("it was opened without FI_HMEM{why}"));
         }
         if let Some(reason) = &self.switched_off {
             return Some(reason.clone());
@@ -104,7 +110,7 @@ impl DirectPolicy {
         if !memory.keeps_order {
             return Some(String::from(
                 "the device does not keep NICs' writes before what follows them, and the signals behind \
-                 them are the CPU's",
+                 them are the CPU's (NVSHMEM_LIBFABRIC_GPU_DIRECT=always is for programs without such)",
             ));
         }
         let (nic, device) = (rail.pci?, memory.pci?);
@@ -156,6 +162,8 @@ mod tests {
             dma_bufs: true,
             one_allocation: false,
             switched_off: None,
+            hmem_refused: None,
+            takes: "",
         }
     }
 

@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Completions, Nic, Profile, Reopening};
+use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Reopening};
 use super::variable::{Variable, Wanted};
 
 pub(super) const CXI: Profile = Profile {
@@ -73,6 +73,11 @@ pub(super) const CXI: Profile = Profile {
         "what it does not keep it maps from the start of the allocation on, wherever in it the memory is",
         "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints), \
          prov/util/src/util_mr_cache.c (ofi_mr_cache_init)",
+    ),
+    device_memory_takes: Fact::code(
+        GPU_DIRECT,
+        "it registers such memory by CUDA's help alone",
+        "libfabric 2.6: prov/cxi/src/cxip_ep.c, src/hmem.c",
     ),
     dma_bufs: Fact::code(
         Some(Version::new(2, 5)),

@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Nic, Profile, SoftwareWrites};
+use super::profile::{CAUTIOUS, GPU_DIRECT, Nic, Profile, SoftwareWrites};
 
 /// `FI_OPT_EFA_EMULATED_WRITE`, a bool. Before libfabric 1.18 it is not known.
 const EMULATED_WRITE: i32 = -(0xefa << 16) + 2;
@@ -69,6 +69,11 @@ pub(super) const EFA: Profile = Profile {
         true,
         "its NIC reads and writes device memory, and it does without CUDA's copies when told to",
         "libfabric 2.6: prov/efa/src/efa_prov_info.c, prov/efa/src/rdm/efa_rdm_ep_fiops.c",
+    ),
+    device_memory_takes: Fact::code(
+        GPU_DIRECT,
+        "it registers such memory by CUDA's help alone",
+        "libfabric 2.6: prov/efa/src/efa_hmem.c",
     ),
     dma_bufs: Fact::manual(Some(Version::new(1, 20)), "it registers dma-bufs", "fi_mr(3)"),
     ..CAUTIOUS

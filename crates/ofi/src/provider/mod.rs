@@ -106,6 +106,7 @@ mod tests {
                 "software_writes",
                 "immediate_data",
                 "device_memory",
+                "device_memory_takes",
                 "dma_bufs",
             ],
         ),
@@ -123,6 +124,7 @@ mod tests {
                 "heeds_descriptors",
                 "one_allocation",
                 "device_switches",
+                "device_memory_takes",
                 "dma_bufs",
                 "reopening",
             ],
@@ -138,6 +140,8 @@ mod tests {
                 "registers_beside",
                 "avoids_auto",
                 "device_memory",
+                "device_memory_takes",
+                "device_memory_by_name",
                 "dma_bufs",
                 "reopening",
             ],
@@ -213,6 +217,32 @@ mod tests {
             }
             // A fact that is new, or gone, is meant.
             assert_eq!(found, differ, "{}", profile.name);
+        }
+    }
+
+    /// verbs of libfabric 1.17 to 2.6 looks for the kernel's names of NVIDIA's NICs, from 2.3 on for
+    /// Broadcom's as well; rdma-core's persistent names have neither.
+    #[test]
+    fn a_name_that_keeps_a_nic_from_device_memory_is_told() {
+        let names = candidates(Provider::Verbs)[0].device_memory_by_name.unwrap();
+        let nics = ["rocep65s0f0", "mlx5_1", "bnxt_re0"].map(String::from);
+        for (version, others) in [
+            (Version::new(1, 17), Some("rocep65s0f0, bnxt_re0")),
+            (Version::new(2, 2), Some("rocep65s0f0, bnxt_re0")),
+            (Version::new(2, 3), Some("rocep65s0f0")),
+            (Version::new(2, 6), Some("rocep65s0f0")),
+            (Version::new(2, 7), None),
+        ] {
+            let help = names.help(version, &nics);
+            match others {
+                Some(others) => {
+                    let help = help.unwrap();
+                    assert!(help.contains(&format!("which {others} lack")), "{help}");
+                    assert!(help.contains("rdma dev set rocep65s0f0 name mlx5_0"), "{help}");
+                }
+                None => assert_eq!(help, None),
+            }
+            assert_eq!(names.help(version, &nics[1..2]), None, "{version}");
         }
     }
 

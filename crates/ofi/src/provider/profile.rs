@@ -82,6 +82,11 @@ facts! {
     one_allocation: bool = false, "nothing of it is known to map less than it is told";
     /// Switches in the environment without which it maps device memory wrongly.
     device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
+    /// What it takes that it reaches device memory, for whoever has NICs of it that do not. Nothing
+    /// known: empty.
+    device_memory_takes: &'static str = "", "it is not asked for device memory";
+    /// It goes by the names of NICs whether they reach device memory.
+    device_memory_by_name: Option<ByName> = None, "nothing of it is known to look at names";
     /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
     dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
 
@@ -130,6 +135,57 @@ impl Nic {
         let mut names: Vec<String> = names.filter(is_one).collect();
         names.sort();
         names
+    }
+
+    /// Those of them with an active port, where the kernel shows ports.
+    pub(crate) fn active(&self, sysfs: &Path) -> Vec<String> {
+        let class = sysfs.join("class").join(self.class);
+        let is_active = |name: &String| {
+            let ports = class.join(name).join("ports").read_dir().into_iter().flatten().flatten();
+            let mut states = ports.map(|port| fs::read_to_string(port.path().join("state")));
+            states.any(|state| state.is_ok_and(|state| state.contains("ACTIVE")))
+        };
+        self.of_machine(sysfs).into_iter().filter(is_active).collect()
+    }
+}
+
+/// What NICs that reach device memory take.
+pub(super) const GPU_DIRECT: &str = "it takes a libfabric built with CUDA, and a GPU driver that exports dma-bufs or the kernel's module nvidia_peermem";
+
+/// NICs that reach device memory, as a provider has it: those with certain names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ByName {
+    /// What a name has in it, one of them, and the libfabric from which on that counts.
+    pub(crate) parts: &'static [(&'static str, Version)],
+    /// The libfabric from which on the NIC itself is asked.
+    pub(crate) until: Version,
+}
+
+impl ByName {
+    /// What helps a libfabric of this version to take these NICs for such, if their names are what
+    /// keeps it from it.
+    pub(crate) fn help(&self, version: Version, nics: &[String]) -> Option<String> {
+        if version >= self.until {
+            return None;
+        }
+        let parts: Vec<&str> = self
+            .parts
+            .iter()
+            .filter(|(_, since)| version >= *since)
+            .map(|(part, _)| *part)
+            .collect();
+        let is_other = |nic: &&String| !parts.iter().any(|part| nic.contains(part));
+        let others: Vec<&str> = nics.iter().filter(is_other).map(String::as_str).collect();
+        let first = others.first()?;
+        Some(format!(
+            "libfabric {version} grants it to NICs with {} in their names, which {} lack: \
+             `rdma dev set {first} name {}5_0`, or NAME_KERNEL for udev's 60-rdma-persistent-naming.rules, gives \
+             such names, and libfabric {} asks the NIC itself",
+            parts.join(" or "),
+            others.join(", "),
+            parts.first()?,
+            self.until,
+        ))
     }
 }
 

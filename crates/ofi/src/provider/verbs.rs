@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Nic, Profile};
+use super::profile::{ByName, CAUTIOUS, GPU_DIRECT, Nic, Profile};
 use super::rxm;
 use super::variable::{Variable, Wanted};
 
@@ -36,6 +36,19 @@ pub(super) const VERBS: Profile = Profile {
         true,
         "its NIC reads and writes device memory",
         "libfabric 2.6: prov/rxm/src/rxm_attr.c, prov/verbs/src/verbs_ep.c",
+    ),
+    device_memory_takes: Fact::code(
+        GPU_DIRECT,
+        "it looks for both in the kernel's symbols",
+        "libfabric 2.6: prov/verbs/include/linux/verbs_osd.h",
+    ),
+    device_memory_by_name: Fact::code(
+        Some(ByName {
+            parts: &[("mlx", Version::new(1, 0)), ("bnxt_re", Version::new(2, 3))],
+            until: Version::new(2, 7),
+        }),
+        "it looks for the names that the kernel gives, and rdma-core's persistent names are others",
+        "libfabric 1.17 to 2.6 and 2.7.0a1: prov/verbs/src/verbs_info.c (vrb_hmem_supported)",
     ),
     dma_bufs: Fact::manual(Some(Version::new(1, 20)), "it registers dma-bufs", "fi_mr(3)"),
     reopening: rxm::REOPENING,

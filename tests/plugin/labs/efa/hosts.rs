@@ -96,6 +96,8 @@ pub(super) fn trials(all: bool) -> Vec<Trial> {
         trials.push(trial(format!("nics_by_gpu_{}", host.name), Library::Second, move |lab| {
             let n_pes = host.gpus.len() as u32;
             let job = on_device(job("spread", n_pes, Layout::V7)).heap(32 << 20, 4 << 20);
+            // As it is with a libfabric without CUDA.
+            let job = job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never");
             let job = lab.on(job, host.persona, host.nics, "auto").leaves_nics();
             let root = lab.dir.join("sys");
             let devices = lay_out(host.machine, &root);

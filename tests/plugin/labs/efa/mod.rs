@@ -379,9 +379,15 @@ fn staged(all: bool) -> Vec<Trial> {
             let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);
             // Bytes are to go over NICs, as between hosts.
             let job = job.env("NVSHMEM_LIBFABRIC_DEBUG", "share_bounce=0");
-            let report = run(lab.on(job, persona, 2, fabric))?;
+            let report = lab.on(job, persona, 2, fabric).run()?.check()?;
             for pe in &report.pes {
-                says(&pe.text(), "staged")?;
+                let text = pe.text();
+                says(&text, "staged")?;
+                // One PE of the host for all.
+                let warned = text.matches("do not reach GPU memory").count();
+                if warned != usize::from(pe.pe == 0) {
+                    return Err(format!("PE {} warns {warned} times:\n{text}", pe.pe).into());
+                }
             }
             Ok(())
         })

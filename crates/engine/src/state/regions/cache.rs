@@ -102,8 +102,7 @@ pub(crate) struct Installed {
 
 impl RegionIndex {
     pub(super) fn of(table: Weak<dyn StagerSource>) -> Self {
-        let (views, stager, orphans) =
-            (Published::default(), Mutex::default(), Orphans::default());
+        let (views, stager, orphans) = (Published::default(), Mutex::default(), Orphans::default());
         Self { table, views, stager, orphans }
     }
 

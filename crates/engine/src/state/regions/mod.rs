@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 pub use self::cache::RegionIndex;
-use self::cache::{StagerSource, lock};
 pub(crate) use self::cache::{Installed, Place, RegionCache, View, desc_of};
+use self::cache::{StagerSource, lock};
 use crate::error::EngineError;
 use crate::ids::Pe;
 use crate::port::copies::{Reach, Stager};
