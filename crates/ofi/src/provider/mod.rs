@@ -87,6 +87,8 @@ pub(crate) fn candidates(provider: Provider) -> &'static [&'static Profile] {
 mod tests {
     use std::collections::BTreeSet;
 
+    use libfabric_sys::Version;
+
     use super::*;
     use crate::provider::fact::Source;
     use crate::provider::profile::CAUTIOUS;
