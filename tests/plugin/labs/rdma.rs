@@ -122,6 +122,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trials.push(ipv6_alone(&place, *library));
             if place.elsewhere.is_none() {
                 trials.push(staging_is_explained(&place, *library));
+                trials.push(idle_nics_are_told(&place, *library));
             }
         }
     }
@@ -178,6 +179,26 @@ fn staging_is_explained(place: &Place, library: Library) -> Trial {
         let parts = [format!("rdma dev set {nic} name mlx5_0"), String::from("FI_HMEM")];
         match told[..] {
             [line] if parts.iter().all(|part| line.contains(part)) => Ok(()),
+            _ => Err(format!("{told:?} in:\n{said}").into()),
+        }
+    })
+}
+
+/// One PE of a host says that an active NIC is not used, and no more than that.
+fn idle_nics_are_told(place: &Place, library: Library) -> Trial {
+    let name = format!("rdma::{}::idle_{}_2_pes_2_nics_are_told", place.name(), library.name());
+    let hidden = place.nics[0].clone();
+    needs::trial(name, library.find(), move |library| {
+        let mut job = job("connect", 2, Layout::V7).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbs");
+        if let Some(library) = library {
+            job = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display());
+        }
+        // By its interface.
+        let report = job.env("FI_VERBS_IFACE", "eth0,eth1").run()?.check()?;
+        let said = format!("{report}");
+        let told: Vec<&str> = said.lines().filter(|line| line.contains("carry nothing")).collect();
+        match told[..] {
+            [line] if line.contains(&format!("carry nothing: {hidden}. ")) => Ok(()),
             _ => Err(format!("{told:?} in:\n{said}").into()),
         }
     })

@@ -153,11 +153,12 @@ impl Discovery {
         let by_name = by_name.and_then(|names| names.help(version, &self.unlisted));
         let help = by_name.unwrap_or_else(|| {
             String::from(
-                "an address of its port, or its device file in /dev/infiniband may be missing",
+                "an address of the port or a device file in /dev/infiniband may be missing, or a variable such as FI_VERBS_IFACE \
+                 or FI_EFA_IFACE hides them",
             )
         });
         Some(format!(
-            "{} of this host carry nothing: the ports are active, and libfabric {version} does not list them for \
+            "NICs of this host carry nothing: {}. Their ports are active, and libfabric {version} does not list them for \
              provider {}; {help}. NVSHMEM_LIBFABRIC_DEVICES with the NICs in use says that it is meant so",
             self.unlisted.join(", "),
             self.profile.name,
