@@ -2,10 +2,9 @@
 //! with soft RoCE.
 //!
 //! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for
-//! an emulated processor. `NVSHMEM_TEST_RDMA_IPV6` names one that has no address of IPv4, and a name
-//! without the kernel's for its driver. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host
-//! what is behind it, half of the PEs are there, and reach this host at
-//! `NVSHMEM_TEST_RDMA_ADDRESS`.
+//! an emulated processor. `NVSHMEM_TEST_RDMA_IPV6` names one without IPv4, and without a driver's
+//! name in its own. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host what
+//! is behind it, half of the PEs are there, and reach this host at `NVSHMEM_TEST_RDMA_ADDRESS`.
 
 use std::ffi::OsString;
 use std::net::IpAddr;

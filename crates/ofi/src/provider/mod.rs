@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    /// verbs of libfabric 1.17 to 2.6 looks for the kernel's names of NVIDIA's NICs, from 2.3 on for
-    /// Broadcom's as well; rdma-core's persistent names have neither.
+    /// verbs of libfabric 1.17 to 2.6 looks for the kernel's names of NVIDIA's NICs, from 2.3 on
+    /// for Broadcom's as well; rdma-core's persistent names have neither.
     #[test]
     fn a_name_that_keeps_a_nic_from_device_memory_is_told() {
         let names = candidates(Provider::Verbs)[0].device_memory_by_name.unwrap();
