@@ -84,8 +84,8 @@ impl Staging {
         }
     }
 
-    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`], in this
-    /// order with the others.
+    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`], in
+    /// this order with the others.
     pub(crate) fn apply_own<P: Port>(
         &mut self,
         core: &mut Core<P>,
