@@ -281,8 +281,8 @@ impl<M: MemoryPort> StagerSource for RegionTable<M> {
             return Err(error.clone());
         }
         let made = self.memory.make_stager().map_err(|error| {
-            let what = "it is not registered, as this fabric wants it (FI_MR_LOCAL), and bounce memory cannot be made: ";
-            not_registered((addr, len), what, &error)
+            let what = "it is not registered, as this fabric wants it (FI_MR_LOCAL), and bounce memory cannot be made";
+            not_registered((addr, len), &format!("{what}: "), &error)
         })?;
         let Some(stager) = made else { return Ok(()) };
         self.install(stager, true).inspect_err(|error| *failed = Some(error.clone()))
