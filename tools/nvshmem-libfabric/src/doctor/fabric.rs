@@ -85,7 +85,8 @@ fn refused(fabric: &Fabric) -> Check {
     // What of the chosen one is not used.
     details.extend(lines(&unique(fabric)));
     let reason = "what is not used, and why";
-    if fabric.across_hosts.rails.iter().any(|rail| rail.pci.is_some()) || !has_rdma() {
+    let devices = rdma_devices();
+    if devices.is_empty() || fabric.across_hosts.rails.iter().any(|rail| uses_any(rail, &devices)) {
         return Check::ok(ID, reason).details(details);
     }
     Check::warning(
@@ -113,11 +114,20 @@ fn unique(fabric: &Fabric) -> Vec<Refused> {
     found
 }
 
-/// Whether the kernel has devices of the classes that RDMA providers open.
-fn has_rdma() -> bool {
+/// Names of the devices that RDMA providers open, as the kernel has them.
+fn rdma_devices() -> Vec<String> {
     ["/sys/class/infiniband", "/sys/class/cxi"]
         .iter()
-        .any(|class| std::fs::read_dir(class).is_ok_and(|mut devices| devices.next().is_some()))
+        .filter_map(|class| std::fs::read_dir(class).ok())
+        .flatten()
+        .filter_map(|device| device.ok()?.file_name().into_string().ok())
+        .collect()
+}
+
+/// Whether a rail is one of these devices: soft RoCE is known by its name alone, without a PCI
+/// address, and efa's rails have more in their names than the device's.
+fn uses_any(rail: &Rail, devices: &[String]) -> bool {
+    rail.pci.is_some() || devices.contains(&rail.name)
 }
 
 fn environment(fabric: &Fabric) -> Check {
@@ -145,5 +155,25 @@ fn environment(fabric: &Fabric) -> Check {
     match set.len() {
         0 => Check::ok(ID, "the providers of this machine need none"),
         _ => Check::ok(ID, "the transport sets what they need").details(set),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_are_rdma_devices_by_name_or_by_pci_address() {
+        let devices = [String::from("rxe0"), String::from("mlx5_0")];
+        let rail = |name: &str, pci: Option<&str>| Rail {
+            name: String::from(name),
+            fabric: String::new(),
+            pci: pci.map(String::from),
+            link_speed: None,
+            threads: 0,
+        };
+        assert!(uses_any(&rail("rxe0", None), &devices));
+        assert!(uses_any(&rail("rdmap0s6-rdm", Some("0000:00:06.0")), &devices));
+        assert!(!uses_any(&rail("eth0", None), &devices));
     }
 }
