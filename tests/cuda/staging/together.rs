@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("words_in_order_are_waited_for_by_whoever_changes_them", in_order_and_others),
         Case::any("words_that_the_device_does_not_store_are_not_given_in_order", not_in_order)
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
+        Case::any("words_are_not_added_to_in_order_beneath_what_comes_before", beneath),
     ]
 }
 
@@ -317,6 +318,34 @@ fn in_order_and_others() {
         stage.ends(3);
         assert_eq!(word(&bed, heap), expected, "round {round}");
     }
+}
+
+/// What is added to is read before the device begins: so nothing in the list may change it but
+/// operations on the same word.
+fn beneath() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let bounce = stage.bounce(IN, 0);
+    fill(bounce, &pattern(CHUNK, 9));
+    let copy = Step::Copy(Copy { direction: IN, memory: heap, bounce, len: 64 });
+    let step = |op, addr, width| {
+        let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+        Step::Apply { addr, atomic }
+    };
+    let add = step(AtomicOp::Add, heap + 56, Width::Eight);
+    let add_half = step(AtomicOp::Add, heap + 60, Width::Four);
+    let set = step(AtomicOp::Set, heap + 56, Width::Eight);
+    for steps in [&[copy, add][..], &[copy, set, add_half], &[add, copy, add], &[add, add_half]] {
+        assert_eq!(stage.port.start_in_order(steps, 3), Ok(None), "{steps:?}");
+        assert!(stage.port.poll().is_none());
+    }
+    let beside = step(AtomicOp::Add, heap + 64, Width::Eight);
+    bed.write(heap + 64, &[0; 8]);
+    for steps in [&[copy, beside][..], &[beside, copy, beside], &[copy, set, add, beside]] {
+        assert_eq!(stage.port.start_in_order(steps, 3), Ok(Some(Posted::Yes)), "{steps:?}");
+        stage.ends(3);
+    }
+    assert_eq!((word(&bed, heap + 56), word(&bed, heap + 64)), (2, 4));
 }
 
 fn not_in_order() {

@@ -4,7 +4,8 @@
 //! These words are stored by the stream of the copies, others by a stream of their own. So whoever
 //! reads or changes a word meanwhile waits until those on their way are there, and of two calls
 //! that change the same word the second one starts when the first has ended: a kernel may have
-//! changed the word in between.
+//! changed the word in between. For the same reason a call that first changes the bytes of a word
+//! otherwise, and then adds to it, is none: what is added to is read before the call.
 
 use std::collections::VecDeque;
 use std::hint;
@@ -19,7 +20,7 @@ use crate::driver::error::refused;
 use crate::memory::pointer::Kind;
 use crate::staging::flight::{By, Call, MOST_CALLS};
 use crate::words::together::{Soon, Tie};
-use engine::atomic::Width;
+use engine::atomic::{Atomic, Width};
 use engine::patience::Wait;
 use engine::port::copies::{Copied, Copy, CopyDirection, MOST_STEPS, Step};
 use engine::port::{PortError, Posted};
@@ -110,11 +111,7 @@ impl DeviceStager {
         self.contexts[context].copies.words.resolve(&mut self.soon)?;
         for (at, step) in steps.iter().enumerate() {
             let Some(place) = self.places[at].take() else { continue };
-            let len = match step {
-                Step::Copy(Copy { len, .. }) => *len,
-                Step::Apply { atomic, .. } => atomic.width.bytes(),
-            };
-            self.forget(&place, len);
+            self.forget(&place, len_of(step));
             self.places[at] = Some(place);
         }
         let Self { contexts, places, bounce, neighbours, soon, .. } = self;
@@ -173,11 +170,15 @@ impl DeviceStager {
                 }
             };
             let Any::Device(place) = place else { return Ok(None) };
+            let is_hidden = match step {
+                Step::Apply { atomic, .. } => self.is_hidden(steps, &place, atomic),
+                Step::Copy(_) => false,
+            };
             let engine = &self.contexts[place.context].copies.inward;
             let range = place.range.range();
             let own = !range.is_owned() || Arc::ptr_eq(range.context(), engine.context());
             let one = *of.get_or_insert(place.context) == place.context;
-            if range.kind() != Kind::Device || !own || !one {
+            if range.kind() != Kind::Device || !own || !one || is_hidden {
                 return Ok(None);
             }
             if let Step::Apply { atomic, .. } = step {
@@ -198,5 +199,30 @@ impl DeviceStager {
             self.places.push(Some(place));
         }
         Ok(of)
+    }
+
+    /// Whether what a word is changed from is not yet in memory before the steps begin, nor known
+    /// from a step on the same word: a step before, of those placed, changes bytes of it.
+    fn is_hidden(&self, steps: &[Step], word: &Place, atomic: &Atomic) -> bool {
+        let (addr, len) = (word.addr, atomic.width.bytes());
+        let placed = &steps[..self.places.len()];
+        let mut before = placed.iter().zip(&self.places).rev();
+        let last = before.find_map(|(step, place)| {
+            let place = place.as_ref()?;
+            let end = place.addr + len_of(step);
+            (place.addr < addr + len && addr < end).then_some((step, place.addr, end))
+        });
+        let is_same = |(step, first, end): (&Step, usize, usize)| {
+            matches!(step, Step::Apply { .. }) && (first, end) == (addr, addr + len)
+        };
+        !atomic.op.sets() && !last.is_none_or(is_same)
+    }
+}
+
+/// Bytes of memory that a step changes.
+fn len_of(step: &Step) -> usize {
+    match step {
+        Step::Copy(Copy { len, .. }) => *len,
+        Step::Apply { atomic, .. } => atomic.width.bytes(),
     }
 }
