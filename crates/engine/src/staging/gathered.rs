@@ -26,15 +26,18 @@
 //! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
 //! are not those for what leaves, and are held while a device copies.
 
+mod lists;
+
 use std::ops::Range;
 
+use self::lists::Part;
+pub(crate) use self::lists::{Gathered, List};
 use crate::atomic::Atomic;
 use crate::ids::{Pe, WrId};
 use crate::port::copies::{Copy, CopyDirection, MOST_STEPS, Reach, SoonOrder, Step, Tagged};
 use crate::port::{Direction, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
-use crate::request::Touched;
 use crate::staging::Staging;
 use crate::staging::state::role::Role;
 use crate::staging::state::{ALL, Fragment, LocalEnd, RemoteEnd, State};
@@ -54,92 +57,6 @@ const ALIGN: usize = 64;
 
 /// Puts of a list in order, each of which may have a signal.
 pub(super) const MOST_IN_ORDER: usize = MOST_STEPS / 2;
-
-/// Lists for each direction. Who finds none goes alone, or waits for one.
-const LISTS: u16 = 64;
-
-/// One of several puts.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    /// Address in this process.
-    memory: usize,
-    len: usize,
-    /// Place at the peer. Of a peer's put it means nothing.
-    to: Spot,
-    /// Offset in the bounce buffer.
-    at: usize,
-    /// What comes behind it.
-    signal: Option<ListedSignal>,
-}
-
-/// Names a list among those of its direction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct List(u16);
-
-/// The lists of one direction.
-#[derive(Debug)]
-struct Lists {
-    lists: Vec<(Pe, Vec<Part>)>,
-    free: Vec<List>,
-}
-
-impl Lists {
-    fn new() -> Self {
-        let list = |_| (Pe(0), Vec::with_capacity(MOST_LISTED));
-        Self { lists: (0..LISTS).map(list).collect(), free: (0..LISTS).map(List).collect() }
-    }
-
-    fn parts(&mut self, List(list): List) -> &mut Vec<Part> {
-        &mut self.lists[usize::from(list)].1
-    }
-
-    fn take(&mut self, pe: Pe) -> Option<List> {
-        let list = self.free.pop()?;
-        self.lists[usize::from(list.0)].0 = pe;
-        Some(list)
-    }
-
-    fn give(&mut self, list: List) {
-        self.parts(list).clear();
-        self.free.push(list);
-    }
-}
-
-/// The lists of a lane.
-#[derive(Debug)]
-pub(crate) struct Gathered {
-    out: Lists,
-    inward: Lists,
-}
-
-impl Gathered {
-    pub(super) fn new() -> Self {
-        Self { out: Lists::new(), inward: Lists::new() }
-    }
-
-    fn of(&mut self, direction: CopyDirection) -> &mut Lists {
-        match direction {
-            CopyDirection::Out => &mut self.out,
-            CopyDirection::In => &mut self.inward,
-        }
-    }
-
-    /// Local memory of the puts that are listed.
-    pub(super) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
-        let lists = self.out.lists.iter().map(|list| ("put", list));
-        let peers = self.inward.lists.iter().map(|list| ("put of the peer", list));
-        lists.chain(peers).flat_map(|(what, (pe, parts))| {
-            let touched = |part: &Part| (part.memory, part.len);
-            parts.iter().map(move |part| Touched { what, pe: *pe, memory: touched(part) })
-        })
-    }
-
-    /// How many lists are in use, out and in.
-    #[cfg(any(test, feature = "audit"))]
-    pub(super) fn in_use(&self) -> [usize; 2] {
-        [&self.out, &self.inward].map(|lists| lists.lists.len() - lists.free.len())
-    }
-}
 
 /// A put that others may join, and how it is ordered.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,94 @@
+//! Lists of gathered puts, for each direction a fixed number: which puts a fragment has, and where
+//! they are in its bounce buffer.
+
+use crate::ids::Pe;
+use crate::port::copies::CopyDirection;
+use crate::request::Touched;
+use crate::wire::message::Spot;
+use crate::wire::staged::{ListedSignal, MOST_LISTED};
+
+/// Lists for each direction. Who finds none goes alone, or waits for one.
+const LISTS: u16 = 64;
+
+/// One of several puts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Address in this process.
+    pub(super) memory: usize,
+    pub(super) len: usize,
+    /// Place at the peer. Of a peer's put it means nothing.
+    pub(super) to: Spot,
+    /// Offset in the bounce buffer.
+    pub(super) at: usize,
+    /// What comes behind it.
+    pub(super) signal: Option<ListedSignal>,
+}
+
+/// Names a list among those of its direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct List(u16);
+
+/// The lists of one direction.
+#[derive(Debug)]
+pub(super) struct Lists {
+    lists: Vec<(Pe, Vec<Part>)>,
+    free: Vec<List>,
+}
+
+impl Lists {
+    fn new() -> Self {
+        let list = |_| (Pe(0), Vec::with_capacity(MOST_LISTED));
+        Self { lists: (0..LISTS).map(list).collect(), free: (0..LISTS).map(List).collect() }
+    }
+
+    pub(super) fn parts(&mut self, List(list): List) -> &mut Vec<Part> {
+        &mut self.lists[usize::from(list)].1
+    }
+
+    pub(super) fn take(&mut self, pe: Pe) -> Option<List> {
+        let list = self.free.pop()?;
+        self.lists[usize::from(list.0)].0 = pe;
+        Some(list)
+    }
+
+    pub(super) fn give(&mut self, list: List) {
+        self.parts(list).clear();
+        self.free.push(list);
+    }
+}
+
+/// The lists of a lane.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(super) out: Lists,
+    pub(super) inward: Lists,
+}
+
+impl Gathered {
+    pub(in crate::staging) fn new() -> Self {
+        Self { out: Lists::new(), inward: Lists::new() }
+    }
+
+    pub(super) fn of(&mut self, direction: CopyDirection) -> &mut Lists {
+        match direction {
+            CopyDirection::Out => &mut self.out,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+
+    /// Local memory of the puts that are listed.
+    pub(in crate::staging) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        let lists = self.out.lists.iter().map(|list| ("put", list));
+        let peers = self.inward.lists.iter().map(|list| ("put of the peer", list));
+        lists.chain(peers).flat_map(|(what, (pe, parts))| {
+            let touched = |part: &Part| (part.memory, part.len);
+            parts.iter().map(move |part| Touched { what, pe: *pe, memory: touched(part) })
+        })
+    }
+
+    /// How many lists are in use, out and in.
+    #[cfg(any(test, feature = "audit"))]
+    pub(in crate::staging) fn in_use(&self) -> [usize; 2] {
+        [&self.out, &self.inward].map(|lists| lists.lists.len() - lists.free.len())
+    }
+}
