@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use cuda::{
@@ -10,7 +11,7 @@ use cuda::{
 use engine::atomic::Width;
 
 use crate::bed::case::{Case, skip};
-use crate::bed::{Bed, GRANULARITY, allocations, call, status};
+use crate::bed::{Bed, GRANULARITY, allocations, call, count, status};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -198,6 +199,9 @@ fn stuck() {
     assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
 }
 
+/// The number by which `fake_cuda_count` knows copies that a device has accepted.
+const COPIES: u32 = 2;
+
 /// A debugger or a scheduler stops the process while a word is on its way. On the clock its
 /// patience is over long before the word is there, and it goes on before that.
 fn stopped() {
@@ -209,10 +213,20 @@ fn stopped() {
     bed.write(device, &7_u64.to_le_bytes());
     call!(bed.raw, fake_cuda_latency(0 => i32, 6_000_000_000 => u64, 0 => u64));
     let me = std::process::id();
-    let stops = format!("kill -STOP {me}; sleep 5; kill -CONT {me}");
-    let mut stops = Command::new("sh").args(["-c", &stops]).spawn().expect("a shell");
-    let loaded = words.load(device, Width::Eight);
-    stops.wait().expect("it ends");
+    let stop = format!("kill -STOP {me}; sleep 5; kill -CONT {me}");
+    let raw = &bed.raw;
+    let before = count(raw, COPIES);
+    let loaded = thread::scope(|scope| {
+        scope.spawn(move || {
+            // A process stopped before its copy is given to the device would wait for all of it.
+            while count(raw, COPIES) == before {
+                thread::yield_now();
+            }
+            let ended = Command::new("sh").args(["-c", &stop]).status().expect("a shell");
+            assert!(ended.success(), "{stop}: {ended}");
+        });
+        words.load(device, Width::Eight)
+    });
     assert_eq!(loaded, Ok(7));
 }
 
