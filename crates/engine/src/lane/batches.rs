@@ -10,7 +10,7 @@ use crate::state::batch::Batch;
 #[cfg(doc)]
 use crate::state::batch::MAX_BATCHES;
 use crate::state::orphans::overlap;
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 
 impl<P: Port> Lane<P> {
     /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
@@ -65,9 +65,9 @@ impl<P: Port> Lane<P> {
         let handed_over = inbox.as_deref().into_iter().flat_map(Inbox::memory);
         let without = pending_queue.memory().chain(handed_over).chain(staging.waiting_memory());
         let segments = core.transmit.all_in_use().filter_map(|(wr_id, segment)| {
-            let memory = match segment.kind {
-                Kind::Staged | Kind::PeerRequest => staging.memory_of(wr_id),
-                Kind::Pooled => Some(pool.memory_of(segment)),
+            let memory = match *segment.work() {
+                Work::Fragment { .. } | Work::PeerRequest { .. } => staging.memory_of(wr_id),
+                Work::Pooled { place, .. } => Some(pool.memory_of(place)),
                 _ => core.memory_of(segment),
             };
             Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })

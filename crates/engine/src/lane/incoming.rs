@@ -14,7 +14,7 @@ use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
 use crate::state::messages::order::{Kept, Waiting};
 use crate::state::messages::unnumbered::What;
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 use crate::wire::message::{Body, MAX_EAGER, Message, Plain, RequestId};
 use crate::wire::rails::Rails;
 use crate::wire::staged::Staged;
@@ -380,15 +380,14 @@ impl<P: Port> Lane<P> {
         let wr_id = WrId(answered.slot);
         let Some(segment) = self.core.transmit.away(wr_id) else { return };
         // A second reply to the same request finds another segment there, or none.
-        if segment.kind != Kind::Fetch || segment.pe != pe || segment.request_id(wr_id) != answered
-        {
+        let Work::Fetch { result, len: width, .. } = *segment.work() else { return };
+        if segment.pe != pe || segment.request_id(wr_id) != answered {
             return;
         }
-        let (place, width) = (segment.result(), segment.transfer.len);
         self.core.drop_segment(wr_id);
         // Nobody waits for what comes from a peer that was declared failed: the memory may be gone.
         if self.core.peers.check(pe).is_ok() {
-            self.staging.store_result(&mut self.core, pe, place, value, width);
+            self.staging.store_result(&mut self.core, pe, result, value, width);
         }
     }
 }

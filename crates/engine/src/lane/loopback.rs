@@ -12,7 +12,8 @@ use crate::ids::RailId;
 use crate::lane::Lane;
 use crate::port::{Direction, Local, Port, Transfer};
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, Stage};
+use crate::state::segment::Stage;
+use crate::state::segment::work::Work;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
 /// Bytes that each rail reads or writes; less where its segments are shorter, for any will do.
@@ -126,7 +127,7 @@ impl<P: Port> Lane<P> {
         let Some(wr_id) = self.core.transmit.take() else { return Ok(false) };
         let transfer = Transfer { direction, local, len, remote: view.remote_address(offset), key };
         let hop = self.core.transmit.path(me, rail);
-        self.core.fill(wr_id, me, &hop, transfer, op, Kind::Transfer);
+        self.core.fill(wr_id, me, &hop, op, Work::Transfer(transfer));
         let segment = self.core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Ready;
         if let Some(connection) = self.core.peers.find_mut(me) {

@@ -12,7 +12,8 @@ use crate::posting::Core;
 use crate::posting::failures::{Event, unknown_failure, unknown_wr_id};
 use crate::recovery::reset::LAST_ITERATIONS;
 use crate::state::batch::Batch;
-use crate::state::segment::{Kind, Stage};
+use crate::state::segment::Stage;
+use crate::state::segment::work::Work;
 
 impl<P: Port> Lane<P> {
     /// One progress iteration: completions, queues, watchdog. Says whether it found anything to do.
@@ -249,12 +250,12 @@ impl<P: Port> Lane<P> {
                 continue;
             };
             match event {
-                Event::Begins(wr_id) => match core.transmit.segment(wr_id).kind {
-                    Kind::Pooled => pool.begin_pooled(core, wr_id),
+                Event::Begins(wr_id) => match core.transmit.segment(wr_id).work() {
+                    Work::Pooled { .. } => pool.begin_pooled(core, wr_id),
                     _ => staging.begin_fragment(core, wr_id),
                 },
-                Event::Dropped(wr_id) => match core.transmit.segment(wr_id).kind {
-                    Kind::Pooled => pool.drop_pooled(core, wr_id),
+                Event::Dropped(wr_id) => match core.transmit.segment(wr_id).work() {
+                    Work::Pooled { .. } => pool.drop_pooled(core, wr_id),
                     _ => staging.drop_fragment(core, wr_id),
                 },
                 Event::Refused(wr_id, error) => match recovery.as_deref_mut() {

@@ -8,7 +8,7 @@ use crate::request::{Request, refused};
 use crate::signal::Way;
 use crate::signal::counted::Counting;
 use crate::state::operation::OpId;
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 use crate::wire::handle::HandleView;
 
 impl<P: Port> Lane<P> {
@@ -219,7 +219,7 @@ impl<P: Port> Lane<P> {
 
             let (direction, remote) = (request.direction, remote_addr + *sent as u64);
             let transfer = Transfer { direction, local, len, remote, key };
-            self.core.fill(wr_id, request.pe, &path, transfer, op, Kind::Transfer);
+            self.core.fill(wr_id, request.pe, &path, op, Work::Transfer(transfer));
             if let Some(counting) = counting.as_deref_mut() {
                 let order = self.core.peers.order_of_counted();
                 self.core.transmit.segment_mut(wr_id).set_counted(counting.tag, order);

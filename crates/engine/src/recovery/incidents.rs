@@ -19,7 +19,7 @@ impl Recovery {
         self.adopt(core);
         let segment = core.transmit.segment(wr_id);
         let (pe, rail, stage) = (segment.pe, segment.rail, segment.stage);
-        let is_message = !segment.kind.is_rma() && segment.message().is_some();
+        let is_message = segment.message().is_some();
         if !is_message && stage != Stage::Lost {
             // It is on its way again: what it did then is over.
             return;

@@ -12,7 +12,8 @@ use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, PathHealth, PeerHealth};
 use crate::state::connection::Connection;
 use crate::state::messages::reliable_channel::FIRST;
-use crate::state::segment::{Kind, NIL, Stage};
+use crate::state::segment::work::{MessageSlot, Work};
+use crate::state::segment::{NIL, Stage};
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
@@ -111,7 +112,7 @@ impl Recovery {
             }
             let path = &mut peer.paths[segment.rail.index()];
             path.posted += 1;
-            path.longest = path.longest.max(segment.transfer.len);
+            path.longest = path.longest.max(segment.len());
             path.survivors += u32::from(segment.was_seen());
         }
         let mut found = Vec::new();
@@ -212,16 +213,14 @@ impl Recovery {
             rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
         }
         rails.into_iter().for_each(|(pe, answer)| self.add_answer(pe, answer));
-        let fetches = core.transmit.wr_ids(|segment| {
-            segment.kind == Kind::Fetch
-                && segment.stage == Stage::Sent
-                && segment.message().is_none()
-                && now - segment.born >= timeout / 2
-        });
-        for wr_id in fetches {
-            let segment = core.transmit.segment(wr_id);
-            let (request_id, place) = (segment.request_id(wr_id), segment.fetch_place());
-            ask.push((segment.pe, Rails::ReplyAgain { request_id, place }));
+        for (wr_id, segment) in core.transmit.all_in_use() {
+            let Work::Fetch { slot: MessageSlot::NONE, place, .. } = *segment.work() else {
+                continue;
+            };
+            if segment.stage == Stage::Sent && now - segment.born >= timeout / 2 {
+                let request_id = segment.request_id(wr_id);
+                ask.push((segment.pe, Rails::ReplyAgain { request_id, place }));
+            }
         }
         for (pe, question) in ask {
             self.tell(core, pe, question);

@@ -57,7 +57,7 @@ impl Recovery {
             if segment.stage != Stage::Lost {
                 continue;
             }
-            let (pe, rail, direction) = (segment.pe, segment.rail, segment.transfer.direction);
+            let (pe, rail, direction) = (segment.pe, segment.rail, segment.fabric_direction());
             let (waits, often) = (segment.waits(), segment.reissues());
             self.lost.push(wr_id);
             if waits.has(Waits::TARGET) {
@@ -93,7 +93,7 @@ impl Recovery {
             let segment = core.transmit.segment(wr_id);
             if segment.pe != pe {
                 core.transmit.enqueue(&mut rest, wr_id);
-            } else if !segment.kind.is_rma() && segment.message().is_some() {
+            } else if segment.message().is_some() {
                 messages.push(wr_id);
             } else {
                 core.lose(wr_id, false);
@@ -143,7 +143,8 @@ impl Recovery {
     /// Posts a segment again if it may be; whether it still waits.
     fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, wr_id: WrId) -> bool {
         let segment = *core.transmit.segment(wr_id);
-        let (pe, kind, waits) = (segment.pe, segment.kind, segment.waits());
+        let (pe, waits) = (segment.pe, segment.waits());
+        let is_staged = segment.work().is_staged();
         if core.peers.check(pe).is_err() {
             // It ends with its connection, as soon as the fabric has done with it.
             if !waits.has(Waits::FABRIC) {
@@ -173,9 +174,9 @@ impl Recovery {
             return true;
         }
         let (from, to) = (old.remote.rail(), hop.remote.rail());
-        let remote_end = kind.is_staged().then(|| staging.state().fragment(wr_id).remote_end);
+        let remote_end = is_staged.then(|| staging.state().fragment(wr_id).remote_end);
         let key = match remote_end {
-            None => Some(segment.transfer.key),
+            None => segment.work().transfer().map(|transfer| transfer.key),
             Some(RemoteEnd::Fabric { key, .. }) => Some(key),
             Some(_) => None,
         };
@@ -184,7 +185,7 @@ impl Recovery {
                 None => return true,
                 Some(None) => {
                     let why = format!("it has no region any more with key {key:#x} on its {from}");
-                    let (what, len) = (segment.what(), segment.transfer.len);
+                    let (what, len) = (segment.what(), segment.len());
                     core.fail_connection(pe, EngineError::PeerRefused { what, pe, len, why });
                     return true;
                 }
@@ -193,7 +194,7 @@ impl Recovery {
             key => key,
         };
         if let Err(error) = put_on(core, staging, wr_id, hop.rail, key) {
-            let (what, len, rail) = (segment.what(), segment.transfer.len, hop.rail);
+            let (what, len, rail) = (segment.what(), segment.len(), hop.rail);
             let rail_name = core.transmit.port().rail_name(rail).to_owned();
             core.fail_connection(
                 pe,
@@ -202,7 +203,7 @@ impl Recovery {
             return true;
         }
         core.transmit.count_reissued(hop.rail);
-        if kind.is_staged() {
+        if is_staged {
             core.transmit.segment_mut(wr_id).stage = Stage::Staged;
             staging.next_part(core, wr_id);
         } else {
@@ -263,20 +264,21 @@ fn put_on<P: Port>(
 ) -> Result<(), PortError> {
     let refused = |text: String| PortError { call: "posting again", code: 0, text };
     let most = core.transmit.rail(rail).max_segment;
-    let len = core.transmit.segment(wr_id).transfer.len;
-    let staged = core.transmit.segment(wr_id).kind.is_staged();
+    let segment = core.transmit.segment(wr_id);
+    let (len, staged) = (segment.len(), segment.work().is_staged());
+    let transfer = segment.work().transfer().copied();
     if len > most && !staged {
         return Err(refused(format!("the rail takes {most} bytes at once")));
     }
-    let memory = match core.transmit.segment(wr_id).transfer.local {
+    let memory = match transfer.map(|transfer| transfer.local) {
         _ if staged => match staging.state().fragment(wr_id) {
             fragment if matches!(fragment.local_end, LocalEnd::Fabric { .. }) => {
                 Some((fragment.memory, fragment.len))
             }
             _ => None,
         },
-        Local::Memory { addr, .. } => Some((addr, len)),
-        Local::Value(_) => None,
+        Some(Local::Memory { addr, .. }) => Some((addr, len)),
+        _ => None,
     };
     let mut local = None;
     if let (Some((addr, len)), true) = (memory, core.transmit.needs_desc()) {
@@ -296,12 +298,14 @@ fn put_on<P: Port>(
         }
     }
     let segment = core.transmit.segment_mut(wr_id);
-    if let (Local::Memory { desc, .. }, Some(new), false) =
-        (&mut segment.transfer.local, local, staged)
-    {
-        *desc = new;
+    if let Some(mut transfer) = transfer {
+        if let (Local::Memory { desc, .. }, Some(new), false) = (&mut transfer.local, local, staged)
+        {
+            *desc = new;
+        }
+        transfer.key = key.unwrap_or(transfer.key);
+        segment.set_transfer(transfer);
     }
-    segment.transfer.key = key.unwrap_or(segment.transfer.key);
     segment.rail = rail;
     segment.set_waits(segment.waits().again());
     Ok(())

@@ -8,7 +8,8 @@ use crate::staging::Staging;
 use crate::staging::state::{Peer, State};
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::segment::table::SegmentTable;
-use crate::state::segment::{Kind, Segment, Stage};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Segment, Stage};
 
 impl Staging {
     /// Segments in use for peers. Those that were `raised` are in no queue. See
@@ -37,16 +38,17 @@ impl State {
     fn audit(&self, segments: &SegmentTable, raised: &[WrId]) -> Result<u32, Discrepancy> {
         let mut found: HashMap<Pe, Has> = HashMap::new();
         let (mut peer_segments, mut staged, mut shared) = (0, 0, 0);
-        for (wr_id, segment) in segments.all_in_use().filter(|(_, s)| s.kind.is_staged()) {
-            let Segment { pe, kind, stage, .. } = *segment;
+        for (wr_id, segment) in segments.all_in_use().filter(|(_, s)| s.work().is_staged()) {
+            let Segment { pe, stage, .. } = *segment;
+            let is_peers = matches!(segment.work(), Work::PeerRequest { .. });
             let fragment = self.peek(wr_id);
             let of_peer = found.entry(pe).or_default();
-            of_peer.fragments += u32::from(kind == Kind::Staged);
+            of_peer.fragments += u32::from(!is_peers);
             of_peer.requests += u32::from(fragment.counts);
             let way = usize::from(fragment.role.direction() == CopyDirection::In);
             of_peer.bounces[way] += usize::from(fragment.bounce.is_some());
             of_peer.lists[way] += usize::from(fragment.list.is_some());
-            peer_segments += u32::from(kind == Kind::PeerRequest);
+            peer_segments += u32::from(is_peers);
             shared += u32::from(fragment.copies_from_peer());
             staged += usize::from(stage == Stage::Staged && !raised.contains(&wr_id));
         }

@@ -9,7 +9,7 @@ use std::slice::ChunkBy;
 
 use crate::ids::WrId;
 use crate::port::copies::{CopyDirection, MOST_TOGETHER, Tagged};
-use crate::port::{Desc, Local, Port, Posted};
+use crate::port::{Port, Posted};
 use crate::posting::Core;
 use crate::staging::Staging;
 use crate::staging::gathered::Unlisted;
@@ -222,8 +222,7 @@ impl Staging {
     fn is_copied<P: Port>(&mut self, core: &mut Core<P>, Tagged { copy, tag }: &Tagged) {
         // What it touches until it has ended.
         let len = self.state().fragment(WrId(*tag)).len;
-        let transfer = &mut core.transmit.segment_mut(WrId(*tag)).transfer;
-        (transfer.local, transfer.len) = (Local::Memory { addr: copy.memory, desc: Desc(0) }, len);
+        core.transmit.segment_mut(WrId(*tag)).touch(copy.memory, len);
         self.state().copying += 1;
     }
 }

@@ -14,7 +14,8 @@ use crate::staging::waiting::Waiter;
 use crate::state::messages::unnumbered::What;
 use crate::state::regions::{Place, desc_of};
 use crate::state::segment::table::Finished;
-use crate::state::segment::{Kind, Segment, Stage};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Segment, Stage};
 use crate::wire::message::{Body, RequestId};
 use crate::wire::staged::{Exposure, Staged};
 
@@ -173,14 +174,14 @@ impl Staging {
             Role::Put | Role::Ask(_) => Direction::Write,
             Role::Get | Role::Pull(_) => Direction::Read,
         };
-        segment.transfer = Transfer {
+        let transfer = Transfer {
             direction,
             local: Local::Memory { addr: addr + fragment.moved, desc },
             len: (fragment.len - fragment.moved).min(most),
             remote: remote + fragment.moved as u64,
             key,
         };
-        segment.is_bulk = is_bulk;
+        segment.move_next(transfer, is_bulk);
         segment.stage = Stage::Ready;
         core.add_fragment_load(wr_id);
         core.dispatch(wr_id, rail);
@@ -192,8 +193,8 @@ impl Staging {
     pub(crate) fn completed_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) -> bool {
         let posted = core.transmit.away(wr_id).filter(|segment| segment.stage == Stage::Posted);
         let Some(segment) = posted else { return false };
-        debug_assert!(segment.kind.is_staged(), "others have ended with their completion");
-        let (pe, len) = (segment.pe, segment.transfer.len);
+        debug_assert!(segment.work().is_staged(), "others have ended with their completion");
+        let (pe, len) = (segment.pe, segment.len());
         let fragment = self.state().fragment(wr_id);
         fragment.moved += len;
         let fragment = *fragment;
@@ -332,7 +333,7 @@ impl Staging {
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
-        core.transmit.segment_mut(wr_id).transfer.local = Local::Value(0);
+        core.transmit.segment_mut(wr_id).touch_nothing();
         if let (Ok(()), Some(next)) = (&result, self.state().fragment(wr_id).next) {
             match self.end_step(core, wr_id, next) {
                 Ok(true) => {}
@@ -408,7 +409,7 @@ impl Staging {
     ) -> Option<WrId> {
         let wr_id = WrId(request_id.slot);
         let segment = core.transmit.away(wr_id)?;
-        let same = segment.kind.is_staged()
+        let same = segment.work().is_staged()
             && segment.stage == Stage::Sent
             && segment.pe == pe
             && segment.request_id(wr_id) == request_id;
@@ -525,7 +526,9 @@ impl Staging {
         for wr_id in over {
             self.drop_fragment(core, wr_id);
         }
-        let asks = |s: &Segment| s.pe == pe && s.kind == Kind::Staged && s.stage == Stage::Sent;
+        let asks = |s: &Segment| {
+            s.pe == pe && s.stage == Stage::Sent && matches!(s.work(), Work::Fragment { .. })
+        };
         for wr_id in core.transmit.wr_ids(asks) {
             match self.state().fragment(wr_id).bounce {
                 None => self.drop_fragment(core, wr_id),
@@ -541,9 +544,8 @@ impl Staging {
     fn keep_for_reader<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         let (pe, message) = (segment.pe, segment.take_message());
-        segment.kind = Kind::PeerRequest;
         let finished = Finished::of(segment);
-        segment.uncount();
+        segment.leave_to_peer();
         if let Some(message) = message {
             core.peers.forget_fragment(message);
         }
@@ -557,7 +559,7 @@ impl Staging {
     /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.
     pub(crate) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         core.end_load(wr_id, false);
-        if core.transmit.segment(wr_id).kind == Kind::PeerRequest {
+        if let Work::PeerRequest { .. } = core.transmit.segment(wr_id).work() {
             let (pe, role) = (core.transmit.segment(wr_id).pe, self.state().fragment(wr_id).role);
             self.end_pull(core, pe, role, false);
             return self.release_peer_request(core, wr_id);

@@ -273,7 +273,7 @@ impl Staging {
         let fragment = self.state().fragment(wr_id);
         fragment.len = end;
         fragment.remote_end = RemoteEnd::Peer(Spot::listed(count, in_order));
-        core.transmit.segment_mut(wr_id).transfer.len = end;
+        core.transmit.segment_mut(wr_id).set_len(end);
         let addr = self.bouncing().map_or(0, |bouncing| bouncing.addr(role, bounce));
         let listed = &bytes[..count * LIST_ENTRY];
         let stored = core.transmit.port_mut().store(addr, listed);

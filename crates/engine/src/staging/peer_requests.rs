@@ -9,7 +9,7 @@ use log::error;
 use crate::error::EngineError;
 use crate::ids::{Pe, WrId};
 use crate::port::copies::Reach;
-use crate::port::{Direction, Local, Port};
+use crate::port::{Direction, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
 use crate::staging::Staging;
@@ -19,7 +19,7 @@ use crate::staging::state::{Fragment, Listed, PEER_REQUESTS, PEER_SEGMENTS, Remo
 use crate::staging::waiting::{Waiter, Wanted};
 use crate::state::messages::unnumbered::{NO_TICKET, What};
 use crate::state::regions::Place;
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 use crate::wire::message::{RequestId, Spot};
 use crate::wire::staged::{
     Exposure, KEYS_PER_MESSAGE, Keys, LIST_ENTRY, MAX_PAYLOAD, MOST_LISTED, Staged,
@@ -219,11 +219,9 @@ impl Staging {
         segment.pe = pe;
         segment.born = core.failures.stamp();
         segment.direction = Direction::Read;
-        segment.kind = Kind::PeerRequest;
+        segment.set_work(Work::peer_request(Direction::Read, len));
         segment.step();
-        segment.no_message();
         segment.rail = rail;
-        (segment.transfer.local, segment.transfer.len) = (Local::Value(0), len);
         let remote_end = RemoteEnd::Exposed(from);
         let (memory, next) = (place.addr, listed.in_order.then_some(0));
         *self.state().fragment(wr_id) =
@@ -349,7 +347,7 @@ impl Staging {
         match self.answered(core, pe, request_id) {
             Some(wr_id) => {
                 let segment = core.transmit.segment(wr_id);
-                let (what, len) = (segment.what(), segment.transfer.len);
+                let (what, len) = (segment.what(), segment.len());
                 core.fail_connection(pe, PeerRefused { what, pe, len, why });
                 self.drop_fragment(core, wr_id);
             }

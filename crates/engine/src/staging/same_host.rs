@@ -26,7 +26,8 @@ use crate::staging::waiting::Wanted;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::messages::unnumbered::What;
-use crate::state::segment::{Kind, Segment, Stage};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Segment, Stage};
 use crate::wire::staged::Exposure;
 
 /// Most copies from bounce buffers of peers, for puts of theirs, that are under way.
@@ -268,8 +269,9 @@ impl Staging {
             let (its, others) =
                 lent.into_iter().partition(|wr_id| core.transmit.segment(*wr_id).pe == pe);
             self.state().lent = others;
-            let kept =
-                |s: &Segment| s.pe == pe && s.kind == Kind::PeerRequest && s.stage == Stage::Sent;
+            let kept = |s: &Segment| {
+                s.pe == pe && s.stage == Stage::Sent && matches!(s.work(), Work::PeerRequest { .. })
+            };
             let its: Vec<WrId> = its;
             for wr_id in its.into_iter().chain(core.transmit.wr_ids(kept)) {
                 self.drop_fragment(core, wr_id);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::EngineError;
 use crate::ids::{LaneKind, Pe, RailId, WrId};
 use crate::port::copies::Reach;
-use crate::port::{Direction, Local, Port, PortError};
+use crate::port::{Direction, Port, PortError};
 use crate::posting::Core;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
@@ -17,7 +17,7 @@ use crate::staging::state::role::Role;
 use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
 use crate::state::operation::OpId;
 use crate::state::regions::{Place, View, desc_of};
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::{Body, Spot};
 use crate::wire::staged::{Exposure, ListedSignal, MAX_PAYLOAD, Staged};
@@ -237,13 +237,8 @@ impl Staging {
             Role::Put => Direction::Write,
             _ => Direction::Read,
         };
-        segment.kind = Kind::Staged;
-        match message {
-            Some(slot) => segment.set_message(slot),
-            None => segment.no_message(),
-        }
+        segment.set_work(Work::fragment(message, segment.direction, fragment.len));
         segment.rail = rail;
-        (segment.transfer.local, segment.transfer.len) = (Local::Value(0), fragment.len);
         if op != OpId::NONE {
             core.transmit.ops_mut().add(op.0);
         }

@@ -8,7 +8,8 @@ use crate::ids::{Pe, WrId};
 use crate::port::Direction;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::waits::Waits;
-use crate::state::segment::{Kind, Segment, Stage, WriteClass};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Segment, Stage, WriteClass};
 
 /// What the segments in use say, by what is kept beside them.
 #[derive(Debug)]
@@ -80,38 +81,34 @@ pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[WrId]) -> F
         };
         found.rails[at].0 += u32::from(has_wr_id);
         if segment.in_load {
-            found.rails[at].1 += segment.transfer.len as u64;
-            of_peer.ahead[at] += segment.transfer.len as u64;
+            found.rails[at].1 += segment.len() as u64;
+            of_peer.ahead[at] += segment.len() as u64;
         }
     }
     found
 }
 
-/// Whether it is a message, and nothing else.
-fn is_message(segment: &Segment) -> bool {
-    use Kind::{CountedSignal, Fetch, Message};
-    matches!(segment.kind, Message | CountedSignal | Fetch)
-}
-
 impl OfAll {
     fn add(&mut self, segment: &Segment, is_listed: bool) {
-        let Segment { stage, kind, .. } = *segment;
+        let (stage, work) = (segment.stage, segment.work());
         let count = |count: &mut u32, so: bool| *count += u32::from(so);
         count(&mut self.ready, is_listed && stage == Stage::Ready);
-        count(&mut self.messages, is_message(segment));
-        let is_acknowledged = kind == Kind::Fetch && segment.message().is_none();
+        count(&mut self.messages, work.is_message());
+        let is_fetch = matches!(work, Work::Fetch { .. });
+        let is_acknowledged = is_fetch && segment.message().is_none();
         count(&mut self.acknowledged, is_acknowledged);
         count(&mut self.stripes, segment.is_stripe);
-        count(&mut self.pooled, kind == Kind::Pooled);
-        count(&mut self.peer_requests, kind == Kind::PeerRequest);
+        count(&mut self.pooled, matches!(work, Work::Pooled { .. }));
+        count(&mut self.peer_requests, matches!(work, Work::PeerRequest { .. }));
         count(&mut self.chained, stage == Stage::Chained);
     }
 }
 
 impl OfPeer {
     fn add(&mut self, segment: &Segment, is_listed: bool) {
-        let Segment { stage, kind, direction, class, .. } = *segment;
-        if kind == Kind::PeerRequest {
+        let Segment { stage, direction, class, .. } = *segment;
+        let is_fragment = matches!(segment.work(), Work::Fragment { .. });
+        if matches!(segment.work(), Work::PeerRequest { .. }) {
             return;
         }
         let is_write = direction == Direction::Write;
@@ -127,14 +124,14 @@ impl OfPeer {
         count(&mut self.held_back, is_listed && stage == Stage::BehindPuts);
         count(&mut self.windowed, is_listed && stage == Stage::Windowed);
         count(&mut self.placed, is_write && stage == Stage::Sent);
-        count(&mut self.pulls, is_write && stage == Stage::Sent && kind == Kind::Staged);
-        count(&mut self.fragments, kind == Kind::Staged);
-        if is_message(segment) || kind == Kind::Staged {
+        count(&mut self.pulls, is_write && stage == Stage::Sent && is_fragment);
+        count(&mut self.fragments, is_fragment);
+        if segment.work().is_message() || is_fragment {
             count(&mut self.unsent, stage != Stage::Sent && segment.message().is_some());
         }
-        match kind {
-            Kind::Fetch => self.fetches |= 1 << segment.fetch_place(),
-            Kind::CountedSignal => self.tags |= 1 << segment.tag().slot(),
+        match *segment.work() {
+            Work::Fetch { place, .. } => self.fetches |= 1 << place,
+            Work::CountedSignal { tag, .. } => self.tags |= 1 << tag.slot(),
             _ => {}
         }
     }

@@ -26,9 +26,8 @@ use crate::signal::counted::Counting;
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::operation::OpId;
 #[cfg(any(test, feature = "audit"))]
-use crate::state::segment::Kind;
-#[cfg(any(test, feature = "audit"))]
 use crate::state::segment::table::SegmentTable;
+use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 use crate::wire::message::Tag;
 
@@ -200,13 +199,11 @@ impl Pool {
         if tag.is_some() {
             segment.class = class;
         }
-        segment.set_pool_place(self.enter(bulk));
+        segment.set_work(Work::Pooled { place: self.enter(bulk), len: len - sent });
         segment.pe = pe;
         segment.count_for(op.0);
         segment.born = core.failures.stamp();
         segment.direction = direction;
-        segment.transfer.direction = direction;
-        segment.transfer.len = len - sent;
         if op != OpId::NONE {
             core.transmit.ops_mut().add(op.0);
         }
@@ -220,7 +217,8 @@ impl Pool {
     pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Pooled;
-        let bulk = &self.places[segment.pool_place() as usize];
+        let Work::Pooled { place, .. } = *segment.work() else { return };
+        let bulk = &self.places[place as usize];
         self.pooled += bulk.left() as u64;
         self.pool.push_back(wr_id);
         core.transmit.waits_for_rails();
@@ -271,7 +269,8 @@ impl Pool {
     fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
         let Segment { pe, direction, class, .. } = *core.transmit.segment(wr_id);
         let op = OpId(core.transmit.segment(wr_id).op());
-        let index = core.transmit.segment(wr_id).pool_place() as usize;
+        let Work::Pooled { place, .. } = *core.transmit.segment(wr_id).work() else { return true };
+        let index = place as usize;
         loop {
             if core.peers.check(pe).is_err() {
                 self.drop_pooled(core, wr_id);
@@ -309,16 +308,16 @@ impl Pool {
         }
     }
 
-    /// The local memory of what waits in the pool, or is held.
-    pub(crate) fn memory_of(&self, segment: &Segment) -> (usize, usize) {
-        let whole = &self.places[segment.pool_place() as usize].whole;
+    /// The local memory of what waits in this place of the pool, or is held.
+    pub(crate) fn memory_of(&self, place: u32) -> (usize, usize) {
+        let whole = &self.places[place as usize].whole;
         whole.memory().map_or((0, 0), |touched| touched.memory)
     }
 
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
     pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
-        let index = segment.pool_place();
+        let Work::Pooled { place: index, .. } = *segment.work() else { return };
         if segment.stage == Stage::Pooled {
             self.pool.retain(|other| *other != wr_id);
             let bulk = &self.places[index as usize];
@@ -344,8 +343,9 @@ impl Pool {
     pub(crate) fn audit(&self, segments: &SegmentTable) -> Result<u32, Discrepancy> {
         let mut taken = vec![None; self.places.len()];
         let (mut count, mut bytes) = (0, 0);
-        for (_, segment) in segments.all_in_use().filter(|(_, s)| s.kind == Kind::Pooled) {
-            let place = segment.pool_place() as usize;
+        for (_, segment) in segments.all_in_use() {
+            let Work::Pooled { place, .. } = *segment.work() else { continue };
+            let place = place as usize;
             taken[place] = Some(segment.pe);
             if segment.stage == Stage::Pooled {
                 count += 1;
@@ -432,7 +432,7 @@ mod tests {
         let wr_id = bed.wr_id(|segment| segment.stage == Stage::Pooled);
         let left = |bed: &Bed| bed.lane.pool().pooled as usize;
         let before = left(&bed);
-        assert_eq!(bed.lane.core().transmit.segment(wr_id).transfer.len, before);
+        assert_eq!(bed.lane.core().transmit.segment(wr_id).len(), before);
         assert!((4096..put.len - 4096).contains(&before));
         bed.pass_time();
         [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));

@@ -7,8 +7,8 @@
 use crate::ids::{Pe, WrId};
 use crate::port::{Direction, Port};
 use crate::posting::Core;
+use crate::state::segment::Stage;
 use crate::state::segment::waits::Waits;
-use crate::state::segment::{Kind, Stage};
 
 impl<P: Port> Core<P> {
     /// A segment is in doubt; `posted` if the fabric has taken it.
@@ -17,18 +17,13 @@ impl<P: Port> Core<P> {
         self.take_load(wr_id, false);
         let stamp = self.failures.watchdog.stamp();
         let segment = self.transmit.segment_mut(wr_id);
-        let (pe, direction) = (segment.pe, segment.transfer.direction);
+        let (pe, direction) = (segment.pe, segment.fabric_direction());
         let waits = match (posted, direction) {
             (false, _) => Waits::NONE,
             (true, Direction::Read) => Waits::FABRIC,
             (true, Direction::Write) => Waits::FABRIC.and(Waits::TARGET),
         };
-        segment.lose(waits);
-        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Stripe);
-        if is_new {
-            segment.kind = Kind::Reissued;
-            segment.no_message();
-        }
+        let is_new = segment.lose(waits);
         segment.born = stamp;
         if let (true, Direction::Write, Some(connection)) =
             (is_new, direction, self.peers.find_mut(pe))

@@ -19,7 +19,7 @@ use log::error;
 
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId, WrId};
-use crate::port::{Local, Port, PortError};
+use crate::port::{Local, Port, PortError, Transfer};
 use crate::posting::Core;
 use crate::posting::failures::watchdog::{Overdue, Watchdog};
 use crate::posting::peers::Peers;
@@ -263,11 +263,11 @@ impl<P: Port> Core<P> {
     /// Sets a segment aside until recovery has decided about it. Whether it may.
     fn set_aside(&mut self, wr_id: WrId) -> bool {
         let segment = self.transmit.segment(wr_id);
-        let (stage, kind) = (segment.stage, segment.kind);
+        let stage = segment.stage;
         if self.peers.check(segment.pe).is_err() {
             return false;
         }
-        if !kind.is_rma() && segment.message().is_some() {
+        if segment.message().is_some() {
             return true;
         }
         if segment.reissues() >= REISSUES {
@@ -297,7 +297,7 @@ impl<P: Port> Core<P> {
         EngineError::Segment {
             what: segment.what(),
             pe: segment.pe,
-            len: segment.transfer.len,
+            len: segment.len(),
             rail,
             rail_name: self.transmit.port().rail_name(rail).to_owned(),
             error,
@@ -343,7 +343,7 @@ impl<P: Port> Core<P> {
         while let Some(wr_id) = self.transmit.dequeue(&mut waiting) {
             self.drop_segment(wr_id);
         }
-        let has_left = |s: &Segment| s.pe == pe && s.stage == Stage::Sent && !s.kind.is_staged();
+        let has_left = |s: &Segment| s.pe == pe && s.stage == Stage::Sent && s.work().is_message();
         for wr_id in self.transmit.wr_ids(has_left) {
             self.drop_segment(wr_id);
         }
@@ -355,8 +355,12 @@ impl<P: Port> Core<P> {
     fn note_orphans(&mut self, pe: Pe) {
         for wr_id in self.transmit.wr_ids(|s| s.pe == pe && s.is_out()) {
             let segment = self.transmit.segment(wr_id);
-            let Local::Memory { addr, .. } = segment.transfer.local else { continue };
-            let (what, len) = (segment.what(), segment.transfer.len);
+            let Some(Transfer { local: Local::Memory { addr, .. }, len, .. }) =
+                segment.work().transfer().copied()
+            else {
+                continue;
+            };
+            let what = segment.what();
             let lane = self.transmit.regions().kind();
             self.transmit.regions().orphans().enter(Orphan { lane, wr_id, what, pe, addr, len });
             self.failures.orphans += 1;

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::atomic::AtomicOp;
+use crate::port::Direction;
 use crate::posting::tests::{Bed, PLAIN, Setup, failed, lost};
-use crate::state::segment::Kind;
+use crate::state::segment::work::Work;
 
 /// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were
 /// in doubt, messages not. But not if their peer was declared failed.
@@ -28,7 +29,8 @@ fn what_fails_is_set_aside_unless_its_peer_has_failed() {
         }
         let (wr_id, core) = (bed.to(1), bed.lane.core_mut());
         if let What::Fragment = what {
-            core.transmit.segment_mut(wr_id).kind = Kind::Staged;
+            let work = Work::fragment(None, Direction::Write, 8);
+            core.transmit.segment_mut(wr_id).set_work(work);
         }
         if given_up {
             core.peers.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));

@@ -12,7 +12,8 @@ use crate::posting::transmit::dispatch::Left;
 use crate::state::connection::Connection;
 use crate::state::messages::table::MessageTable;
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, NIL, Segment, Stage, WriteClass};
+use crate::state::segment::work::Work;
+use crate::state::segment::{NIL, Segment, Stage, WriteClass};
 use crate::wire::message::{Body, Message};
 use crate::wire::seal::Seal;
 use crate::wire::window::Seq;
@@ -177,9 +178,9 @@ impl<P: Port> Core<P> {
     /// A request has left: its target sees to its order from here on.
     fn placed(&mut self, wr_id: WrId, seq: Seq) {
         let segment = self.transmit.segment_mut(wr_id);
-        let Segment { pe, kind, direction, class, .. } = *segment;
+        let Segment { pe, direction, class, .. } = *segment;
+        let is_pull = is_pull(segment);
         let Some(connection) = self.peers.connections.find_mut(pe) else { return };
-        let is_pull = kind == Kind::Staged && direction == Direction::Write;
         if direction == Direction::Write && class != WriteClass::Word {
             segment.class = WriteClass::Word;
             connection.place_put(class);
@@ -212,8 +213,9 @@ impl<P: Port> Core<P> {
         }
         // Nor before the keys that the peer is to read with.
         let segment = self.transmit.segment(wr_id);
-        let is_pull = segment.kind == Kind::Staged && segment.direction == Direction::Write;
-        if is_pull && connection.channel.as_deref().is_some_and(|channel| channel.keys_due != 0) {
+        if is_pull(segment)
+            && connection.channel.as_deref().is_some_and(|channel| channel.keys_due != 0)
+        {
             return Err(Left::NoWindow);
         }
         if !self.transmit.is_out(pe, rail) {
@@ -343,14 +345,15 @@ impl<P: Port> Core<P> {
                 self.release(pe);
             }
             let Some((slot, segment)) = other else { break };
-            self.transmit.segment_mut(WrId(segment)).no_message();
-            match self.transmit.segment(WrId(segment)).kind {
+            let acked = self.transmit.segment_mut(WrId(segment));
+            acked.take_message();
+            match acked.work() {
                 // They are under way still.
-                Kind::Fetch => {
+                Work::Fetch { .. } => {
                     self.peers.messages.set_aside(slot);
                     self.peers.set_apart(pe);
                 }
-                Kind::Staged => {
+                Work::Fragment { .. } => {
                     self.peers.messages.give_beside(slot);
                     self.peers.set_apart(pe);
                 }
@@ -383,12 +386,17 @@ pub(crate) fn send_packet<P: Port>(
     sent
 }
 
+/// Whether it asks its peer to read bytes of a put.
+fn is_pull(segment: &Segment) -> bool {
+    segment.direction == Direction::Write && matches!(segment.work(), Work::Fragment { .. })
+}
+
 /// What a request that leaves with this number says that it comes behind. More than it has to come
 /// behind does no harm.
 fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
     // Asks are ordered with nothing; where signals are counted, their data has kept the order, but
     // for that of signals.
-    let is_counted = segment.kind == Kind::CountedSignal && !segment.behind_sent;
+    let is_counted = matches!(segment.work(), Work::CountedSignal { .. }) && !segment.behind_sent;
     if segment.direction == Direction::Read || is_counted {
         return 0;
     }
@@ -400,24 +408,30 @@ mod tests {
     use super::*;
     use crate::port::Context;
     use crate::state::segment::table::SegmentTable;
+    use crate::state::segment::work::MessageSlot;
+    use crate::wire::message::Tag;
 
     #[test]
     fn a_request_comes_behind_the_requests_before_its_mark() {
         let table = SegmentTable::new(1, |_| Context(0));
-        let of = |direction, kind| {
+        let of = |direction, work| {
             let mut segment = table[0];
-            (segment.direction, segment.kind) = (direction, kind);
+            segment.direction = direction;
+            segment.set_work(work);
             segment
         };
-        let write = of(Direction::Write, Kind::Message);
+        let (slot, len) = (MessageSlot::of(0), 8);
+        let write = of(Direction::Write, Work::Message { slot, len });
+        let read = of(Direction::Read, Work::fragment(Some(0), Direction::Read, len));
+        let counted = of(Direction::Write, Work::CountedSignal { slot, len, tag: Tag(1) });
         for (segment, mark, distance) in [
             (write, None, 0),
             (write, Some(Seq(7)), 1),
             (write, Some(Seq(5)), 3),
             (write, Some(Seq(8_u32.wrapping_sub(u16::MAX.into()))), u16::MAX),
             (write, Some(Seq(7_u32.wrapping_sub(1 << 16))), u16::MAX),
-            (of(Direction::Read, Kind::Staged), Some(Seq(5)), 0),
-            (of(Direction::Write, Kind::CountedSignal), Some(Seq(5)), 0),
+            (read, Some(Seq(5)), 0),
+            (counted, Some(Seq(5)), 0),
         ] {
             assert_eq!(behind(&segment, Seq(7), mark), distance, "{mark:?}");
         }

@@ -17,7 +17,8 @@ use crate::posting::transmit::dispatch::Behind;
 use crate::posting::{Core, Tried};
 use crate::request::AtomicRequest;
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, WriteClass};
+use crate::state::segment::WriteClass;
+use crate::state::segment::work::{MessageSlot, Work};
 use crate::wire::message::{Body, Message, Spot};
 use crate::wire::window::Seq;
 
@@ -68,13 +69,9 @@ impl<P: Port> Core<P> {
         };
         channel.unsent += 1;
         let segment = self.transmit.segment_mut(wr_id);
-        segment.set_fetch(fetch, place);
-        segment.transfer.direction = Direction::Write;
-        segment.transfer.len = width;
         segment.pe = request.pe;
         segment.direction = Direction::Write;
         segment.born = self.failures.stamp();
-        segment.set_message(slot);
         segment.class = WriteClass::Word;
         segment.rail = path.rail;
         // Numbers are given when the message leaves: one that waits must not hold up the window.
@@ -87,9 +84,12 @@ impl<P: Port> Core<P> {
         if is_put && what != Behind::All {
             segment.class = WriteClass::EvenPut;
         }
-        if let Body::CountedSignal { tag, .. } = body {
-            segment.set_counted_signal(tag);
-        }
+        let (message, len) = (MessageSlot::of(slot), width);
+        segment.set_work(match (body, fetch) {
+            (Body::CountedSignal { tag, .. }, _) => Work::CountedSignal { slot: message, len, tag },
+            (_, Some(result)) => Work::Fetch { slot: message, len, place, result },
+            (_, None) => Work::Message { slot: message, len },
+        });
         let message = Message { from: self.peers.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.peers.messages.packet_mut(slot));
         self.peers.messages.set_tail(slot, tail);
@@ -145,11 +145,8 @@ impl<P: Port> Core<P> {
         segment.count_for(op.0);
         segment.direction = Direction::Write;
         segment.born = self.failures.stamp();
-        segment.set_message(slot);
-        segment.kind = Kind::Message;
+        segment.set_work(Work::Message { slot: MessageSlot::of(slot), len });
         segment.rail = rail;
-        segment.transfer.direction = Direction::Write;
-        segment.transfer.len = len;
         if op != OpId::NONE {
             self.transmit.ops_mut().add(op.0);
         }

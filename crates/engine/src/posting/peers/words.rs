@@ -116,7 +116,7 @@ impl<P: Port> Core<P> {
         let bytes = run.bytes;
         self.peers
             .encode_into(slot, Body::Staged(Staged::Put { to: first, payload: &bytes[..end] }));
-        self.transmit.segment_mut(wr_id).transfer.len = end;
+        self.transmit.segment_mut(wr_id).set_len(end);
         true
     }
 }

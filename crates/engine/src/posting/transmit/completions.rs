@@ -11,7 +11,8 @@ use crate::posting::peers::Peers;
 use crate::posting::transmit::Transmit;
 use crate::state::operation::OpId;
 use crate::state::segment::table::{Finished, SegmentTable};
-use crate::state::segment::{Kind, Plain, Segment, Stage};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Plain, Segment, Stage};
 
 /// The completions of one poll, on their way into the lane's books.
 ///
@@ -187,10 +188,10 @@ impl<P: Port> Core<P> {
     pub(crate) fn drop_segment(&mut self, wr_id: WrId) {
         self.end_load(wr_id, false);
         let segment = &self.transmit.segments[wr_id.0];
-        if segment.kind.has_mover() {
+        if segment.work().has_mover() {
             return self.failures.raise(Event::Dropped(wr_id));
         }
-        if !segment.kind.is_rma() {
+        if !segment.work().is_rma() {
             self.leave_message(wr_id);
         }
         self.end_dropped(wr_id);
@@ -219,10 +220,10 @@ impl<P: Port> Core<P> {
     fn leave_message(&mut self, wr_id: WrId) {
         let segment = self.transmit.segments[wr_id.0];
         if let Some(connection) = self.peers.find_mut(segment.pe) {
-            match segment.kind {
-                Kind::Fetch => {
+            match *segment.work() {
+                Work::Fetch { place, .. } => {
                     let channel = connection.channel();
-                    channel.turn_fetch(segment.fetch_place());
+                    channel.turn_fetch(place);
                     channel.apart =
                         channel.apart.wrapping_sub(u32::from(segment.stage == Stage::Sent));
                     if segment.message().is_none() {
@@ -230,9 +231,9 @@ impl<P: Port> Core<P> {
                     }
                 }
                 // Acknowledged, or the connection has failed and sends nothing more.
-                Kind::CountedSignal => {
+                Work::CountedSignal { tag, .. } => {
                     if let Some(tags) = connection.channel().tags.as_deref_mut() {
-                        tags.give(segment.tag());
+                        tags.give(tag);
                     }
                 }
                 _ => {}

@@ -1,14 +1,15 @@
 //! Segments on their way to the fabric: filled in, held behind fences, queued, and posted.
 
 use crate::ids::{Pe, RailId, WrId};
-use crate::port::{Direction, Operation, Port, PortError, Posted, Transfer};
+use crate::port::{Direction, Operation, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::failures::Event;
 use crate::posting::transmit::REFUSALS;
 use crate::posting::transmit::doorbell::Doorbell;
 use crate::rails::paths::Hop;
 use crate::state::operation::OpId;
-use crate::state::segment::{Follows, Kind, Segment, Stage};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Follows, Segment, Stage};
 
 /// What became of an attempt to hand a segment to the fabric.
 pub(crate) enum Left {
@@ -38,25 +39,14 @@ pub(crate) enum Behind {
 }
 
 impl<P: Port> Core<P> {
-    /// Fills in a segment of an operation.
-    pub(crate) fn fill(
-        &mut self,
-        wr_id: WrId,
-        pe: Pe,
-        hop: &Hop,
-        transfer: Transfer,
-        op: OpId,
-        kind: Kind,
-    ) {
+    /// Fills in a segment of an operation, which moves bytes.
+    pub(crate) fn fill(&mut self, wr_id: WrId, pe: Pe, hop: &Hop, op: OpId, work: Work) {
         let segment = &mut self.transmit.segments[wr_id.0];
-        segment.transfer = transfer;
         segment.pe = pe;
+        segment.set_work(work);
         segment.count_for(op.0);
         segment.born = self.failures.stamp();
-        segment.direction = transfer.direction;
-        segment.kind = kind;
-        segment.no_message();
-        segment.is_bulk = false;
+        segment.direction = segment.fabric_direction();
         segment.rail = hop.rail;
         if op != OpId::NONE {
             self.transmit.ops.add(op.0);
@@ -93,36 +83,27 @@ impl<P: Port> Core<P> {
         doorbell: Doorbell,
     ) -> Left {
         let segment = &mut self.transmit.segments[wr_id.0];
-        match segment.kind {
-            Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Reissued => {}
-            // It waits in the pool, and is never launched itself.
-            Kind::Pooled => return Left::NoRoom,
-            // A fragment has a message until its peer was asked, and is bytes to move then.
-            Kind::Staged | Kind::PeerRequest if segment.message().is_none() => {}
-            Kind::Message
-            | Kind::CountedSignal
-            | Kind::Fetch
-            | Kind::Staged
-            | Kind::PeerRequest => {
-                return self.send_message(wr_id, rail);
-            }
+        if segment.message().is_some() {
+            return self.send_message(wr_id, rail);
         }
+        // What waits in the pool is never launched itself.
+        let Some(transfer) = segment.work().transfer() else { return Left::NoRoom };
         let state = &mut self.transmit.rails[rail.index()];
         if state.is_full() {
             return Left::NoRoom;
         }
-        let (to, transfer) = (self.transmit.paths.get(segment.pe, rail).to, &segment.transfer);
-        let operation = match (segment.kind, doorbell) {
-            (Kind::Counted, _) => {
-                let mark = self.peers.mark_of_mine(segment.pe, segment.tag());
+        let to = self.transmit.paths.get(segment.pe, rail).to;
+        let operation = match (segment.work(), doorbell) {
+            (Work::Counted { tag, .. }, _) => {
+                let mark = self.peers.mark_of_mine(segment.pe, *tag);
                 Operation::WriteWithImmediate(transfer, mark)
             }
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
         let port = &mut self.transmit.port;
-        let handed_over = if segment.is_bulk && segment.kind != Kind::Transfer && state.has_bulk() {
-            let len = transfer.len;
+        let len = transfer.len;
+        let handed_over = if segment.work().is_bulk() && state.has_bulk() {
             let posted = port.post_bulk(rail, to, wr_id, operation);
             posted.map(|posted| posted.inspect(|posted| state.handed_over(*posted, len)))
         } else {
@@ -137,7 +118,7 @@ impl<P: Port> Core<P> {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
                 segment.born = self.failures.stamp();
-                state.taken(segment.transfer.len);
+                state.taken(len);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -314,13 +295,13 @@ impl<P: Port> Core<P> {
             }
             segment.stage = Stage::Ready;
             segment.born = self.failures.stamp();
-            let (rail, kind) = (segment.rail, segment.kind);
+            let (rail, has_mover) = (segment.rail, segment.work().has_mover());
             connection.begin_segment(segment);
             connection.held.pop(&self.transmit.segments);
             if self.waits_for_puts(WrId(index)) {
                 continue;
             }
-            if kind.has_mover() {
+            if has_mover {
                 self.failures.raise(Event::Begins(WrId(index)));
                 continue;
             }
@@ -336,8 +317,9 @@ impl<P: Port> Core<P> {
     /// A segment that was held sets out, and its path has failed in the meantime.
     #[cold]
     fn send_elsewhere(&mut self, wr_id: WrId) {
-        let Segment { pe, kind, rail, .. } = self.transmit.segments[wr_id.0];
-        if !kind.is_rma() {
+        let segment = &self.transmit.segments[wr_id.0];
+        let Segment { pe, rail, .. } = *segment;
+        if !segment.work().is_rma() {
             let rail = self.peers.find(pe).map_or(rail, |connection| connection.next.rail);
             self.transmit.segments[wr_id.0].rail = rail;
             self.transmit.queue(wr_id, rail);

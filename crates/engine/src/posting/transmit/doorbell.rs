@@ -31,7 +31,8 @@ use crate::port::{Direction, Port};
 #[cfg(doc)]
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
-use crate::state::segment::Kind;
+use crate::state::segment::Segment;
+use crate::state::segment::work::Work;
 
 /// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives
 /// its hint for batches of 16 by default.
@@ -121,10 +122,10 @@ impl<P: Port> Transmit<P> {
             return Doorbell::Ring;
         };
         let next = &self.segments[next];
-        let is_write = |kind, direction| kind == Kind::Transfer && direction == Direction::Write;
-        let follows = is_write(segment.kind, segment.direction)
-            && is_write(next.kind, next.direction)
-            && next.pe == segment.pe;
+        let is_write = |segment: &Segment| {
+            matches!(segment.work(), Work::Transfer(_)) && segment.direction == Direction::Write
+        };
+        let follows = is_write(segment) && is_write(next) && next.pe == segment.pe;
         // If some are owed from before, the fabric had no room for what was to ring for them.
         let in_one_go = state.unrung == burst && burst + 1 < BURST;
         let has_room = state.in_flight() + 2 <= state.depth;
@@ -137,7 +138,7 @@ impl<P: Port> Transmit<P> {
         match doorbell {
             Doorbell::Owe => state.unrung += 1,
             // What is no transfer may be rung for elsewhere.
-            Doorbell::Ring if self.segments[index].kind.is_rma() => state.unrung = 0,
+            Doorbell::Ring if self.segments[index].work().is_rma() => state.unrung = 0,
             Doorbell::Ring => {}
         }
         state.unrung

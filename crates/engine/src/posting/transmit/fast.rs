@@ -73,8 +73,6 @@ impl<P: Port> Transmit<P> {
         segment.make_plain(pe, direction, connection.put_class(), batch);
         segment.rail = path;
         if COUNTED {
-            segment.set_counted(tag, WriteClass::Word);
-            segment.is_bulk = false;
             connection.begin_word();
         } else {
             connection.begin(direction);
@@ -88,7 +86,10 @@ impl<P: Port> Transmit<P> {
         let to = connection.next.to;
         connection.rotate(&self.paths);
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.transfer = transfer;
+        segment.carry(transfer);
+        if COUNTED {
+            segment.set_counted(tag, WriteClass::Word);
+        }
         let context = segment.context;
         self.segments.batches.begin(batch);
         let is_posted = if COUNTED {
@@ -170,11 +171,10 @@ impl<P: Port> Core<P> {
         let Some(wr_id) = self.transmit.declined.take() else { return Ok(()) };
         // It was counted as taken.
         let segment = &mut self.transmit.segments[wr_id.0];
-        let Segment { pe, rail, transfer, .. } = *segment;
+        let Segment { pe, rail, .. } = *segment;
         segment.stage = Stage::Ready;
         segment.born = self.failures.stamp();
-        segment.no_message();
-        self.transmit.rails[rail.index()].not_taken(transfer.len);
+        self.transmit.rails[rail.index()].not_taken(segment.len());
         self.dispatch(wr_id, rail);
         self.peers.check(pe)
     }

@@ -9,7 +9,8 @@ use crate::rails::balance::Balance;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
 use crate::state::operation::OpId;
-use crate::state::segment::{Kind, Segment, Stage, WriteClass};
+use crate::state::segment::work::Work;
+use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 use crate::wire::message::Tag;
 
@@ -94,13 +95,12 @@ impl<P: Port> Core<P> {
         now: u64,
     ) -> bool {
         let Some(wr_id) = self.transmit.segments.take() else { return false };
-        self.fill(wr_id, pe, hop, transfer, op, Kind::Stripe);
-        let is_bulk = self.transmit.balance.is_bulk(stripe.of);
+        let bulk = self.transmit.balance.is_bulk(stripe.of);
+        self.fill(wr_id, pe, hop, op, Work::Stripe { bulk, transfer });
         let segment = &mut self.transmit.segments[wr_id.0];
         if let Some(tag) = stripe.counted {
             segment.set_counted(tag, self.peers.order_of_counted());
         }
-        segment.is_bulk = is_bulk;
         segment.stage = Stage::Ready;
         segment.is_stripe = true;
         self.transmit.stripes.used += 1;
@@ -120,7 +120,7 @@ impl<P: Port> Core<P> {
     pub(crate) fn add_load(&mut self, wr_id: WrId, now: u64) {
         let rails = self.transmit.rails.len();
         let segment = &mut self.transmit.segments[wr_id.0];
-        let (rail, len) = (segment.rail, segment.transfer.len);
+        let (rail, len) = (segment.rail, segment.len());
         segment.in_load = true;
         self.transmit.rails[rail.index()].counters.by_load += 1;
         if let Some(connection) = self.peers.find_mut(segment.pe) {
@@ -154,7 +154,7 @@ impl<P: Port> Core<P> {
         if !std::mem::take(&mut segment.in_load) {
             return;
         }
-        let (rail, len) = (segment.rail, segment.transfer.len);
+        let (rail, len) = (segment.rail, segment.len());
         self.transmit.load_changed = true;
         let rails = self.transmit.rails.len();
         if let Some(connection) = self.peers.find_mut(segment.pe) {

@@ -10,7 +10,8 @@ use crate::posting::transmit::Transmit;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
 use crate::state::regions::{Place, RegionCache};
-use crate::state::segment::{Kind, Segment};
+use crate::state::segment::Segment;
+use crate::state::segment::work::Work;
 use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::Spot;
 
@@ -114,8 +115,8 @@ impl<P: Port> Core<P> {
 
     /// The local memory that a segment touches which no mechanism moves: an address and a length.
     pub(crate) fn memory_of(&self, segment: &Segment) -> Option<(usize, usize)> {
-        match segment.kind {
-            Kind::Message => segment.message().and_then(|slot| self.peers.memory_of(slot)),
+        match segment.work() {
+            Work::Message { slot, .. } => slot.get().and_then(|slot| self.peers.memory_of(slot)),
             _ => segment.memory(),
         }
     }

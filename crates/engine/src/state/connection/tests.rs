@@ -4,7 +4,8 @@ use super::*;
 use crate::ids::RailId;
 use crate::port::{Context, PeerAddr};
 use crate::rails::paths::Path;
-use crate::state::segment::{Kind, Stage};
+use crate::state::segment::Stage;
+use crate::state::segment::work::{MessageSlot, Work};
 
 const LIMIT: usize = 64;
 const PE: Pe = Pe(1);
@@ -95,7 +96,7 @@ fn a_fence_behind_requests_is_looked_into_for_what_is_held() {
     connection.begin_word();
     connection.fence();
     let index = take(&mut segments);
-    segments[index].kind = Kind::Message;
+    segments[index].set_work(Work::Message { slot: MessageSlot::of(0), len: 8 });
     segments[index].hold(connection.epoch());
     connection.held.push(&mut segments, index);
     assert!(!connection.is_waited_for(), "the request is here yet");

@@ -5,12 +5,13 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod waits;
+pub(crate) mod work;
 
 use crate::ids::{Pe, RailId, WrId};
-use crate::port::{Context, Desc, Direction, Local, Transfer};
-use crate::request::ResultPlace;
+use crate::port::{Context, Direction, Transfer};
 use crate::state::batch::Batch;
 use crate::state::segment::waits::Waits;
+use crate::state::segment::work::{Work, no_bytes};
 use crate::wire::format::{RequestId, Tag};
 use crate::wire::window::Seq;
 
@@ -43,55 +44,6 @@ pub(crate) enum Stage {
     /// It was in doubt, and is posted again as soon as that is safe: see
     /// [`crate::recovery::reissue`].
     Lost,
-}
-
-/// What a segment is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
-    /// Bytes that the fabric moves. It ends with its completion.
-    Transfer,
-    /// The same, with immediate data that the peer counts.
-    Counted,
-    /// The same as a transfer, of an operation whose rail is chosen by load.
-    Stripe,
-    /// The rest of such an operation, which is not bytes for one rail yet: see
-    /// [`crate::striping::pool`].
-    Pooled,
-    /// A message whose request returns nothing. It ends with the peer's acknowledgement.
-    Message,
-    /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
-    CountedSignal,
-    /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where
-    /// the word goes.
-    Fetch,
-    /// A fragment of staged memory: see [`crate::staging::fragments`].
-    Staged,
-    /// The same, for a peer. The connection knows nothing of it.
-    PeerRequest,
-    /// Bytes that the fabric moves, and that were in doubt before. It ends with its completion.
-    Reissued,
-}
-
-impl Kind {
-    /// Whether it is bytes that the fabric moves as they are, rather than having a place in the
-    /// table of messages or in the pool.
-    #[inline]
-    pub(crate) fn is_rma(self) -> bool {
-        use Kind::{Counted, Reissued, Stripe, Transfer};
-        matches!(self, Transfer | Counted | Stripe | Reissued)
-    }
-
-    /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
-    #[inline]
-    pub(crate) fn has_mover(self) -> bool {
-        matches!(self, Kind::Pooled | Kind::Staged | Kind::PeerRequest)
-    }
-
-    /// Whether it passes through staging.
-    #[inline]
-    pub(crate) fn is_staged(self) -> bool {
-        matches!(self, Kind::Staged | Kind::PeerRequest)
-    }
 }
 
 /// What a signal goes out behind, of what was started before to the same PE.
@@ -143,13 +95,13 @@ pub(crate) struct Segment {
     pub(crate) pe: Pe,
     /// Where it is.
     pub(crate) stage: Stage,
-    /// What it is.
-    pub(crate) kind: Kind,
     /// Its direction. Messages are writes.
     pub(crate) direction: Direction,
-    /// Who counts it: a batch or nobody, or [`COUNTED`].
-    pub(super) counted_by: u8,
-    /// If it is [`COUNTED`]: the operation that counts its segments.
+    /// Its batch if it is plain, or [`NOT_PLAIN`].
+    pub(super) plain: u8,
+    /// What it goes out behind, if it is a signal.
+    pub(crate) follows: Follows,
+    /// If it is not plain: the operation that counts it, or [`NIL`].
     op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue. While posted: [`SEEN`], or
     /// nothing.
@@ -157,8 +109,6 @@ pub(crate) struct Segment {
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
     /// posted at once: then it is some earlier moment.
     pub(crate) born: u32,
-    /// Its message in the message table or its place in the pool, by kind; or [`NIL`].
-    pub(super) place: u32,
     /// The rail it goes out on.
     pub(crate) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`crate::striping::pool`]. Not in a
@@ -166,52 +116,72 @@ pub(crate) struct Segment {
     pub(crate) in_load: bool,
     /// It has one of the slots set aside for stripes. Not in a free slot.
     pub(crate) is_stripe: bool,
-    /// The port may have another thread move its bytes. Of no meaning for a [`Kind::Transfer`].
-    pub(crate) is_bulk: bool,
-    /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
-    pub(super) batch: Batch,
-    /// While held: which fence it waits for. Once it was in doubt: what of [`Waits`].
-    wait: u32,
-    /// By kind: immediate data, the tag of a signal, or the place of a fetch.
-    data: u32,
     /// What it is among the writes of its connection, if it is one.
     pub(crate) class: WriteClass,
-    /// What it goes out behind, if it is a signal.
-    pub(crate) follows: Follows,
+    /// If it is not plain: its batch, or [`Batch::NONE`].
+    batch: Batch,
     /// It is a signal that takes effect behind all puts that have left as messages before it.
     pub(crate) behind_sent: bool,
+    /// While held: the epoch of the fence that it waits for.
+    fence: u32,
+    /// What it waits for, once it was in doubt.
+    waits: Waits,
     /// The number of the latest request that it has sent, if that is answered.
     pub(crate) request: Seq,
-    /// What to post. A message is a write of its word.
-    pub(crate) transfer: Transfer,
     /// What the port knows the slot by.
     pub(crate) context: Context,
+    work: Work,
 }
 
 impl Segment {
+    /// What it has to do.
+    #[inline(always)]
+    pub(crate) fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// It has this to do from here on. The operation that counts it, and its batch, stay.
+    #[inline]
+    pub(crate) fn set_work(&mut self, work: Work) {
+        self.work = work;
+        self.recount(self.op());
+    }
+
+    /// An operation counts it, unless that is [`NIL`].
+    #[inline]
+    pub(crate) fn count_for(&mut self, op: u32) {
+        if op != NIL {
+            self.recount(op);
+        }
+    }
+
+    /// No operation counts it any longer.
+    pub(crate) fn uncount(&mut self) {
+        self.op = NIL;
+    }
+
+    /// Keeps what says whether it is plain in step with the rest.
+    #[inline]
+    fn recount(&mut self, op: u32) {
+        let batch = self.batch();
+        let ends_plainly = matches!(self.work, Work::Transfer(_) | Work::Message { .. });
+        self.plain = if op == NIL && ends_plainly { batch.0 } else { NOT_PLAIN };
+        (self.op, self.batch) = (op, batch);
+    }
+
     /// The operation that counts it, or [`NIL`].
     #[inline]
     pub(crate) fn op(&self) -> u32 {
-        if self.counted_by == COUNTED { self.op } else { NIL }
+        if self.plain == NOT_PLAIN { self.op } else { NIL }
     }
 
     /// The batch that it belongs to.
     #[inline]
     pub(crate) fn batch(&self) -> Batch {
-        if self.counted_by == COUNTED { self.batch } else { Batch(self.counted_by) }
+        if self.plain == NOT_PLAIN { self.batch } else { Batch(self.plain) }
     }
 
-    /// An operation counts it, unless that is [`NIL`]. Its batch it keeps.
-    #[inline]
-    pub(crate) fn count_for(&mut self, op: u32) {
-        if op != NIL {
-            self.batch = self.batch();
-            self.counted_by = COUNTED;
-            self.op = op;
-        }
-    }
-
-    /// Makes it plain: posted, a transfer, counted by no operation.
+    /// Makes it plain: posted, a transfer, counted by no operation. [`Segment::carry`] says which.
     #[inline(always)]
     pub(crate) fn make_plain(
         &mut self,
@@ -223,29 +193,37 @@ impl Segment {
         self.class = class;
         self.pe = pe;
         self.stage = Stage::Posted;
-        self.kind = Kind::Transfer;
         self.direction = direction;
-        self.counted_by = batch.0;
+        self.plain = batch.0;
+        self.follows = Follows::Nothing;
     }
 
-    /// Peer, stage, kind, direction and who counts it, in one number: equal signatures are equal in
-    /// all of them.
+    /// A plain segment moves these bytes.
+    #[inline(always)]
+    pub(crate) fn carry(&mut self, transfer: Transfer) {
+        self.work = Work::Transfer(transfer);
+    }
+
+    /// Peer, stage, direction and batch of a plain segment, in one number: equal signatures are
+    /// equal in all of them, and no other segment has that of a plain one.
     #[inline(always)]
     pub(super) fn signature(&self) -> u64 {
-        signature(self.pe, self.stage, self.kind, self.direction, self.counted_by)
-    }
-
-    /// No operation counts it any longer.
-    pub(crate) fn uncount(&mut self) {
-        self.op = NIL;
+        // As the parts lie in memory on a little endian machine, so that the compiler reads them at
+        // once.
+        u64::from(self.pe.0)
+            | (self.stage as u64) << 32
+            | (self.direction as u64) << 40
+            | u64::from(self.plain) << 48
+            | (self.follows as u64) << 56
     }
 
     /// Whether it is a write that leaves as a request, whose order its target sees to.
     pub(crate) fn is_request(&self) -> bool {
-        match self.kind {
-            Kind::Message | Kind::CountedSignal | Kind::Fetch => true,
-            Kind::Staged => self.direction == Direction::Write && self.place != NIL,
-            _ => false,
+        match self.work {
+            Work::Fragment { slot, .. } => {
+                self.direction == Direction::Write && slot.get().is_some()
+            }
+            work => work.is_message(),
         }
     }
 
@@ -253,28 +231,38 @@ impl Segment {
     #[inline(always)]
     pub(crate) fn hold(&mut self, epoch: u32) {
         self.stage = Stage::Held;
-        self.wait = epoch;
+        self.fence = epoch;
     }
 
     /// The epoch of the fence that it is held behind.
     pub(crate) fn fence(&self) -> u32 {
         debug_assert_eq!(self.stage, Stage::Held);
-        self.wait
+        self.fence
     }
 
     /// It is a fragment that takes its next step, and nothing of that was in doubt yet.
     pub(crate) fn step(&mut self) {
-        debug_assert!(self.kind.is_staged());
+        debug_assert!(self.work.is_staged());
         self.stage = Stage::Staged;
-        self.wait = Waits::NONE.0;
+        self.waits = Waits::NONE;
     }
 
-    /// It is in doubt, and waits for these.
-    pub(crate) fn lose(&mut self, waits: Waits) {
-        let counts = self.kind == Kind::Reissued || self.kind.is_staged();
-        let before = if counts { Waits(self.wait) } else { Waits::NONE };
-        self.wait = before.counting(waits).0;
+    /// It is in doubt, and waits for these. Whether it is bytes that were not in doubt before.
+    pub(crate) fn lose(&mut self, waits: Waits) -> bool {
+        let before = if self.counts_reissues() { self.waits } else { Waits::NONE };
+        self.waits = before.counting(waits);
         self.stage = Stage::Lost;
+        let (bulk, transfer) = match self.work {
+            Work::Transfer(transfer) => (false, transfer),
+            Work::Stripe { bulk, transfer } => (bulk, transfer),
+            _ => return false,
+        };
+        self.set_work(Work::Reissued { bulk, transfer });
+        true
+    }
+
+    fn counts_reissues(&self) -> bool {
+        matches!(self.work, Work::Reissued { .. }) || self.work.is_staged()
     }
 
     /// Whether the fabric, or a copy, may still touch its memory.
@@ -288,20 +276,19 @@ impl Segment {
 
     /// What it waits for, once it was in doubt.
     pub(crate) fn waits(&self) -> Waits {
-        debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
-        Waits(self.wait)
+        debug_assert!(self.stage == Stage::Lost || matches!(self.work, Work::Reissued { .. }));
+        self.waits
     }
 
     /// As [`Segment::waits`], to be these.
     pub(crate) fn set_waits(&mut self, waits: Waits) {
-        debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
-        self.wait = waits.0;
+        debug_assert!(self.stage == Stage::Lost || matches!(self.work, Work::Reissued { .. }));
+        self.waits = waits;
     }
 
     /// How often it was posted again; a fragment, in its present step.
     pub(crate) fn reissues(&self) -> u32 {
-        let counts = self.kind == Kind::Reissued || self.kind.is_staged();
-        if counts { Waits(self.wait).reissues() } else { 0 }
+        if self.counts_reissues() { self.waits.reissues() } else { 0 }
     }
 
     /// The next in the queue that it is in, or [`NIL`].
@@ -329,111 +316,89 @@ impl Segment {
     }
 
     /// Its message in the message table, if it has one.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn message(&self) -> Option<u32> {
-        debug_assert_ne!(self.kind, Kind::Pooled);
-        (self.place != NIL).then_some(self.place)
-    }
-
-    /// Its message is in this slot.
-    #[inline(always)]
-    pub(crate) fn set_message(&mut self, slot: u32) {
-        self.place = slot;
-    }
-
-    /// It has no message.
-    #[inline(always)]
-    pub(crate) fn no_message(&mut self) {
-        self.place = NIL;
+        self.work.message()
     }
 
     /// It has no message any more. The one that it had.
     pub(crate) fn take_message(&mut self) -> Option<u32> {
-        let slot = self.message();
-        self.place = NIL;
-        slot
+        self.work.take_message()
     }
 
-    /// Its place in the pool of operations that wait for rails.
-    pub(crate) fn pool_place(&self) -> u32 {
-        debug_assert_eq!(self.kind, Kind::Pooled);
-        self.place
+    /// Bytes that it is about.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.work.len()
     }
 
-    /// It waits for rails in this place of the pool.
-    pub(crate) fn set_pool_place(&mut self, place: u32) {
-        (self.kind, self.place) = (Kind::Pooled, place);
+    /// As [`Segment::len`], to be so many.
+    pub(crate) fn set_len(&mut self, len: usize) {
+        *self.work.len_mut() = len;
+    }
+
+    /// It moves these bytes by another rail, which knows them by these.
+    pub(crate) fn set_transfer(&mut self, transfer: Transfer) {
+        if let Some(old) = self.work.transfer_mut() {
+            *old = transfer;
+        }
+    }
+
+    /// It is a fragment, and moves these bytes next. `in_bulk`: another thread of the port may.
+    pub(crate) fn move_next(&mut self, new: Transfer, in_bulk: bool) {
+        if let Work::Fragment { bulk, transfer, .. } | Work::PeerRequest { bulk, transfer } =
+            &mut self.work
+        {
+            (*transfer, *bulk) = (new, in_bulk);
+        }
+    }
+
+    /// It is a fragment, of which a copy touches these bytes until it has ended.
+    pub(crate) fn touch(&mut self, addr: usize, len: usize) {
+        self.work.touch(addr, len);
+    }
+
+    /// It is a fragment, which touches no memory but its bounce buffer.
+    pub(crate) fn touch_nothing(&mut self) {
+        self.work.touch_nothing();
+    }
+
+    /// The direction in which the fabric moves its bytes, if it does.
+    pub(crate) fn fabric_direction(&self) -> Direction {
+        self.work.transfer().map_or(self.direction, |transfer| transfer.direction)
     }
 
     /// It is a write of this class that the peer counts, of the put with this tag.
+    #[inline]
     pub(crate) fn set_counted(&mut self, tag: Tag, class: WriteClass) {
-        (self.kind, self.data) = (Kind::Counted, tag.0.into());
+        if let Some(transfer) = self.work.transfer().copied() {
+            self.set_work(Work::Counted { tag, bulk: self.work.is_bulk(), transfer });
+        }
         self.class = class;
     }
 
-    /// The tag of the put that it is a part of, or the signal.
-    pub(crate) fn tag(&self) -> Tag {
-        debug_assert!(matches!(self.kind, Kind::Counted | Kind::CountedSignal));
-        Tag(self.data as u16)
-    }
-
-    /// It is the signal of a counted put.
-    pub(crate) fn set_counted_signal(&mut self, tag: Tag) {
-        (self.kind, self.data) = (Kind::CountedSignal, tag.0.into());
-    }
-
-    /// The place of a fetch among those under way to its peer.
-    pub(crate) fn fetch_place(&self) -> u8 {
-        debug_assert_eq!(self.kind, Kind::Fetch);
-        self.data as u8
-    }
-
-    /// It is a message that returns a word, which goes to `result`; or nothing, if there is none.
-    #[inline(always)]
-    pub(crate) fn set_fetch(&mut self, result: Option<ResultPlace>, place: u8) {
-        let ResultPlace { addr, flag } = result.unwrap_or(ResultPlace { addr: 0, flag: None });
-        self.kind = if result.is_some() { Kind::Fetch } else { Kind::Message };
-        self.data = place.into();
-        self.transfer.local = Local::Memory { addr, desc: Desc(0) };
-        self.transfer.remote = flag.unwrap_or(0);
-        self.transfer.key = u64::from(flag.is_some());
-    }
-
-    /// Where the word that it fetches goes.
-    pub(crate) fn result(&self) -> ResultPlace {
-        debug_assert_eq!(self.kind, Kind::Fetch);
-        let Transfer { local, remote, key, .. } = self.transfer;
-        let addr = match local {
-            Local::Memory { addr, .. } => addr,
-            Local::Value(_) => 0,
-        };
-        ResultPlace { addr, flag: (key != 0).then_some(remote) }
+    /// It was a fragment of this lane's, and is its peer's from here on: nothing counts it.
+    pub(crate) fn leave_to_peer(&mut self) {
+        if let Some(transfer) = self.work.transfer().copied() {
+            self.set_work(Work::PeerRequest { bulk: false, transfer });
+        }
+        self.uncount();
     }
 
     /// Whether it is a write that was in doubt before.
     pub(crate) fn is_reissued_write(&self) -> bool {
-        self.kind == Kind::Reissued && self.direction == Direction::Write
+        matches!(self.work, Work::Reissued { .. }) && self.direction == Direction::Write
     }
 
     /// The local memory that it touches, if the core moves it: an address and a length. Messages
     /// have copied what they carry.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
-        match (self.kind, self.transfer.local) {
-            (Kind::Fetch, _) => Some(self.result().memory(self.transfer.len)),
-            (kind, Local::Memory { addr, .. }) if kind.is_rma() => Some((addr, self.transfer.len)),
-            _ => None,
-        }
+        self.work.memory()
     }
 
     /// The words for it in messages to the user.
     pub(crate) fn what(&self) -> &'static str {
-        match (self.kind, self.direction) {
-            (Kind::PeerRequest, _) => "put or get of the peer",
-            (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
-            (Kind::Fetch, _) => "fetching atomic",
-            (_, Direction::Write) => "put",
-            (_, Direction::Read) => "get",
-        }
+        self.work.what(self.direction)
     }
 
     /// Names the request that it has sent, for the peer that answers. `wr_id` is its own.
@@ -445,42 +410,35 @@ impl Segment {
     pub(super) const FREE: Segment = Segment {
         pe: Pe(0),
         stage: Stage::Free,
-        kind: Kind::Transfer,
         direction: Direction::Write,
-        counted_by: 0,
+        plain: 0,
+        follows: Follows::Nothing,
         op: NIL,
         next: NIL,
         born: 0,
-        place: NIL,
         rail: RailId(0),
         in_load: false,
         is_stripe: false,
-        is_bulk: false,
-        batch: Batch::NONE,
-        wait: 0,
-        data: 0,
         class: WriteClass::EvenPut,
-        follows: Follows::Nothing,
+        batch: Batch::NONE,
         behind_sent: false,
+        fence: 0,
+        waits: Waits::NONE,
         request: Seq(0),
-        transfer: Transfer {
-            direction: Direction::Write,
-            local: Local::Memory { addr: 0, desc: Desc(0) },
-            len: 0,
-            remote: 0,
-            key: 0,
-        },
         context: Context(0),
+        work: Work::Transfer(no_bytes(Direction::Write, 0)),
     };
 }
+
+const _: () = assert!(size_of::<Segment>() == 128);
 
 /// In [`Segment::next`] of a posted segment: it was posted when last looked at. Not a slot, and
 /// gone as soon as the slot is free or in a queue.
 const SEEN: u32 = 1 << 30;
 
-/// Who counts a segment that an operation counts; whether a batch does as well is in the segment
-/// then.
-pub(super) const COUNTED: u8 = u8::MAX;
+/// In place of the batch of a segment that does not end by being counted: an operation counts it,
+/// or it is more than a transfer or a message that returns nothing.
+pub(super) const NOT_PLAIN: u8 = u8::MAX;
 
 /// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction
 /// and batch.
@@ -490,14 +448,14 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    /// No segment: a free slot's signature has another stage.
+    /// No segment: none has such a stage.
     pub(crate) const NONE: Plain = Plain { signature: u64::MAX };
 
-    /// Stage and kind in a signature.
-    pub(super) const SHAPE: u64 = 0xffff << 32;
-
-    /// Those of a plain segment.
-    pub(super) const POSTED: u64 = (Stage::Posted as u64) << 32 | (Kind::Transfer as u64) << 40;
+    /// That of a segment, if it is one.
+    pub(super) fn of(segment: &Segment) -> Option<Self> {
+        let is_plain = segment.stage == Stage::Posted && segment.plain != NOT_PLAIN;
+        is_plain.then(|| Plain { signature: segment.signature() })
+    }
 
     /// The peer.
     pub(crate) fn pe(self) -> Pe {
@@ -507,28 +465,11 @@ impl Plain {
     /// The direction.
     pub(crate) fn direction(self) -> Direction {
         const READ: u8 = Direction::Read as u8;
-        if (self.signature >> 48) as u8 == READ { Direction::Read } else { Direction::Write }
+        if (self.signature >> 40) as u8 == READ { Direction::Read } else { Direction::Write }
     }
 
     /// The batch.
     pub(crate) fn batch(self) -> Batch {
-        Batch((self.signature >> 56) as u8)
+        Batch((self.signature >> 48) as u8)
     }
-}
-
-/// See [`Segment::signature`]. The parts lie in the number as they do in a segment on a little
-/// endian machine, so that the compiler reads them at once.
-#[inline(always)]
-pub(super) fn signature(
-    pe: Pe,
-    stage: Stage,
-    kind: Kind,
-    direction: Direction,
-    counted_by: u8,
-) -> u64 {
-    u64::from(pe.0)
-        | (stage as u64) << 32
-        | (kind as u64) << 40
-        | (direction as u64) << 48
-        | u64::from(counted_by) << 56
 }

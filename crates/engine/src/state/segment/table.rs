@@ -12,9 +12,8 @@ use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::segment::{
-    COUNTED, Follows, Kind, NIL, Plain, Segment, Stage, WriteClass, signature,
-};
+use crate::state::segment::work::{MessageSlot, Work};
+use crate::state::segment::{Follows, NIL, NOT_PLAIN, Plain, Segment, Stage, WriteClass};
 
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +69,7 @@ impl SegmentTable {
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
         self.used += 1;
-        slot.counted_by = self.batches.take_current().0;
+        slot.plain = self.batches.take_current().0;
         (slot.class, slot.follows) = (WriteClass::EvenPut, Follows::Nothing);
         slot.behind_sent = false;
         Some(WrId(index))
@@ -108,14 +107,13 @@ impl SegmentTable {
         let Some((_, slot)) = self.take_slot() else { return };
         slot.pe = pe;
         slot.stage = Stage::Sent;
-        slot.kind = Kind::Message;
         slot.direction = Direction::Write;
-        slot.counted_by = batch.0;
+        slot.plain = batch.0;
+        slot.follows = Follows::Nothing;
         slot.class = class;
         slot.rail = rail;
-        slot.place = message;
         slot.born = born;
-        slot.transfer.len = width;
+        slot.work = Work::Message { slot: MessageSlot::of(message), len: width };
     }
 
     /// Gives a slot back.
@@ -149,7 +147,7 @@ impl SegmentTable {
     /// that is posted.
     pub(crate) fn finish(&mut self, wr_id: WrId) -> Option<Finished> {
         let slot = self.slots.get(wr_id.index())?;
-        if slot.stage != Stage::Posted || slot.kind.is_staged() {
+        if slot.stage != Stage::Posted || slot.work.is_staged() {
             return None;
         }
         let finished = Finished::of(slot);
@@ -159,10 +157,7 @@ impl SegmentTable {
 
     /// What the segment is, if it is a plain one.
     pub(crate) fn plain(&self, wr_id: WrId) -> Option<Plain> {
-        let slot = self.slots.get(wr_id.index())?;
-        let signature = slot.signature();
-        (signature & Plain::SHAPE == Plain::POSTED && slot.counted_by != COUNTED)
-            .then_some(Plain { signature })
+        Plain::of(self.slots.get(wr_id.index())?)
     }
 
     /// Frees the slots at `indices` as far as there are such and their segments, which have
@@ -202,13 +197,11 @@ impl SegmentTable {
     #[inline(always)]
     pub(crate) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
         let slot = self.slots.get_mut(index as usize)?;
-        let counted_by = slot.counted_by;
-        let plain = signature(slot.pe, Stage::Sent, Kind::Message, Direction::Write, counted_by);
-        if slot.signature() != plain || counted_by == COUNTED {
+        // A transfer is never sent.
+        if slot.stage != Stage::Sent || slot.plain == NOT_PLAIN {
             return None;
         }
-        self.batches.end(Batch(counted_by), 1);
-        slot.place = NIL;
+        self.batches.end(Batch(slot.plain), 1);
         slot.stage = Stage::Free;
         slot.next = self.free;
         self.free = index;
@@ -288,6 +281,7 @@ impl std::ops::IndexMut<u32> for SegmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::format::Tag;
 
     fn take(table: &mut SegmentTable) -> u32 {
         let wr_id = table.take().unwrap();
@@ -349,7 +343,7 @@ mod tests {
         };
         assert_eq!(other(|_| {}), Some(plain));
         assert_eq!(other(|segment| segment.stage = Stage::Ready), None);
-        assert_eq!(other(|segment| segment.kind = Kind::Counted), None);
+        assert_eq!(other(|segment| segment.set_counted(Tag(1), WriteClass::EvenPut)), None);
         assert_eq!(other(|segment| segment.count_for(1)), None);
         assert!(table.has(1) && !table.has(2) && table.plain(WrId(2)).is_none());
     }
@@ -368,7 +362,7 @@ mod tests {
         table[index].stage = Stage::Posted;
         assert_eq!(table.finish_message(index), None);
         table[index].stage = Stage::Sent;
-        table[index].counted_by = COUNTED;
+        table[index].count_for(1);
         assert_eq!(table.finish_message(index), None);
         assert_eq!((table.used(), table.finish_message(99)), (1, None));
     }

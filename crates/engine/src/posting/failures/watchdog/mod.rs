@@ -284,7 +284,7 @@ impl Watchdog {
             let report = EngineError::Timeout {
                 what: segment.what(),
                 pe: connection.pe,
-                len: segment.transfer.len,
+                len: segment.len(),
                 rail: segment.rail,
                 rail_name: transmit.port().rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
