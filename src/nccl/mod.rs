@@ -37,7 +37,6 @@
 mod entries;
 mod error;
 mod group;
-mod helper;
 mod listener;
 mod log;
 mod memory;

@@ -1,44 +1,14 @@
 //! The reader of settings: from a list of variables to values, each with where it came from.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::time::Duration;
 
 use super::error::{Refused, SettingsError};
 use super::notice::{Notice, near};
-use super::table::{DEBUG, DEBUG_ACCEPTS, DEBUG_DOC, For, PREFIX, Setting, Settings, TABLE};
-
-/// Where a value came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// Nobody set it.
-    Default,
-    /// An environment variable.
-    Environment,
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Default => "default",
-            Self::Environment => "environment",
-        })
-    }
-}
-
-/// Where the values of a [`Settings`] came from.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sources {
-    /// The variables and debug keys that were set. All others are defaults.
-    from_environment: Vec<&'static str>,
-}
-
-impl Sources {
-    /// Where the value of a variable or debug key came from.
-    pub fn of(&self, name: &str) -> Source {
-        if self.from_environment.contains(&name) { Source::Environment } else { Source::Default }
-    }
-}
+use super::source::Source;
+use super::table::{
+    DEBUG, DEBUG_ACCEPTS, DEBUG_DOC, PREFIX, Setting, Settings, keys, variables_of_their_own,
+};
 
 /// One setting and its value, for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,7 +105,7 @@ impl Settings {
             reason,
             accepted: (setting.accepts)(),
         })?;
-        self.sources.from_environment.push(setting.name);
+        self.sources.note(setting.name);
         Ok(())
     }
 
@@ -164,16 +134,6 @@ impl Settings {
 
 /// The value of the variable of debug keys where none is set.
 const NO_KEYS: &str = "none";
-
-/// The settings that are variables.
-pub(super) fn variables_of_their_own() -> impl Iterator<Item = &'static Setting> {
-    TABLE.iter().filter(|setting| setting.who != For::Debug)
-}
-
-/// The debug keys.
-pub(super) fn keys() -> impl Iterator<Item = &'static Setting> {
-    TABLE.iter().filter(|setting| setting.who == For::Debug)
-}
 
 /// The entries of a list of debug keys. What is no text is in no key's value either.
 fn entries(list: &OsStr) -> Vec<String> {

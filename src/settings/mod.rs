@@ -10,6 +10,7 @@ mod error;
 mod kind;
 mod load;
 mod notice;
+mod source;
 mod table;
 
 #[cfg(test)]
@@ -22,8 +23,9 @@ pub use choices::{
     StripeThreshold, WordsChoice, YieldWhen,
 };
 pub use error::{Refused, SettingsError};
-pub use load::{Row, Source, Sources};
+pub use load::Row;
 pub use notice::Notice;
+pub use source::{Source, Sources};
 pub use table::Settings;
 
 impl Settings {

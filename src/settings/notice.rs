@@ -4,8 +4,7 @@ use std::fmt;
 
 use log::Level;
 
-use super::load::{keys, variables_of_their_own};
-use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT};
+use super::table::{BEFORE, DEBUG, PREFIX, WITHOUT_EFFECT, keys, variables_of_their_own};
 
 /// Something about the environment that the user should hear of, and that is no error.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use super::choices::{
 use super::kind::{
     DeviceList, Kind, Names, Number, OrAuto, Page, Text, Time, Truth, bytes, number,
 };
-use super::load::Sources;
+use super::source::Sources;
 use ofi::topology::Distance;
 use ofi::{BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
 
@@ -69,6 +69,16 @@ pub(super) struct Setting {
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
     /// The value in force, as the user would write it.
     pub(super) show: fn(&Settings) -> String,
+}
+
+/// The settings that are variables.
+pub(super) fn variables_of_their_own() -> impl Iterator<Item = &'static Setting> {
+    TABLE.iter().filter(|setting| setting.who != For::Debug)
+}
+
+/// The debug keys.
+pub(super) fn keys() -> impl Iterator<Item = &'static Setting> {
+    TABLE.iter().filter(|setting| setting.who == For::Debug)
 }
 
 /// Defaults of what the ofi layer is asked for.

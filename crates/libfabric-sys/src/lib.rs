@@ -26,14 +26,14 @@ mod constants;
 mod library;
 mod newer;
 mod padded;
+mod version;
 
 pub use bindings::v1_17::*;
 pub use calls::*;
 pub use constants::*;
-pub use library::{
-    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, Version,
-};
+pub use library::{DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION};
 pub use newer::{
     FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, NEWEST_API, fi_mr_dmabuf, mr_attr_set_dmabuf,
 };
 pub use padded::{Padded, Zeroed};
+pub use version::Version;

@@ -1,7 +1,6 @@
 //! The library, opened at run time.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,6 +9,7 @@ use thiserror::Error;
 
 use crate::bindings::v1_17;
 use crate::newer::NEWEST_API;
+use crate::version::Version;
 use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric};
 
 /// What [`Library::load`] opens unless told otherwise: libfabric's soname.
@@ -22,49 +22,6 @@ pub const MINIMUM_VERSION: Version =
 /// The API from which on device memory can be registered by dma-buf (`FI_MR_DMABUF`), and efa lets
 /// applications register memory of CUDA in every case (1.18).
 pub const DEVICE_MEMORY_API: Version = Version::new(1, 20);
-
-/// A version of libfabric or of its API.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(u32);
-
-impl Version {
-    /// A version from its parts.
-    pub const fn new(major: u16, minor: u16) -> Self {
-        Self(crate::FI_VERSION(major, minor))
-    }
-
-    /// A version as libfabric packs it.
-    pub const fn from_packed(packed: u32) -> Self {
-        Self(packed)
-    }
-
-    /// As libfabric packs it.
-    pub const fn packed(self) -> u32 {
-        self.0
-    }
-
-    /// The major version.
-    pub const fn major(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
-    /// The minor version.
-    pub const fn minor(self) -> u16 {
-        self.0 as u16
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major(), self.minor())
-    }
-}
-
-impl fmt::Debug for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// Why libfabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
 use crate::bindings::v1_17::fi_mr_attr;
-use crate::library::Version;
+use crate::version::Version;
 
 /// The newest API that is asked for: that of the newest headers these facts were compared with
 /// (`FI_MAJOR_VERSION`, `FI_MINOR_VERSION` in `rdma/fabric.h`).

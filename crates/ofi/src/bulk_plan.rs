@@ -1,14 +1,9 @@
 //! How many connections for bulk each rail gets, each with a thread, where the settings leave it to
 //! the machine.
 
-use std::fs;
-use std::path::PathBuf;
-
 use crate::data_path::bulk::MOST;
-use crate::discovery::device::Device;
-use crate::discovery::interface::Interface;
+use crate::discovery::link::Link;
 use crate::options::BulkChoice;
-use crate::topology::sysfs;
 
 /// What one thread moves, in Mbit/s: 3 to 6 GB/s over loopback.
 const PER_THREAD: u32 = 25_000;
@@ -16,37 +11,9 @@ const PER_THREAD: u32 = 25_000;
 /// Most for a rail, unless more are asked for.
 const PER_RAIL: usize = 4;
 
-/// What is known of the network interface that a rail is on.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Link {
-    /// Its speed in Mbit/s. None for interfaces without, such as loopback and most virtual ones.
-    pub(crate) speed: Option<u32>,
-    /// The device's directory in sysfs.
-    pub(crate) device: Option<PathBuf>,
-}
-
-impl Link {
-    /// That of each device, by its address.
-    pub(crate) fn of(devices: &[&Device]) -> Vec<Self> {
-        let interfaces = Interface::all();
-        let link = |device: &&Device| {
-            let found = interfaces.iter().find(|one| Some(one.address) == device.address);
-            found.map(|interface| Self::named(&interface.name)).unwrap_or_default()
-        };
-        devices.iter().map(link).collect()
-    }
-
-    fn named(interface: &str) -> Self {
-        let place = sysfs().join("class/net").join(interface);
-        // -1 where there is none, and an error where that is not known.
-        let speed = fs::read_to_string(place.join("speed")).ok();
-        let speed = speed.and_then(|text| text.trim().parse().ok()).filter(|speed| *speed > 0);
-        Self { speed, device: fs::canonicalize(place.join("device")).ok() }
-    }
-
-    fn wants(&self) -> usize {
-        self.speed.map_or(1, |speed| (speed.div_ceil(PER_THREAD) as usize).clamp(1, PER_RAIL))
-    }
+/// How many connections the speed of a link asks for.
+fn wanted(link: &Link) -> usize {
+    link.speed.map_or(1, |speed| (speed.div_ceil(PER_THREAD) as usize).clamp(1, PER_RAIL))
 }
 
 /// Connections for each rail of a PE that has `cores`, shared with `here` PEs in all.
@@ -62,7 +29,7 @@ pub(crate) fn connections(
 ) -> Vec<usize> {
     let mut each: Vec<usize> = match choice {
         BulkChoice::Each(count) => return vec![usize::from(count).min(MOST); links.len()],
-        BulkChoice::Auto => links.iter().map(Link::wants).collect(),
+        BulkChoice::Auto => links.iter().map(wanted).collect(),
     };
     let speeds: Option<Vec<u32>> = links.iter().map(|link| link.speed).collect();
     let is_slow = speeds.is_some_and(|speeds| speeds.iter().sum::<u32>() <= PER_THREAD);
@@ -123,11 +90,5 @@ mod tests {
             assert_eq!(each, [usize::from(asked); 2]);
         }
         assert_eq!(connections(BulkChoice::Each(200), &links(&[0]), 2, 2), [MOST]);
-    }
-
-    #[test]
-    fn loopback_is_of_an_unknown_speed() {
-        assert_eq!(Link::named("lo"), Link::default());
-        assert_eq!(Link::named("no such interface"), Link::default());
     }
 }

@@ -7,12 +7,13 @@ use std::{env, thread};
 use libfabric_sys::{FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, Version};
 use log::{info, warn};
 
-use crate::bulk_plan::{Link, connections};
+use crate::bulk_plan::connections;
 use crate::data_path::bulk::Plan;
 use crate::data_path::port::OfiPort;
 use crate::data_path::rail::{Rail, Receives};
 use crate::discovery::device::Device;
 use crate::discovery::immediate_data::ImmediateData;
+use crate::discovery::link::Link;
 use crate::discovery::search::Discovery;
 use crate::error::{OfiError, refused};
 use crate::memory::direct_policy::DirectPolicy;
@@ -272,7 +273,8 @@ impl Discovery {
         if !*self.profile.bulk_connections {
             return vec![0; devices.len()];
         }
-        self.connections(&Link::of(&devices), here)
+        let links: Vec<Link> = devices.iter().map(|device| device.link()).collect();
+        self.connections(&links, here)
     }
 
     fn connections(&self, links: &[Link], here: usize) -> Vec<usize> {
@@ -290,7 +292,7 @@ impl Discovery {
         peers: usize,
         here: usize,
     ) -> Vec<Vec<Arc<Domain>>> {
-        let links = Link::of(devices);
+        let links: Vec<Link> = devices.iter().map(|device| device.link()).collect();
         let counts = self.connections(&links, here);
         let mut threads = 0;
         let mut opened = Vec::with_capacity(devices.len());

@@ -4,7 +4,6 @@
 //! how many it takes ([`CopyPort::room`](crate::port::copies::CopyPort::room)): none while the
 //! device has enough to do. So what becomes ready meanwhile goes to it in one call.
 
-use std::collections::VecDeque;
 use std::slice::ChunkBy;
 
 use crate::ids::WrId;
@@ -13,7 +12,6 @@ use crate::port::{Port, Posted};
 use crate::posting::Core;
 use crate::staging::Staging;
 use crate::staging::gathered::Unlisted;
-use crate::staging::state::State;
 use crate::wire::staged::MOST_LISTED;
 
 /// Bytes of a copy that is long: to begin it costs less than to wait for others.
@@ -21,42 +19,6 @@ const LONG: usize = 256 << 10;
 
 /// Bytes that are copied together where more are waiting: the other end begins when all are there.
 const MOST_BYTES: usize = 2 << 20;
-
-/// What waits for copies, in both directions.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    out: VecDeque<WrId>,
-    inward: VecDeque<WrId>,
-    /// Room for what is started together.
-    together: Vec<Tagged>,
-}
-
-impl Ready {
-    pub(super) fn new() -> Self {
-        let (out, inward) = (VecDeque::new(), VecDeque::new());
-        Self { out, inward, together: Vec::with_capacity(MOST_TOGETHER) }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.out.is_empty() && self.inward.is_empty()
-    }
-
-    /// How many wait, in both directions.
-    #[cfg(any(test, feature = "audit"))]
-    pub(super) fn len(&self) -> usize {
-        self.out.len() + self.inward.len()
-    }
-}
-
-impl State {
-    /// Fragments whose copies in a direction can be started.
-    pub(crate) fn ready(&mut self, direction: CopyDirection) -> &mut VecDeque<WrId> {
-        match direction {
-            CopyDirection::Out => &mut self.ready.out,
-            CopyDirection::In => &mut self.ready.inward,
-        }
-    }
-}
 
 impl Staging {
     /// How many copies may be started in a direction now.

@@ -9,8 +9,8 @@ use crate::posting::Core;
 use crate::staging::Staging;
 use crate::staging::peer_requests::refusal;
 use crate::staging::state::role::Role;
-use crate::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd};
-use crate::staging::waiting::Waiter;
+use crate::staging::state::waiting::Waiter;
+use crate::staging::state::{Fragment, LocalEnd, NOWHERE, PEER_REQUESTS, RemoteEnd};
 use crate::state::messages::unnumbered::What;
 use crate::state::regions::{Place, desc_of};
 use crate::state::segment::table::Finished;
@@ -579,9 +579,6 @@ impl Staging {
         }
     }
 }
-
-/// What exposes nothing.
-pub(crate) const NOWHERE: Exposure = Exposure { slot: u32::MAX, stamp: 0, offset: 0 };
 
 #[cold]
 pub(crate) fn staging_failed(

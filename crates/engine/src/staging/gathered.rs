@@ -26,12 +26,8 @@
 //! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
 //! are not those for what leaves, and are held while a device copies.
 
-mod lists;
-
 use std::ops::Range;
 
-use self::lists::Part;
-pub(crate) use self::lists::{Gathered, List};
 use crate::atomic::Atomic;
 use crate::ids::{Pe, WrId};
 use crate::port::copies::{Copy, CopyDirection, MOST_STEPS, Reach, SoonOrder, Step, Tagged};
@@ -39,9 +35,9 @@ use crate::port::{Direction, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
 use crate::staging::Staging;
+use crate::staging::state::lists::{List, Open, Part};
 use crate::staging::state::role::Role;
-use crate::staging::state::{ALL, Fragment, LocalEnd, RemoteEnd, State};
-use crate::staging::submit::gathered_len;
+use crate::staging::state::{ALL, FRAGMENT, Fragment, LocalEnd, RemoteEnd, State};
 use crate::state::connection::Connection;
 use crate::state::operation::OpId;
 use crate::state::regions::Place;
@@ -58,39 +54,28 @@ const ALIGN: usize = 64;
 /// Puts of a list in order, each of which may have a signal.
 pub(super) const MOST_IN_ORDER: usize = MOST_STEPS / 2;
 
-/// A put that others may join, and how it is ordered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Open {
-    wr_id: WrId,
-    order: Order,
-    /// Bytes in its bounce buffer at most, but for the list.
-    bytes: usize,
-    /// Writes to the peer that were submitted, with it. None where others may come before it that
-    /// no fence keeps there: then nothing behind a fence joins.
-    submitted: Option<u32>,
-    /// Whether its last put has a signal, and whether any has.
-    signals: (bool, bool),
+/// Whether a put that is ordered so may join, in the list's order if there were fences.
+fn accepts<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -> bool {
+    *order == open.order || accepts_behind(open, core, pe, order)
 }
 
-impl Open {
-    /// Whether a put that is ordered so may join, in the list's order if there were fences.
-    fn accepts<P: Port>(&self, core: &Core<P>, pe: Pe, order: &Order) -> bool {
-        *order == self.order || self.accepts_behind(core, pe, order)
-    }
-
-    /// Whether nothing but what is in the list comes before what is ordered so.
-    fn accepts_behind<P: Port>(&self, core: &Core<P>, pe: Pe, order: &Order) -> bool {
-        let Some(connection) = core.peers.find(pe) else { return false };
-        order.differs_by_fences(&self.order)
-            && self.submitted == Some(connection.writes_submitted())
-            && !connection.has_pending()
-            && !connection.holds_back()
-    }
+/// Whether nothing but what is in the list comes before what is ordered so.
+fn accepts_behind<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -> bool {
+    let Some(connection) = core.peers.find(pe) else { return false };
+    order.differs_by_fences(&open.order)
+        && open.submitted == Some(connection.writes_submitted())
+        && !connection.has_pending()
+        && !connection.holds_back()
 }
 
 /// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
 fn room_for(puts: usize, bytes: usize) -> usize {
     bytes + (puts * LIST_ENTRY).next_multiple_of(ALIGN)
+}
+
+/// Bytes of several puts that leave as one fragment.
+pub(super) fn gathered_len(most: usize, shares: bool) -> usize {
+    if shares { most } else { most.min(FRAGMENT) }
 }
 
 impl Staging {
@@ -107,7 +92,7 @@ impl Staging {
         let Some(open) = self.state().peer(pe).open.filter(|_| len <= LONGEST) else {
             return false;
         };
-        let Some(order) = core.order(pe).filter(|order| open.accepts(core, pe, order)) else {
+        let Some(order) = core.order(pe).filter(|order| accepts(&open, core, pe, order)) else {
             self.state().peer(pe).open = None;
             return false;
         };
@@ -151,7 +136,7 @@ impl Staging {
         if room_for(1, open.bytes) > self.most_gathered(pe, bounce_len) {
             return false;
         }
-        if core.order(pe).is_none_or(|order| !open.accepts_behind(core, pe, &order)) {
+        if core.order(pe).is_none_or(|order| !accepts_behind(&open, core, pe, &order)) {
             return false;
         }
         // Of several, each comes behind the fences before it.

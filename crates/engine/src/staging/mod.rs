@@ -28,12 +28,11 @@
 //! needs a bounce buffer for its own way in at most. What a peer asks for has segments set aside
 //! ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
 //! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives
-//! no bounce buffer back; it has a [share](waiting) of them.
+//! no bounce buffer back; it has a [share](state::waiting) of them.
 
 #[cfg(any(test, feature = "audit"))]
 mod audit;
 mod copying;
-pub(crate) mod exposures;
 pub(crate) mod fragments;
 pub(crate) mod gathered;
 pub(crate) mod memory;
@@ -41,7 +40,6 @@ pub(crate) mod peer_requests;
 pub(crate) mod same_host;
 pub(crate) mod state;
 pub(crate) mod submit;
-pub(crate) mod waiting;
 
 use crate::ids::WrId;
 use crate::port::Port;
@@ -156,7 +154,7 @@ mod tests {
     use super::*;
     use crate::ids::Pe;
     use crate::port::copies::CopyDirection;
-    use crate::staging::waiting::Waiter;
+    use crate::staging::state::waiting::Waiter;
 
     #[test]
     fn there_is_work_while_something_is_copied_or_waits_for_it() {

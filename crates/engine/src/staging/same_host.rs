@@ -10,69 +10,19 @@
 //! [`SHARED_COPIES`] are for these copies. It is taken when everything that the copy comes behind
 //! is executed, and given back when the copy has ended, which waits for nothing but the device.
 
-use std::collections::VecDeque;
-
 use crate::ids::{Pe, WrId};
 use crate::port::copies::CopyDirection;
 use crate::port::{Port, PortError};
 use crate::posting::Core;
-use crate::request::Touched;
 use crate::staging::Staging;
-use crate::staging::fragments::NOWHERE;
 use crate::staging::state::bounce_buffers::BounceBuffer;
 use crate::staging::state::role::Role;
-use crate::staging::state::{Fragment, PEER_REQUESTS, RemoteEnd, State};
-use crate::staging::waiting::Wanted;
-#[cfg(any(test, feature = "audit"))]
-use crate::state::discrepancy::{Discrepancy, same};
+use crate::staging::state::waiting::Wanted;
+use crate::staging::state::{Fragment, NOWHERE, PEER_REQUESTS, RemoteEnd, SHARED_COPIES, State};
 use crate::state::messages::unnumbered::What;
 use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 use crate::wire::staged::Exposure;
-
-/// Most copies from bounce buffers of peers, for puts of theirs, that are under way.
-pub(crate) const SHARED_COPIES: u32 = 64;
-
-/// What a lane copies from bounce buffers of peers.
-#[derive(Debug, Default)]
-pub(crate) struct SameHost {
-    /// Puts of peers that may be copied now, first in first out. A copy ends whatever its peer
-    /// does, so peers need no shares.
-    queue: VecDeque<Wanted>,
-    /// Such copies under way.
-    under_way: u32,
-    /// Peers that were declared failed while their process may still read.
-    failed: Vec<Pe>,
-}
-
-impl SameHost {
-    pub(super) fn has_work(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
-    /// As many copies are under way as there are fragments of them.
-    #[cfg(any(test, feature = "audit"))]
-    pub(super) fn audit(&self, under_way: u32) -> Result<(), Discrepancy> {
-        same("copies from bounce buffers of peers", self.under_way, under_way)
-    }
-
-    /// How many puts of a peer are in the queue.
-    #[cfg(any(test, feature = "audit"))]
-    pub(super) fn queued_of(&self, pe: Pe) -> usize {
-        self.queue.iter().filter(|wanted| wanted.pe == pe).count()
-    }
-}
-
-impl State {
-    /// Local memory that puts of peers are about which wait to be copied from their bounce buffers.
-    pub(super) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
-        let behind = self.peers.values().flat_map(|peer| &peer.behind);
-        self.same_host.queue.iter().chain(behind).map(|wanted| {
-            let Wanted { pe, place, len, .. } = *wanted;
-            Touched { what: "put or get of the peer", pe, memory: (place.addr, len) }
-        })
-    }
-}
 
 impl Staging {
     /// Where a peer is to read what lies in a bounce buffer for bytes on their way out.

@@ -2,7 +2,13 @@
 
 pub(crate) mod bounce_buffers;
 mod burst;
+mod exposures;
+mod fragment;
+pub(super) mod lists;
+mod ready;
 pub(crate) mod role;
+mod same_host;
+pub(crate) mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,19 +16,23 @@ use std::sync::Arc;
 use crate::ids::{LaneKind, Pe, WrId};
 use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_BOUNCE_BUFFERS};
 use crate::port::{Desc, POLL_BATCH};
-use crate::staging::copying::Ready;
-use crate::staging::exposures::Exposures;
-use crate::staging::gathered::{Gathered, List, Open};
-use crate::staging::same_host::{SHARED_COPIES, SameHost};
+use crate::request::Touched;
 use crate::staging::state::bounce_buffers::{BounceBuffer, BounceBuffers};
 use crate::staging::state::burst::Burst;
+use crate::staging::state::exposures::Exposures;
+pub(crate) use crate::staging::state::fragment::{
+    ALL, Fragment, Listed, LocalEnd, NOWHERE, RemoteEnd,
+};
+use crate::staging::state::lists::{Gathered, Open};
+use crate::staging::state::ready::Ready;
 use crate::staging::state::role::Role;
-use crate::staging::waiting::{Waiting, Wanted};
+pub(crate) use crate::staging::state::same_host::SHARED_COPIES;
+use crate::staging::state::same_host::SameHost;
+use crate::staging::state::waiting::{Waiting, Wanted};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::regions::{Installed, View};
 use crate::state::segment::queue::Queue;
-use crate::wire::message::Spot;
 use crate::wire::staged::Exposure;
 use crate::wire::window::Seq;
 
@@ -36,88 +46,6 @@ pub(crate) const PEER_SEGMENTS: u32 = 2 * MAX_BOUNCE_BUFFERS as u32 + SHARED_COP
 /// Bytes of a fragment where this process has no bounce buffers and the peer's handle names no
 /// length.
 pub(crate) const FRAGMENT: usize = 512 << 10;
-
-/// How the peer's side of a fragment is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RemoteEnd {
-    /// By the fabric: address and key for the segment's path.
-    Fabric { remote: u64, key: u64 },
-    /// By asking the peer, for a place of its own.
-    Peer(Spot),
-    /// What the peer has exposed.
-    Exposed(Exposure),
-}
-
-/// How this side of a fragment is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LocalEnd {
-    /// Through a bounce buffer.
-    BounceBuffer,
-    /// The fabric reaches it: with this descriptor for reads into it, exposed as this to be read.
-    Fabric { desc: Desc, exposed: Exposure },
-}
-
-/// The puts of a pull that a list tells of; none of a pull that is one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Listed {
-    /// How many.
-    pub(crate) count: u16,
-    /// Whether each comes behind those before it.
-    pub(crate) in_order: bool,
-}
-
-/// Bytes that pass through staging as one, known by their segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fragment {
-    pub(crate) role: Role,
-    /// Bytes, and how many of them the fabric has moved.
-    pub(crate) len: usize,
-    pub(crate) moved: usize,
-    /// Address in this process.
-    pub(crate) memory: usize,
-    pub(crate) local_end: LocalEnd,
-    pub(crate) remote_end: RemoteEnd,
-    /// The bounce buffer that it has.
-    pub(crate) bounce: Option<BounceBuffer>,
-    /// It counts among the requests to its peer.
-    pub(crate) counts: bool,
-    /// For a pull: it is copied behind all requests of its peer before this number.
-    pub(crate) mark: Option<Seq>,
-    /// The list of puts that it is, if it is several.
-    pub(crate) list: Option<List>,
-    /// For a pull of several: of which; of this lane's own, whether they have their order.
-    pub(crate) listed: Listed,
-    /// For one of several in their order: which of them is copied next, or [`ALL`].
-    pub(crate) next: Option<u16>,
-}
-
-/// In [`Fragment::next`]: all of them are with the device.
-pub(crate) const ALL: u16 = u16::MAX;
-
-impl Fragment {
-    pub(crate) const NONE: Fragment = Fragment {
-        role: Role::Put,
-        len: 0,
-        moved: 0,
-        memory: 0,
-        local_end: LocalEnd::BounceBuffer,
-        remote_end: RemoteEnd::Peer(Spot { slot: 0, offset: 0 }),
-        bounce: None,
-        counts: false,
-        mark: None,
-        list: None,
-        listed: Listed { count: 0, in_order: false },
-        next: None,
-    };
-}
-
-impl Fragment {
-    /// Whether it is a put of a peer that is copied from the peer's own bounce buffer.
-    pub(crate) fn copies_from_peer(&self) -> bool {
-        let Self { role, remote_end, .. } = self;
-        matches!((role, remote_end), (Role::Pull(_), RemoteEnd::Exposed(from)) if from.is_in_bounce())
-    }
-}
 
 /// Copies and bounce buffers.
 #[derive(Debug)]
@@ -268,6 +196,15 @@ impl State {
             CopyDirection::Out => &mut self.waiting_out,
             CopyDirection::In => &mut self.waiting_in,
         }
+    }
+
+    /// Local memory that puts of peers are about which wait to be copied from their bounce buffers.
+    pub(super) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        let behind = self.peers.values().flat_map(|peer| &peer.behind);
+        self.same_host.queue.iter().chain(behind).map(|wanted| {
+            let Wanted { pe, place, len, .. } = *wanted;
+            Touched { what: "put or get of the peer", pe, memory: (place.addr, len) }
+        })
     }
 
     /// Whether progress iterations move anything here.

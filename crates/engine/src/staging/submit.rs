@@ -11,10 +11,10 @@ use crate::posting::Core;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request, refused};
 use crate::staging::Staging;
-use crate::staging::fragments::{NOWHERE, staging_failed};
-use crate::staging::gathered::LONGEST;
+use crate::staging::fragments::staging_failed;
+use crate::staging::gathered::{LONGEST, gathered_len};
 use crate::staging::state::role::Role;
-use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
+use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, NOWHERE, RemoteEnd};
 use crate::state::operation::OpId;
 use crate::state::regions::{Place, View, desc_of};
 use crate::state::segment::work::Work;
@@ -448,11 +448,6 @@ fn fragment_len(len: usize, most: usize, shares: bool, busy: bool) -> usize {
         (true, true) => most,
     };
     wanted.max(FRAGMENT).min(most)
-}
-
-/// Bytes of several puts that leave as one fragment.
-pub(super) fn gathered_len(most: usize, shares: bool) -> usize {
-    if shares { most } else { most.min(FRAGMENT) }
 }
 
 #[cfg(test)]

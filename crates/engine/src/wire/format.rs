@@ -1,5 +1,6 @@
 //! Parts of all messages: places, names, numbers and what can be wrong with them.
 
+use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::wire::window::Seq;
 
 /// Version of the messages.
@@ -22,6 +23,35 @@ const OFFSET: u64 = (1 << 48) - 1;
 #[inline]
 pub(crate) fn split_offset(word: u64) -> (u64, u16) {
     (word & OFFSET, (word >> 48) as u16)
+}
+
+/// An operation, the width of its word and whether that is a floating-point number, in a byte:
+/// bits 0 to 4, 5 and 6, and 7.
+#[inline]
+pub(crate) fn code_of(atomic: &Atomic) -> u8 {
+    let width = match atomic.width {
+        Width::Two => 0,
+        Width::Four => 1,
+        Width::Eight => 2,
+    };
+    atomic.op as u8 | width << 5 | u8::from(atomic.float) << 7
+}
+
+/// What such a byte means. It compares with nothing.
+pub(crate) fn atomic_of(code: u8, operand: u64) -> Option<Atomic> {
+    from_parts(AtomicOp::from_code((code & 0x1f).into())?, code, operand)
+}
+
+/// As [`atomic_of`], of an operation that fetches nothing, in few instructions.
+#[inline(always)]
+pub(crate) fn plain_of(code: u8, operand: u64) -> Option<Atomic> {
+    from_parts(AtomicOp::plain_from_code((code & 0x1f).into())?, code, operand)
+}
+
+#[inline(always)]
+fn from_parts(op: AtomicOp, code: u8, operand: u64) -> Option<Atomic> {
+    let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
+    Some(Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 })
 }
 
 /// Names a request between it and its answer. No two are the same before the numbers of messages

@@ -36,11 +36,11 @@
 //!
 //! A signal, the most common, is an atomic of 32 bytes: it fits the small inline sends of NICs.
 
-use crate::atomic::{Atomic, AtomicOp, Width};
+use crate::atomic::Atomic;
 use crate::ids::Pe;
 pub use crate::port::packet::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE, Packet, PacketOf};
-use crate::wire::format::split_offset;
 pub use crate::wire::format::{RequestId, Spot, Tag, VERSION, WireError};
+use crate::wire::format::{atomic_of, code_of, plain_of, split_offset};
 use crate::wire::rails::Rails;
 use crate::wire::seal::COVERED;
 use crate::wire::staged::{self, Staged};
@@ -285,9 +285,8 @@ impl<'a> Plain<'a> {
         }
         let (head, second) = (get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
-        let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
+        let atomic = plain_of(code, get64(bytes, 24))?;
         let (offset, 0) = split_offset(get64(bytes, 16)) else { return None };
-        let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
         let nowhere = Spot { slot: 0, offset: 0 };
         let (to, payload) = match head as u8 {
             ATOMIC_HEAD if bytes.len() == ATOMIC => (nowhere, &bytes[ATOMIC..]),
@@ -302,13 +301,12 @@ impl<'a> Plain<'a> {
             }
             _ => return None,
         };
-        let (float, operand) = (code & 0x80 != 0, get64(bytes, 24));
         Some(Plain {
             from: Pe((head >> 16) as u32 & 0xffff),
             seq: Seq((head >> 32) as u32),
             ack: Seq(second as u32),
             at: Spot { slot: (second >> 32) as u32, offset },
-            atomic: Atomic { op, width, float, operand, compare: 0 },
+            atomic,
             to,
             payload,
         })
@@ -412,15 +410,10 @@ impl<'a> Message<'a> {
         let seq = Seq((head >> 32) as u32);
         let word = (second >> 32) as u32;
         let atomic = |fetches: bool| {
-            let (op, width) = (code & 0x1f, code >> 5 & 3);
-            let op = AtomicOp::from_code(i32::from(op)).filter(|op| op.fetches() == fetches);
-            let (Some(op), true) = (op, width < 3) else {
-                return Err(WireError::Operation { kind, code });
-            };
-            let width = Width::ALL[usize::from(width)];
-            let at = Spot { slot: word, offset: split_offset(get64(bytes, 16)).0 };
-            let operand = get64(bytes, 24);
-            Ok((at, Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 }))
+            let atomic = atomic_of(code, get64(bytes, 24));
+            let atomic = atomic.filter(|atomic| atomic.op.fetches() == fetches);
+            let atomic = atomic.ok_or(WireError::Operation { kind, code })?;
+            Ok((Spot { slot: word, offset: split_offset(get64(bytes, 16)).0 }, atomic))
         };
         let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let body = match kind {
@@ -485,17 +478,6 @@ impl<'a> Message<'a> {
         let (from, ack) = (Pe((head >> 16) as u32 & 0xffff), Seq(second as u32));
         Ok(Message { from, seq, ack, behind, body })
     }
-}
-
-/// An operation, the width of its word and what that is, in a byte.
-#[inline]
-pub(super) fn code_of(atomic: &Atomic) -> u8 {
-    let width = match atomic.width {
-        Width::Two => 0,
-        Width::Four => 1,
-        Width::Eight => 2,
-    };
-    atomic.op as u8 | width << 5 | u8::from(atomic.float) << 7
 }
 
 #[inline]

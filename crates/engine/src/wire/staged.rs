@@ -27,11 +27,10 @@
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind
 //! in it, as all have.
 
-use crate::atomic::{Atomic, AtomicOp, Width};
+use crate::atomic::Atomic;
 use crate::port::Addressing;
 use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
-use crate::wire::format::{RequestId, Spot, WireError, split_offset};
-use crate::wire::message::code_of;
+use crate::wire::format::{RequestId, Spot, WireError, code_of, plain_of, split_offset};
 use crate::wire::window::Seq;
 
 /// Most payload of a put, and of the answer to an ask.
@@ -143,10 +142,7 @@ impl ListEntry {
         let signal = match bytes[24] {
             0 => None,
             code => {
-                let op = AtomicOp::plain_from_code((code & 0x1f).into())?;
-                let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
-                let (float, operand) = (code & 0x80 != 0, get(bytes, 40));
-                let atomic = Atomic { op, width, float, operand, compare: 0 };
+                let atomic = plain_of(code, get(bytes, 40))?;
                 Some(ListedSignal { at: Spot { slot: word, offset: get(bytes, 32) }, atomic })
             }
         };

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::bulk_plan::Link;
+use crate::discovery::link::Link;
 use crate::objects::info::Info;
 use crate::provider::{Nic, Profile};
 use crate::topology::sysfs;
@@ -46,10 +46,15 @@ impl Device {
 }
 
 impl Device {
+    /// The link of the interface that has its address.
+    pub(crate) fn link(&self) -> Link {
+        Link::at(self.address)
+    }
+
     /// The speed of its link in Mbit/s, as the provider says, or the kernel of the interface that
     /// has its address. None where neither does, as for loopback.
     pub fn link_speed(&self) -> Option<u32> {
-        self.info.link_speed().or_else(|| Link::of(&[self]).first()?.speed)
+        self.info.link_speed().or_else(|| self.link().speed)
     }
 }
 

@@ -1,125 +1,16 @@
 //! The ends of segments: what a completion, or a segment that is dropped, means for its operation,
 //! its connection and what is behind them.
 
-use std::iter;
-
 use crate::ids::{RailId, WrId};
-use crate::port::{Completions, Failure, POLL_BATCH, Polled, Port};
+use crate::port::{Failure, Polled, Port};
 use crate::posting::Core;
 use crate::posting::failures::Event;
-use crate::posting::peers::Peers;
 use crate::posting::transmit::Transmit;
+use crate::posting::transmit::drain::Drain;
 use crate::state::operation::OpId;
-use crate::state::segment::table::{Finished, SegmentTable};
+use crate::state::segment::table::Finished;
 use crate::state::segment::work::Work;
-use crate::state::segment::{Plain, Segment, Stage};
-
-/// The completions of one poll, on their way into the lane's books.
-///
-/// Most are plain and of the same peer as the one before. Those are counted, and their connection
-/// is told once, when the run ends.
-#[derive(Debug)]
-pub(crate) struct Drain<'a> {
-    segments: &'a mut SegmentTable,
-    peers: &'a mut Peers,
-    /// What a segment is that belongs to the run.
-    run: Plain,
-    /// Segments of the run.
-    count: u32,
-    /// Segments of the runs before.
-    known: u32,
-    rare: &'a mut Rare,
-}
-
-/// Completions that take more than counting. Kept, so that an idle poll need not make
-/// room for them.
-#[derive(Debug)]
-pub(crate) struct Rare {
-    wr_ids: [WrId; POLL_BATCH],
-    count: usize,
-}
-
-impl Rare {
-    /// None.
-    pub(crate) const EMPTY: Rare = Rare { wr_ids: [WrId(0); POLL_BATCH], count: 0 };
-
-    /// Takes one out, in no order.
-    #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<WrId> {
-        self.count = self.count.checked_sub(1)?;
-        self.wr_ids.get(self.count).copied()
-    }
-}
-
-impl<'a> Drain<'a> {
-    #[inline(always)]
-    pub(crate) fn new(
-        segments: &'a mut SegmentTable,
-        peers: &'a mut Peers,
-        rare: &'a mut Rare,
-    ) -> Self {
-        Self { segments, peers, run: Plain::NONE, count: 0, known: 0, rare }
-    }
-
-    /// Takes a completion that does not belong to the run.
-    #[inline(never)]
-    fn start_run(&mut self, wr_id: WrId) {
-        self.end_run();
-        match self.segments.plain(wr_id) {
-            // The end of this segment may be what something in the connection waits for.
-            Some(run) if self.peers.is_open(run.pe()) => {
-                self.run = run;
-                self.count = self.segments.finish_plain(iter::once(wr_id.index()), run) as u32;
-            }
-            _ => {
-                if let Some(place) = self.rare.wr_ids.get_mut(self.rare.count) {
-                    *place = wr_id;
-                    self.rare.count += 1;
-                }
-            }
-        }
-    }
-
-    fn end_run(&mut self) {
-        if self.count != 0 {
-            self.segments.count_finished(self.run, self.count);
-            self.peers.ended(self.run, self.count);
-            self.known += self.count;
-        }
-        self.run = Plain::NONE;
-        self.count = 0;
-    }
-
-    /// Ends the last run. The number of segments that have ended; the rare ones are left.
-    #[inline(always)]
-    pub(crate) fn finish(mut self) -> u32 {
-        self.end_run();
-        self.known
-    }
-}
-
-impl Completions for Drain<'_> {
-    /// At most [`POLL_BATCH`] times.
-    #[inline(always)]
-    fn take(&mut self, index: usize) -> bool {
-        let exists = self.segments.has(index);
-        if exists {
-            self.start_run(WrId(index as u32));
-        }
-        exists
-    }
-
-    /// Those of the run.
-    #[inline(always)]
-    fn take_alike(&mut self, indices: impl Iterator<Item = usize>) -> usize {
-        if self.run == Plain::NONE {
-            return 0;
-        }
-        let count = self.segments.finish_plain(indices, self.run);
-        self.count += count as u32;
-        count
-    }
-}
+use crate::state::segment::{Segment, Stage};
 
 impl<P: Port> Core<P> {
     /// Takes a rail's completions, and ends those segments of which that is all. How many those

@@ -1,12 +1,11 @@
 //! Transmission: the port, the rails and their queues, the segments on them, and the room that
 //! there is for more.
 
-#[cfg(any(test, feature = "audit"))]
-mod audit;
 mod blocked;
 mod completions;
 pub(crate) mod dispatch;
 mod doorbell;
+mod drain;
 mod fast;
 pub(crate) mod load;
 mod memory;
@@ -16,14 +15,21 @@ mod segments;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Port, RailLimits};
 use crate::posting::Core;
-use crate::posting::transmit::completions::Rare;
+
 use crate::posting::transmit::doorbell::Burst;
+use crate::posting::transmit::drain::Rare;
 use crate::rails::balance::{Balance, Spread};
 use crate::rails::paths::PathTable;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::audit::{Found, tally};
 use crate::state::connection::Connection;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::operation::OpTable;
 use crate::state::rail::Rail;
 use crate::state::regions::RegionCache;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::segment::Stage;
 use crate::state::segment::table::SegmentTable;
 
 /// What posts and completes segments.
@@ -237,6 +243,57 @@ impl<P: Port> Core<P> {
     pub(crate) fn fits_quota(&self, mine: u32) -> bool {
         let used = self.transmit.transfers(self.peers.message_segments());
         used < self.transmit.transfer_room && fits_quota(mine, used, self.transmit.in_flight_room)
+    }
+}
+
+/// See [`Lane::audit`](crate::lane::Lane::audit).
+#[cfg(any(test, feature = "audit"))]
+impl<P: Port> Transmit<P> {
+    /// The segments, for the audits of others.
+    pub(crate) fn table(&self) -> &SegmentTable {
+        &self.segments
+    }
+
+    /// What the segments in use say. Those that were `raised` are in no queue; batches have more
+    /// than segments where something is pending.
+    pub(crate) fn tally(&self, has_pending: bool, raised: &[WrId]) -> Result<Found, Discrepancy> {
+        self.segments.audit(has_pending)?;
+        let found = tally(&self.segments, self.rails.len(), raised);
+        self.ops.audit(&self.segments, found.all.chained)?;
+        Ok(found)
+    }
+
+    /// What it keeps. So many segments are set aside, and so many operations wait for rails, or are
+    /// pending.
+    pub(crate) fn audit(
+        &self,
+        found: &Found,
+        reserved: u32,
+        waiting: u32,
+    ) -> Result<(), Discrepancy> {
+        same("segments set aside in use", self.reserved, reserved)?;
+        same("stripes", self.stripes.used, found.all.stripes)?;
+        let mut queued = 0;
+        for rail in self.rail_ids() {
+            queued += self.audit_rail(rail, found).map_err(|differs| differs.of(rail))?;
+        }
+        same("segments in queues", queued, found.all.ready)?;
+        same("what is ready", self.ready, queued + waiting)
+    }
+
+    /// How many segments are in the queue of a rail.
+    fn audit_rail(&self, rail: RailId, found: &Found) -> Result<u32, Discrepancy> {
+        let state = &self.rails[rail.index()];
+        let (in_flight, ahead) = found.rails[rail.index()];
+        same("segments in flight", state.in_flight(), in_flight)?;
+        same("bytes ahead", self.balance.ahead(rail), ahead)?;
+        state.blocked.audit("blocked segments of a rail")?;
+        for (pe, index) in state.blocked.iter() {
+            let segment = &self.segments[*index];
+            let is = (segment.pe, segment.stage);
+            same("whom a blocked segment is for, and its stage", (pe, Stage::Ready), is)?;
+        }
+        Ok(state.audit(&self.segments)? + state.blocked.len() as u32)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::port::Completions as _;
 use crate::port::Direction;
 use crate::port::copies::Reach;
 use crate::posting::tests::{Bed, HEAP, PLAIN, RAIL, Setup, atomic, failed, request};
-use crate::posting::transmit::completions::{Drain, Rare};
+use crate::posting::transmit::drain::{Drain, Rare};
 use crate::request::{LocalSide, PutSignalRequest, Request};
 use crate::state::batch::Batch;
 use crate::state::segment::Stage;

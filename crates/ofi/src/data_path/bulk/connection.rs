@@ -11,11 +11,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 use log::debug;
 
 use crate::data_path::bulk::Plan;
-use crate::data_path::bulk::merged::News;
+use crate::data_path::bulk::done::{Done, Entry, News};
 use crate::error::port_error;
 use crate::objects::completion_queue::{Entries, Wakes};
 use crate::objects::contexts::Contexts;
@@ -61,16 +61,6 @@ pub(super) enum What {
     Reach(PeerAddr),
 }
 
-/// What the lane is told.
-#[derive(Debug)]
-pub(super) enum Done {
-    Completed(Entry),
-    /// A transfer, or the connection as a whole.
-    Failed(Failure),
-    /// What came of [`What::Reach`].
-    Reached(PeerAddr, bool),
-}
-
 /// Where a byte goes by which a peer is reached; its address is the operation's context.
 #[repr(C, align(64))]
 struct Landing {
@@ -81,26 +71,6 @@ struct Landing {
 impl fmt::Debug for Landing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Landing")
-    }
-}
-
-/// A completion: what the lane looks at of an entry of a queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) context: usize,
-    pub(super) flags: u64,
-    pub(super) data: u64,
-}
-
-impl From<&fi_cq_data_entry> for Entry {
-    fn from(entry: &fi_cq_data_entry) -> Self {
-        Self { context: entry.op_context as usize, flags: entry.flags, data: entry.data }
-    }
-}
-
-impl From<Entry> for fi_cq_data_entry {
-    fn from(Entry { context, flags, data }: Entry) -> Self {
-        Self { op_context: context as *mut c_void, flags, len: 0, buf: ptr::null_mut(), data }
     }
 }
 

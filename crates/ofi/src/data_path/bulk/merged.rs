@@ -4,26 +4,13 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, fi_cq_data_entry, fid_cq};
 
-use crate::data_path::bulk::connection::Done;
+use crate::data_path::bulk::done::{Done, News};
 use crate::objects::completion_queue::DirectQueue;
 use engine::port::{Failure, PeerAddr};
-
-/// How many completions all threads of a rail have put into their queues: what a poll that finds
-/// nothing looks at.
-#[derive(Debug, Default)]
-pub(super) struct News(AtomicU64);
-
-impl News {
-    /// One more is in its queue.
-    pub(super) fn tell(&self) {
-        self.0.fetch_add(1, Ordering::Release);
-    }
-}
 
 /// Stands for a completion queue, by [`Merged::direct`], which is read by the lane's thread alone.
 ///
@@ -148,7 +135,7 @@ impl Inner {
             return own;
         }
         let mut found = own.max(0) as usize;
-        if self.failure.is_some() || self.news.0.load(Ordering::Acquire) != self.taken {
+        if self.failure.is_some() || self.news.told() != self.taken {
             found = self.take(found, count, |at, entry| {
                 // SAFETY: below `count`, for which the caller vouches.
                 unsafe { entries.add(at).write(entry) };
@@ -218,7 +205,7 @@ mod tests {
     use std::sync::mpsc::{SyncSender, sync_channel};
 
     use super::*;
-    use crate::data_path::bulk::connection::Entry;
+    use crate::data_path::bulk::done::Entry;
     use crate::error::refused;
     use engine::ids::WrId;
 

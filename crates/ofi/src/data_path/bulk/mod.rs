@@ -22,6 +22,7 @@
 
 pub(crate) mod addresses;
 mod connection;
+mod done;
 mod merged;
 mod thread;
 
@@ -65,7 +66,7 @@ pub(crate) struct Plan<'a> {
 pub(crate) struct Bulk {
     /// Each with what the lane has given it and not got back, and its addresses of peers by the
     /// rail's.
-    connections: Vec<Link>,
+    connections: Vec<Served>,
     merged: Merged,
     /// The connection that is looked at first, so that equals take turns.
     turn: usize,
@@ -73,7 +74,7 @@ pub(crate) struct Bulk {
 
 /// The lane's end of a connection.
 #[derive(Debug)]
-struct Link {
+struct Served {
     worker: Worker,
     routes: HashMap<PeerAddr, Route>,
 }
@@ -117,7 +118,7 @@ impl Bulk {
             bulk.merged.add(ends.done);
             let worker = Worker::start(connection, ends.requests, plan.name, plan.near)
                 .map_err(|error| no_thread(&error))?;
-            bulk.connections.push(Link { worker, routes: HashMap::new() });
+            bulk.connections.push(Served { worker, routes: HashMap::new() });
         }
         Ok(bulk)
     }
@@ -187,7 +188,7 @@ impl Bulk {
         let count = self.connections.len();
         let mut best = None;
         for at in (0..count).map(|step| (self.turn + step) % count) {
-            let Link { worker, routes } = &mut self.connections[at];
+            let Served { worker, routes } = &mut self.connections[at];
             let Some(route) = routes.get_mut(&to) else { continue };
             match route.reach {
                 Reach::Made => {

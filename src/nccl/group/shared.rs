@@ -1,29 +1,20 @@
-//! A group: the ranks of a communicator that are connected, which are the PEs of a job of its own.
-//!
-//! Whoever holds the group's lock may use the lane: the thread of NCCL's that starts operations and
-//! asks about them, threads that register memory, and the helper. NCCL's thread finds it free, but
-//! for the moments in which one of the others has it.
+//! What the threads of a group share: its lane under a lock, the memory that operations name, and
+//! what has failed.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use log::{error, info, warn};
-use nccl_abi::{HANDLE_BYTES, SIGNAL_ADD, SIGNAL_INC};
+use log::{error, warn};
+use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
 
-use super::error::NcclError;
-use super::helper::Helper;
-use super::listener::Listener;
-use super::memory::{self, Region, Regions};
-use super::plugin::Plugin;
-use super::requests::{BlockId, Collected, RequestId, Requests, Starting};
-use crate::bootstrap::gathering::Gathering;
-use crate::bootstrap::{Bootstrap, TcpBootstrap};
-use crate::job::heartbeat::{Heartbeat, Still};
+use crate::job::heartbeat::Heartbeat;
 use crate::job::{Connected, Job, JobError};
 use crate::logging;
-use crate::settings::Settings;
+use crate::nccl::error::NcclError;
+use crate::nccl::memory::Regions;
+use crate::nccl::requests::{BlockId, Collected, RequestId, Requests, Starting};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -35,26 +26,12 @@ use engine::state::batch::Batch;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
-/// How long the end of a group waits for the other ranks, which may need its progress until they
-/// have come to theirs. One that has died is not waited for.
-const FAREWELL: Duration = Duration::from_secs(5);
-
 /// How long the end of a job waits for who registers memory of it.
 const LET_GO: Duration = Duration::from_secs(1);
 
-/// See the module.
-#[derive(Debug)]
-pub(super) struct Group {
-    shared: Arc<Shared>,
-    /// What collectives are under.
-    bootstrap: Mutex<TcpBootstrap>,
-    /// It ends before `shared` does.
-    helper: Option<Helper>,
-}
-
 /// What the helper knows as well.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
     /// The first failure, in words.
     failed: OnceLock<String>,
@@ -68,179 +45,63 @@ pub(super) struct Shared {
 
 /// What is under the lock.
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     /// With the lane. None once the group has ended, or was aborted. Who registers memory keeps it
     /// for a moment.
     job: Option<Arc<Job>>,
     /// Looks whether anybody makes progress, as long as there is a job.
-    heartbeat: Option<Heartbeat>,
+    pub(super) heartbeat: Option<Heartbeat>,
     requests: Requests,
-    regions: Regions,
+    pub(super) regions: Regions,
     collected: Collected,
 }
 
 /// What a put or get moves: memory by its handle, and where in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) handle: *mut c_void,
-    pub(super) offset: u64,
+pub(in crate::nccl) struct Span {
+    pub(in crate::nccl) handle: *mut c_void,
+    pub(in crate::nccl) offset: u64,
 }
 
 /// A signal, as NCCL names it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Signal {
-    pub(super) word: Span,
-    pub(super) value: u64,
-    pub(super) operation: u32,
+pub(in crate::nccl) struct Signal {
+    pub(in crate::nccl) word: Span,
+    pub(in crate::nccl) value: u64,
+    pub(in crate::nccl) operation: u32,
 }
 
-impl Group {
-    /// Connects all ranks. Collective.
-    pub(super) fn connect(
-        plugin: &Plugin,
-        listener: &Listener,
-        center: &[u8; HANDLE_BYTES],
-        (rank, ranks): (c_int, c_int),
-    ) -> Result<Self, NcclError> {
-        let shape = NcclError::Shape { rank, ranks };
-        let (Ok(me), Ok(n)) = (u32::try_from(rank), u32::try_from(ranks)) else {
-            return Err(shape);
-        };
-        if me >= n {
-            return Err(shape);
-        }
-        let mut bootstrap = listener.meet(center, me, n)?;
-        let job = Job::new(plugin.settings.clone())?;
-        {
-            let gathering = Gathering::new(&mut bootstrap)?;
-            job.connect(&gathering, &plugin.chosen(listener.device)?)?;
-        }
-        let connected = job.connected()?;
-        // SAFETY: nobody else knows the job yet.
-        unsafe { connected.with_proxy(Lane::order_signals) };
-        let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
-        let is_automatic = connected.report.verdict.truly_automatic;
-        let has_core = connected.has_core();
+impl Shared {
+    /// That of a group of so many ranks, whose job is connected.
+    pub(super) fn new(job: Job, ranks: u32, is_automatic: bool, has_core: bool) -> Self {
         let state = State {
             job: Some(Arc::new(job)),
             heartbeat: None,
-            requests: Requests::new(n),
+            requests: Requests::new(ranks),
             regions: Regions::default(),
             collected: Collected::default(),
         };
-        let shared = Arc::new(Shared {
+        Self {
             state: Mutex::new(state),
             failed: OnceLock::new(),
             progress: AtomicU64::new(0),
             is_automatic,
             has_core,
-        });
-        let helper = Helper::start(Arc::clone(&shared))?;
-        let Settings { warn_after, fail_after, .. } = settings;
-        // It ends with the state that it is in, so it has no part of that.
-        let of = Arc::downgrade(&shared);
-        let failed = move |still: &Still| {
-            of.upgrade().into_iter().for_each(|group| group.fail(&still.to_string()));
-        };
-        let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
-        shared.lock().heartbeat = Some(heartbeat);
-        info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
-        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper) })
-    }
-
-    /// What all calls but those of collectives use.
-    #[inline]
-    pub(super) fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    /// Registers memory on all ranks: the handle for NCCL. Collective.
-    pub(super) fn register(
-        &self,
-        base: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<*mut c_void, NcclError> {
-        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
-        let registered = self.shared.register_here(base, len, access);
-        // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
-        let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
-        drop(bootstrap);
-        match (registered, agreed) {
-            (Ok(_), Ok(region)) => Ok(self.shared.lock().regions.add(region)),
-            (Ok(handle), Err(failed)) => {
-                // Without a job there are no registrations either.
-                let job = self.shared.job().ok();
-                let connected = job.as_deref().and_then(Job::connection);
-                let released = connected.map(|connected| connected.regions.release(&handle));
-                if let Some(Err(stays)) = released {
-                    warn!(target: logging::MEM, "{len} bytes at {base:#x} stay registered: {stays}");
-                }
-                Err(failed)
-            }
-            (Err(failed), _) => Err(failed),
         }
     }
 
-    /// Ends the registration of this rank's part. NCCL does so while operations are under way that
-    /// touch the memory when it aborts, and frees the memory whatever it is told: then the group
-    /// ends at once, with its endpoints, so that nothing comes late.
-    ///
-    /// # Errors
-    /// There is no such memory; or it may still be written to, and must not be freed.
-    pub(super) fn release(&self, handle: *mut c_void) -> Result<(), NcclError> {
-        let shared = &self.shared;
-        let region = shared.lock().regions.remove(handle)?;
-        let Ok(job) = shared.job() else { return Ok(()) };
-        let connected = job.connected()?;
-        let Region { base, len, handle, .. } = *region;
-        let release = || -> Result<(), EngineError> {
-            shared.check_unused(base, len)?;
-            connected.regions.release(&handle)
-        };
-        let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
-        let released = match shared.failed.get() {
-            None => connected.release_patiently(release, is_in_use),
-            Some(_) => release(),
-        };
-        match released {
-            Err(in_use) if is_in_use(&in_use) => {
-                shared.fail(&in_use.to_string());
-                drop(job);
-                if shared.end() { Ok(()) } else { Err(in_use.into()) }
-            }
-            released => Ok(released?),
-        }
-    }
-
-    /// Ends the group. The others are waited for, for a while, unless something has failed: they
-    /// may need this rank's progress.
-    pub(super) fn close(mut self) {
-        if self.shared.failed.get().is_none() {
-            let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);
-            bootstrap.set_patience(FAREWELL);
-            if let Err(gone) = bootstrap.barrier() {
-                info!(target: logging::INIT, "the end of a group without all ranks: {gone}");
-            }
-        }
-        self.helper = None;
-        let _is_closed = self.shared.end();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic of a thread that had it has told NCCL that the communicator is over.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The job, for who registers memory.
-    fn job(&self) -> Result<Arc<Job>, NcclError> {
+    pub(super) fn job(&self) -> Result<Arc<Job>, NcclError> {
         self.lock().job.clone().ok_or_else(|| self.over())
     }
 
     /// Registers memory of this rank.
-    fn register_here(
+    pub(super) fn register_here(
         &self,
         base: usize,
         len: usize,
@@ -261,7 +122,7 @@ impl Shared {
     /// Ends the job: closes its endpoints, after what is under way where that ends soon. Whether
     /// they are closed: another thread may be registering memory.
     #[must_use]
-    fn end(&self) -> bool {
+    pub(super) fn end(&self) -> bool {
         let (job, heartbeat) = {
             let mut state = self.lock();
             (state.job.take(), state.heartbeat.take())
@@ -287,7 +148,7 @@ impl Shared {
     }
 
     /// That nothing under way touches this memory.
-    fn check_unused(&self, base: usize, len: usize) -> Result<(), EngineError> {
+    pub(super) fn check_unused(&self, base: usize, len: usize) -> Result<(), EngineError> {
         let state = self.lock();
         let connected =
             state.job.as_deref().and_then(Job::connection).ok_or(EngineError::Abandoned)?;
@@ -296,13 +157,13 @@ impl Shared {
     }
 
     /// Whether something has failed: what.
-    pub(super) fn failure(&self) -> Option<&str> {
+    pub(in crate::nccl) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
     /// Notes what has failed, and says so the first time.
     #[cold]
-    fn fail(&self, why: &str) {
+    pub(super) fn fail(&self, why: &str) {
         if self.failed.set(why.to_owned()).is_ok() {
             error!(target: logging::TRANSPORT, "the group has failed: {why}");
         }
@@ -353,7 +214,7 @@ impl Shared {
 
     /// Starts a put or a get of `len` bytes. If `more` operations follow at once, it may share a
     /// doorbell with them.
-    pub(super) fn transfer(
+    pub(in crate::nccl) fn transfer(
         &self,
         direction: Direction,
         rank: u32,
@@ -376,7 +237,7 @@ impl Shared {
 
     /// Starts a put of `len` bytes, which may be none, with a signal that comes behind them and
     /// behind all before.
-    pub(super) fn put_signal(
+    pub(in crate::nccl) fn put_signal(
         &self,
         rank: u32,
         (local, remote): (Span, Span),
@@ -400,7 +261,7 @@ impl Shared {
     }
 
     /// Whether a request is done.
-    pub(super) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
+    pub(in crate::nccl) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
         let mut state = self.lock();
         let State { job, requests, .. } = &mut *state;
@@ -417,7 +278,7 @@ impl Shared {
 
     /// Moves what is under way, for NCCL, after a pass over a block; or leaves it for the next
     /// call, while each pass brings more.
-    pub(super) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
+    pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();
         let made = self.progress.load(Ordering::Relaxed);
@@ -484,7 +345,7 @@ impl Shared {
     }
 
     /// Makes what gets have brought visible to the device.
-    pub(super) fn flush(&self) -> Result<(), NcclError> {
+    pub(in crate::nccl) fn flush(&self) -> Result<(), NcclError> {
         self.check()?;
         let state = self.lock();
         let Some(job) = state.job.as_deref() else { return Err(self.over()) };

@@ -1,8 +1,9 @@
 //! Lists of gathered puts, for each direction a fixed number: which puts a fragment has, and where
 //! they are in its bounce buffer.
 
-use crate::ids::Pe;
+use crate::ids::{Pe, WrId};
 use crate::port::copies::CopyDirection;
+use crate::posting::peers::words::Order;
 use crate::request::Touched;
 use crate::wire::message::Spot;
 use crate::wire::staged::{ListedSignal, MOST_LISTED};
@@ -12,16 +13,30 @@ const LISTS: u16 = 64;
 
 /// One of several puts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(in crate::staging) struct Part {
     /// Address in this process.
-    pub(super) memory: usize,
-    pub(super) len: usize,
+    pub(in crate::staging) memory: usize,
+    pub(in crate::staging) len: usize,
     /// Place at the peer. Of a peer's put it means nothing.
-    pub(super) to: Spot,
+    pub(in crate::staging) to: Spot,
     /// Offset in the bounce buffer.
-    pub(super) at: usize,
+    pub(in crate::staging) at: usize,
     /// What comes behind it.
-    pub(super) signal: Option<ListedSignal>,
+    pub(in crate::staging) signal: Option<ListedSignal>,
+}
+
+/// A put that others may join, and how it is ordered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(in crate::staging) wr_id: WrId,
+    pub(in crate::staging) order: Order,
+    /// Bytes in its bounce buffer at most, but for the list.
+    pub(in crate::staging) bytes: usize,
+    /// Writes to the peer that were submitted, with it. None where others may come before it that
+    /// no fence keeps there: then nothing behind a fence joins.
+    pub(in crate::staging) submitted: Option<u32>,
+    /// Whether its last put has a signal, and whether any has.
+    pub(in crate::staging) signals: (bool, bool),
 }
 
 /// Names a list among those of its direction.
@@ -30,7 +45,7 @@ pub(crate) struct List(u16);
 
 /// The lists of one direction.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(in crate::staging) struct Lists {
     lists: Vec<(Pe, Vec<Part>)>,
     free: Vec<List>,
 }
@@ -41,17 +56,17 @@ impl Lists {
         Self { lists: (0..LISTS).map(list).collect(), free: (0..LISTS).map(List).collect() }
     }
 
-    pub(super) fn parts(&mut self, List(list): List) -> &mut Vec<Part> {
+    pub(in crate::staging) fn parts(&mut self, List(list): List) -> &mut Vec<Part> {
         &mut self.lists[usize::from(list)].1
     }
 
-    pub(super) fn take(&mut self, pe: Pe) -> Option<List> {
+    pub(in crate::staging) fn take(&mut self, pe: Pe) -> Option<List> {
         let list = self.free.pop()?;
         self.lists[usize::from(list.0)].0 = pe;
         Some(list)
     }
 
-    pub(super) fn give(&mut self, list: List) {
+    pub(in crate::staging) fn give(&mut self, list: List) {
         self.parts(list).clear();
         self.free.push(list);
     }
@@ -60,8 +75,8 @@ impl Lists {
 /// The lists of a lane.
 #[derive(Debug)]
 pub(crate) struct Gathered {
-    pub(super) out: Lists,
-    pub(super) inward: Lists,
+    pub(in crate::staging) out: Lists,
+    pub(in crate::staging) inward: Lists,
 }
 
 impl Gathered {
@@ -69,7 +84,7 @@ impl Gathered {
         Self { out: Lists::new(), inward: Lists::new() }
     }
 
-    pub(super) fn of(&mut self, direction: CopyDirection) -> &mut Lists {
+    pub(in crate::staging) fn of(&mut self, direction: CopyDirection) -> &mut Lists {
         match direction {
             CopyDirection::Out => &mut self.out,
             CopyDirection::In => &mut self.inward,

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::NcclError;
-use super::group::Shared;
+use super::shared::Shared;
 use crate::job::asked;
+use crate::nccl::error::NcclError;
 use ofi::posix_signals;
 
 /// Between two looks whether NCCL makes progress; what a peer waits for at most when it has

@@ -154,7 +154,10 @@ impl Waiting {
 
     /// How many fragments of this lane's wait, where a peer is known to hold `bounces`.
     #[cfg(any(test, feature = "audit"))]
-    pub(super) fn audit(&self, bounces: impl Fn(Pe) -> usize) -> Result<usize, Discrepancy> {
+    pub(in crate::staging) fn audit(
+        &self,
+        bounces: impl Fn(Pe) -> usize,
+    ) -> Result<usize, Discrepancy> {
         self.queue.audit("those who wait for bounce buffers")?;
         let is_theirs = |waiter: &Waiter| matches!(waiter, Waiter::Peer(_));
         let mut mine = self.queue.len();

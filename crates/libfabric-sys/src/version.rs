@@ -1,0 +1,46 @@
+//! Versions of libfabric and of its API, as it packs them into a number.
+
+use std::fmt;
+
+/// A version of libfabric or of its API.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u32);
+
+impl Version {
+    /// A version from its parts.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self(crate::FI_VERSION(major, minor))
+    }
+
+    /// A version as libfabric packs it.
+    pub const fn from_packed(packed: u32) -> Self {
+        Self(packed)
+    }
+
+    /// As libfabric packs it.
+    pub const fn packed(self) -> u32 {
+        self.0
+    }
+
+    /// The major version.
+    pub const fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The minor version.
+    pub const fn minor(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major(), self.minor())
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

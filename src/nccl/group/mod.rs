@@ -1,0 +1,166 @@
+//! A group: the ranks of a communicator that are connected, which are the PEs of a job of its own.
+//!
+//! Whoever holds the group's lock may use the lane: the thread of NCCL's that starts operations and
+//! asks about them, threads that register memory, and the helper. NCCL's thread finds it free, but
+//! for the moments in which one of the others has it.
+
+mod helper;
+mod shared;
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use log::{info, warn};
+use nccl_abi::HANDLE_BYTES;
+
+use self::helper::Helper;
+pub(super) use self::shared::{Shared, Signal, Span};
+use super::error::NcclError;
+use super::listener::Listener;
+use super::memory::{self, Region};
+use super::plugin::Plugin;
+use crate::bootstrap::gathering::Gathering;
+use crate::bootstrap::{Bootstrap, TcpBootstrap};
+use crate::job::Job;
+use crate::job::heartbeat::{Heartbeat, Still};
+use crate::logging;
+use crate::settings::Settings;
+use engine::error::EngineError;
+use engine::lane::Lane;
+use engine::port::Access;
+
+/// How long the end of a group waits for the other ranks, which may need its progress until they
+/// have come to theirs. One that has died is not waited for.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Group {
+    shared: Arc<Shared>,
+    /// What collectives are under.
+    bootstrap: Mutex<TcpBootstrap>,
+    /// It ends before `shared` does.
+    helper: Option<Helper>,
+}
+
+impl Group {
+    /// Connects all ranks. Collective.
+    pub(super) fn connect(
+        plugin: &Plugin,
+        listener: &Listener,
+        center: &[u8; HANDLE_BYTES],
+        (rank, ranks): (c_int, c_int),
+    ) -> Result<Self, NcclError> {
+        let shape = NcclError::Shape { rank, ranks };
+        let (Ok(me), Ok(n)) = (u32::try_from(rank), u32::try_from(ranks)) else {
+            return Err(shape);
+        };
+        if me >= n {
+            return Err(shape);
+        }
+        let mut bootstrap = listener.meet(center, me, n)?;
+        let job = Job::new(plugin.settings.clone())?;
+        {
+            let gathering = Gathering::new(&mut bootstrap)?;
+            job.connect(&gathering, &plugin.chosen(listener.device)?)?;
+        }
+        let connected = job.connected()?;
+        // SAFETY: nobody else knows the job yet.
+        unsafe { connected.with_proxy(Lane::order_signals) };
+        let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
+        let is_automatic = connected.report.verdict.truly_automatic;
+        let has_core = connected.has_core();
+        let shared = Arc::new(Shared::new(job, n, is_automatic, has_core));
+        let helper = Helper::start(Arc::clone(&shared))?;
+        let Settings { warn_after, fail_after, .. } = settings;
+        // It ends with the state that it is in, so it has no part of that.
+        let of = Arc::downgrade(&shared);
+        let failed = move |still: &Still| {
+            of.upgrade().into_iter().for_each(|group| group.fail(&still.to_string()));
+        };
+        let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
+        shared.lock().heartbeat = Some(heartbeat);
+        info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
+        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper) })
+    }
+
+    /// What all calls but those of collectives use.
+    #[inline]
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Registers memory on all ranks: the handle for NCCL. Collective.
+    pub(super) fn register(
+        &self,
+        base: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<*mut c_void, NcclError> {
+        let mut bootstrap = self.bootstrap.lock().unwrap_or_else(PoisonError::into_inner);
+        let registered = self.shared.register_here(base, len, access);
+        // The others may be long in coming. Nothing keeps the job meanwhile: an abort closes it.
+        let agreed = memory::agree(&mut *bootstrap, (base, len), &registered);
+        drop(bootstrap);
+        match (registered, agreed) {
+            (Ok(_), Ok(region)) => Ok(self.shared.lock().regions.add(region)),
+            (Ok(handle), Err(failed)) => {
+                // Without a job there are no registrations either.
+                let job = self.shared.job().ok();
+                let connected = job.as_deref().and_then(Job::connection);
+                let released = connected.map(|connected| connected.regions.release(&handle));
+                if let Some(Err(stays)) = released {
+                    warn!(target: logging::MEM, "{len} bytes at {base:#x} stay registered: {stays}");
+                }
+                Err(failed)
+            }
+            (Err(failed), _) => Err(failed),
+        }
+    }
+
+    /// Ends the registration of this rank's part. NCCL does so while operations are under way that
+    /// touch the memory when it aborts, and frees the memory whatever it is told: then the group
+    /// ends at once, with its endpoints, so that nothing comes late.
+    ///
+    /// # Errors
+    /// There is no such memory; or it may still be written to, and must not be freed.
+    pub(super) fn release(&self, handle: *mut c_void) -> Result<(), NcclError> {
+        let shared = &self.shared;
+        let region = shared.lock().regions.remove(handle)?;
+        let Ok(job) = shared.job() else { return Ok(()) };
+        let connected = job.connected()?;
+        let Region { base, len, handle, .. } = *region;
+        let release = || -> Result<(), EngineError> {
+            shared.check_unused(base, len)?;
+            connected.regions.release(&handle)
+        };
+        let is_in_use = |failed: &EngineError| matches!(failed, EngineError::InUse { .. });
+        let released = match shared.failure() {
+            None => connected.release_patiently(release, is_in_use),
+            Some(_) => release(),
+        };
+        match released {
+            Err(in_use) if is_in_use(&in_use) => {
+                shared.fail(&in_use.to_string());
+                drop(job);
+                if shared.end() { Ok(()) } else { Err(in_use.into()) }
+            }
+            released => Ok(released?),
+        }
+    }
+
+    /// Ends the group. The others are waited for, for a while, unless something has failed: they
+    /// may need this rank's progress.
+    pub(super) fn close(mut self) {
+        if self.shared.failure().is_none() {
+            let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);
+            bootstrap.set_patience(FAREWELL);
+            if let Err(gone) = bootstrap.barrier() {
+                info!(target: logging::INIT, "the end of a group without all ranks: {gone}");
+            }
+        }
+        self.helper = None;
+        let _is_closed = self.shared.end();
+    }
+}
