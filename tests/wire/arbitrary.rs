@@ -4,7 +4,7 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::Addressing;
 use engine::wire::message::{
-    Body, MAX_EAGER, MAX_LONG_MESSAGE, Message, Plain, RequestId, Spot, Tag, eager_in,
+    Body, MAX_EAGER, MAX_LONG_MESSAGE, Message, PlainMessage, RequestId, Spot, Tag, eager_in,
 };
 use engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
 use engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought};
@@ -68,7 +68,7 @@ impl Owned {
 }
 
 /// What the fast path must read of a message: the same, and nothing of other kinds.
-pub(crate) fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
+pub(crate) fn as_plain<'a>(message: &Message<'a>) -> Option<PlainMessage<'a>> {
     if message.behind != 0 {
         return None;
     }
@@ -79,7 +79,7 @@ pub(crate) fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
         _ => return None,
     };
     let Message { from, seq, ack, .. } = *message;
-    Some(Plain { from, seq, ack, at, atomic, to, payload })
+    Some(PlainMessage { from, seq, ack, at, atomic, to, payload })
 }
 
 pub(crate) fn spot() -> impl Strategy<Value = Spot> {

@@ -10,8 +10,8 @@ use engine::port::Addressing;
 use engine::wire::cookie::Cookie;
 use engine::wire::marks::Marks;
 use engine::wire::message::{
-    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, Plain, RequestId,
-    Spot, Tag, VERSION, WireError, eager_in,
+    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, PlainMessage,
+    RequestId, Spot, Tag, VERSION, WireError, eager_in,
 };
 use engine::wire::rails::Rails;
 use engine::wire::seal::Seal;
@@ -54,7 +54,7 @@ proptest! {
         let packet = encode(head, owned.body());
         let message = Message::decode(packet.bytes()).unwrap();
         prop_assert_eq!(message.body, owned.body());
-        prop_assert_eq!(Plain::decode(packet.bytes()), as_plain(&message));
+        prop_assert_eq!(PlainMessage::decode(packet.bytes()), as_plain(&message));
         prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
         let len = match owned.body() {
             Body::Ack | Body::AckRequest => 16,
@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(Message::decode(packet.bytes()), Ok(message));
         prop_assert_eq!(&packet.bytes()[22..24], behind.to_le_bytes());
         prop_assert_eq!((&packet.bytes()[..22], &packet.bytes()[24..]), (&free.bytes()[..22], &free.bytes()[24..]));
-        let plain = Plain::decode(packet.bytes());
+        let plain = PlainMessage::decode(packet.bytes());
         prop_assert_eq!(plain, as_plain(&message));
     }
 
@@ -245,13 +245,13 @@ proptest! {
             if open.is_none_or(|(least, _)| len < least) {
                 let cut = &packet.bytes()[..len];
                 prop_assert!(Message::decode(cut).is_err(), "cut to {}", len);
-                prop_assert_eq!(Plain::decode(cut), None, "cut to {}", len);
+                prop_assert_eq!(PlainMessage::decode(cut), None, "cut to {}", len);
             }
         }
         let mut longer = packet.bytes().to_vec();
         longer.resize(open.map_or(longer.len(), |(_, most)| most) + 1, byte);
         prop_assert!(Message::decode(&longer).is_err());
-        prop_assert_eq!(Plain::decode(&longer), None);
+        prop_assert_eq!(PlainMessage::decode(&longer), None);
     }
 
     #[test]
@@ -297,7 +297,7 @@ proptest! {
                 bytes[*at] = 0;
             }
         }
-        let plain = Plain::decode(&bytes);
+        let plain = PlainMessage::decode(&bytes);
         let Ok(message) = Message::decode(&bytes) else {
             prop_assert_eq!(plain, None);
             return Ok(());
@@ -373,7 +373,7 @@ fn a_payload_is_as_long_as_its_message_says_and_fits() {
         bytes[36..40].copy_from_slice(&(said as u32).to_le_bytes());
         bytes.resize(bytes.len() + has, 7);
         let decoded = Message::decode(&bytes).is_ok();
-        (decoded, Plain::decode(&bytes).is_some())
+        (decoded, PlainMessage::decode(&bytes).is_some())
     };
     let most = eager_in(MAX_LONG_MESSAGE);
     for len in [0, 1, MAX_EAGER, MAX_EAGER + 1, most] {

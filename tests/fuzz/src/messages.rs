@@ -5,7 +5,7 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::{Pe, RailId};
 use engine::port::Addressing;
 use engine::wire::message::{
-    Body, LongPacket, Message, Packet, Plain, RequestId, Spot, Tag, VERSION,
+    Body, LongPacket, Message, Packet, PlainMessage, RequestId, Spot, Tag, VERSION,
 };
 use engine::wire::rails::Rails;
 use engine::wire::staged::{Exposure, Keys, Staged};
@@ -50,7 +50,7 @@ fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
     head(*kind, &mut bytes);
-    let plain = Plain::decode(&bytes);
+    let plain = PlainMessage::decode(&bytes);
     let Ok(message) = Message::decode(&bytes) else {
         return assert_eq!(plain, None, "the short way refuses what the long one does");
     };

@@ -12,10 +12,10 @@ use crate::lane::Lane;
 use crate::port::copies::{Reach, SoonOrder};
 use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
-use crate::state::messages::order::{Kept, Waiting};
-use crate::state::messages::unnumbered::What;
+use crate::state::messages::order::{Kept, WaitingRequest};
+use crate::state::messages::unnumbered::Owed;
 use crate::state::segment::work::Work;
-use crate::wire::message::{Body, MAX_EAGER, Message, Plain, RequestId};
+use crate::wire::message::{Body, MAX_EAGER, Message, PlainMessage, RequestId};
 use crate::wire::rails::Rails;
 use crate::wire::staged::Staged;
 use crate::wire::window::{Arrival, Seq};
@@ -65,7 +65,7 @@ impl<P: Port> Lane<P> {
 
     #[inline(always)]
     fn message(&mut self, rail: RailId, bytes: &[u8]) {
-        if let Some(plain) = Plain::decode(bytes) {
+        if let Some(plain) = PlainMessage::decode(bytes) {
             if self.try_handle(&plain) {
                 return;
             }
@@ -88,8 +88,8 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known
     /// peer that returns nothing. False, and nothing has happened, for all else and what is wrong.
     #[inline(always)]
-    fn try_handle(&mut self, message: &Plain<'_>) -> bool {
-        let Plain { from: pe, at, atomic, to, payload, .. } = *message;
+    fn try_handle(&mut self, message: &PlainMessage<'_>) -> bool {
+        let PlainMessage { from: pe, at, atomic, to, payload, .. } = *message;
         let Some(connection) = self.core.peers.find_mut(pe) else { return false };
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         let width = atomic.width.bytes();
@@ -211,7 +211,7 @@ impl<P: Port> Lane<P> {
             return self.execute_now(pe, seq, &body, Some(mark));
         }
         let kept = Kept::of(message);
-        channel.wait(Waiting { seq, mark, kept }, is_pull);
+        channel.wait(WaitingRequest { seq, mark, kept }, is_pull);
         self.core.peers.note_due(pe);
     }
 
@@ -274,8 +274,8 @@ impl<P: Port> Lane<P> {
         self.staging.settle(&mut self.core);
     }
 
-    fn execute_waiting(&mut self, pe: Pe, waiting: Waiting) {
-        let Waiting { seq, mark, ref kept } = waiting;
+    fn execute_waiting(&mut self, pe: Pe, waiting: WaitingRequest) {
+        let WaitingRequest { seq, mark, ref kept } = waiting;
         // It was read before.
         let Ok(message) = Message::decode(kept.bytes()) else { return };
         self.settle_before(&message.body);
@@ -360,7 +360,7 @@ impl<P: Port> Lane<P> {
                 *reply = Some((request_id, value));
             }
         }
-        self.core.queue_unnumbered(pe, What::Word { request_id, value });
+        self.core.queue_unnumbered(pe, Owed::Word { request_id, value });
         Ok(())
     }
 
@@ -467,7 +467,7 @@ mod tests {
             let (op, width) = (AtomicOp::Inc, Width::Eight);
             let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
             let (from, payload) = (Pe(1), &[][..]);
-            let plain = Plain { from, seq, ack, at, atomic, to: at, payload };
+            let plain = PlainMessage { from, seq, ack, at, atomic, to: at, payload };
             assert_eq!(bed.lane.try_handle(&plain), is_taken, "{offset}");
         }
     }

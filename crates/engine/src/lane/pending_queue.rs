@@ -78,13 +78,15 @@ impl Submission<'_> {
         }
     }
 
-    fn own(self) -> What {
+    fn own(self) -> PendingWork {
         match self {
-            Self::Transfer(request, sent) => What::Transfer(OwnedRequest::of(&request), sent),
-            Self::Atomic(request) => What::Atomic(OwnedAtomic::of(&request)),
+            Self::Transfer(request, sent) => {
+                PendingWork::Transfer(OwnedRequest::of(&request), sent)
+            }
+            Self::Atomic(request) => PendingWork::Atomic(OwnedAtomic::of(&request)),
             Self::PutSignal(PutSignalRequest { parts, signal }, state) => {
                 let parts = parts.iter().map(OwnedRequest::of).collect();
-                What::PutSignal(parts, OwnedAtomic::of(&signal), state)
+                PendingWork::PutSignal(parts, OwnedAtomic::of(&signal), state)
             }
         }
     }
@@ -92,7 +94,7 @@ impl Submission<'_> {
 
 /// What is pending.
 #[derive(Debug)]
-enum What {
+enum PendingWork {
     Fence,
     Transfer(OwnedRequest, usize),
     Atomic(OwnedAtomic),
@@ -101,15 +103,15 @@ enum What {
 
 #[derive(Debug)]
 struct Pending {
-    what: What,
+    what: PendingWork,
     batch: Batch,
 }
 
 impl Pending {
     /// The fence behind it, unless it is one.
     fn fence_behind(&self) -> Option<Self> {
-        let is_fence = matches!(self.what, What::Fence);
-        (!is_fence).then_some(Self { what: What::Fence, batch: Batch::NONE })
+        let is_fence = matches!(self.what, PendingWork::Fence);
+        (!is_fence).then_some(Self { what: PendingWork::Fence, batch: Batch::NONE })
     }
 }
 
@@ -218,10 +220,10 @@ impl PendingQueue {
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
         self.queue.iter().flat_map(|(_, Pending { what, .. })| {
             let (parts, word): (&[OwnedRequest], _) = match what {
-                What::Fence => (&[], None),
-                What::Transfer(request, _) => (std::slice::from_ref(request), None),
-                What::Atomic(atomic) => (&[], Some(atomic)),
-                What::PutSignal(parts, signal, _) => (parts, Some(signal)),
+                PendingWork::Fence => (&[], None),
+                PendingWork::Transfer(request, _) => (std::slice::from_ref(request), None),
+                PendingWork::Atomic(atomic) => (&[], Some(atomic)),
+                PendingWork::PutSignal(parts, signal, _) => (parts, Some(signal)),
             };
             let word = word.and_then(OwnedAtomic::memory);
             parts.iter().filter_map(OwnedRequest::memory).chain(word)
@@ -319,7 +321,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    fn enqueue_pending(&mut self, pe: Pe, what: What) {
+    fn enqueue_pending(&mut self, pe: Pe, what: PendingWork) {
         let batch = self.core.transmit.batches_mut().take_current();
         if self.pending_queue.is_empty() {
             // So that iterations find it.
@@ -390,17 +392,17 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    fn try_pending(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
+    fn try_pending(&mut self, pe: Pe, what: &mut PendingWork) -> Result<Tried, EngineError> {
         match what {
-            What::Fence => {
+            PendingWork::Fence => {
                 if let Some(connection) = self.core.peers.find_mut(pe) {
                     connection.fence();
                 }
                 Ok(Tried::Submitted)
             }
-            What::Transfer(request, sent) => self.submit_transfer(&request.request(), sent),
-            What::Atomic(request) => self.submit_amo(&request.request()),
-            What::PutSignal(parts, signal, state) => {
+            PendingWork::Transfer(request, sent) => self.submit_transfer(&request.request(), sent),
+            PendingWork::Atomic(request) => self.submit_amo(&request.request()),
+            PendingWork::PutSignal(parts, signal, state) => {
                 self.submit_put_signal(&**parts, &signal.request(), state)
             }
         }
@@ -453,7 +455,9 @@ mod tests {
     fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
         for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
             let mut pending_queue = PendingQueue::default();
-            pending_queue.queue.push(PEER, Pending { what: What::Fence, batch: Batch::NONE });
+            pending_queue
+                .queue
+                .push(PEER, Pending { what: PendingWork::Fence, batch: Batch::NONE });
             let pace = pending_queue.queue.kept_mut(PEER).unwrap();
             (pace.left, pace.moves) = (left, true);
             pending_queue.was_waited_for(PEER, 5);
@@ -522,7 +526,7 @@ mod tests {
         let wrongs: [fn(&mut Bed); 4] = [
             |bed| drop(bed.lane.pending_queue.queue.pop(PEER)),
             |bed| {
-                let fence = Pending { what: What::Fence, batch: Batch::NONE };
+                let fence = Pending { what: PendingWork::Fence, batch: Batch::NONE };
                 bed.lane.pending_queue.queue.push(Pe(2), fence);
             },
             |bed| bed.lane.core.peers.find_mut(PEER).unwrap().set_pending(false),

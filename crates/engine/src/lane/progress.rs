@@ -339,7 +339,7 @@ mod tests {
     use crate::fake::PortCall;
     use crate::ids::Pe;
     use crate::posting::tests::{Bed, PLAIN, Setup, lost};
-    use crate::state::messages::unnumbered::{NO_TICKET, What};
+    use crate::state::messages::unnumbered::{NO_TICKET, Owed};
     use crate::state::segment::waits::Waits;
 
     /// A segment of which the path has failed, whether the fabric had taken it or not.
@@ -443,7 +443,7 @@ mod tests {
             let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
             let core = &mut bed.lane.core;
             let path = core.connection_to(Pe(1)).unwrap().next;
-            core.queue_unnumbered(Pe(1), What::Word { request_id: NO_TICKET, value: 0 });
+            core.queue_unnumbered(Pe(1), Owed::Word { request_id: NO_TICKET, value: 0 });
             bed.fabric.fail_calls(PortCall::Send, 0, 1);
             assert!(bed.lane.send_due());
             let core = &mut bed.lane.core;

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::ids::Pe;
     use crate::posting::tests::{Bed, PLAIN, failed};
-    use crate::state::messages::unnumbered::{NO_TICKET, What};
+    use crate::state::messages::unnumbered::{NO_TICKET, Owed};
 
     /// Once, and if there is anything.
     #[test]
@@ -80,7 +80,7 @@ mod tests {
         bed.lane.progress().unwrap_err();
         assert!(!bed.lane.has_waited, "nothing is due");
         bed.lane.core.connection_to(Pe(1)).unwrap();
-        bed.lane.core.queue_unnumbered(Pe(1), What::Pulled { request_id: NO_TICKET });
+        bed.lane.core.queue_unnumbered(Pe(1), Owed::Pulled { request_id: NO_TICKET });
         bed.fabric.refuse(Pe(1), true);
         let start = bed.fabric.now();
         for _ in 0..2 {

@@ -103,14 +103,14 @@ impl AddressTable {
 
 /// The local rails that lead to each PE.
 #[derive(Clone, Debug)]
-pub(crate) struct Reach {
+pub(crate) struct RailsTo {
     /// All local rails, a bit for each.
     all: u32,
     /// Of the PEs that not all of them lead to, those that do; one at least.
     partly: HashMap<Pe, u32>,
 }
 
-impl Reach {
+impl RailsTo {
     /// All of so many rails lead everywhere.
     pub(crate) fn all(rails: usize) -> Self {
         Self { all: u32::MAX >> (32 - rails.min(32)), partly: HashMap::new() }
@@ -136,7 +136,7 @@ pub struct PathTable {
     /// By local rail.
     ends: Box<[FarEnds]>,
     n_pes: u32,
-    reach: Reach,
+    reach: RailsTo,
     /// By PE, where its paths are in `hops`, or [`NOWHERE`].
     places: Box<[u32]>,
     /// The paths that were laid out, those to one PE together, by local rail. In the place of one
@@ -158,7 +158,7 @@ impl PathTable {
         Self {
             ends: (0..rails).map(|rail| FarEnds::column(paths, rail, rails)).collect(),
             n_pes: n_pes as u32,
-            reach: Reach::all(rails),
+            reach: RailsTo::all(rails),
             places: vec![NOWHERE; n_pes].into(),
             hops: Vec::new(),
             in_service: Vec::new(),
@@ -178,7 +178,7 @@ impl PathTable {
     }
 
     /// Which local rails lead where.
-    pub(crate) fn reach(&self) -> &Reach {
+    pub(crate) fn reach(&self) -> &RailsTo {
         &self.reach
     }
 

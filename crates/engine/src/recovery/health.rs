@@ -22,7 +22,7 @@ use crate::ids::{Pe, RailId, WrId};
 use crate::port::{PeerAddr, Port};
 use crate::posting::Core;
 use crate::posting::failures::watchdog::Watchdog;
-use crate::rails::paths::{AddressTable, Reach};
+use crate::rails::paths::{AddressTable, RailsTo};
 use crate::recovery::fallback_routes::FallbackRoutes;
 use crate::state::pe_map::PeMap;
 use crate::state::segment::waits::REISSUES;
@@ -58,7 +58,7 @@ pub(crate) struct Recovery {
     /// something, or is out of service.
     pub(super) watched: Vec<Pe>,
     /// The paths that there are.
-    reach: Reach,
+    reach: RailsTo,
     pub(crate) mine: Box<[OwnRail]>,
     /// Segments that were in doubt, and some that have left it.
     pub(crate) lost: Vec<WrId>,
@@ -262,7 +262,7 @@ impl Recovery {
     pub(crate) fn new(
         config: &RailHealth,
         control: AddressTable,
-        reach: Reach,
+        reach: RailsTo,
         rails: usize,
     ) -> Self {
         Self {
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn the_first_look_after_a_pause_judges_nothing() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-        let mut recovery = Recovery::new(&config, AddressTable::new(&[], 2), Reach::all(2), 2);
+        let mut recovery = Recovery::new(&config, AddressTable::new(&[], 2), RailsTo::all(2), 2);
         assert!(recovery.judges(1));
         assert!(recovery.judges(2));
         assert!(!recovery.judges(20), "stopped, and what has completed since is not taken yet");
@@ -545,7 +545,7 @@ mod tests {
     #[test]
     fn there_is_work_as_long_as_something_is_lost_unanswered_or_to_be_closed() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-        let new = || Recovery::new(&config, AddressTable::new(&[], 2), Reach::all(2), 2);
+        let new = || Recovery::new(&config, AddressTable::new(&[], 2), RailsTo::all(2), 2);
         assert!(!new().has_work());
         let mut recovery = new();
         recovery.lost.push(WrId(0));
@@ -570,7 +570,7 @@ mod tests {
         // Not in steps, so that each has to be kept.
         let ends = [5, 9, 1, 2, 7, 3].map(at);
         let control = AddressTable::new(&ends, 2);
-        let mut recovery = Recovery::new(&config, control, Reach::all(2), 2);
+        let mut recovery = Recovery::new(&config, control, RailsTo::all(2), 2);
         assert!(recovery.find(Pe(1)).is_none());
         recovery.peer(Pe(1)).want(RailId(1));
         recovery.peer(Pe(1)).want(RailId(1));

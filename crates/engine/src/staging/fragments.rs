@@ -11,7 +11,7 @@ use crate::staging::peer_requests::refusal;
 use crate::staging::state::role::Role;
 use crate::staging::state::waiting::Waiter;
 use crate::staging::state::{Fragment, LocalEnd, NOWHERE, PEER_REQUESTS, RemoteEnd};
-use crate::state::messages::unnumbered::What;
+use crate::state::messages::unnumbered::Owed;
 use crate::state::regions::{Place, desc_of};
 use crate::state::segment::table::Finished;
 use crate::state::segment::work::Work;
@@ -209,7 +209,7 @@ impl Staging {
         }
         if let (Role::Get, RemoteEnd::Exposed(_)) = (fragment.role, fragment.remote_end) {
             let request_id = core.transmit.segment(wr_id).request_id(wr_id);
-            core.queue_unnumbered(pe, What::Release { request_id });
+            core.queue_unnumbered(pe, Owed::Release { request_id });
             self.end_request(core, pe, wr_id);
         }
         match (fragment.role, fragment.local_end) {
@@ -355,7 +355,7 @@ impl Staging {
             Role::Put => self.offer(core, wr_id),
             Role::Get => self.drop_fragment(core, wr_id),
             Role::Pull(request_id) => {
-                self.answer_peer_request(core, wr_id, What::Pulled { request_id })
+                self.answer_peer_request(core, wr_id, Owed::Pulled { request_id })
             }
             Role::Ask(request_id) => self.expose(core, wr_id, request_id),
         }
@@ -371,7 +371,7 @@ impl Staging {
         for wr_id in signalled.drain(..) {
             let Role::Pull(request_id) = self.state().fragment(wr_id).role else { continue };
             match &settled {
-                Ok(()) => self.answer_peer_request(core, wr_id, What::Pulled { request_id }),
+                Ok(()) => self.answer_peer_request(core, wr_id, Owed::Pulled { request_id }),
                 Err(error) => self.fail_fragment(core, wr_id, error.clone()),
             }
         }

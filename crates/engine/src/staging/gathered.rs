@@ -152,7 +152,7 @@ impl Staging {
         let state = self.state();
         state.fragment(open.wr_id).listed.in_order = in_order;
         state.peer(pe).open = Some(Open { signals, ..open });
-        state.burst.takes();
+        state.influx.takes();
         true
     }
 

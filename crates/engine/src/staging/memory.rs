@@ -100,7 +100,7 @@ impl Staging {
                 state.unsettled.push(me);
             }
             // There is no way at once but the next iteration.
-            state.burst.takes();
+            state.influx.takes();
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ impl Staging {
     /// out with the next iteration.
     #[inline]
     pub(crate) fn goes_on(&mut self) -> bool {
-        self.state.as_deref_mut().is_some_and(|state| state.burst.goes_on())
+        self.state.as_deref_mut().is_some_and(|state| state.influx.goes_on())
     }
 
     /// Whether copies are under way.

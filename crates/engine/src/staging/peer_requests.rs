@@ -17,7 +17,7 @@ use crate::staging::gathered::MOST_IN_ORDER;
 use crate::staging::state::role::Role;
 use crate::staging::state::waiting::{Waiter, Wanted};
 use crate::staging::state::{Fragment, Listed, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
-use crate::state::messages::unnumbered::{NO_TICKET, What};
+use crate::state::messages::unnumbered::{NO_TICKET, Owed};
 use crate::state::regions::Place;
 use crate::state::segment::work::Work;
 use crate::wire::message::{RequestId, Spot};
@@ -148,7 +148,7 @@ impl Staging {
             let mut bytes = [0; MAX_PAYLOAD];
             self.counters.in_messages += len as u64;
             return match self.load_at(core, place, &mut bytes[..len]) {
-                Ok(()) => core.queue_unnumbered(pe, What::Loaded { request_id, bytes, len }),
+                Ok(()) => core.queue_unnumbered(pe, Owed::Loaded { request_id, bytes, len }),
                 Err(error) => self.refuse(core, pe, role, request_id, &error.to_string()),
             };
         }
@@ -244,11 +244,11 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         wr_id: WrId,
-        answer: What,
+        answer: Owed,
     ) {
         let pe = core.transmit.segment(wr_id).pe;
         let role = self.state().fragment(wr_id).role;
-        self.end_pull(core, pe, role, matches!(answer, What::Pulled { .. }));
+        self.end_pull(core, pe, role, matches!(answer, Owed::Pulled { .. }));
         self.release_peer_request(core, wr_id);
         core.queue_unnumbered(pe, answer);
     }
@@ -292,7 +292,7 @@ impl Staging {
         let Some(bounce) = bounce else { return };
         let from = self.exposure_to(pe, bounce);
         self.tell_keys(core, pe, from);
-        core.queue_unnumbered(pe, What::Exposed { request_id, from });
+        core.queue_unnumbered(pe, Owed::Exposed { request_id, from });
         self.state().lent.push(wr_id);
     }
 
@@ -316,7 +316,7 @@ impl Staging {
         }
         let Some(view) = core.transmit.regions().named(of.slot, of.stamp) else { return };
         for first in (0..view.keys.len()).step_by(KEYS_PER_MESSAGE) {
-            core.queue_unnumbered(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
+            core.queue_unnumbered(pe, Owed::Keys { view: Arc::clone(&view), first: first as u8 });
         }
     }
 
@@ -376,12 +376,12 @@ impl Staging {
 
 /// What tells a peer that something cannot be done; the user hears of it, too.
 #[cold]
-pub(crate) fn refusal(pe: Pe, request_id: RequestId, why: &str) -> What {
+pub(crate) fn refusal(pe: Pe, request_id: RequestId, why: &str) -> Owed {
     static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
     if let Some(unsaid) = LIMIT.admit() {
         error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
     }
-    What::Refused { request_id, why: why.into() }
+    Owed::Refused { request_id, why: why.into() }
 }
 
 const _: () = assert!(PEER_REQUESTS <= PEER_SEGMENTS);

@@ -19,7 +19,7 @@ use crate::staging::state::bounce_buffers::BounceBuffer;
 use crate::staging::state::role::Role;
 use crate::staging::state::waiting::Wanted;
 use crate::staging::state::{Fragment, NOWHERE, PEER_REQUESTS, RemoteEnd, SHARED_COPIES, State};
-use crate::state::messages::unnumbered::What;
+use crate::state::messages::unnumbered::Owed;
 use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 use crate::wire::staged::Exposure;
@@ -178,7 +178,7 @@ impl Staging {
         if role == Role::Get {
             let pe = core.transmit.segment(wr_id).pe;
             let request_id = core.transmit.segment(wr_id).request_id(wr_id);
-            core.queue_unnumbered(pe, What::Release { request_id });
+            core.queue_unnumbered(pe, Owed::Release { request_id });
             self.end_request(core, pe, wr_id);
         }
     }

@@ -1,9 +1,9 @@
 //! The state of staging: fragments, bounce buffers, and what is under way with each peer.
 
 pub(crate) mod bounce_buffers;
-mod burst;
 mod exposures;
 mod fragment;
+mod influx;
 pub(super) mod lists;
 mod ready;
 pub(crate) mod role;
@@ -18,11 +18,11 @@ use crate::port::copies::{Bounce, CopyDirection, CopyPort, MAX_BOUNCE_BUFFERS};
 use crate::port::{Desc, POLL_BATCH};
 use crate::request::Touched;
 use crate::staging::state::bounce_buffers::{BounceBuffer, BounceBuffers};
-use crate::staging::state::burst::Burst;
 use crate::staging::state::exposures::Exposures;
 pub(crate) use crate::staging::state::fragment::{
     ALL, Fragment, Listed, LocalEnd, NOWHERE, RemoteEnd,
 };
+use crate::staging::state::influx::Influx;
 use crate::staging::state::lists::{Gathered, Open};
 use crate::staging::state::ready::Ready;
 use crate::staging::state::role::Role;
@@ -121,7 +121,7 @@ pub(crate) struct State {
     /// Fragments that wait until copies can be started.
     pub(super) ready: Ready,
     /// Whether short operations come one behind the other.
-    pub(super) burst: Burst,
+    pub(super) influx: Influx,
     /// Copies under way.
     pub(crate) copying: u32,
     /// Pulls that are copied, and whose signals have to be settled before they are answered.
@@ -155,7 +155,7 @@ impl State {
             lent: Vec::new(),
             gathered: Gathered::new(),
             ready: Ready::new(),
-            burst: Burst::new(),
+            influx: Influx::new(),
             copying: 0,
             unsettled: Vec::with_capacity(POLL_BATCH),
             signalled: Vec::with_capacity(POLL_BATCH),

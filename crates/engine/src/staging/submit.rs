@@ -148,7 +148,7 @@ impl Staging {
             let most = gathered_len(most, shares);
             if self.joins(core, pe, (addr, len), (to, None), most) {
                 *sent = len;
-                self.state().burst.takes();
+                self.state().influx.takes();
                 return Ok(());
             }
         }
@@ -183,7 +183,7 @@ impl Staging {
         }
         // The iteration starts what is short, with others that it finds.
         match is_short {
-            true => self.state().burst.takes(),
+            true => self.state().influx.takes(),
             false => drop(self.start_waiting(core)),
         }
         Ok(())
@@ -283,7 +283,7 @@ impl Staging {
         let most = self.most_gathered(pe, remote.bounce_len());
         let to = Spot { slot: remote.slot(), offset };
         if self.joins(core, pe, (memory, len), (to, Some(signal)), most) {
-            self.state().burst.takes();
+            self.state().influx.takes();
             return Ok(Some(true));
         }
         let Some(path) = self.path_of_next(core, pe, true) else { return Ok(Some(false)) };
@@ -297,7 +297,7 @@ impl Staging {
         let (role, list, remote_end) = (Role::Put, Some(list), RemoteEnd::Peer(to));
         let fragment = Fragment { role, len, memory, remote_end, list, ..Fragment::NONE };
         self.set_out(core, taken, pe, path.rail, (OpId::NONE, true), fragment)?;
-        self.state().burst.takes();
+        self.state().influx.takes();
         Ok(Some(true))
     }
 

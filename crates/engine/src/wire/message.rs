@@ -256,9 +256,9 @@ const KIND_PUT_SIGNAL: u8 = 5;
 const KIND_COUNTED: u8 = 6;
 
 /// A message of the kinds that are most common, an atomic or a put with signal, as
-/// [`Plain::decode`] reads it.
+/// [`PlainMessage::decode`] reads it.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Plain<'a> {
+pub struct PlainMessage<'a> {
     /// As in [`Message`].
     pub from: Pe,
     /// As in [`Message`].
@@ -275,7 +275,7 @@ pub struct Plain<'a> {
     pub payload: &'a [u8],
 }
 
-impl<'a> Plain<'a> {
+impl<'a> PlainMessage<'a> {
     /// [`Message::decode`] for these kinds, in few instructions. None for all others, and for what
     /// [`Message::decode`] refuses.
     #[inline(always)]
@@ -301,7 +301,7 @@ impl<'a> Plain<'a> {
             }
             _ => return None,
         };
-        Some(Plain {
+        Some(PlainMessage {
             from: Pe((head >> 16) as u32 & 0xffff),
             seq: Seq((head >> 32) as u32),
             ack: Seq(second as u32),

@@ -6,7 +6,7 @@ use crate::port::Port;
 use crate::posting::Core;
 use crate::posting::peers::Peers;
 use crate::state::messages::reliable_channel::FIRST;
-use crate::state::messages::unnumbered::What;
+use crate::state::messages::unnumbered::Owed;
 use crate::wire::message::{Body, Message};
 use crate::wire::window::{Arrival, Received, Seq};
 
@@ -56,7 +56,7 @@ impl<P: Port> Core<P> {
             let replies = channel.replies.as_deref();
             let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
             if let Some((_, value)) = reply.filter(|(of, _)| *of == request_id) {
-                self.queue_unnumbered(pe, What::Word { request_id, value });
+                self.queue_unnumbered(pe, Owed::Word { request_id, value });
             }
         }
     }

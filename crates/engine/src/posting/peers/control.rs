@@ -10,7 +10,7 @@ use crate::posting::failures::{CONTROL, local_fault};
 use crate::posting::peers::Peers;
 use crate::posting::transmit::REFUSALS;
 use crate::state::messages::reliable_channel::{FETCHES, ReliableChannel};
-use crate::state::messages::unnumbered::{NO_TICKET, Unnumbered, What};
+use crate::state::messages::unnumbered::{NO_TICKET, Owed, Unnumbered};
 use crate::wire::message::{Body, Message};
 use crate::wire::staged::{MAX_PAYLOAD, Staged};
 use crate::wire::window::{Seq, WINDOW};
@@ -104,19 +104,19 @@ impl<P: Port> Core<P> {
         }
         let mut bytes = [0; MAX_PAYLOAD];
         let body = match due.what {
-            What::Word { request_id, value } => Body::Reply { request_id, value },
-            What::Pulled { request_id } => Body::Staged(Staged::Pulled { request_id }),
-            What::Exposed { request_id, from } => {
+            Owed::Word { request_id, value } => Body::Reply { request_id, value },
+            Owed::Pulled { request_id } => Body::Staged(Staged::Pulled { request_id }),
+            Owed::Exposed { request_id, from } => {
                 Body::Staged(Staged::Exposed { request_id, from })
             }
-            What::Release { request_id } => Body::Staged(Staged::Release { request_id }),
-            What::Refused { request_id, ref why } => {
+            Owed::Release { request_id } => Body::Staged(Staged::Release { request_id }),
+            Owed::Refused { request_id, ref why } => {
                 Body::Staged(Staged::Refused { request_id, why })
             }
-            What::Keys { ref view, first } => {
+            Owed::Keys { ref view, first } => {
                 Body::Staged(Staged::Keys(view.keys_from(first, &mut bytes)))
             }
-            What::Loaded { request_id, ref bytes, len } => {
+            Owed::Loaded { request_id, ref bytes, len } => {
                 Body::Staged(Staged::Loaded { request_id, payload: &bytes[..len] })
             }
         };
@@ -131,7 +131,7 @@ impl<P: Port> Core<P> {
     }
 
     /// A message without a number is due.
-    pub(crate) fn queue_unnumbered(&mut self, pe: Pe, what: What) {
+    pub(crate) fn queue_unnumbered(&mut self, pe: Pe, what: Owed) {
         match self.peers.note_owed(pe, 0) {
             // Nothing was ever sent to it, nor came from it.
             None => {}
@@ -163,7 +163,7 @@ impl<P: Port> Core<P> {
             connection.channel().refuse(seq);
         }
         self.peers.note_due(pe);
-        self.queue_unnumbered(pe, What::Refused { request_id: NO_TICKET, why: (*why).into() });
+        self.queue_unnumbered(pe, Owed::Refused { request_id: NO_TICKET, why: (*why).into() });
         self.bad_message(pe, why);
     }
 
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::port::Packet;
     use crate::posting::tests::{Bed, PLAIN, Setup};
-    use crate::state::messages::order::{Kept, Waiting};
+    use crate::state::messages::order::{Kept, WaitingRequest};
 
     /// No peer gets all the room for answers: the one that has asked for too much is declared
     /// failed, and no other.
@@ -241,9 +241,9 @@ mod tests {
                 core.connection_to(pe).unwrap();
             }
             (0..others)
-                .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { request_id: NO_TICKET }));
+                .for_each(|_| core.queue_unnumbered(Pe(2), Owed::Pulled { request_id: NO_TICKET }));
             (0..owed)
-                .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { request_id: NO_TICKET }));
+                .for_each(|_| core.queue_unnumbered(Pe(1), Owed::Pulled { request_id: NO_TICKET }));
             assert_eq!(core.peers.check(Pe(1)).is_ok(), good, "{others} {owed}");
             assert!(core.peers.check(Pe(2)).is_ok());
             let kept = core.peers.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
@@ -261,7 +261,7 @@ mod tests {
         for pe in [1, 2, 3].map(Pe) {
             bed.lane.core_mut().connection_to(pe).unwrap();
         }
-        let what = || What::Pulled { request_id: NO_TICKET };
+        let what = || Owed::Pulled { request_id: NO_TICKET };
         let owed = |bed: &Bed| {
             [1, 2, 3].map(|pe| {
                 bed.lane.core().peers.find(Pe(pe)).unwrap().channel.as_deref().unwrap().owed
@@ -299,7 +299,7 @@ mod tests {
             let channel = core.connection_to(Pe(pe)).unwrap().channel();
             if orders {
                 let (seq, mark, kept) = (Seq(2), Seq(2), Kept::Short(Packet::EMPTY));
-                channel.wait(Waiting { seq, mark, kept }, false);
+                channel.wait(WaitingRequest { seq, mark, kept }, false);
             }
             (0..2).for_each(|_| core.peers.note_due(Pe(pe)));
         }

@@ -9,7 +9,7 @@ use crate::port::{PeerAddr, Port};
 use crate::posting::peers::Peers;
 use crate::posting::transmit::Transmit;
 use crate::rails::counters::RailCounters;
-use crate::rails::paths::{Hop, Reach};
+use crate::rails::paths::{Hop, RailsTo};
 use crate::state::connection::Connection;
 use crate::state::rail::Rail;
 use crate::state::segment::Stage;
@@ -113,7 +113,7 @@ impl<P: Port> Transmit<P> {
     }
 
     /// Where rails lead.
-    pub(crate) fn reach(&self) -> &Reach {
+    pub(crate) fn reach(&self) -> &RailsTo {
         self.paths.reach()
     }
 

@@ -35,9 +35,9 @@ pub(crate) struct Order {
     /// Pulls that were begun, in no order.
     pulls: Vec<Seq>,
     /// Pulls that wait until all before their marks have arrived, by number.
-    early: VecDeque<Waiting>,
+    early: VecDeque<WaitingRequest>,
     /// Other requests, that wait until all before their marks are executed, by number.
-    words: VecDeque<Waiting>,
+    words: VecDeque<WaitingRequest>,
 }
 
 /// The bytes of a request that waits.
@@ -75,7 +75,7 @@ impl Kept {
 
 /// A request that waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRequest {
     pub(crate) seq: Seq,
     /// It comes behind all before this number.
     pub(crate) mark: Seq,
@@ -101,7 +101,7 @@ impl Order {
     }
 
     /// Lets a request wait.
-    pub(crate) fn wait(&mut self, waiting: Waiting, is_pull: bool) {
+    pub(crate) fn wait(&mut self, waiting: WaitingRequest, is_pull: bool) {
         let queue = if is_pull { &mut self.early } else { &mut self.words };
         let at = queue.partition_point(|other| other.seq.is_before(waiting.seq));
         queue.insert(at, waiting);
@@ -114,7 +114,7 @@ impl Order {
 
     /// The lowest number that waits.
     pub(crate) fn first(&self) -> Option<Seq> {
-        let first = |queue: &VecDeque<Waiting>| queue.front().map(|waiting| waiting.seq);
+        let first = |queue: &VecDeque<WaitingRequest>| queue.front().map(|waiting| waiting.seq);
         match (first(&self.early), first(&self.words)) {
             (Some(early), Some(word)) => Some(if early.is_before(word) { early } else { word }),
             (early, word) => early.or(word),
@@ -132,7 +132,7 @@ impl Order {
     }
 
     /// Takes the first one that waits: a pull, or another.
-    pub(crate) fn take(&mut self, is_pull: bool) -> Option<Waiting> {
+    pub(crate) fn take(&mut self, is_pull: bool) -> Option<WaitingRequest> {
         let queue = if is_pull { &mut self.early } else { &mut self.words };
         let first = queue.pop_front();
         if queue.is_empty() && queue.capacity() > KEPT {
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use crate::wire::window::WINDOW;
 
-    fn waiting(seq: u32, mark: u32) -> Waiting {
-        Waiting { seq: Seq(seq), mark: Seq(mark), kept: Kept::Short(Packet::EMPTY) }
+    fn waiting(seq: u32, mark: u32) -> WaitingRequest {
+        WaitingRequest { seq: Seq(seq), mark: Seq(mark), kept: Kept::Short(Packet::EMPTY) }
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_window_waits_in_few_bytes_and_leaves_fewer() {
-        assert!(WINDOW as usize * size_of::<Waiting>() <= 140 << 10);
+        assert!(WINDOW as usize * size_of::<WaitingRequest>() <= 140 << 10);
         let mut order = Order::default();
         for is_pull in [false, true] {
             (0..WINDOW).for_each(|seq| order.wait(waiting(seq, seq), is_pull));

@@ -2,7 +2,7 @@
 
 use crate::ids::Pe;
 use crate::state::counts::{Counts, Tags};
-use crate::state::messages::order::{Order, Waiting};
+use crate::state::messages::order::{Order, WaitingRequest};
 use crate::state::segment::NIL;
 use crate::state::segment::queue::Queue;
 use crate::wire::message::RequestId;
@@ -264,14 +264,14 @@ impl ReliableChannel {
     }
 
     /// A request of the peer that comes behind all before `mark` waits for them.
-    pub(crate) fn wait(&mut self, waiting: Waiting, is_pull: bool) {
+    pub(crate) fn wait(&mut self, waiting: WaitingRequest, is_pull: bool) {
         self.order.get_or_insert_default().wait(waiting, is_pull);
         self.holds = true;
         self.find_unapplied();
     }
 
     /// Takes a request that waits for nothing any more, if there is one.
-    pub(crate) fn next_due(&mut self) -> Option<Waiting> {
+    pub(crate) fn next_due(&mut self) -> Option<WaitingRequest> {
         let order = self.order.as_deref()?;
         let is_pull = order.first_early().is_some_and(|mark| self.has_arrived(mark));
         if !is_pull && !order.first_word().is_some_and(|mark| self.is_executed(mark)) {

@@ -18,13 +18,13 @@ use crate::wire::window::Seq;
 #[derive(Clone, Debug)]
 pub(crate) struct Unnumbered {
     pub(crate) pe: Pe,
-    pub(crate) what: What,
+    pub(crate) what: Owed,
 }
 
 /// What it says.
 #[expect(clippy::large_enum_variant, reason = "few wait at a time, and none is to be allocated")]
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum Owed {
     /// The word before a fetching operation.
     Word { request_id: RequestId, value: u64 },
     /// The bytes of a pull are there.
@@ -41,26 +41,26 @@ pub(crate) enum What {
     Keys { view: Arc<View>, first: u8 },
 }
 
-impl What {
+impl Owed {
     /// What a message of it has in the place of a number, if it has none of its own: that of the
     /// request that a reply answers.
     pub(crate) fn request(&self) -> Seq {
-        if let What::Word { request_id, .. } = self { request_id.seq } else { Seq(0) }
+        if let Owed::Word { request_id, .. } = self { request_id.seq } else { Seq(0) }
     }
 
     /// Whether it is kept by the peer, which gives it again when asked.
     pub(crate) fn is_word(&self) -> bool {
-        matches!(self, What::Word { .. })
+        matches!(self, Owed::Word { .. })
     }
 
     /// Whether it tells keys.
     pub(crate) fn tells_keys(&self) -> bool {
-        matches!(self, What::Keys { .. })
+        matches!(self, Owed::Keys { .. })
     }
 
     /// Whether it may need keys that are told besides.
     pub(crate) fn needs_keys(&self) -> bool {
-        matches!(self, What::Exposed { .. })
+        matches!(self, Owed::Exposed { .. })
     }
 }
 

@@ -1,20 +1,20 @@
-//! Bursts: short operations that come one behind the other, and had better go to the device
-//! together.
+//! The influx of short operations: those that come one behind the other, and had better go to the
+//! device together.
 //!
 //! A program's kernel queues operations faster than a device copies, but its proxy thread hands
 //! them over one by one, with a progress iteration in between. To start a copy, or to wait for a
 //! word, costs the thread more than to take ten operations. So they set out with an iteration, and
-//! in a burst the lane does not iterate before a pass brings none, or there are enough of them.
+//! while they flow in the lane does not iterate before a pass brings none, or there are enough.
 
 /// Operations after which the lane iterates, though more are coming.
 const MOST: u32 = 32;
 
-/// Iterations without an operation after which the next one is no part of a burst.
+/// Iterations without an operation after which the next one begins an influx.
 const APART: u32 = 4;
 
 /// What has come since the lane has iterated last.
 #[derive(Debug)]
-pub(crate) struct Burst {
+pub(crate) struct Influx {
     /// Operations, and those since it was last asked whether more are coming.
     operations: u32,
     fresh: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Burst {
     apart: u32,
 }
 
-impl Burst {
+impl Influx {
     /// Nothing has come yet.
     pub(crate) fn new() -> Self {
         Self { operations: 0, fresh: 0, apart: APART }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn for_what_comes_alone_the_lane_iterates_at_once() {
-        let mut burst = Burst::new();
+        let mut burst = Influx::new();
         for _ in 0..10 {
             burst.takes();
             (0..APART).for_each(|_| assert!(!burst.goes_on()));
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_lane_iterates_once_nothing_more_comes_or_enough_has() {
-        let mut burst = Burst::new();
+        let mut burst = Influx::new();
         burst.takes();
         for _ in 0..3 {
             for _ in 1..MOST {
