@@ -70,43 +70,14 @@ impl Discovery {
     ) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
-        let mut found: Vec<Found> = Vec::new();
         let contexts = Arc::new(Contexts::new(self.segments(rails)));
-        for &index in rails {
-            let Some(device) = self.devices().get(index) else {
-                failures.push(format!("device {index} of {} does not exist", self.devices().len()));
-                continue;
-            };
-            if found.len() == MAX_RAILS {
-                failures.push(format!("{}: more than {MAX_RAILS} rails", device.name));
-                continue;
-            }
-            let options = &self.options;
-            match Rail::open(&mut fabrics, device, options, &contexts, peers, Receives::Messages) {
-                // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
-                    failures
-                        .push(format!("{}: peers would address it in another way", rail.name()));
-                }
-                Ok(rail) => found.push(Found { device, rail: Arc::new(rail), control: None }),
-                Err(error) => failures.push(format!("{}: {error}", device.name)),
-            }
-        }
+        let mut found = self.open_rails(&mut fabrics, rails, &contexts, peers, &mut failures);
         if found.len() > 1 && self.monitors_rails() {
             self.open_controls(&mut fabrics, &mut found, peers, &mut failures);
         }
-        let (host, host_contexts) = loop {
-            let Some(Found { device, rail, .. }) = found.first() else {
-                return Err(OfiError::NoRail { failures });
-            };
-            let contexts = Contexts::new(segments_for(LaneKind::Host, &[rail.limits()]));
-            let contexts = Arc::new(contexts);
-            let (options, receives) = (&self.options, Receives::Nothing);
-            match Rail::open(&mut fabrics, device, options, &contexts, peers, receives) {
-                Ok(host) => break (vec![Arc::new(host)], contexts),
-                Err(error) => failures.push(format!("{}: host lane: {error}", device.name)),
-            }
-            found.remove(0);
+        let host = self.open_host(&mut fabrics, &mut found, peers, &mut failures);
+        let Some((host, host_contexts)) = host else {
+            return Err(OfiError::NoRail { failures });
         };
         if !failures.is_empty() && matches!(self.options.devices, Devices::Include(_)) {
             return Err(OfiError::NamedDevice { failures });
@@ -117,23 +88,13 @@ impl Discovery {
         let control = control_port(&found);
         let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) =
             found.into_iter().map(|found| (found.device, found.rail)).unzip();
-        let (first, first_rail) = (devices[0], &proxy[0]);
+        let first = devices[0];
         let verdict = Verdict::reach(&mut fabrics, first, &self.options, self.library.version());
-
-        let info = &first.info;
-        let addressing = first_rail.domain().addressing();
-        // What all rails keep.
-        let mut remote =
-            devices.iter().map(|device| ImmediateData::of(device.profile, &device.info));
-        let immediate_data = remote
-            .find(|remote| !remote.offered)
-            .unwrap_or_else(|| ImmediateData::of(self.profile, info));
-        let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
-        let mut proxy_port = OfiPort::new(&proxy, Arc::clone(&contexts)).map_err(proxy_failed)?;
-        let mut host_port = OfiPort::new(&host, host_contexts).map_err(|error| OfiError::Call {
-            object: format!("host lane on {}", first.name),
-            error,
-        })?;
+        let failed = |object: String| move |error| OfiError::Call { object, error };
+        let mut proxy_port =
+            OfiPort::new(&proxy, contexts).map_err(failed(String::from("proxy lane")))?;
+        let mut host_port = OfiPort::new(&host, host_contexts)
+            .map_err(failed(format!("host lane on {}", first.name)))?;
         let mut bulk = vec![Vec::new(); proxy.len()];
         if *self.profile.bulk_connections {
             // Peers may have some, whatever this process has.
@@ -142,7 +103,90 @@ impl Discovery {
             bulk = self.open_bulk(&mut fabrics, &mut proxy_port, &devices, peers, here);
         }
         self.tell_software_writes(&proxy);
-        let report = Report {
+        let report = self.report(&devices, &proxy, &bulk, verdict, failures);
+        let memory = OfiMemory::new(&host, &proxy, report.addressing, self.direct());
+        Ok(Opened {
+            host: host_port,
+            proxy: proxy_port.with_batches(self.batches()).with_control(control),
+            memory: memory.with_bulk(bulk),
+            report,
+        })
+    }
+
+    /// Opens the devices with these indices as rails of the proxy lane, and adds what cannot be
+    /// opened to the failures.
+    fn open_rails<'a>(
+        &'a self,
+        fabrics: &mut Fabrics,
+        rails: &[usize],
+        contexts: &Arc<Contexts>,
+        peers: usize,
+        failures: &mut Vec<String>,
+    ) -> Vec<Found<'a>> {
+        let mut found: Vec<Found<'a>> = Vec::new();
+        for &index in rails {
+            let Some(device) = self.devices().get(index) else {
+                failures.push(format!("device {index} of {} does not exist", self.devices().len()));
+                continue;
+            };
+            if found.len() == MAX_RAILS {
+                failures.push(format!("{}: more than {MAX_RAILS} rails", device.name));
+                continue;
+            }
+            let options = &self.options;
+            match Rail::open(fabrics, device, options, contexts, peers, Receives::Messages) {
+                // The engine keeps one addressing for all rails. One provider has one anyway.
+                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
+                    failures
+                        .push(format!("{}: peers would address it in another way", rail.name()));
+                }
+                Ok(rail) => found.push(Found { device, rail: Arc::new(rail), control: None }),
+                Err(error) => failures.push(format!("{}: {error}", device.name)),
+            }
+        }
+        found
+    }
+
+    /// Opens the rail of the host lane on the first device that takes it; those before it are no
+    /// rails either. None if no device does.
+    fn open_host(
+        &self,
+        fabrics: &mut Fabrics,
+        found: &mut Vec<Found<'_>>,
+        peers: usize,
+        failures: &mut Vec<String>,
+    ) -> Option<(Vec<Arc<Rail>>, Arc<Contexts>)> {
+        loop {
+            let Found { device, rail, .. } = found.first()?;
+            let contexts = Contexts::new(segments_for(LaneKind::Host, &[rail.limits()]));
+            let contexts = Arc::new(contexts);
+            let (options, receives) = (&self.options, Receives::Nothing);
+            match Rail::open(fabrics, device, options, &contexts, peers, receives) {
+                Ok(host) => return Some((vec![Arc::new(host)], contexts)),
+                Err(error) => failures.push(format!("{}: host lane: {error}", device.name)),
+            }
+            found.remove(0);
+        }
+    }
+
+    /// What was opened, for people and for the job.
+    fn report(
+        &self,
+        devices: &[&Device],
+        proxy: &[Arc<Rail>],
+        bulk: &[Vec<Arc<Domain>>],
+        verdict: Verdict,
+        failures: Vec<String>,
+    ) -> Report {
+        let info = &devices[0].info;
+        // What all rails keep.
+        let mut immediate =
+            devices.iter().map(|device| ImmediateData::of(device.profile, &device.info));
+        let immediate_data = immediate
+            .find(|immediate| !immediate.offered)
+            .unwrap_or_else(|| ImmediateData::of(self.profile, info));
+        let rails = proxy.iter().zip(devices).zip(bulk).enumerate();
+        Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
             library_version: self.library.version(),
@@ -151,15 +195,12 @@ impl Discovery {
             progress: info.progress_text(),
             threading: info.threading_text(),
             mr_mode: info.mr_mode_text(),
-            addressing,
+            addressing: proxy[0].domain().addressing(),
             verdict,
             immediate_data,
             striping: *self.profile.striping,
-            rails: proxy
-                .iter()
-                .zip(&devices)
-                .enumerate()
-                .map(|(at, (rail, device))| RailReport {
+            rails: rails
+                .map(|(at, ((rail, device), bulk))| RailReport {
                     name: rail.name().to_owned(),
                     domain: device.domain.clone(),
                     fabric: if *self.profile.separate_rails {
@@ -168,19 +209,13 @@ impl Discovery {
                         device.fabric.clone()
                     },
                     pci_path: device.pci_path.clone(),
-                    bulk: bulk[at].len(),
+                    bulk: bulk.len(),
                     depth: rail.limits().depth,
                     max_segment: rail.limits().max_segment,
                 })
                 .collect(),
             failures,
-        };
-        Ok(Opened {
-            host: host_port,
-            proxy: proxy_port.with_batches(self.batches()).with_control(control),
-            memory: OfiMemory::new(&host, &proxy, addressing, self.direct()).with_bulk(bulk),
-            report,
-        })
+        }
     }
 }
 

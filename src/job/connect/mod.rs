@@ -63,28 +63,7 @@ pub(crate) fn connect(
         Ok(opened) => control_locations(opened, &locations),
         Err(_) => None,
     };
-    let both =
-        Addresses(locations.0.iter().chain(controls.iter().flat_map(|c| &c.0)).cloned().collect());
-    let longest = both.longest();
-    let failure = match (&opened, &longest) {
-        (Err(failed), _) => Some(failed.to_string()),
-        (_, Err(failed)) => Some(failed.to_string()),
-        _ => None,
-    };
-    let mut share = [0; SHARE_BYTES];
-    let no_share = getrandom::fill(&mut share).err();
-    let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
-    let hello = Hello {
-        step: Step::Open,
-        provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
-        rails: locations.0.len() as u8,
-        immediate_data: opened.as_ref().map_or(0, immediate_data),
-        longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
-        rail_health: controls.is_some(),
-        longest_address: longest.unwrap_or(0),
-        failure: failure.or(no_share),
-        share,
-    };
+    let hello = first_hello(&opened, &locations, controls.as_ref());
     let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
     // The agreement has failed if any PE did, this one included.
     let mut opened = opened?;
@@ -96,17 +75,8 @@ pub(crate) fn connect(
         Some(controls) => Some(collectives.allgather(&controls.encode(&hellos))?),
         None => None,
     };
-    let paths = Addresses::decode_all(&hellos, &records)
-        .map_err(JobError::from)
-        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers))
-        .and_then(|paths| match (&controls, &control_records) {
-            (Some(mine), Some(records)) => {
-                let peers = Addresses::decode_all(&hellos, records)?;
-                let control = insert_controls(&mut opened.proxy, me, &mine.0, &peers)?;
-                Ok(Paths { control, ..paths })
-            }
-            _ => Ok(paths),
-        });
+    let controls = controls.as_ref().zip(control_records.as_deref());
+    let paths = insert_paths(&mut opened, me, &hellos, (&locations, &records), controls);
     let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
@@ -125,21 +95,73 @@ pub(crate) fn connect(
     let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
     if speaks {
         connected.regions.memory().speak();
-        if let Some(idle) = discovery.idle_nics() {
-            warn!(target: logging::TOPO, "{idle}");
-        }
-        if counts && agreement.immediate_data == 0 {
-            warn!(
-                target: logging::TRANSPORT,
-                "signals wait for their data to be delivered, which the NICs of this host need not: those of another PE carry no \
-                 immediate data. The same libfabric, provider and settings on all hosts help"
-            );
-        }
+        warn_of_slowness(discovery, counts && agreement.immediate_data == 0);
     }
     if let Some(shares) = shares {
         connected.regions.memory().share(shares);
     }
     Ok(connected)
+}
+
+/// What this PE tells all others first: what it has opened, or why it could not.
+fn first_hello(
+    opened: &Result<Opened, JobError>,
+    locations: &Addresses,
+    controls: Option<&Addresses>,
+) -> Hello {
+    let all = locations.0.iter().chain(controls.iter().flat_map(|controls| &controls.0));
+    let longest = Addresses(all.cloned().collect()).longest();
+    let failure = match (opened, &longest) {
+        (Err(failed), _) => Some(failed.to_string()),
+        (_, Err(failed)) => Some(failed.to_string()),
+        _ => None,
+    };
+    let mut share = [0; SHARE_BYTES];
+    let no_share = getrandom::fill(&mut share).err();
+    let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
+    Hello {
+        step: Step::Open,
+        provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
+        rails: locations.0.len() as u8,
+        immediate_data: opened.as_ref().map_or(0, immediate_data),
+        longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
+        rail_health: controls.is_some(),
+        longest_address: longest.unwrap_or(0),
+        failure: failure.or(no_share),
+        share,
+    }
+}
+
+/// Makes peers' rails known to the fabric, by this PE's `locations` and the records of all; and
+/// their control endpoints, where rails are monitored.
+fn insert_paths(
+    opened: &mut Opened,
+    me: Pe,
+    hellos: &[Hello],
+    (locations, records): (&Addresses, &[u8]),
+    controls: Option<(&Addresses, &[u8])>,
+) -> Result<Paths, JobError> {
+    let peers = Addresses::decode_all(hellos, records)?;
+    let paths = Paths::insert(opened, me, locations, &peers)?;
+    let Some((mine, records)) = controls else { return Ok(paths) };
+    let peers = Addresses::decode_all(hellos, records)?;
+    let control = insert_controls(&mut opened.proxy, me, &mine.0, &peers)?;
+    Ok(Paths { control, ..paths })
+}
+
+/// Says what makes this host slower than its NICs are. `chained`: signals wait for their data,
+/// though the NICs here could have it counted.
+fn warn_of_slowness(discovery: &Discovery, chained: bool) {
+    if let Some(idle) = discovery.idle_nics() {
+        warn!(target: logging::TOPO, "{idle}");
+    }
+    if chained {
+        warn!(
+            target: logging::TRANSPORT,
+            "signals wait for their data to be delivered, which the NICs of this host need not: those of another PE carry no \
+             immediate data. The same libfabric, provider and settings on all hosts help"
+        );
+    }
 }
 
 /// Opens the lanes of this PE.

@@ -93,19 +93,28 @@ impl Recovery {
     }
 
     fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
-        let now = core.failures.stamp();
-        let Core { transmit, peers: known, .. } = core;
+        // By the looks before this one.
+        let judges = self.judges(core.failures.stamp());
+        self.count_posted(core);
+        let mut found = Vec::new();
+        for pe in self.watched() {
+            self.look_at(core, pe, judges, &mut found);
+        }
+        found
+    }
+
+    /// Counts what is posted on each path to a peer that is looked at.
+    fn count_posted<P: Port>(&mut self, core: &mut Core<P>) {
         let before = self.looked;
-        let judges = self.judges(now);
         self.looks = self.looks.wrapping_add(1);
         // Answers are no operations of this PE's, and may be lost all the same.
-        known.drain_answered(|pe| {
+        core.peers.drain_answered(|pe| {
             self.peer(pe);
         });
         for pe in self.watched() {
             self.begin_look(pe, before);
         }
-        for segment in transmit.in_use_mut() {
+        for segment in core.transmit.in_use_mut() {
             let peer = self.begin_look(segment.pe, before);
             if segment.stage != Stage::Posted {
                 continue;
@@ -115,74 +124,77 @@ impl Recovery {
             path.longest = path.longest.max(segment.len());
             path.survivors += u32::from(segment.was_seen());
         }
-        let mut found = Vec::new();
-        let watched = self.watched();
+    }
+
+    /// Looks at the paths to a peer, and at the messages to it and from it; `judges` them by how
+    /// long nothing has come.
+    fn look_at<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        judges: bool,
+        found: &mut Vec<Found>,
+    ) {
+        let now = core.failures.stamp();
+        let Core { transmit, peers: known, .. } = core;
         let Recovery { timeout, peers, mine, .. } = self;
-        for pe in watched {
-            let Some(peer) = peers.get_mut(&pe) else { continue };
-            let missing = known.first_missing(pe);
-            let Some(connection) =
-                known.find_mut(pe).filter(|connection| connection.error.is_none())
-            else {
-                continue;
-            };
-            for (at, path) in peer.paths.iter_mut().enumerate() {
-                // What waits for the peer, and does not leave though there is room, is on a silent
-                // path too.
-                let rail = transmit.rail(RailId(at as u8));
-                let front = rail.blocked.front(pe).copied().filter(|_| !rail.is_full());
-                // By the time as well: another one may be in its slot.
-                let front = front.map(|front| (front, transmit.segment(WrId(front)).born));
-                if path.look(front, now) {
-                    peer.alive = now;
-                }
-            }
-            let mut pings = false;
-            let mut unheard = None;
-            let mut asks = false;
-            if let Some(channel) = connection.channel.as_deref_mut() {
-                // What is there, and waits for what it comes behind, is not lost, however long.
-                let waits = missing.is_some() && connection.lost_writes == 0;
-                let stands = peer.look((channel.heard(), channel.received.prefix()), waits, now);
-                asks = stands || missing.is_none() && channel.oldest != NIL;
-                if asks {
-                    channel.ask_again();
-                }
-                if let Some(rail) = missing {
-                    pings = now - peer.unheard >= *timeout / 2;
-                    if judges && peer.is_unheard(rail, now, *timeout) {
-                        peer.unheard = now;
-                        unheard = Some(rail);
-                    }
-                }
-            }
-            if asks {
-                // The question, or its answer, may have gone over a path that does not work.
-                transmit.rotate(connection);
-                known.queue_control(pe);
-            }
-            for (at, path) in peer.paths.iter().enumerate() {
-                let rail = RailId(at as u8);
-                if transmit.is_out(pe, rail) || mine[at].closing.is_some() {
-                    continue;
-                }
-                let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
-                pings |= still >= patience / 2;
-                if judges && path.is_silent(peer.alive, now, *timeout) {
-                    let seconds = (u64::from(still) << 28) / 1_000_000_000;
-                    let reason =
-                        format!("nothing has completed on it for {seconds} s, and the PE is alive");
-                    found.push(Found::Silent { pe, rail, reason });
-                }
-            }
-            if let Some(rail) = unheard {
-                found.push(Found::Unheard { pe, rail });
-            }
-            if pings {
-                found.push(Found::Ping(pe));
+        let Some(peer) = peers.get_mut(&pe) else { return };
+        let missing = known.first_missing(pe);
+        let Some(connection) = known.find_mut(pe).filter(|connection| connection.error.is_none())
+        else {
+            return;
+        };
+        for (at, path) in peer.paths.iter_mut().enumerate() {
+            // What waits for the peer, and does not leave though there is room, is on a silent path
+            // too.
+            let rail = transmit.rail(RailId(at as u8));
+            let front = rail.blocked.front(pe).copied().filter(|_| !rail.is_full());
+            // By the time as well: another one may be in its slot.
+            let front = front.map(|front| (front, transmit.segment(WrId(front)).born));
+            if path.look(front, now) {
+                peer.alive = now;
             }
         }
-        found
+        let mut pings = false;
+        let mut unheard = None;
+        let mut asks = false;
+        if let Some(channel) = connection.channel.as_deref_mut() {
+            // What is there, and waits for what it comes behind, is not lost, however long.
+            let waits = missing.is_some() && connection.lost_writes == 0;
+            let stands = peer.look((channel.heard(), channel.received.prefix()), waits, now);
+            asks = stands || missing.is_none() && channel.oldest != NIL;
+            if asks {
+                channel.ask_again();
+            }
+            if let Some(rail) = missing {
+                pings = now - peer.unheard >= *timeout / 2;
+                if judges && peer.is_unheard(rail, now, *timeout) {
+                    peer.unheard = now;
+                    unheard = Some(rail);
+                }
+            }
+        }
+        if asks {
+            // The question, or its answer, may have gone over a path that does not work.
+            transmit.rotate(connection);
+            known.queue_control(pe);
+        }
+        for (at, path) in peer.paths.iter().enumerate() {
+            let rail = RailId(at as u8);
+            if transmit.is_out(pe, rail) || mine[at].closing.is_some() {
+                continue;
+            }
+            let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
+            pings |= still >= patience / 2;
+            if judges && path.is_silent(peer.alive, now, *timeout) {
+                let seconds = (u64::from(still) << 28) / 1_000_000_000;
+                let reason =
+                    format!("nothing has completed on it for {seconds} s, and the PE is alive");
+                found.push(Found::Silent { pe, rail, reason });
+            }
+        }
+        found.extend(unheard.map(|rail| Found::Unheard { pe, rail }));
+        found.extend(pings.then_some(Found::Ping(pe)));
     }
 
     /// Asks again what was not answered, and gives up what was not answered in time.

@@ -238,49 +238,22 @@ fn examine(
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Option<Found>, OfiError> {
-    let refuse = |device: Option<String>, reason: String| Refusal {
-        provider: profile.name.to_owned(),
-        device,
-        reason,
-    };
-
     if let Err(reason) = is_there(library, profile) {
-        refusals.push(refuse(None, reason));
+        refusals.push(refusal(profile, None, reason));
         return Ok(None);
     }
-    let fabrics: Vec<Option<&str>> = match (&options.fabric, *profile.fabrics) {
-        (Some(named), _) => vec![Some(named)],
-        (None, []) => vec![None],
-        (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
-    };
-    let mut answer = None;
-    for fabric in fabrics {
-        match ask(library, profile, fabric, options, kinds) {
-            Ok(found) => {
-                answer = Some((fabric, found));
-                break;
-            }
-            Err(reason) => {
-                refusals.push(refuse(fabric.map(|name| format!("fabric {name}")), reason))
-            }
-        }
-    }
-    let Some((fabric, Answer { reaching, step, infos, hmem_refused })) = answer else {
+    let Some((fabric, answer)) = ask_in_turn(library, profile, options, kinds, refusals) else {
         return Ok(None);
     };
-    if let Some(fabric) = fabric {
-        let why = if options.fabric.is_some() { "as asked for" } else { profile.fabrics.why };
-        info!("provider {}: fabric {fabric}: {why}", profile.name);
-    }
+    let Answer { reaching, step, infos, hmem_refused } = answer;
     let mut usable = Vec::new();
     for info in infos {
         match reason_against(&info) {
-            Some(reason) => refusals.push(refuse(Some(info.domain_name()), reason)),
-            None => usable.push(info),
+            Some(reason) => refusals.push(refusal(profile, Some(info.domain_name()), reason)),
+            None => usable.push(Some(info)),
         }
     }
-    let mut infos: Vec<Option<Info>> = usable.into_iter().map(Some).collect();
-    let listed = list(&infos);
+    let listed = list(&usable);
 
     let unknown = |entry: String, reason: String| OfiError::UnknownDevice {
         entry,
@@ -292,16 +265,17 @@ fn examine(
     let selection = match select(&options.devices, &listed, profile, single_host) {
         Ok(selection) => selection,
         Err(entry) if options.provider == Provider::Auto => {
-            refusals.push(refuse(None, unknown(entry, no_match()).to_string()));
+            refusals.push(refusal(profile, None, unknown(entry, no_match()).to_string()));
             return Ok(None);
         }
         Err(entry) => return Err(unknown(entry, no_match())),
     };
-    refusals.extend(
-        selection.passed_over.into_iter().map(|passed| refuse(Some(passed.device), passed.reason)),
-    );
+    let passed_over = selection.passed_over.into_iter();
+    refusals.extend(passed_over.map(|passed| refusal(profile, Some(passed.device), passed.reason)));
 
     let named = matches!(options.devices, Devices::Include(_));
+    let must_have = named && options.provider != Provider::Auto;
+    let at_address = |ip| at_address(library, profile, fabric, Demand::Full(step), reaching, ip);
     let mut devices: Vec<Device> = Vec::new();
     let mut opened_at: Vec<Source> = Vec::new();
     for choice in selection.choices {
@@ -313,38 +287,71 @@ fn examine(
             continue;
         }
         let info = match choice.source {
-            Source::Listed(index) => match infos[index].take() {
-                Some(info) => Ok(info),
-                None => Err(String::from("taken already")),
-            },
-            Source::Address(ip) => {
-                at_address(library, profile, fabric, Demand::Full(step), reaching, ip)
+            Source::Listed(index) => {
+                usable[index].take().ok_or_else(|| String::from("taken already"))
             }
+            Source::Address(ip) => at_address(ip),
         };
         match info {
             Ok(info) => {
                 devices.push(Device::new(choice.name, profile, info));
                 opened_at.push(choice.source);
             }
-            Err(reason) if named && options.provider != Provider::Auto => {
-                return Err(unknown(choice.name, reason));
-            }
-            Err(reason) => refusals.push(refuse(Some(choice.name), reason)),
+            Err(reason) if must_have => return Err(unknown(choice.name, reason)),
+            Err(reason) => refusals.push(refusal(profile, Some(choice.name), reason)),
         }
     }
     if devices.is_empty() {
-        refusals.push(refuse(None, format!("no device left of: {}", describe(&listed))));
+        let reason = format!("no device left of: {}", describe(&listed));
+        refusals.push(refusal(profile, None, reason));
         return Ok(None);
     }
-    let unlisted = match (&options.devices, &*profile.nic) {
-        (Devices::Any, Some(nic)) => {
-            let is_listed = |name: &String| listed.iter().any(|entry| entry.is_called(name));
-            let active = nic.active(&sysfs());
-            active.into_iter().filter(|name| !is_listed(name)).collect()
-        }
-        _ => Vec::new(),
-    };
+    let unlisted = unlisted(options, profile, &listed);
     Ok(Some(Found { step, devices, hmem_refused, unlisted }))
+}
+
+fn refusal(profile: &Profile, device: Option<String>, reason: String) -> Refusal {
+    Refusal { provider: profile.name.to_owned(), device, reason }
+}
+
+/// Asks a provider for its fabrics, one after the other, until it offers one. Which that was, and
+/// what it has accepted.
+fn ask_in_turn<'a>(
+    library: &'static Library,
+    profile: &'static Profile,
+    options: &'a Options,
+    kinds: MemoryKinds,
+    refusals: &mut Vec<Refusal>,
+) -> Option<(Option<&'a str>, Answer)> {
+    let fabrics: Vec<Option<&'a str>> = match (&options.fabric, *profile.fabrics) {
+        (Some(named), _) => vec![Some(named)],
+        (None, []) => vec![None],
+        (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
+    };
+    for fabric in fabrics {
+        match ask(library, profile, fabric, options, kinds) {
+            Ok(answer) => {
+                if let Some(fabric) = fabric {
+                    let asked = options.fabric.is_some();
+                    let why = if asked { "as asked for" } else { profile.fabrics.why };
+                    info!("provider {}: fabric {fabric}: {why}", profile.name);
+                }
+                return Some((fabric, answer));
+            }
+            Err(reason) => {
+                let fabric = fabric.map(|name| format!("fabric {name}"));
+                refusals.push(refusal(profile, fabric, reason));
+            }
+        }
+    }
+    None
+}
+
+/// NICs that are active and that the provider has not listed, where all that it has are taken.
+fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<String> {
+    let (Devices::Any, Some(nic)) = (&options.devices, &*profile.nic) else { return Vec::new() };
+    let is_listed = |name: &String| listed.iter().any(|entry| entry.is_called(name));
+    nic.active(&sysfs()).into_iter().filter(|name| !is_listed(name)).collect()
 }
 
 /// What a provider has accepted.

@@ -10,6 +10,7 @@ use crate::ids::Pe;
 use crate::port::{Direction, Port};
 use crate::posting::peers::Peers;
 use crate::posting::transmit::Transmit;
+use crate::state::connection::Connection;
 use crate::state::segment::{Segment, Stage};
 
 /// Most progress iterations between two looks at the clock. Reading the clock costs tens of
@@ -210,47 +211,10 @@ impl Watchdog {
         staged: u32,
         pending: impl Iterator<Item = Pe>,
     ) -> Vec<(Pe, EngineError)> {
-        self.looks = self.looks.wrapping_add(1);
-        let look = (self.looks, self.stamp);
-        self.busy.clear();
-        for pe in transmit.in_use().map(|segment| segment.pe).chain(pending) {
-            let Some(connection) = peers.find_mut(pe) else { continue };
-            let (ended, waits) = (connection.ended(), !connection.is_quiet());
-            if connection.watch.look(ended, waits, look) {
-                self.busy.push(pe);
-            }
-        }
-        if std::mem::take(&mut self.has_moved) {
-            self.moved = self.stamp;
-        }
-        // What counts is the time without movement: of the segment's connection once the segment is
-        // posted, of its rail while it waits there. Many segments over a slow channel each take
-        // long, but something moves all the time.
-        let still = |segment: &Segment| {
-            let moved = match segment.stage {
-                Stage::Ready => {
-                    let rail = transmit.rail(segment.rail);
-                    // It waits for its peer, whatever else the rail moves.
-                    match peers.find(segment.pe).filter(|_| rail.blocked.has(segment.pe)) {
-                        Some(connection) => connection.watch.since,
-                        None => rail.moved,
-                    }
-                }
-                Stage::Pooled => transmit.rails().iter().map(|rail| rail.moved).max().unwrap_or(0),
-                Stage::Staged => {
-                    peers.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
-                }
-                _ => peers.find(segment.pe).map_or(self.stamp, |connection| connection.watch.since),
-            };
-            u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
-        };
+        self.look_at_connections(peers, transmit, pending);
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
-        let waits = |segment: &Segment| {
-            use Stage::{Lost, Pooled, Posted, Ready, Sent, Staged, Windowed};
-            matches!(segment.stage, Posted | Ready | Sent | Windowed | Staged | Pooled | Lost)
-        };
         let stuck = |segment: &Segment| {
-            let still = if waits(segment) { still(segment) } else { 0 };
+            let still = self.still(segment, peers, transmit, staged);
             (still >= patience).then_some((still, *segment))
         };
         let mut oldest: Vec<(u64, Segment)> = transmit.in_use().filter_map(stuck).collect();
@@ -281,46 +245,113 @@ impl Watchdog {
             }
             connection.watch.warned += 1;
             self.has_warned = true;
-            let report = EngineError::Timeout {
-                what: segment.what(),
-                pe: connection.pe,
-                len: segment.len(),
-                rail: segment.rail,
-                rail_name: transmit.port().rail_name(segment.rail).to_owned(),
-                seconds: waited / 1_000_000_000,
-                state: match segment.stage {
-                    Stage::Posted => "posted",
-                    Stage::Ready => "queued: the fabric does not take it",
-                    Stage::Sent => "sent, not acknowledged",
-                    Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
-                    Stage::Pooled => "waits for a rail",
-                    Stage::Lost => "its path has failed: the peer has not closed its rail yet",
-                    Stage::Windowed => "waits for acknowledgements of earlier ones",
-                    Stage::Held | Stage::Chained | Stage::BehindPuts | Stage::Free => "not sent",
-                },
-                writes: connection.outstanding(Direction::Write),
-                // What is pending counts as one.
-                reads: connection.outstanding(Direction::Read)
-                    - u32::from(connection.has_pending()),
-            };
+            let report = timeout(waited, &segment, connection, transmit);
             if fails {
                 failed.push((segment.pe, report));
-                continue;
-            }
-            // Peers may have gone by the thousand.
-            if said == REPORTS {
-                continue;
-            }
-            said += 1;
-            warn!(target: "TRANSPORT", "{report}");
-            if connection.watch.warned > 1 && said <= DUMPS {
-                dump(transmit);
-            }
-            if said == REPORTS {
-                warn!(target: "TRANSPORT", "and perhaps others: no more are reported this time");
+            } else {
+                say(&report, connection.watch.warned > 1, &mut said, transmit);
             }
         }
         failed
+    }
+
+    /// Notes which connections are busy, and whether anything has moved since the last look.
+    fn look_at_connections<P: Port>(
+        &mut self,
+        peers: &mut Peers,
+        transmit: &Transmit<P>,
+        pending: impl Iterator<Item = Pe>,
+    ) {
+        self.looks = self.looks.wrapping_add(1);
+        let look = (self.looks, self.stamp);
+        self.busy.clear();
+        for pe in transmit.in_use().map(|segment| segment.pe).chain(pending) {
+            let Some(connection) = peers.find_mut(pe) else { continue };
+            let (ended, waits) = (connection.ended(), !connection.is_quiet());
+            if connection.watch.look(ended, waits, look) {
+                self.busy.push(pe);
+            }
+        }
+        if std::mem::take(&mut self.has_moved) {
+            self.moved = self.stamp;
+        }
+    }
+
+    /// How long a segment has waited without movement, in nanoseconds: of its connection once it is
+    /// posted, of its rail while it waits there. Many segments over a slow channel each take long,
+    /// but something moves all the time.
+    fn still<P: Port>(
+        &self,
+        segment: &Segment,
+        peers: &Peers,
+        transmit: &Transmit<P>,
+        staged: u32,
+    ) -> u64 {
+        let connection = peers.find(segment.pe);
+        let moved = match segment.stage {
+            Stage::Ready => {
+                let rail = transmit.rail(segment.rail);
+                // It waits for its peer, whatever else the rail moves.
+                match connection.filter(|_| rail.blocked.has(segment.pe)) {
+                    Some(connection) => connection.watch.since,
+                    None => rail.moved,
+                }
+            }
+            Stage::Pooled => transmit.rails().iter().map(|rail| rail.moved).max().unwrap_or(0),
+            Stage::Staged => connection.map_or(staged, |s| s.watch.since.max(staged)),
+            Stage::Posted | Stage::Sent | Stage::Windowed | Stage::Lost => {
+                connection.map_or(self.stamp, |connection| connection.watch.since)
+            }
+            // It leans on what it waits for.
+            Stage::Free | Stage::Held | Stage::Chained | Stage::BehindPuts => return 0,
+        };
+        u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
+    }
+}
+
+/// What is said of a segment that has waited for so many nanoseconds.
+fn timeout<P: Port>(
+    waited: u64,
+    segment: &Segment,
+    connection: &Connection,
+    transmit: &Transmit<P>,
+) -> EngineError {
+    EngineError::Timeout {
+        what: segment.what(),
+        pe: connection.pe,
+        len: segment.len(),
+        rail: segment.rail,
+        rail_name: transmit.port().rail_name(segment.rail).to_owned(),
+        seconds: waited / 1_000_000_000,
+        state: match segment.stage {
+            Stage::Posted => "posted",
+            Stage::Ready => "queued: the fabric does not take it",
+            Stage::Sent => "sent, not acknowledged",
+            Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
+            Stage::Pooled => "waits for a rail",
+            Stage::Lost => "its path has failed: the peer has not closed its rail yet",
+            Stage::Windowed => "waits for acknowledgements of earlier ones",
+            Stage::Held | Stage::Chained | Stage::BehindPuts | Stage::Free => "not sent",
+        },
+        writes: connection.outstanding(Direction::Write),
+        // What is pending counts as one.
+        reads: connection.outstanding(Direction::Read) - u32::from(connection.has_pending()),
+    }
+}
+
+/// Warns of a segment that waits, `again` if it was said before; so many were `said` in this look.
+/// Peers may have gone by the thousand.
+fn say<P: Port>(report: &EngineError, again: bool, said: &mut u32, transmit: &Transmit<P>) {
+    if *said == REPORTS {
+        return;
+    }
+    *said += 1;
+    warn!(target: "TRANSPORT", "{report}");
+    if again && *said <= DUMPS {
+        dump(transmit);
+    }
+    if *said == REPORTS {
+        warn!(target: "TRANSPORT", "and perhaps others: no more are reported this time");
     }
 }
 
