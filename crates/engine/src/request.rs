@@ -39,8 +39,8 @@ impl Request<'_> {
 pub enum Rest<'a> {
     /// The operation, which is not of the common kind, or wrong. Nothing has happened.
     Untried(Request<'a>),
-    /// Its segment is in its place, and the fabric has declined it: to see why.
-    Declined,
+    /// Its segment is in its place, and the fabric has not taken it: to see why.
+    NotTaken,
 }
 
 /// A put or a get that owns what its request borrows.

@@ -1,5 +1,18 @@
 //! Puts and gets as the host asks for them.
 //!
+//! # The way of a common put
+//! | file | function | what it has in hand |
+//! |---|---|---|
+//! | here | [`rma`], [`try_rma`] | the host's structs |
+//! | `abi/calls/request` | `common` | a [`Request`] |
+//! | engine `lane/fast_path` | `start_fast` | |
+//! | engine `posting/transmit/fast` | `try_post` | a `Transfer`, kept in a segment |
+//! | ofi `data_path/port/operations` | `try_post` | |
+//! | ofi `objects/endpoint` | `Direct::write`, which is `fi_write` | |
+//!
+//! What meets an obstacle, such as a fence, goes on from [`start_untried`]: engine `start_rest`,
+//! then `lane/submit` and `posting/transmit/dispatch`.
+//!
 //! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in
 //! [`crate::abi`]'s documentation.
 
@@ -36,8 +49,8 @@ pub(crate) unsafe extern "C" fn rma(
     }
 }
 
-/// Every operation that is not the common one: those that wait for room, for a fence or for their
-/// end, those of user threads, and wrong ones.
+/// Every operation that is not of the common kind: blocking ones, those of user threads, of several
+/// elements, and wrong ones. A common one that has to wait is not among them: see [`start`].
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -114,7 +127,7 @@ pub(crate) unsafe fn try_rma(
 }
 
 /// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps
-/// needs no guard; the rest has one.
+/// needs no guard; what the fast path leaves, as behind a fence, has one.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -126,7 +139,7 @@ unsafe fn start(transport: *mut Transport, connected: &Connected, request: Reque
         Ok(()) => c::NVT_STATUS_SUCCESS,
         // Apart, so that the fast path need not keep the operation through the fabric's call.
         // SAFETY: by contract.
-        Err(Rest::Declined) => unsafe { start_declined(transport) },
+        Err(Rest::NotTaken) => unsafe { start_not_taken(transport) },
         // SAFETY: by contract.
         Err(Rest::Untried(request)) => unsafe { start_untried(transport, request) },
     }
@@ -153,7 +166,7 @@ unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_in
         return guard("rma", || Err(wrong));
     }
     // SAFETY: by contract.
-    unsafe { start_rest(transport, Rest::Untried(request)) }
+    unsafe { go_on(transport, Rest::Untried(request)) }
 }
 
 /// An operation that the fabric has not taken at once.
@@ -162,16 +175,16 @@ unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_in
 /// As for [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_declined(transport: *mut Transport) -> c_int {
+unsafe fn start_not_taken(transport: *mut Transport) -> c_int {
     // SAFETY: by contract.
-    unsafe { start_rest(transport, Rest::Declined) }
+    unsafe { go_on(transport, Rest::NotTaken) }
 }
 
-/// What the fast path has left of an operation.
+/// Goes on with what the fast path has left of an operation.
 ///
 /// # Safety
 /// As for [`start`].
-unsafe fn start_rest(transport: *mut Transport, rest: Rest<'_>) -> c_int {
+unsafe fn go_on(transport: *mut Transport, rest: Rest<'_>) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;

@@ -458,7 +458,7 @@ fn the_short_way_refuses_and_reports() {
     };
     let lane = &mut job.members[0].lane;
     let rest = lane.start_fast(put, Batch::NONE).expect_err("the fabric refuses it");
-    assert!(matches!(rest, Rest::Declined), "the fabric is asked in the fast path");
+    assert!(matches!(rest, Rest::NotTaken), "the fabric is asked in the fast path");
     let error = lane.start_rest(rest, false).unwrap_err();
     for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
         assert!(error.to_string().contains(part), "{part:?} is not in {error}");

@@ -73,8 +73,8 @@ impl<P: Port> Lane<P> {
         match rest {
             Rest::Untried(request) if more => self.start_in_burst(&request),
             Rest::Untried(request) => self.start_general(&request),
-            Rest::Declined => {
-                self.core.dispatch_declined()?;
+            Rest::NotTaken => {
+                self.core.dispatch_not_taken()?;
                 self.end_burst_unless(more)
             }
         }

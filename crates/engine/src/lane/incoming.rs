@@ -1,6 +1,14 @@
 //! Incoming messages: taken, executed or given to the mechanism that they are for, and what they
 //! acknowledge ended.
 //!
+//! # The way of a put with signal
+//! `lane/progress` polls a rail. The port (ofi `data_path/port/operations`, `data_path/messages`)
+//! finds a message among the completions and keeps it until [`Lane::receive`] copies it out. Here
+//! its seal is opened (`wire/seal`), its head decoded into a [`PlainMessage`] (`wire/message`), and
+//! data and signal are stored (ofi `data_path/host_memory`). A message that acknowledges something
+//! new, waits for others or is no plain one is decoded into a [`Message`], and takes the longer way
+//! by [`Lane::execute`].
+//!
 //! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for
 //! it; [`crate::posting::peers::requests`] says why that cannot deadlock.
 

@@ -64,7 +64,7 @@ const LEAVE: u64 = 2;
 #[derive(Debug)]
 pub(crate) enum Submission<'a> {
     /// A put or a get, and its bytes that were submitted.
-    Transfer(Request<'a>, usize),
+    PutOrGet(Request<'a>, usize),
     Atomic(AtomicRequest<'a>),
     PutSignal(PutSignalRequest<'a>, PutState),
 }
@@ -72,7 +72,7 @@ pub(crate) enum Submission<'a> {
 impl Submission<'_> {
     fn pe(&self) -> Pe {
         match self {
-            Self::Transfer(request, _) => request.pe,
+            Self::PutOrGet(request, _) => request.pe,
             Self::Atomic(request) => request.pe,
             Self::PutSignal(request, _) => request.signal.pe,
         }
@@ -80,8 +80,8 @@ impl Submission<'_> {
 
     fn own(self) -> PendingWork {
         match self {
-            Self::Transfer(request, sent) => {
-                PendingWork::Transfer(OwnedRequest::of(&request), sent)
+            Self::PutOrGet(request, sent) => {
+                PendingWork::PutOrGet(OwnedRequest::of(&request), sent)
             }
             Self::Atomic(request) => PendingWork::Atomic(OwnedAtomic::of(&request)),
             Self::PutSignal(PutSignalRequest { parts, signal }, state) => {
@@ -96,7 +96,7 @@ impl Submission<'_> {
 #[derive(Debug)]
 enum PendingWork {
     Fence,
-    Transfer(OwnedRequest, usize),
+    PutOrGet(OwnedRequest, usize),
     Atomic(OwnedAtomic),
     PutSignal(Box<[OwnedRequest]>, OwnedAtomic, PutState),
 }
@@ -221,7 +221,7 @@ impl PendingQueue {
         self.queue.iter().flat_map(|(_, Pending { what, .. })| {
             let (parts, word): (&[OwnedRequest], _) = match what {
                 PendingWork::Fence => (&[], None),
-                PendingWork::Transfer(request, _) => (std::slice::from_ref(request), None),
+                PendingWork::PutOrGet(request, _) => (std::slice::from_ref(request), None),
                 PendingWork::Atomic(atomic) => (&[], Some(atomic)),
                 PendingWork::PutSignal(parts, signal, _) => (parts, Some(signal)),
             };
@@ -300,7 +300,7 @@ impl<P: Port> Lane<P> {
 
     fn try_submission(&mut self, rest: &mut Submission<'_>) -> Result<Tried, EngineError> {
         match rest {
-            Submission::Transfer(request, sent) => self.submit_transfer(request, sent),
+            Submission::PutOrGet(request, sent) => self.submit_transfer(request, sent),
             Submission::Atomic(request) => self.submit_amo(request),
             Submission::PutSignal(PutSignalRequest { parts, signal }, state) => {
                 self.submit_put_signal(*parts, signal, state)
@@ -312,7 +312,7 @@ impl<P: Port> Lane<P> {
     fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
         self.core.peers.check(rest.pe())?;
         match rest {
-            Submission::Transfer(request, _) => self.core.check_request(request),
+            Submission::PutOrGet(request, _) => self.core.check_request(request),
             Submission::Atomic(request) => request.word().map(drop),
             Submission::PutSignal(PutSignalRequest { parts, signal }, _) => {
                 signal.word()?;
@@ -400,7 +400,7 @@ impl<P: Port> Lane<P> {
                 }
                 Ok(Tried::Submitted)
             }
-            PendingWork::Transfer(request, sent) => self.submit_transfer(&request.request(), sent),
+            PendingWork::PutOrGet(request, sent) => self.submit_transfer(&request.request(), sent),
             PendingWork::Atomic(request) => self.submit_amo(&request.request()),
             PendingWork::PutSignal(parts, signal, state) => {
                 self.submit_put_signal(&**parts, &signal.request(), state)

@@ -47,7 +47,7 @@ impl<P: Port> Lane<P> {
         for rail in 0..self.core.transmit.rails().len() {
             let rail = RailId(rail as u8);
             if self.core.transmit.port_mut().has_completions(rail) {
-                busy |= self.drain(rail);
+                busy |= self.take_completions(rail);
             }
             if self.receives && self.core.transmit.port().has_message(rail) {
                 busy |= self.receive(rail);
@@ -75,8 +75,8 @@ impl<P: Port> Lane<P> {
 
     /// Takes a rail's completions and applies them.
     #[inline(always)]
-    pub(crate) fn drain(&mut self, rail: RailId) -> bool {
-        let (polled, mut known) = self.core.poll(rail);
+    pub(crate) fn take_completions(&mut self, rail: RailId) -> bool {
+        let (polled, mut known) = self.core.take_plain(rail);
         while let Some(wr_id) = self.core.transmit.next_rare() {
             known += u32::from(self.completed(wr_id));
         }
@@ -311,7 +311,8 @@ impl<P: Port> Lane<P> {
     /// Takes what has completed on a rail that is about to be closed, and what has come in.
     fn take_last(&mut self, rail: RailId) {
         for _ in 0..LAST_ITERATIONS {
-            let mut busy = self.core.transmit.port_mut().has_completions(rail) && self.drain(rail);
+            let mut busy =
+                self.core.transmit.port_mut().has_completions(rail) && self.take_completions(rail);
             busy |= self.receives && self.receive(rail);
             if !busy {
                 break;

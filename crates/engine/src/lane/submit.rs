@@ -42,7 +42,7 @@ impl<P: Port> Lane<P> {
             self.submit(request, &mut sent, OpId::NONE)?;
         }
         self.end_burst();
-        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
+        if sent == request.len { Ok(()) } else { self.finish(Submission::PutOrGet(*request, sent)) }
     }
 
     /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
@@ -205,7 +205,7 @@ impl<P: Port> Lane<P> {
             let path = connection.next;
             let rail = path.rail;
             let key = remote
-                .key(path.remote.rail())
+                .key(path.remote_key.rail())
                 .map_err(|fault| refused(request, "remote", fault))?;
             // Cut, where segments are shorter than values.
             let local = match self.core.transmit.local_side(request, *sent, rail)? {
@@ -253,7 +253,7 @@ impl<P: Port> Lane<P> {
             self.post_ready();
         }
         submitted?;
-        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
+        if sent == request.len { Ok(()) } else { self.finish(Submission::PutOrGet(*request, sent)) }
     }
 
     /// Whether bursts make a difference.

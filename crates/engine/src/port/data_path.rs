@@ -70,8 +70,9 @@ pub struct Transfer {
 pub enum Operation<'a> {
     /// A write or a read.
     Transfer(&'a Transfer),
-    /// A write that also tells the peer, by four bytes of immediate data, when its data is visible
-    /// there: the peer's [`Messaging::receive`] finds them, on the rail addressed, exactly once.
+    /// A write that also tells the peer, by four or eight bytes of immediate data, when its data is
+    /// visible there: the peer's [`Messaging::receive`] finds them, on the rail addressed, exactly
+    /// once.
     /// Only on rails with [`RailLimits::immediate_data`].
     ///
     /// [`Messaging::receive`]: crate::port::Messaging::receive

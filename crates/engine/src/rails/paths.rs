@@ -31,7 +31,7 @@ pub(crate) struct Hop {
     /// The local rail.
     pub(crate) rail: RailId,
     /// The remote rail, and the place of its key in the peer's handles.
-    pub(crate) remote: RailKey,
+    pub(crate) remote_key: RailKey,
     /// Whether there is no other path to the peer.
     is_only: bool,
     /// The path to the same peer over the next local rail, round and round.
@@ -244,7 +244,7 @@ impl PathTable {
         Hop {
             to,
             rail: RailId(rail as u8),
-            remote: RailKey::of(remote),
+            remote_key: RailKey::of(remote),
             is_only: self.rails() == 1,
             next: PathId(next),
         }

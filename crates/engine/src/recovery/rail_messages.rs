@@ -269,7 +269,7 @@ impl Recovery {
             address.clone()
         };
         let hop = core.transmit.path(pe, rail);
-        let remote = hop.remote.rail();
+        let remote = hop.remote_key.rail();
         let what = Rails::Probe { rail, remote, number, address: &address };
         self.send_data(core, pe, (rail, hop.to), what);
     }

@@ -173,7 +173,7 @@ impl Recovery {
         if core.transmit.rail(hop.rail).is_paused() {
             return true;
         }
-        let (from, to) = (old.remote.rail(), hop.remote.rail());
+        let (from, to) = (old.remote_key.rail(), hop.remote_key.rail());
         let remote_end = is_staged.then(|| staging.state().fragment(wr_id).remote_end);
         let key = match remote_end {
             None => segment.work().transfer().map(|transfer| transfer.key),

@@ -70,7 +70,8 @@ impl Staging {
         }
     }
 
-    /// Executes an operation that returns nothing, by the next [`Staging::settle`].
+    /// Executes an operation that returns nothing: on a word that the processor reaches now, on
+    /// others by the next [`Staging::settle`].
     pub(crate) fn apply_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,

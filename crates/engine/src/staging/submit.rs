@@ -161,7 +161,7 @@ impl Staging {
             let remote_end = if by_peer {
                 RemoteEnd::Peer(Spot { slot: remote.slot(), offset: at })
             } else {
-                let key = remote.key(path.remote.rail());
+                let key = remote.key(path.remote_key.rail());
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
                 RemoteEnd::Fabric { remote: remote.remote_address(at), key }
             };

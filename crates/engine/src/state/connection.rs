@@ -233,7 +233,7 @@ impl Connection {
 
     /// Whether nothing may go out in the fast path.
     #[inline(always)]
-    pub(crate) fn is_shut(&self) -> bool {
+    pub(crate) fn bars_fast_path(&self) -> bool {
         self.shut != 0
     }
 
@@ -583,7 +583,7 @@ impl Connections {
     }
 
     /// Whether nothing in the connection to the peer waits for the end of a segment.
-    pub(crate) fn is_open(&self, pe: Pe) -> bool {
+    pub(crate) fn has_no_waiter(&self, pe: Pe) -> bool {
         self.find(pe)
             .is_some_and(|connection| !connection.is_closed() && connection.held_back.is_empty())
     }

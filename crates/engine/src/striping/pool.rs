@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(bed.lane.core().transmit.segment(wr_id).len(), before);
         assert!((4096..put.len - 4096).contains(&before));
         bed.pass_time();
-        [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));
+        [0, 1].into_iter().for_each(|rail| assert!(bed.lane.take_completions(RailId(rail))));
         for moves in [true, false] {
             let Bed { lane, .. } = &mut bed;
             let (pool, core) = lane.pool_and_core();

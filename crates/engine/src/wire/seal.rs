@@ -2,9 +2,8 @@
 //!
 //! Whoever reaches a rail's port can send to it. So the first 16 bytes of a message leave
 //! enciphered, with AES-128 under the job's [cookie](Cookie), after a secret number was added to
-//! them that depends on the receiver and on the bytes from 16 to
-//! 48. What no PE of the job has sealed for this one is read as noise. In a job of 256 PEs its
-//!     version, kind, sender and number
+//! them that depends on the receiver and on the bytes from 16 to 48. What no PE of the job has
+//! sealed for this one is read as noise. In a job of 256 PEs its version, kind, sender and number
 //! are then right once in some 2^36 messages; its region and offset have to be right as well.
 //!
 //! Who has got hold of messages makes no other ones of them: a head that is put together from two,

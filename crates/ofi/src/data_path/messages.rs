@@ -217,7 +217,7 @@ impl Messages {
     /// # Errors
     /// It is none of these either, or there is no room.
     #[inline]
-    pub(crate) fn completed(
+    pub(crate) fn take_entry(
         &mut self,
         rail: &Rail,
         entry: &fi_cq_data_entry,
@@ -354,7 +354,7 @@ impl Messages {
         // touches the buffer before it comes back: it was in none of the lists but the one it was
         // just taken from.
         let give = || unsafe { rail.endpoint().receive(&receive.buffer) };
-        let code = if gate.is_open() { give() } else { gate.within(give) };
+        let code = if gate.is_absent() { give() } else { gate.within(give) };
         receive.posted = code == 0;
         if code != 0 {
             self.not_posted(rail, index, code);

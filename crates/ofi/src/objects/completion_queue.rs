@@ -63,7 +63,7 @@ pub(crate) struct ErrorEntry {
 /// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
-    /// Never null. Only [`CompletionQueue::replace`] changes it.
+    /// Never null. Only [`CompletionQueue::exchange`] changes it.
     raw: AtomicPtr<fid_cq>,
     domain: Arc<Domain>,
 }

@@ -32,7 +32,7 @@ pub(crate) struct Gate(Option<Arc<Mutex<()>>>);
 impl Gate {
     /// Whether there is no mutex, so that nobody need enter.
     #[inline(always)]
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         self.0.is_none()
     }
 

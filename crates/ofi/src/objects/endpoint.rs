@@ -189,7 +189,6 @@ impl Endpoint {
         self.raw.load(Ordering::Relaxed)
     }
 
-    /// Whether transfers may call CUDA.
     /// Whether a bool among its options is set. None where it does not know the option.
     pub(crate) fn option(&self, option: i32) -> Option<bool> {
         let (mut value, mut len) = (0_u8, size_of::<u8>());
@@ -528,7 +527,7 @@ impl Direct {
         unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
     }
 
-    /// As [`Endpoint::write`].
+    /// As [`Endpoint::write`]: `fi_write`, by the function of the endpoint's own table.
     ///
     /// # Safety
     /// As for [`Endpoint::write`], and the endpoint is open.

@@ -73,7 +73,7 @@ impl<P: Port> Core<P> {
         let Some(word) = HandleView::sound(pe, remote_handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A connection that has failed is closed as well, and one with pending operations shut.
-        let closed = connection.is_shut();
+        let closed = connection.bars_fast_path();
         let puts_under_way = connection.puts_under_way();
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         // A signal comes behind the puts before it, which the general way sees to, but where it

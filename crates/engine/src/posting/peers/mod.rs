@@ -160,8 +160,8 @@ impl Peers {
 
     /// Whether nothing in the connection to a peer waits for the end of a segment.
     #[inline]
-    pub(super) fn is_open(&self, pe: Pe) -> bool {
-        self.connections.is_open(pe)
+    pub(super) fn has_no_waiter(&self, pe: Pe) -> bool {
+        self.connections.has_no_waiter(pe)
     }
 
     /// So many plain segments of an open connection have ended.

@@ -16,7 +16,7 @@ impl<P: Port> Core<P> {
     /// Takes a rail's completions, and ends those segments of which that is all. How many those
     /// were; [`Transmit::next_rare`] has the others.
     #[inline(always)]
-    pub(crate) fn poll(&mut self, rail: RailId) -> (Polled, u32) {
+    pub(crate) fn take_plain(&mut self, rail: RailId) -> (Polled, u32) {
         let Transmit { port, segments, rare, .. } = &mut self.transmit;
         let mut drain = Drain::new(segments, &mut self.peers, rare);
         let polled = port.drain(rail, &mut drain);
@@ -141,7 +141,7 @@ impl<P: Port> Core<P> {
 }
 
 impl<P: Port> Transmit<P> {
-    /// A completion that [`Core::poll`] has left, in no order.
+    /// A completion that [`Core::take_plain`] has left, in no order.
     #[inline(always)]
     pub(crate) fn next_rare(&mut self) -> Option<WrId> {
         self.rare.pop()

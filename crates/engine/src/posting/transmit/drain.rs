@@ -62,7 +62,7 @@ impl<'a> Drain<'a> {
         self.end_run();
         match self.segments.plain(wr_id) {
             // The end of this segment may be what something in the connection waits for.
-            Some(run) if self.peers.is_open(run.pe()) => {
+            Some(run) if self.peers.has_no_waiter(run.pe()) => {
                 self.run = run;
                 self.count = self.segments.finish_plain(iter::once(wr_id.index()), run) as u32;
             }

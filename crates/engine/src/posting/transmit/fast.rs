@@ -22,8 +22,8 @@ impl<P: Port> Transmit<P> {
     /// connection's next path.
     ///
     /// # Errors
-    /// What is left to do: for what is [`Rest::Declined`],
-    /// [`Core::dispatch_declined`].
+    /// What is left to do: for what is [`Rest::NotTaken`],
+    /// [`Core::dispatch_not_taken`].
     #[inline(always)]
     pub(crate) fn try_post<'a>(
         &mut self,
@@ -46,16 +46,19 @@ impl<P: Port> Transmit<P> {
         mark: u64,
     ) -> Result<(), Rest<'a>> {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = request;
-        let path = connection.next.rail;
-        let Some(rail) = self.rails.get_mut(path.index()) else {
+        let rail_id = connection.next.rail;
+        let Some(rail) = self.rails.get_mut(rail_id.index()) else {
             return Err(Rest::Untried(request));
         };
         let Some(handle) = HandleView::sound(pe, remote_handle) else {
             return Err(Rest::Untried(request));
         };
-        let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote) else {
+        let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote_key)
+        else {
             return Err(Rest::Untried(request));
         };
+        // The limit is 0 behind a fence, and while something is pending or blocked: see
+        // `Connection::set_shut`.
         if len.wrapping_sub(1) >= connection.fast_limit || !rail.is_open() {
             return Err(Rest::Untried(request));
         }
@@ -71,7 +74,7 @@ impl<P: Port> Transmit<P> {
         // that waits, and what it takes to say so need not be kept through the call. What could be
         // read before is read here, since it would take registers until then.
         segment.make_plain(pe, direction, connection.put_class(), batch);
-        segment.rail = path;
+        segment.rail = rail_id;
         if COUNTED {
             connection.begin_word();
         } else {
@@ -80,9 +83,11 @@ impl<P: Port> Transmit<P> {
         rail.taken(len);
         let local = match local {
             LocalSide::Value(value) => Local::Value(value),
-            LocalSide::Memory(addr) => Local::Memory { addr, desc: self.regions.recent_desc(path) },
+            LocalSide::Memory(addr) => {
+                Local::Memory { addr, desc: self.regions.recent_desc(rail_id) }
+            }
         };
-        let key = handle.key_at(connection.next.remote);
+        let key = handle.key_at(connection.next.remote_key);
         let to = connection.next.to;
         connection.rotate(&self.paths);
         let transfer = Transfer { direction, local, len, remote, key };
@@ -94,16 +99,16 @@ impl<P: Port> Transmit<P> {
         self.segments.batches.begin(batch);
         let is_posted = if COUNTED {
             let operation = Operation::WriteWithImmediate(&transfer, mark);
-            matches!(self.port.post(path, to, wr_id, operation), Ok(Posted::Yes))
+            matches!(self.port.post(rail_id, to, wr_id, operation), Ok(Posted::Yes))
         } else {
-            self.port.try_post(rail.fast, path, to, wr_id, context, &transfer)
+            self.port.try_post(rail.fast, rail_id, to, wr_id, context, &transfer)
         };
         if is_posted {
             Ok(())
         } else {
             // Here rather than in what is returned, for which the fast path would keep a register.
-            self.declined = Some(wr_id);
-            Err(Rest::Declined)
+            self.not_taken = Some(wr_id);
+            Err(Rest::NotTaken)
         }
     }
 
@@ -162,13 +167,13 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
-    /// Tries the segment again that [`Transmit::try_post`] has just found declined, with reasons.
+    /// Tries the segment again that [`Transmit::try_post`] has just found not taken, with reasons.
     /// It waits in its rail's queue if there is no room.
     ///
     /// # Errors
     /// The failure of its connection.
-    pub(crate) fn dispatch_declined(&mut self) -> Result<(), EngineError> {
-        let Some(wr_id) = self.transmit.declined.take() else { return Ok(()) };
+    pub(crate) fn dispatch_not_taken(&mut self) -> Result<(), EngineError> {
+        let Some(wr_id) = self.transmit.not_taken.take() else { return Ok(()) };
         // It was counted as taken.
         let segment = &mut self.transmit.segments[wr_id.0];
         let Segment { pe, rail, .. } = *segment;

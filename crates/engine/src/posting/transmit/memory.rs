@@ -91,7 +91,7 @@ impl<P: Port> Transmit<P> {
         let refuse = |fault| refused(request, "remote", fault);
         let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
         let offset = remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
-        let key = remote.key(hop.remote.rail()).map_err(refuse)?;
+        let key = remote.key(hop.remote_key.rail()).map_err(refuse)?;
         Ok(Transfer {
             direction: request.direction,
             local: self.local_side(request, sent, hop.rail)?,

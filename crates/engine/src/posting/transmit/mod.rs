@@ -67,8 +67,8 @@ pub(crate) struct Transmit<P: Port> {
     /// Who comes first.
     phase: Phase,
     burst: Burst,
-    /// What the fabric has declined in the fast path, until it is seen to.
-    declined: Option<WrId>,
+    /// What the fabric has not taken in the fast path, until it is seen to.
+    not_taken: Option<WrId>,
 }
 
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each
@@ -180,7 +180,7 @@ impl<P: Port> Transmit<P> {
             rare: Rare::EMPTY,
             phase: Phase(0),
             burst: Burst::new(port.batches()),
-            declined: None,
+            not_taken: None,
             port,
         }
     }

@@ -99,7 +99,7 @@ impl<P: Port> Transmit<P> {
 
     /// The rail of the peer at the end of a path.
     pub(crate) fn remote_rail(&self, pe: Pe, rail: RailId) -> RailId {
-        self.paths.get(pe, rail).remote.rail()
+        self.paths.get(pe, rail).remote_key.rail()
     }
 
     /// Whether a path is out of service.

@@ -49,11 +49,15 @@ fn what_waits_by_itself_shuts_the_fast_path_until_the_last_of_it_has_left() {
     let mut connection = connection();
     (0..3).for_each(|_| connection.block());
     for left in (0..3).rev() {
-        assert!(connection.has_blocked() && connection.is_shut() && connection.fast_limit == 0);
+        assert!(
+            connection.has_blocked() && connection.bars_fast_path() && connection.fast_limit == 0
+        );
         connection.unblock();
         assert_eq!(connection.blocked(), left);
     }
-    assert!(!connection.has_blocked() && !connection.is_shut() && connection.fast_limit == LIMIT);
+    assert!(
+        !connection.has_blocked() && !connection.bars_fast_path() && connection.fast_limit == LIMIT
+    );
 }
 
 #[test]
@@ -133,18 +137,18 @@ fn a_signal_waits_for_the_puts_before_it_and_for_none_after() {
 #[test]
 fn a_connection_is_open_while_nothing_waits_in_it() {
     let mut connections = Connections::new(Pe(0), 2, 1, LIMIT);
-    assert!(!connections.is_open(PE), "nothing was ever sent");
+    assert!(!connections.has_no_waiter(PE), "nothing was ever sent");
     let mut segments = segments();
     let connection = connections.open(PE, &mut paths()).unwrap();
     let class = put(connection, &mut segments);
-    assert!(connections.is_open(PE));
+    assert!(connections.has_no_waiter(PE));
     let connection = connections.find_mut(PE).unwrap();
     hold_back(connection, &mut segments);
-    assert!(!connections.is_open(PE), "a signal is held back");
+    assert!(!connections.has_no_waiter(PE), "a signal is held back");
     let connection = connections.find_mut(PE).unwrap();
     connection.end(Direction::Write, class);
     assert!(connection.let_go(&mut segments).is_some());
-    assert!(connections.is_open(PE));
+    assert!(connections.has_no_waiter(PE));
     connections.find_mut(PE).unwrap().fence();
-    assert!(!connections.is_open(PE), "a fence");
+    assert!(!connections.has_no_waiter(PE), "a fence");
 }

@@ -97,24 +97,24 @@ fn completions_of_buffers_that_are_not_in_use_are_noticed() {
     };
     let send = context(BufferId::Send(0)).expect("it exists");
     let receive = context(BufferId::Receive(0)).expect("it exists");
-    assert!(messages.completed(&rail, &entry(send, 0)).is_err());
-    assert!(messages.completed(&rail, &entry(receive, 0)).is_err(), "not posted yet");
+    assert!(messages.take_entry(&rail, &entry(send, 0)).is_err());
+    assert!(messages.take_entry(&rail, &entry(receive, 0)).is_err(), "not posted yet");
     messages.settle(&rail, &gate).expect("posted");
     assert!(messages.is_settled());
-    assert!(messages.completed(&rail, &entry(receive, 5)).is_ok());
-    assert!(messages.completed(&rail, &entry(receive, 5)).is_err(), "completed twice");
+    assert!(messages.take_entry(&rail, &entry(receive, 5)).is_ok());
+    assert!(messages.take_entry(&rail, &entry(receive, 5)).is_err(), "completed twice");
     let other = context(BufferId::Receive(1)).expect("it exists");
     let longest = rail.limits().longest_message;
     let too_long = entry(other, longest + 1);
-    messages.completed(&rail, &too_long).expect("it is told of");
+    messages.take_entry(&rail, &too_long).expect("it is told of");
     assert!(matches!(messages.arrived.back(), Some(Arrived::Broken { .. })));
     let nobodys = entry(std::ptr::null_mut(), 0);
-    assert!(messages.completed(&rail, &nobodys).is_err());
+    assert!(messages.take_entry(&rail, &nobodys).is_err());
 
     // Immediate data comes without a context, and what nobody takes is not piled up.
     let flags = FI_REMOTE_CQ_DATA;
     let landed = fi_cq_data_entry { flags, data: 7, ..nobodys };
-    let taken = (0..10_000).take_while(|_| messages.completed(&rail, &landed).is_ok()).count();
+    let taken = (0..10_000).take_while(|_| messages.take_entry(&rail, &landed).is_ok()).count();
     assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
 }
 
@@ -136,8 +136,8 @@ fn a_receive_that_immediate_data_takes_is_posted_again() {
             buf: std::ptr::null_mut(),
             data: u64::from(index),
         };
-        messages.completed(&rail, &entry).expect("there is room for all of them");
-        assert!(messages.completed(&rail, &entry).is_err(), "completed twice");
+        messages.take_entry(&rail, &entry).expect("there is room for all of them");
+        assert!(messages.take_entry(&rail, &entry).is_err(), "completed twice");
     }
     assert!(messages.receives.iter().all(|receive| !receive.posted));
     // shm, which still has the buffers, has room for each once more.
@@ -169,7 +169,7 @@ fn a_receive_that_the_provider_has_no_room_for_is_posted_later() {
             buf: std::ptr::null_mut(),
             data: 0,
         };
-        messages.completed(&rail, &entry).expect("it was posted");
+        messages.take_entry(&rail, &entry).expect("it was posted");
         let taken = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
         assert_eq!(taken, Incoming::Message);
         !messages.receives[index as usize].posted

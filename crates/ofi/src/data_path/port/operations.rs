@@ -71,7 +71,7 @@ impl DataPath for OfiPort {
     }
 
     fn has_fast_path(&self) -> bool {
-        self.rails.iter().all(|rail| rail.gate.is_open())
+        self.rails.iter().all(|rail| rail.gate.is_absent())
     }
 
     fn fast(&self, rail: RailId) -> Direct {
@@ -104,6 +104,7 @@ impl DataPath for OfiPort {
                 }
             }
         };
+        // As `rma` makes it; through that, the fast path would keep more registers.
         let op = Rma {
             buf,
             len: transfer.len,
@@ -128,7 +129,7 @@ impl DataPath for OfiPort {
     #[inline(always)]
     fn has_completions(&mut self, rail: RailId) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return true };
-        if !port_rail.gate.is_open() || !port_rail.messages.is_settled() {
+        if !port_rail.gate.is_absent() || !port_rail.messages.is_settled() {
             return true;
         }
         // SAFETY: `&mut self` makes this the lane's only thread, there is no gate to enter, and the
@@ -171,8 +172,8 @@ impl DataPath for OfiPort {
     }
 }
 
-/// Completions of a poll that are no segments'. Out of the way, so that the loop over the others is
-/// short.
+/// Completions of a poll that are no segments': messages that have arrived or were sent, and peers'
+/// immediate data. Out of the way, so that the loop over the others is short.
 struct Others {
     count: usize,
     /// The first that is nobody's.
@@ -184,7 +185,7 @@ impl Others {
     fn take(&mut self, port_rail: &mut PortRail, entry: &fi_cq_data_entry) {
         self.count += 1;
         let PortRail { rail, messages, .. } = port_rail;
-        if let Err(error) = messages.completed(rail, entry) {
+        if let Err(error) = messages.take_entry(rail, entry) {
             self.wrong.get_or_insert(error);
         }
     }
