@@ -10,18 +10,13 @@ use engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
-use super::memory::{Heap, device, local, own, symmetric};
+use super::memory::{local, on_device, symmetric};
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
 use launcher::Place;
+use test_jobs::memory::{Heap, Kind, Memory, device};
 
 /// What the stand-in gives memory of the VMM interface in.
 const GRANULE: u64 = 2 << 20;
-
-fn allocate(channel: &Channel, len: usize) -> Heap {
-    let _bound = device().bind();
-    let addr = channel.allocate_symmetric_on(MemoryLocation::Device, len).unwrap();
-    device().heap(addr, len)
-}
 
 /// A process without CUDA is told so, and its channel stays as it is.
 pub(crate) fn no_driver(place: &Place) {
@@ -31,7 +26,7 @@ pub(crate) fn no_driver(place: &Place) {
         let why = failed.to_string();
         assert!(why.contains("4096 bytes on a device") && why.contains("no CUDA driver"), "{why}");
     }
-    let heap = Heap::of(channel.allocate_symmetric_on(MemoryLocation::Host, 64).unwrap());
+    let heap = Heap::of(channel.allocate_symmetric_on(MemoryLocation::Host, 64).unwrap(), 64);
     assert_eq!(producer(&channel).put_nbi(heap.at(0), heap.at(8), 8, 0), 0);
     channel.stop().unwrap();
 }
@@ -40,7 +35,7 @@ pub(crate) fn no_driver(place: &Place) {
 pub(crate) fn refused(place: &Place) {
     const MORE: usize = 100 << 20;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let first = allocate(&channel, 64);
+    let first = on_device(&channel, 64);
     let used = device().used();
     let bound = (place.me != 0).then(|| device().bind());
     let why = channel.allocate_symmetric_on(MemoryLocation::Device, 4096).unwrap_err().to_string();
@@ -59,10 +54,10 @@ pub(crate) fn refused(place: &Place) {
     assert_eq!(device().used(), used, "given back");
     drop(bound);
     // More than was allocated is no memory to register.
-    let own = own(1 << 16);
+    let own = Memory::new(Kind::Own, 1 << 16);
     // SAFETY: refused.
-    unsafe { channel.register_symmetric(own.heap.at(0), 1 << 30).unwrap_err() };
-    let last = allocate(&channel, 4096);
+    unsafe { channel.register_symmetric(own.at(0), 1 << 30).unwrap_err() };
+    let last = on_device(&channel, 4096);
     let p = producer(&channel);
     assert_eq!(p.put_nbi(last.at(0), first.at(0), 64, 1 - place.me as i32), 0);
     assert_eq!(p.quiet(), 0);
@@ -78,8 +73,8 @@ pub(crate) fn lives(place: &Place) {
     let mut base = None;
     for round in 0..12 {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let mut heaps: Vec<Heap> = LENS.iter().map(|len| allocate(&channel, *len)).collect();
-        let flag = allocate(&channel, 8);
+        let mut heaps: Vec<Heap> = LENS.iter().map(|len| on_device(&channel, *len)).collect();
+        let flag = on_device(&channel, 8);
         let p = producer(&channel);
         for (heap, len) in heaps.iter().zip(LENS) {
             assert!(heap.bytes(0, len).iter().all(|byte| *byte == 0), "{len} bytes are zero");
@@ -101,7 +96,7 @@ pub(crate) fn lives(place: &Place) {
         }
         assert_eq!(p.quiet(), 0);
         // SAFETY: a word of the heap.
-        let waited = unsafe { p.wait_until(flag.here(0).cast(), AT_LEAST, LENS.len() as u64) };
+        let waited = unsafe { p.wait_until(flag.here(0, 8).cast(), AT_LEAST, LENS.len() as u64) };
         assert_eq!(waited, 0);
         for (heap, len) in heaps.iter().zip(LENS) {
             let found = heap.bytes(0, len);
@@ -159,7 +154,7 @@ pub(crate) fn words(place: &Place) {
             assert_eq!(status, 0);
         }
         for from in 0..n {
-            let signal = heap.here(8 * from).cast();
+            let signal = heap.here(8 * from, 8).cast();
             // SAFETY: a word of the heap.
             assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, 0);
             let found = heap.bytes(area(from), len);
@@ -197,8 +192,9 @@ pub(crate) fn beside(place: &Place) {
     const ROUNDS: u64 = 40;
     const WORD: usize = 4096;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let host = Heap::of(channel.allocate_symmetric_on(MemoryLocation::Host, 2 * WORD).unwrap());
-    let device = allocate(&channel, 2 * WORD);
+    let host = channel.allocate_symmetric_on(MemoryLocation::Host, 2 * WORD).unwrap();
+    let host = Heap::of(host, 2 * WORD);
+    let device = on_device(&channel, 2 * WORD);
     let p = producer(&channel);
     let n = place.n_pes as usize;
     let (next, last) = ((place.me as usize + 1) % n, (place.me as usize + n - 1) % n);
@@ -214,7 +210,7 @@ pub(crate) fn beside(place: &Place) {
             let status = p.put_signal_nbi(to, from, len, signal, 1, c::NLF_KIND_ADD, next as i32);
             assert_eq!(status, 0);
             // SAFETY: a word of the heap.
-            let waited = unsafe { p.wait_until(words.here(WORD).cast(), AT_LEAST, round) };
+            let waited = unsafe { p.wait_until(words.here(WORD, 8).cast(), AT_LEAST, round) };
             assert_eq!(waited, 0);
             let found = data.bytes(0, len);
             if !(0..len).all(|at| found[at] == byte(last, round, at)) {
@@ -285,8 +281,8 @@ pub(crate) fn near_kernels(place: &Place) {
     for round in 0..2 {
         let used = device().used();
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = allocate(&channel, 1 << 16);
-        let flags = allocate(&channel, 64);
+        let heap = on_device(&channel, 1 << 16);
+        let flags = on_device(&channel, 64);
         let seen = Seen::new(&channel);
         assert_eq!(seen.is_published_there, windows);
         let p = seen.producer();
@@ -307,7 +303,7 @@ pub(crate) fn near_kernels(place: &Place) {
             assert_eq!(p.quiet(), 0);
         }
         // SAFETY: a word of the heap.
-        assert_eq!(unsafe { p.wait_until(flags.here(0).cast(), AT_LEAST, ROUNDS) }, 0);
+        assert_eq!(unsafe { p.wait_until(flags.here(0, 8).cast(), AT_LEAST, ROUNDS) }, 0);
         assert!(
             (1..=ROUNDS).all(|at| heap.word(4096 + 8 * at as usize).load(Ordering::Acquire) == at)
         );
@@ -329,13 +325,14 @@ pub(crate) fn own_context(place: &Place) {
     const CONTEXT: u32 = 1;
     let device = device();
     let mut context: *mut c_void = ptr::null_mut();
-    let status =
-        device.call::<unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> u32>(b"cuCtxCreate_v2");
-    // SAFETY: a place for the handle. It is bound from here on.
-    assert_eq!(unsafe { status(&raw mut context, 0, 0) }, 0);
+    type Create = unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> u32;
+    // SAFETY: its type in CUDA's header, and a place for the handle. It is bound from here on.
+    let status = unsafe { device.call::<Create>(b"cuCtxCreate_v2")(&raw mut context, 0, 0) };
+    assert_eq!(status, 0);
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let attribute = device
-        .call::<unsafe extern "C" fn(*mut c_void, u32, usize) -> u32>(b"cuPointerGetAttribute");
+    type Attribute = unsafe extern "C" fn(*mut c_void, u32, usize) -> u32;
+    // SAFETY: its type in CUDA's header.
+    let attribute = unsafe { device.call::<Attribute>(b"cuPointerGetAttribute") };
     let mut found: *mut c_void = ptr::null_mut();
     // SAFETY: a place for the handle.
     let status = unsafe { attribute((&raw mut found).cast(), CONTEXT, channel.context() as usize) };

@@ -16,15 +16,16 @@ use nvshmem_transport_libfabric::channel::ring::slot::{Slot, lap};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
-use super::memory::{Heap, symmetric};
+use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
 use launcher::Place;
+use test_jobs::memory::Heap;
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
     const COUNT: u64 = 1500;
     let mut memory = vec![0_u64; 512];
-    let heap = Heap::of(memory.as_mut_ptr().cast());
+    let heap = Heap::of(memory.as_mut_ptr().cast(), 4096);
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     // SAFETY: `memory` outlives the channel, which is stopped below.
     unsafe { channel.register_symmetric(heap.at(0), 4096).unwrap() };
@@ -44,7 +45,7 @@ pub(crate) fn late_pushes(place: &Place) {
     let stopped = c::NLF_ERROR_STOPPED as i32;
     for _ in 0..3 {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = Heap::of(channel.allocate_symmetric(1 << 12).unwrap());
+        let heap = on_host(&channel, 1 << 12);
         let pushed = AtomicU64::new(0);
         let (context, shared) = (producer(&channel), &pushed);
         // The context lives until the producers have ended: so the end is told to the proxy by a
@@ -193,7 +194,7 @@ pub(crate) fn bad_requests(place: &Place) {
     channel.stop().unwrap();
     let check = |push: &dyn Fn(&Channel), code: u32, text: &str| {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = Heap::of(channel.allocate_symmetric(len as usize).unwrap());
+        let heap = on_host(&channel, len as usize);
         let mut own = vec![0_u64; 8];
         // SAFETY: `own` outlives the channel, which is stopped below.
         unsafe { channel.register_local(own.as_mut_ptr().cast(), 64).unwrap() };
@@ -224,6 +225,9 @@ pub(crate) fn bad_requests(place: &Place) {
     check(&|channel| push_raw(channel, [0; 4], None), none, "no descriptor");
 }
 
+/// How a PE ends that dies.
+pub(crate) const DEAD: i32 = 3;
+
 /// A PE that dies is noticed, and told to kernels that wait; the end comes all the same.
 pub(crate) fn dead_peer(place: &Place) {
     let options = Options { drain: Duration::from_secs(1), ..options() };
@@ -235,7 +239,7 @@ pub(crate) fn dead_peer(place: &Place) {
     if place.me == 1 {
         // Without an end, and without the files that some providers leave when a process aborts.
         // SAFETY: ends the process.
-        unsafe { libc::_exit(3) };
+        unsafe { libc::_exit(DEAD) };
     }
     let mut status = 0;
     // What goes into its memory may still arrive when its process has just gone.
@@ -276,7 +280,7 @@ fn late_bytes(place: &Place, closes_rails: bool) {
     pids.copy_from_slice(&meeting.allgather(&pid.to_le_bytes()).unwrap());
     let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
     let channel = Channel::new(meeting, &options()).unwrap();
-    let heap = Heap::of(channel.allocate_symmetric(LEN).unwrap());
+    let heap = on_host(&channel, LEN);
     if place.me == 1 {
         // Its proxy thread serves the other PE, which comes to the barrier, or goes without a word.
         let _ = channel.barrier();

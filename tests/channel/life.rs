@@ -12,15 +12,16 @@ use nvshmem_transport_libfabric::channel::{Channel, Options};
 
 use test_support::held::Cycles;
 
-use super::memory::{Heap, device, on_device, symmetric};
+use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
 use launcher::Place;
+use test_jobs::memory::{device, on_device};
 
 /// The proxy thread does not come back from a call. Who waits is told, and the channel ends.
 pub(crate) fn stuck(place: &Place) {
     let options = Options { drain: Duration::from_millis(100), ..options() };
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let heap = Heap::of(channel.allocate_symmetric(4096).unwrap());
+    let heap = on_host(&channel, 4096);
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), 0);
@@ -43,7 +44,7 @@ pub(crate) fn stuck(place: &Place) {
     heap.word(0).store(1, std::sync::atomic::Ordering::Relaxed);
     drop(release);
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let heap = Heap::of(channel.allocate_symmetric(4096).unwrap());
+    let heap = on_host(&channel, 4096);
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), 0);
@@ -60,7 +61,7 @@ pub(crate) fn stopped(place: &Place) {
     let pids = meeting.allgather(&mine.to_le_bytes()).unwrap();
     let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
     let channel = Channel::new(meeting, &options()).unwrap();
-    let heap = Heap::of(channel.allocate_symmetric(LEN).unwrap());
+    let heap = on_host(&channel, LEN);
     if place.me == 1 {
         channel.barrier().unwrap();
         return channel.stop().unwrap();

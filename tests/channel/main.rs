@@ -5,18 +5,17 @@
 
 mod device;
 mod failures;
-mod launch;
 mod life;
 mod memory;
 mod traffic;
 
 use std::process::ExitCode;
 
+use launcher::End;
 use libtest_mimic::{Arguments, Trial};
 use nvshmem_transport_libfabric::channel::kernels;
+use test_jobs::{Fabric, Job, pe_entry};
 use test_support::needs::{self, Need};
-
-use launch::{Fabric, Job, pe_entry};
 
 fn main() -> ExitCode {
     pe_entry(&[
@@ -44,14 +43,44 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
     arguments.test_threads.get_or_insert(1);
-    let mut trials: Vec<Trial> = Vec::new();
+    let mut trials: Vec<Trial> = jobs().into_iter().map(Job::trial).collect();
+    trials.push(needs::trial("kernels_were_compiled", compiler_for_kernels(), |()| {
+        let image = kernels::IMAGE.ok_or(kernels::BUILT)?;
+        // What a fatbin begins with.
+        if image[..4] == [0x50, 0xed, 0x55, 0xba] { Ok(()) } else { Err(kernels::BUILT.into()) }
+    }));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2];
+
+/// A job, whose NICs reach memory of devices where the fabric can.
+fn job(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Job {
+    let job = Job::new(scenario, fabric, n_pes);
+    match fabric {
+        Fabric::Cxi => job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always"),
+        _ => job,
+    }
+}
+
+fn jobs() -> Vec<Job> {
+    const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
+    const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS";
+    let mut jobs = Vec::new();
+    let mut add = |job: Job| jobs.push(job);
     for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Rxm, 2), (Fabric::Tcp2, 3), (Fabric::Shm, 1)]
     {
-        trials.push(Job::new("traffic", fabric, n_pes).trial());
+        add(job("traffic", fabric, n_pes));
     }
-    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
-        trials.push(Job::new("quiet", fabric, 2).trial());
-        trials.push(Job::new("stop", fabric, 2).trial());
+    for fabric in FABRICS {
+        add(job("quiet", fabric, 2));
+        add(job("stop", fabric, 2));
+        add(job("cycles", fabric, 2));
+        // Where they go by the driver, bytes and words of a poll go together.
+        add(job("beside", fabric, 2).on("device").env(DEBUG, "words=stream"));
+        let dead = job("dead", fabric, 2).env(TIMEOUT, "2").dies(1, End::Exited(failures::DEAD));
+        add(dead.clone());
+        add(dead.on("device"));
     }
     for (memory, fabric, n_pes) in [
         ("device", Fabric::Shm, 2),
@@ -61,66 +90,43 @@ fn main() -> ExitCode {
         ("device", Fabric::Rxm, 1),
         ("device", Fabric::Cxi, 2),
     ] {
-        trials.push(Job::new("traffic", fabric, n_pes).on(memory).trial());
-        trials.push(Job::new("quiet", fabric, n_pes).on(memory).trial());
+        add(job("traffic", fabric, n_pes).on(memory));
+        add(job("quiet", fabric, n_pes).on(memory));
     }
-    trials.push(Job::new("no_driver", Fabric::Shm, 1).trial());
-    trials.push(Job::new("refused", Fabric::Rxm, 2).on("device").trial());
-    trials.push(Job::new("own_context", Fabric::Shm, 1).on("device").trial());
-    trials.push(Job::new("lives", Fabric::Shm, 2).on("device").trial());
+    add(job("no_driver", Fabric::Shm, 1));
+    add(job("refused", Fabric::Rxm, 2).on("device"));
+    add(job("own_context", Fabric::Shm, 1).on("device"));
+    add(job("lives", Fabric::Shm, 2).on("device"));
+    add(job("lives", Fabric::Rxm, 2).on("device").env("FAKE_CUDA_VMM", "0"));
     for (way, fabric) in [
         ("words=gdrcopy", Fabric::Shm),
         ("words=gdrcopy", Fabric::Rxm),
         ("words=stream", Fabric::Tcp2),
     ] {
-        let env = vec![("NVSHMEM_LIBFABRIC_DEBUG", way)];
-        trials.push(Job { env, ..Job::new("near_kernels", fabric, 2).on("device") }.trial());
+        add(job("near_kernels", fabric, 2).on("device").env(DEBUG, way));
     }
-    let plain = vec![("FAKE_CUDA_VMM", "0")];
-    trials.push(Job { env: plain, ..Job::new("lives", Fabric::Rxm, 2).on("device") }.trial());
     for (memory, fabric, n_pes) in [
         ("device", Fabric::Cxi, 2),
         ("own", Fabric::Cxi, 1),
         ("mixed", Fabric::Rxm, 3),
         ("device", Fabric::Shm, 2),
     ] {
-        trials.push(Job::new("words", fabric, n_pes).on(memory).trial());
-    }
-    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 2), (Fabric::Tcp2, 2)] {
-        // Where they go by the driver, bytes and words of a poll go together.
-        let env = vec![("NVSHMEM_LIBFABRIC_DEBUG", "words=stream")];
-        trials.push(Job { env, ..Job::new("beside", fabric, n_pes).on("device") }.trial());
+        add(job("words", fabric, n_pes).on(memory));
     }
     for fabric in [Fabric::Shm, Fabric::Rxm] {
-        trials.push(Job::new("cycles", fabric, 2).on("device").trial());
+        add(job("cycles", fabric, 2).on("device"));
     }
-    trials.push(Job::new("late", Fabric::Shm, 1).trial());
-    trials.push(Job::new("sizes", Fabric::Shm, 1).trial());
-    trials.push(Job::new("bad", Fabric::Shm, 1).trial());
-    trials.push(needs::trial("kernels_were_compiled", compiler_for_kernels(), |()| {
-        let image = kernels::IMAGE.ok_or(kernels::BUILT)?;
-        // What a fatbin begins with.
-        if image[..4] == [0x50, 0xed, 0x55, 0xba] { Ok(()) } else { Err(kernels::BUILT.into()) }
-    }));
-    let seconds = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
-    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
-        let job = Job::new("dead", fabric, 2);
-        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job.clone() }.trial());
-        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job.on("device") }.trial());
+    for scenario in ["late", "sizes", "bad", "unwinding"] {
+        add(job(scenario, Fabric::Shm, 1));
     }
     // Over shm, a process reads another one's memory though that has stopped.
-    for (scenario, fabric) in [("memory_in_use", Fabric::Rxm), ("memory_back", Fabric::Tcp2)] {
-        let job = Job::new(scenario, fabric, 2);
-        trials.push(Job { env: seconds.clone(), ..job }.trial());
+    for (scenario, fabric) in
+        [("memory_in_use", Fabric::Rxm), ("memory_back", Fabric::Tcp2), ("stopped", Fabric::Rxm)]
+    {
+        add(job(scenario, fabric, 2).env(TIMEOUT, "2"));
     }
-    let second = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "1")];
-    trials.push(Job { env: second, ..Job::new("stuck", Fabric::Shm, 1) }.trial());
-    trials.push(Job { env: seconds.clone(), ..Job::new("stopped", Fabric::Rxm, 2) }.trial());
-    trials.push(Job::new("unwinding", Fabric::Shm, 1).trial());
-    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
-        trials.push(Job::new("cycles", fabric, 2).trial());
-    }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    add(job("stuck", Fabric::Shm, 1).env(TIMEOUT, "1"));
+    jobs
 }
 
 /// Whether there was a compiler for kernels when this was built; that it failed is no reason to

@@ -3,15 +3,15 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use channel_producer::{Producer, set_block};
-use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::bootstrap::TcpBootstrap;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
-use super::memory::{Heap, load_early, local, symmetric};
+use super::memory::{load_early, local, symmetric};
 use launcher::Place;
+use test_jobs::memory::Heap;
 
 /// `NLF_CMP_GE` of the device header.
 pub(crate) const AT_LEAST: u32 = 3;
@@ -19,13 +19,7 @@ pub(crate) const AT_LEAST: u32 = 3;
 /// The job's bootstrap.
 pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
     load_early();
-    let Place { me, n_pes, address } = place.clone();
-    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
-    let joined = match me {
-        0 => TcpBootstrap::center(options, place.listener().expect("a socket as standard input")),
-        _ => TcpBootstrap::join(options),
-    };
-    Box::new(joined.unwrap())
+    Box::new(test_jobs::bootstrap(place))
 }
 
 pub(crate) fn options() -> Options {
@@ -105,7 +99,7 @@ impl Worker<'_> {
             self.receive(round);
             self.read_and_count(round);
             // Everybody has taken what this thread has sent.
-            let acks = self.heap.here(self.slot(ACKS, self.me)).cast();
+            let acks = self.heap.here(self.slot(ACKS, self.me), 8).cast();
             // SAFETY: a word of the heap.
             let waited = unsafe { self.p.wait_until(acks, AT_LEAST, round * self.n as u64) };
             assert_eq!(waited, ok);
@@ -142,7 +136,7 @@ impl Worker<'_> {
         let Self { p, heap, me, .. } = self;
         let ok = c::NLF_OK as i32;
         for sender in 0..self.n {
-            let signal = heap.here(self.slot(SIGNALS, sender)).cast();
+            let signal = heap.here(self.slot(SIGNALS, sender), 8).cast();
             // SAFETY: a word of the heap.
             assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, ok);
             let len = self.len(sender, *me, round);
@@ -151,7 +145,10 @@ impl Worker<'_> {
             assert!(right, "round {round}: {len} bytes of PE {sender}");
             let ordered = self.slot(ORDERED, sender);
             // SAFETY: a word of the heap.
-            assert_eq!(unsafe { p.wait_until(heap.here(ordered + 8).cast(), AT_LEAST, round) }, ok);
+            assert_eq!(
+                unsafe { p.wait_until(heap.here(ordered + 8, 8).cast(), AT_LEAST, round) },
+                ok
+            );
             assert_eq!(
                 heap.word(ordered).load(Ordering::Acquire),
                 round,

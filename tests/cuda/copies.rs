@@ -10,9 +10,9 @@ use cuda::{
 use engine::atomic::Width;
 
 use crate::bed::case::Case;
-use crate::bed::{
-    Bed, GRANULARITY, ON_NUMA_NODE, allocations, call, fill, pattern, peek, status, wait,
-};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, allocations, call, fill, peek, status, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -6,7 +6,9 @@ use std::ptr;
 use cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
 
 use crate::bed::case::{Case, skip};
-use crate::bed::{Bed, pattern};
+use test_support::random::pattern;
+
+use crate::bed::Bed;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

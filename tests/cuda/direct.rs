@@ -15,9 +15,10 @@ use engine::port::{
 use nvshmem_transport_libfabric::job::memory::direct::register_direct;
 use ofi::{DirectRefusal, Discovery, GpuDirect, MemoryKinds, OfiRegion, Opened, Options, Provider};
 use test_support::needs::named_by;
+use test_support::random::pattern;
 
 use crate::bed::case::{Case, skip};
-use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, pattern, peek};
+use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, peek};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -9,7 +9,9 @@ use cuda::{
 };
 
 use crate::bed::case::Case;
-use crate::bed::{Bed, GRANULARITY, call, pattern, wait};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY, call, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::bed::case::Case;
-use crate::bed::{Bed, GRANULARITY, pattern};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

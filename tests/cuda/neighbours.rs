@@ -13,7 +13,9 @@ use std::thread;
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage};
-use crate::bed::{Bed, call, fill, pattern, peek, status, wait};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, call, fill, peek, status, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

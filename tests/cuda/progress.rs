@@ -6,7 +6,9 @@ use cuda::{BounceBuffer, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket,
 use engine::atomic::Width;
 
 use crate::bed::case::Case;
-use crate::bed::{Bed, call, fill, pattern, peek, wait};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, call, fill, peek, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status};
+use test_jobs::Meeting;
+use test_jobs::memory::{Memory, bound};
+use test_support::random::Random;
 
 use crate::mock::group::{Communicator, DEVICE};
 use crate::mock::library::{
     Answer, At, Context, On, Plugin, Rank, Region, Registration, Request, Signal,
 };
 use crate::mock::log;
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, bound};
 use crate::mock::pair::{LEN, Pair, communicator};
 use crate::mock::proxy::Style;
-use crate::mock::random::Random;
 use crate::mock::wait::{DEADLINE, until};
 
 /// The last rank dies while all send to it. The others are told, and end.
@@ -118,7 +118,7 @@ pub(crate) fn released(place: &Place) {
         until("gets", || queues.passes() > passes + 100);
         pair.connection.destroy_blocks();
         pair.connection.deregister(pair.region);
-        pair.memory.fill(0, pair.memory.len(), 0x77);
+        pair.memory.fill(0, pair.memory.len(), |_| 0x77);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::kill(peer, libc::SIGCONT) }, 0);
         meeting.barrier();
@@ -292,7 +292,7 @@ pub(crate) fn bad_arguments(place: &Place) {
     let at = |offset| At { region: pair.region, offset };
     let nobody = Rank(place.n_pes);
     let closed = {
-        let memory = Area::host(64, 1);
+        let memory = Memory::host(64, 1);
         let region = pair.connection.register(&memory, MR_FORCE_SO);
         pair.connection.deregister(region);
         refused("deregMrSym", plugin.deregister(pair.connection.group, region));
@@ -338,9 +338,9 @@ pub(crate) fn bad_arguments(place: &Place) {
         let _ = plugin.test(pair.connection.group, Request(request as *mut _));
     }
     // Registration is of all, so all are told.
-    let memory = Area::host(64, 0);
+    let memory = Memory::host(64, 0);
     let part = |len: usize, kind: c_int| Registration {
-        addr: memory.addr(),
+        addr: memory.at(0),
         len,
         kind,
         flags: 0,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use launcher::Place;
+use test_jobs::Meeting;
+use test_jobs::memory::{bound, device, on_device};
 use test_support::held::Cycles;
 
 use crate::mock::group::Communicator;
 use crate::mock::library::Plugin;
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{MEMORY, bound, device};
 use crate::mock::pair::{LEN, Pair, communicator};
 use crate::mock::proxy::{ContextId, Style};
 use crate::mock::wait::until;
@@ -110,7 +110,7 @@ pub(crate) fn cycles(place: &Place) {
     let mut meeting = Meeting::of(place);
     let _bound = bound();
     let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
-    let used = std::env::var_os(MEMORY).map(|_| device().used());
+    let used = on_device().then(|| device().used());
     let mut cycles = Cycles::new(12, format!("nccl {provider}"), place.me == 0);
     for cycle in 1..=cycles.count {
         let plugin = Arc::new(Plugin::of_process());

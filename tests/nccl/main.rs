@@ -24,13 +24,15 @@ use std::process::ExitCode;
 
 use launcher::End;
 use libtest_mimic::{Arguments, Trial};
+use test_jobs::{FAILED, Fabric, Job, pe_entry};
 use test_support::seeds::turn;
 
-use launch::{FAILED, Fabric, Job, pe_entry};
+use launch::{by, job, tell_of_panics};
 use mock::library::Version;
 use mock::stand_in::{Fault, STAND_IN};
 
 fn main() -> ExitCode {
+    tell_of_panics();
     pe_entry(&[
         ("traffic", rounds::traffic),
         ("order", rounds::order),
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     let mut jobs: Vec<Job> = Vec::new();
     let mut add = |job: Job| jobs.push(job);
     for (fabric, n_pes, memory) in EVERYWHERE {
-        let job = |scenario| Job { memory, ..Job::new(scenario, fabric, n_pes) };
+        let job = |scenario| job(scenario, fabric, n_pes).on(memory);
         add(job("traffic").seeds(2));
         add(job("order").seeds(20));
         add(job("host_order").seeds(20));
@@ -70,44 +72,43 @@ fn main() -> ExitCode {
         (Fabric::Cxi, None),
         (Fabric::Cxi, Some("device")),
     ] {
-        let job = |scenario| Job { memory, ..Job::new(scenario, fabric, 2) };
+        let job = |scenario| job(scenario, fabric, 2).on(memory);
         add(job("traffic").seeds(2));
         add(job("order").seeds(10));
     }
     for version in Version::ALL.into_iter().skip(1) {
-        add(Job::new("traffic", Fabric::Shm, 2).by(version).seeds(2));
-        add(Job::new("order", Fabric::Tcp2, 2).by(version).seeds(10));
+        add(by(version, job("traffic", Fabric::Shm, 2)).seeds(2));
+        add(by(version, job("order", Fabric::Tcp2, 2)).seeds(10));
     }
     variants().for_each(&mut add);
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
-        add(Job::new("cycles", fabric, 2));
-        add(Job::new("cycles", fabric, 2).on("device"));
-        add(Job::new("many_contexts", fabric, 2));
-        add(Job::new("meetings", fabric, 2));
-        add(Job::new("meetings", fabric, 2).on("device"));
+        add(job("cycles", fabric, 2));
+        add(job("cycles", fabric, 2).on("device"));
+        add(job("many_contexts", fabric, 2));
+        add(job("meetings", fabric, 2));
+        add(job("meetings", fabric, 2).on("device"));
         // So slow that everything is asked for while the first copies are under way.
         let slow = [("FAKE_CUDA_COPY_NS", "10000000"), ("NVSHMEM_DISABLE_GDRCOPY", "1")];
-        add(Job::new("together", fabric, 2).on("device").with("slow_copies", &slow));
-        add(Job::new("released", fabric, 2));
-        add(Job::new("released", fabric, 2).on("device"));
+        add(job("together", fabric, 2).on("device").with("slow_copies", &slow));
+        add(job("released", fabric, 2));
+        add(job("released", fabric, 2).on("device"));
     }
-    let seconds = [("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
-        let dies = Some((n_pes - 1, End::Signalled(libc::SIGKILL)));
+        let killed = End::Signalled(libc::SIGKILL);
         for memory in [None, Some("device")] {
-            let job = |scenario| Job { dies, memory, ..Job::new(scenario, fabric, n_pes) };
-            add(Job { env: seconds.to_vec(), ..job("killed") });
+            let job = |scenario| job(scenario, fabric, n_pes).on(memory).dies(n_pes - 1, killed);
+            add(job("killed").env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2"));
             // However long operations are waited for.
             add(job("aborted"));
         }
     }
-    add(Job::new("strangers", Fabric::Shm, 3));
-    add(Job::new("strangers", Fabric::Tcp2, 2));
-    add(Job::new("wrong_secret", Fabric::Shm, 2));
-    add(Job::new("bad_arguments", Fabric::Shm, 2));
-    add(Job::new("bad_arguments", Fabric::Tcp2, 1));
-    add(Job::new("bad_arguments", Fabric::Rxm, 2).on("device"));
+    add(job("strangers", Fabric::Shm, 3));
+    add(job("strangers", Fabric::Tcp2, 2));
+    add(job("wrong_secret", Fabric::Shm, 2));
+    add(job("bad_arguments", Fabric::Shm, 2));
+    add(job("bad_arguments", Fabric::Tcp2, 1));
+    add(job("bad_arguments", Fabric::Rxm, 2).on("device"));
     // Who names jobs finds all of them.
     let (turn, turns) = if arguments.filter.is_some() { (0, 1) } else { turn(TURNS) };
     eprintln!("of the jobs: from {turn} on, each that is {turns} further");
@@ -138,7 +139,7 @@ const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
 fn variants() -> impl Iterator<Item = Job> {
     const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
     const RAIL_TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
-    let order = |fabric, n_pes| Job::new("order", fabric, n_pes).seeds(10);
+    let order = |fabric, n_pes| job("order", fabric, n_pes).seeds(10);
     let slow = [("FAKE_CUDA_COPY_NS", "20000"), ("FAKE_CUDA_BYTE_PS", "200")];
     [
         order(Fabric::Shm, 2).on("device").with("slow_copies", &slow),
@@ -152,9 +153,7 @@ fn variants() -> impl Iterator<Item = Job> {
         order(Fabric::Tcp2, 2).with("eager", &[(DEBUG, "signals=eager")]),
         order(Fabric::Tcp2, 3).with("counted", &[(DEBUG, "signals=counted"), (RAIL_TIMEOUT, "0")]),
         order(Fabric::Rxm, 2).with("counted", &[(DEBUG, "signals=counted")]),
-        Job::new("traffic", Fabric::Tcp2, 2)
-            .seeds(2)
-            .with("one_failure_ends", &[(RAIL_TIMEOUT, "0")]),
+        job("traffic", Fabric::Tcp2, 2).seeds(2).with("one_failure_ends", &[(RAIL_TIMEOUT, "0")]),
     ]
     .into_iter()
 }
@@ -163,10 +162,10 @@ fn variants() -> impl Iterator<Item = Job> {
 fn wrong_plugin(fault: Fault) -> Trial {
     Trial::test(format!("wrong_plugin::{}", fault.name()).to_lowercase(), move || {
         let run = |scenario| {
-            let dies = (fault != Fault::Nothing).then_some((0, End::Exited(FAILED)));
-            let env = vec![(STAND_IN, fault.name())];
-            let job = Job::new(scenario, Fabric::Shm, 1).seeds(4);
-            Job { env, needs_plugin: false, dies, ..job }.run(None)
+            // Not the plugin, which takes no part in it.
+            let job = Job::new(scenario, Fabric::Shm, 1).seeds(4).env(STAND_IN, fault.name());
+            let end = if fault == Fault::Nothing { 0 } else { FAILED };
+            job.dies(0, End::Exited(end)).run(None)
         };
         match fault {
             Fault::Nothing => run("traffic").and_then(|()| run("order")),

@@ -5,10 +5,10 @@ use std::thread;
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_INC};
+use test_jobs::Meeting;
+use test_jobs::memory::{Kind, Memory, bound};
 
 use crate::mock::library::{At, Rank, Signal};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, Kind, bound};
 use crate::mock::pair::communicator;
 use crate::mock::proxy::{Call, ContextId, Style};
 
@@ -28,8 +28,8 @@ pub(crate) fn meetings(place: &Place) {
     connection.create_block(1);
     connection.create_block(1);
     let kind = Kind::of_pe(me);
-    let words = Area::new(kind, 4096);
-    let data = Area::new(kind, 2 * LEN);
+    let words = Memory::new(kind, 4096);
+    let data = Memory::new(kind, 2 * LEN);
     let region = connection.register(&words, MR_FORCE_SO | MR_SIGNAL_NEVER_RESET);
     let bytes = connection.register(&data, 0);
     connection.start();

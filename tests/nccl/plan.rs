@@ -5,8 +5,7 @@
 //! for puts come in any order. Between them are guards, which nobody writes.
 
 use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
-
-use crate::mock::random::{Random, bytes, mix};
+use test_support::random::{Random, bytes, mix};
 
 /// What can be got from every PE, by all.
 pub(crate) const STATIC: usize = 2 << 20;
@@ -245,7 +244,7 @@ impl Maker {
 
     fn len(&mut self) -> usize {
         let random = &mut self.random;
-        match (random.below(16), self.round.mix) {
+        match (random.below(16_usize), self.round.mix) {
             (0..=2, _) => random.between(0, 8),
             (3..=6, _) => random.between(1, 240),
             (7..=9, _) => random.between(200, 5000),

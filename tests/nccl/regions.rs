@@ -7,14 +7,13 @@ use std::thread;
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, SIGNAL_ADD};
+use test_jobs::memory::{Kind, Memory, bound};
+use test_jobs::{Meeting, seeds_of_process};
+use test_support::random::{Random, bytes, mix};
 
-use crate::launch::seeds_of_process;
 use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Plugin, Rank, Region, Signal};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, Kind, bound};
 use crate::mock::proxy::{Call, ContextId, Style};
-use crate::mock::random::{Random, bytes, mix};
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
@@ -82,7 +81,7 @@ struct Live {
 /// Registers many regions, sends to some of them, and releases them in an order of its own.
 fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
     let (me, n_pes) = (meeting.me, meeting.n_pes);
-    let memory = Arc::new(Area::new(Kind::of_pe(me), ALIVE * PLACE));
+    let memory = Arc::new(Memory::new(Kind::of_pe(me), ALIVE * PLACE));
     // The same on all ranks, and one of this rank's own.
     let (mut ours, mut mine) = (Random::new(seed), Random::of(&[seed, me as u64]));
     let mut free: Vec<usize> = (0..ALIVE).collect();
@@ -129,7 +128,7 @@ fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
 /// there.
 fn exchange(
     connection: &Connection,
-    memory: &Area,
+    memory: &Memory,
     one: &Live,
     key: u64,
     (me, n_pes): (usize, usize),

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use launcher::Place;
+use test_jobs::memory::{bound, on_device};
+use test_jobs::{Meeting, seeds_of_process};
 
-use crate::launch::seeds_of_process;
 use crate::mock::group::Communicator;
 use crate::mock::library::Plugin;
 use crate::mock::log;
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{MEMORY, bound};
 use crate::mock::proxy::Style;
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
@@ -48,7 +47,7 @@ fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
     communicator.end();
     let lines = log::lines();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.subsystems != 0), "{lines:?}");
-    if std::env::var_os(MEMORY).is_none() {
+    if !on_device() {
         assert!(log::warnings().is_empty(), "there is nothing to warn of");
     }
     let plugin = Arc::into_inner(plugin).expect("nobody uses the library any longer");

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET};
+use test_jobs::Meeting;
+use test_jobs::memory::{Kind, Memory};
+use test_support::random::{bytes, bytes_from};
 
 use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Rank, Region, Signal};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, Kind};
 use crate::mock::proxy::{Call, ContextId, Done, Style};
-use crate::mock::random::{bytes, bytes_from};
 use crate::plan::{
     From, Mark, Mix, Round, SHARED, STATIC, STEPS, Step, WORDS, Way, What, Word, fixed,
 };
@@ -23,12 +23,12 @@ const SPENT: u8 = 0xee;
 /// Memory, and what the plugin calls it.
 #[derive(Clone)]
 struct Named {
-    area: Arc<Area>,
+    area: Arc<Memory>,
     region: Region,
 }
 
 impl Named {
-    fn new(connection: &Connection, area: Area, flags: u64) -> Self {
+    fn new(connection: &Connection, area: Memory, flags: u64) -> Self {
         let region = connection.register(&area, flags);
         Self { area: Arc::new(area), region }
     }
@@ -78,24 +78,24 @@ impl Stage {
         let areas = n_contexts * n_pes * area;
         // A window that is there before kernels are, and one that comes later.
         let beside = n_contexts * SHARED * 8;
-        let memory = Area::new(kind, STATIC + areas + beside);
+        let memory = Memory::new(kind, STATIC + areas + beside);
         memory.write(0, &bytes(fixed(me), STATIC));
         let window = Named::new(&connection, memory, MR_FORCE_SO);
         for (block, contexts) in blocks.iter().enumerate() {
             connection.create_block(*contexts);
             let words = contexts * (n_pes * WORDS + SHARED);
             let flags = MR_FORCE_SO | MR_SIGNAL_NEVER_RESET;
-            signals.push(Named::new(&connection, Area::new(kind, 8 * words), flags));
+            signals.push(Named::new(&connection, Memory::new(kind, 8 * words), flags));
             for context in 0..*contexts {
                 places.push((block, context));
                 // Where nothing is aligned.
-                let values = Area::host(8 * n_pes * STEPS, 3);
+                let values = Memory::host(8 * n_pes * STEPS, 3);
                 inlines.push(Named::new(&connection, values, 0));
             }
         }
         let local = match kind {
-            Kind::Host => Area::host(2 * areas, 5),
-            kind => Area::new(kind, 2 * areas),
+            Kind::Host => Memory::host(2 * areas, 5),
+            kind => Memory::new(kind, 2 * areas),
         };
         let local = Named::new(&connection, local, 0);
         if let Some(properties) = connection.plugin.rma_properties(connection.group) {
@@ -225,7 +225,7 @@ impl Stage {
                 source.area.write(offset, &step.bytes());
                 let spent = Arc::clone(&source.area);
                 let done: Done = Box::new(move || {
-                    spent.fill(offset, len, SPENT);
+                    spent.fill(offset, len, |_| SPENT);
                     Ok(())
                 });
                 let (from, to) = (source.at(offset), self.window.at(self.inbound(way) + to));

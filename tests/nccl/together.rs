@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_ADD};
+use test_jobs::Meeting;
+use test_jobs::memory::{Kind, Memory, bound, device};
+use test_support::random::bytes;
 
 use crate::mock::library::{At, Rank, Signal};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, Kind, bound, device};
 use crate::mock::pair::communicator;
 use crate::mock::proxy::{Call, ContextId, Style};
-use crate::mock::random::bytes;
 
 const TOKENS: usize = 64;
 /// Bytes of a token.
@@ -43,9 +43,9 @@ pub(crate) fn together(place: &Place) {
     connection.create_block(1);
     connection.create_block(1);
     let kind = Kind::of_pe(me);
-    let source = Area::new(kind, TOKENS * LEN);
-    let target = Area::new(kind, 2 * TOKENS * LEN);
-    let words = Area::new(kind, 4096);
+    let source = Memory::new(kind, TOKENS * LEN);
+    let target = Memory::new(kind, 2 * TOKENS * LEN);
+    let words = Memory::new(kind, 4096);
     source.write(0, &bytes(7, TOKENS * LEN));
     let from = connection.register(&source, 0);
     let to = connection.register(&target, 0);

@@ -11,8 +11,9 @@ use engine::port::{
 };
 use engine::wire::message::LongPacket;
 use ofi::{BulkChoice, Devices, OfiPort, Opened, Options, Provider};
+use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, Memory, open, options, pattern};
+use crate::process::{HANG, Lane, Memory, open, options};
 
 const LEN: usize = 1 << 20;
 const RAIL: RailId = RailId(0);

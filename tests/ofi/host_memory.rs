@@ -6,8 +6,9 @@ use std::thread;
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::port::LocalMemory;
 use ofi::{OfiPort, Provider};
+use test_support::random::pattern;
 
-use crate::process::{open, options, pattern};
+use crate::process::{open, options};
 
 /// Ports of one process, as its lanes have them.
 fn ports(count: usize) -> Vec<OfiPort> {

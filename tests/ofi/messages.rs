@@ -9,8 +9,9 @@ use engine::port::{
 };
 use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use ofi::{OfiPort, Options, Progress, Provider, Threading};
+use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, options, pattern, rails};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, options, rails};
 
 /// The work-request id of messages whose failure nobody expects.
 const MESSAGE: WrId = WrId(u32::MAX);

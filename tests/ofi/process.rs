@@ -231,15 +231,3 @@ impl Memory {
 pub(crate) fn rails(port: &OfiPort) -> impl Iterator<Item = RailId> + use<> {
     (0..port.limits().len() as u8).map(RailId)
 }
-
-/// Bytes that differ from their neighbours and from one seed to the next.
-pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
-}

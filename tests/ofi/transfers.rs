@@ -7,6 +7,7 @@ use engine::port::{
 };
 use ofi::Provider;
 use std::time::Instant;
+use test_support::random::pattern;
 
 use super::process::*;
 

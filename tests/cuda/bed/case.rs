@@ -1,11 +1,10 @@
 //! A case, and the process that it runs in.
 
 use std::fmt::Display;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
+use launcher::Stream;
 use libtest_mimic::{Completion, Failed, Trial};
 use test_support::built::fake_cuda_dir;
 use test_support::needs;
@@ -104,7 +103,7 @@ impl Case {
                 }
                 command.env("LD_LIBRARY_PATH", paths);
             }
-            run(&mut command, end)
+            run(command, end)
         }))
     }
 
@@ -115,7 +114,7 @@ impl Case {
     /// Its trial on a GPU, if it is for one.
     fn gpu_trial(&self) -> Option<Trial> {
         let (name, end) = (self.name, self.end);
-        let run = move || run(&mut command(name), end);
+        let run = move || run(command(name), end);
         self.is_for_gpus().then(|| Trial::ignorable_test(format!("gpu::{name}"), run))
     }
 }
@@ -154,15 +153,15 @@ pub(crate) fn run_child(cases: &[Case]) {
 
 /// Whether there is a real GPU, seen from a process of its own: this one must not load its driver.
 fn probe_gpu() -> Result<(), String> {
-    let output = command("probe").output().map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ended = launcher::ask(command("probe"), "", HANG).map_err(|error| error.to_string())?;
+    let said = ended.text(Stream::Out);
     match said.trim().strip_prefix(NO_GPU) {
         Some(reason) => Err(format!("no GPU here: {reason}")),
-        None if output.status.success() => {
+        None if ended.status.success() => {
             println!("{}", said.trim());
             Ok(())
         }
-        None => Err(format!("looking for a GPU failed: {}", output.status)),
+        None => Err(format!("looking for a GPU failed: {}", ended.status)),
     }
 }
 
@@ -173,37 +172,20 @@ fn command(case: &str) -> Command {
     command
 }
 
-fn run(command: &mut Command, end: End) -> Result<Completion, Failed> {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.map_err(|error| format!("cannot start: {error}"))?;
-    let status = wait(&mut child)?;
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    if status.code() == Some(SKIPPED) {
-        let said = String::from_utf8_lossy(&output.stdout);
-        return Ok(Completion::ignored_with(said.lines().last().unwrap_or_default()));
-    }
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    let faulted = matches!(status.signal(), Some(libc::SIGSEGV | libc::SIGBUS));
-    let as_expected = match end {
-        End::Success => status.success(),
-        End::Fault => faulted,
+fn run(command: Command, expected: End) -> Result<Completion, Failed> {
+    let ended = launcher::ask(command, "", HANG)?;
+    let said = ended.text(Stream::Out);
+    let as_expected = match ended.end {
+        launcher::End::Exited(SKIPPED) => {
+            return Ok(Completion::ignored_with(said.lines().last().unwrap_or_default()));
+        }
+        launcher::End::Exited(0) => expected == End::Success,
+        launcher::End::Signalled(libc::SIGSEGV | libc::SIGBUS) => expected == End::Fault,
+        _ => false,
     };
     if as_expected {
         return Ok(Completion::Completed);
     }
-    Err(format!("it ended with {status}, and {end:?} was expected:\n{text}").into())
-}
-
-fn wait(child: &mut Child) -> Result<ExitStatus, Failed> {
-    let deadline = Instant::now() + HANG;
-    loop {
-        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
-            return Ok(status);
-        }
-        if Instant::now() > deadline {
-            child.kill().map_err(|error| error.to_string())?;
-            return Err(format!("it did not end in {HANG:?}").into());
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
+    let complained = ended.text(Stream::Err);
+    Err(format!("it {}, and {expected:?} was expected:\n{said}{complained}", ended.end).into())
 }

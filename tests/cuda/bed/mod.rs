@@ -307,18 +307,6 @@ fn granules(addr: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Bytes that differ from their neighbours and from one seed to the next.
-pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 /// Fills host memory.
 pub(crate) fn fill(addr: usize, bytes: &[u8]) {
     // SAFETY: the tests pass page-locked memory of at least this length, in no other use.

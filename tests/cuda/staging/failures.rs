@@ -8,7 +8,9 @@ use engine::port::{Access, PortError, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
-use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call, pattern};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -15,7 +15,9 @@ use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
-use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, peek};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -11,7 +11,9 @@ use engine::port::{Access, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};
-use crate::bed::{Bed, GRANULARITY, allocations, fill, pattern};
+use test_support::random::pattern;
+
+use crate::bed::{Bed, GRANULARITY, allocations, fill};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -13,7 +13,9 @@ use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
 use crate::bed::stage::{CHUNK, Stage, options};
-use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill, pattern};
+use test_support::random::{Random, pattern};
+
+use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -53,13 +55,8 @@ fn soon(access: Access) {
     let (mut stage, _region) = Stage::of(&bed, memory, access, options(2, stream_only()));
     let mut model = pattern(AREA, 3);
     bed.write(heap, &model);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut below = |bound: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % bound as u64) as usize
-    };
+    let mut random = Random::new(1);
+    let mut below = |bound: usize| random.below(bound);
     let ops =
         [AtomicOp::Set, AtomicOp::SignalSet, AtomicOp::SignalAdd, AtomicOp::Add, AtomicOp::Xor];
     for _ in 0..600 {

@@ -4,20 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use nvshmem_fuzz::{LONGEST, TARGETS, Target, hex};
+use test_support::random::Random;
 use test_support::seeds::for_seeds;
-
-/// Random numbers of a seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 /// Runs a target, and tells of the input it fails with.
 fn run(target: Target, input: &[u8]) {
@@ -57,7 +45,7 @@ fn every_target_takes_what_is_kept_and_changes_of_it() {
         assert!(!inputs.is_empty(), "{} has something to begin with", target.name);
         inputs.iter().for_each(|input| run(target, input));
         for_seeds(target.name, &[], 40, |seed| {
-            let mut random = Random(seed);
+            let mut random = Random::new(seed);
             for _ in 0..target.short {
                 let mut input = inputs[random.below(inputs.len())].clone();
                 let other = &inputs[random.below(inputs.len())];

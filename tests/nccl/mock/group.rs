@@ -13,10 +13,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nccl_abi::{DEVICE_GIN_PROXY, MAX_REQUESTS, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties};
+use test_jobs::Meeting;
+use test_jobs::memory::{Memory, device};
 
 use crate::mock::library::{Answer, Block, Group, Instance, Plugin, Rank, Region, Registration};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, device};
 use crate::mock::proxy::{Proxy, Queues, Style, Work};
 
 /// A communicator's use of the plugin.
@@ -112,10 +112,10 @@ impl Connection {
 
     /// Registers an area, by a dma-buf where the plugin takes these, as NCCL does, which closes it
     /// at once. Collective.
-    pub(crate) fn register(&self, area: &Area, flags: u64) -> Region {
+    pub(crate) fn register(&self, area: &Memory, flags: u64) -> Region {
         let takes_dma_buf = self.properties.ptr_support & PTR_DMABUF != 0;
-        let dma_buf = (area.kind() == PTR_CUDA && takes_dma_buf)
-            .then(|| device().dma_buf(area.addr(), area.len()))
+        let dma_buf = (area.is_on_device() && takes_dma_buf)
+            .then(|| device().dma_buf(area.at(0), area.len()))
             .flatten();
         let dma_buf = dma_buf.as_ref().map(AsRawFd::as_raw_fd);
         self.register_part(area, (0, area.len()), flags, dma_buf).unwrap()
@@ -124,14 +124,15 @@ impl Connection {
     /// Registers so many bytes from an offset on. Collective.
     pub(crate) fn register_part(
         &self,
-        area: &Area,
+        area: &Memory,
         (offset, len): (usize, usize),
         flags: u64,
         dma_buf: Option<RawFd>,
     ) -> Answer<Region> {
         assert!(offset + len <= area.len());
-        let addr = area.addr().wrapping_add(offset);
-        let what = Registration { addr, len, kind: area.kind(), flags, dma_buf };
+        let addr = area.at(offset);
+        let kind = if area.is_on_device() { PTR_CUDA } else { PTR_HOST };
+        let what = Registration { addr, len, kind, flags, dma_buf };
         let region = self.plugin.register(self.group, what)?;
         self.regions().push(region);
         Ok(region)

@@ -1,12 +1,10 @@
-//! The mock of NCCL: what it has loaded, its communicators and groups, its threads, and memory.
+//! The mock of NCCL: what it has loaded, its communicators and groups, and its threads.
 //!
 //! ```text
 //! library  the shared library, and one interface for the tables of all versions
 //! log      what the plugin says to NCCL's logger
 //! group    communicators and their groups, from the first call to the last
 //! proxy    NCCL's progress thread, which issues, tests and calls for progress
-//! memory   of the host, or of a device that the CPU cannot touch
-//! meeting  NCCL's bootstrap
 //! pair     a connection with a little memory, for what is no round
 //! stand_in plugins that are wrong on purpose, which have to be found out
 //! ```
@@ -14,10 +12,7 @@
 pub(crate) mod group;
 pub(crate) mod library;
 pub(crate) mod log;
-pub(crate) mod meeting;
-pub(crate) mod memory;
 pub(crate) mod pair;
 pub(crate) mod proxy;
-pub(crate) mod random;
 pub(crate) mod stand_in;
 pub(crate) mod wait;

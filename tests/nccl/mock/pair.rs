@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nccl_abi::{MR_FORCE_SO, SIGNAL_INC};
+use test_jobs::Meeting;
+use test_jobs::memory::{Kind, Memory};
+use test_support::random::{bytes, mix};
 
 use crate::mock::group::{Communicator, Connection};
 use crate::mock::library::{At, Plugin, Rank, Region, Signal};
-use crate::mock::meeting::Meeting;
-use crate::mock::memory::{Area, Kind};
 use crate::mock::proxy::{Call, ContextId, Style};
-use crate::mock::random::{bytes, mix};
 
 /// Bytes that a rank puts and gets.
 pub(crate) const LEN: usize = 256 << 10;
@@ -19,7 +19,7 @@ pub(crate) const LEN: usize = 256 << 10;
 /// sent to each.
 pub(crate) struct Pair {
     pub(crate) connection: Connection,
-    pub(crate) memory: Arc<Area>,
+    pub(crate) memory: Arc<Memory>,
     pub(crate) region: Region,
     me: usize,
     n_pes: usize,
@@ -31,7 +31,7 @@ impl Pair {
         let (me, n_pes) = (meeting.me, meeting.n_pes);
         let mut connection = communicator.connect(Style::Device, meeting);
         connection.create_block(contexts);
-        let memory = Area::new(Kind::of_pe(me), Self::bytes(n_pes));
+        let memory = Memory::new(Kind::of_pe(me), Self::bytes(n_pes));
         for to in 0..n_pes {
             memory.write(Self::out(n_pes, to), &bytes(Self::key(me, to), LEN));
         }
@@ -102,7 +102,7 @@ impl Pair {
 
     /// There is nothing from a rank.
     pub(crate) fn forget(&self, from: usize) {
-        self.memory.fill(Self::inside(from), LEN, 0);
+        self.memory.fill(Self::inside(from), LEN, |_| 0);
     }
 
     /// Each has all that the others send. Collective.

@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use test_support::random::Random;
 
 use nccl_abi::{
     Config, DEVICE_GIN_PROXY, Logger, PTR_CUDA, PTR_HOST, Properties, RmaProperties, SIGNAL_INC,
     Status, Table16, VirtualDevices, level, subsystem,
 };
-
-use crate::mock::random::Random;
 
 /// Has a job use this, with that fault.
 pub(crate) const STAND_IN: &str = "NCCL_TEST_STAND_IN";

@@ -11,6 +11,7 @@ use engine::wire::marks::Marks;
 use engine::wire::message::{Body, Message, Packet, Spot, Tag};
 use engine::wire::seal::Seal;
 use engine::wire::window::Seq;
+use test_support::random::Random;
 
 use crate::fabric::Fabric;
 use crate::strangers::packets::{
@@ -115,7 +116,7 @@ impl Kind {
             return Self::ALL.into_iter().filter(named).collect();
         }
         let mut kinds: Vec<Self> = Self::ALL.into_iter().filter(|k| !k.is_known(fabric)).collect();
-        let mut random = Random(seed | 1);
+        let mut random = Random::new(seed);
         for at in (1..kinds.len()).rev() {
             kinds.swap(at, random.below(at as u64 + 1) as usize);
         }
@@ -136,23 +137,6 @@ impl Kind {
     }
 }
 
-/// A generator of random numbers (Marsaglia's xorshift).
-#[derive(Clone, Copy)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 /// Somebody who knows the ports of a job.
 pub(super) struct Stranger {
     protocol: Protocol,
@@ -164,7 +148,7 @@ pub(super) struct Stranger {
 
 impl Stranger {
     pub(super) fn new(protocol: Protocol, ports: Vec<SocketAddr>, seed: u64) -> Self {
-        Self { protocol, ports, random: Random(seed.wrapping_mul(31) | 1), kept: Vec::new() }
+        Self { protocol, ports, random: Random::new(seed.wrapping_mul(31)), kept: Vec::new() }
     }
 
     /// Leaves out ports that nobody looks at: those of user threads that call nothing. What comes

@@ -1,5 +1,5 @@
 //! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and
-//! the skips that follow, [`seeds`] of random tests, [`pairwise`] covering arrays, machines by
+//! the skips that follow, [`seeds`] of [`random`] tests, [`pairwise`] covering arrays, machines by
 //! their [`topology`].
 
 #![forbid(unsafe_code)]
@@ -8,6 +8,7 @@ pub mod built;
 pub mod held;
 pub mod needs;
 pub mod pairwise;
+pub mod random;
 pub mod seeds;
 pub mod topology;
 

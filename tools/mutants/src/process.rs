@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use launcher::{End, Limits};
 
 use crate::error::{Result, at};
 
@@ -29,7 +31,8 @@ impl Run<'_> {
     pub(crate) fn run(&self, said: &Path, limit: Duration) -> Result<Ended> {
         let file = File::create(said).map_err(at(said))?;
         let errors = file.try_clone().map_err(at(said))?;
-        let mut child = Command::new(self.program)
+        let mut command = Command::new(self.program);
+        command
             // The harness keeps --fail-fast to unstable compilers, and takes this for one.
             .args(["-Zunstable-options", "--fail-fast", "--exact", "--test-threads=1"])
             .args(self.tests)
@@ -40,25 +43,14 @@ impl Run<'_> {
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(file)
-            .stderr(errors)
-            .spawn()
-            .map_err(at(self.program))?;
-        let start = Instant::now();
-        // Short tests take a millisecond, and there are many of them.
-        let mut pause = Duration::from_micros(500);
-        loop {
-            if let Some(status) = child.try_wait().map_err(at(self.program))? {
-                let passed = Ended::Passed(start.elapsed());
-                return Ok(if status.success() { passed } else { Ended::Failed });
-            }
-            if start.elapsed() > limit {
-                child.kill().map_err(at(self.program))?;
-                child.wait().map_err(at(self.program))?;
-                return Ok(Ended::TooLong);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 3 / 2).min(Duration::from_millis(20));
-        }
+            .stderr(errors);
+        let limits = Limits { deadline: limit, grace: limit };
+        let ended = launcher::run([command], limits, || Ok(())).map_err(at(self.program))?;
+        Ok(match ended[0].end {
+            End::Killed => Ended::TooLong,
+            end if end.is_success() => Ended::Passed(ended[0].after),
+            End::Exited(_) | End::Signalled(_) => Ended::Failed,
+        })
     }
 }
 

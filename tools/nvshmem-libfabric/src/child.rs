@@ -3,17 +3,14 @@
 //! What libraries of drivers do when they are loaded is not ours: a hang or a crash there is an
 //! answer, too.
 
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
+
+use launcher::{End, Ended, Stream};
 
 /// What a question may take. A driver that starts many GPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often the end of the program is looked at.
-const TICK: Duration = Duration::from_millis(2);
 
 /// What a program prints.
 ///
@@ -31,25 +28,16 @@ fn output_within(command: Command, patience: Duration) -> Result<String, String>
         NoAnswer::Late(why) => why,
     })?;
     if answer.status.success() {
-        return Ok(answer.stdout);
+        return Ok(answer.text(Stream::Out));
     }
-    Err(format!("it failed ({}) and said: {}", answer.status, answer.last_words()))
+    Err(format!("it failed ({}) and said: {}", answer.status, last_words(&answer)))
 }
 
-/// What a program has printed, and how it ended.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl Answer {
-    /// The last line of its errors.
-    pub(crate) fn last_words(&self) -> String {
-        let said = self.stderr.lines().rev().find(|line| !line.trim().is_empty());
-        said.unwrap_or("nothing").to_owned()
-    }
+/// The last line of a program's errors.
+pub(crate) fn last_words(answer: &Ended) -> String {
+    let said = answer.text(Stream::Err);
+    let last = said.lines().rev().find(|line| !line.trim().is_empty());
+    last.unwrap_or("nothing").to_owned()
 }
 
 /// Why there is no answer.
@@ -63,50 +51,15 @@ pub(crate) enum NoAnswer {
 ///
 /// # Errors
 /// It does not start, or does not end.
-pub(crate) fn ask(
-    mut command: Command,
-    input: &str,
-    patience: Duration,
-) -> Result<Answer, NoAnswer> {
-    let started =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = started.map_err(|error| NoAnswer::Start(error.to_string()))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that does not read it to its end has its reasons.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    // Pipes that nobody reads would stop it.
-    let read = |stream: Option<Box<dyn Read + Send>>| {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut stream) = stream {
-                // What was read until then counts.
-                let _ = stream.read_to_end(&mut bytes);
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    let stdout = read(child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let stderr = read(child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let began = Instant::now();
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if began.elapsed() < patience => thread::sleep(TICK),
-            Ok(None) => {
-                // It may have ended just now, which is as good.
-                let _ = child.kill();
-                let _ = child.wait();
-                let why = format!("it did not end within {} s", patience.as_secs());
-                return Err(NoAnswer::Late(why));
-            }
-            Err(error) => {
-                return Err(NoAnswer::Late(format!("its end cannot be waited for: {error}")));
-            }
+pub(crate) fn ask(command: Command, input: &str, patience: Duration) -> Result<Ended, NoAnswer> {
+    let answer = launcher::ask(command, input, patience)
+        .map_err(|error| NoAnswer::Start(error.to_string()))?;
+    match answer.end {
+        End::Killed => {
+            Err(NoAnswer::Late(format!("it did not end within {} s", patience.as_secs())))
         }
-    };
-    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-    Ok(Answer { status, stdout, stderr })
+        End::Exited(_) | End::Signalled(_) => Ok(answer),
+    }
 }
 
 #[cfg(test)]

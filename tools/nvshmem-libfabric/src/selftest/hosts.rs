@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use launcher::{Ended, Stream};
 use nvshmem_sim::{Remote, exports, is_setting, shell, word};
 use serde::Deserialize;
 
-use crate::child::{self, Answer};
+use crate::child;
 use crate::error::ToolError;
 use crate::info::VERSION;
 use crate::libraries::plugins::file_name;
@@ -258,9 +259,10 @@ fn shown(words: &[OsString]) -> String {
 }
 
 /// Reads what has come back.
-fn understand(answer: &Answer, shown: &str, tool: &Path) -> Result<Said, Problem> {
-    let last = answer.last_words();
-    let Some((_, said)) = answer.stdout.split_once(&format!("{REACHED}\n")) else {
+fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem> {
+    let last = child::last_words(answer);
+    let said = answer.text(Stream::Out);
+    let Some((_, said)) = said.split_once(&format!("{REACHED}\n")) else {
         return Err(Problem::Unreached(format!("`{shown}` ended with {}: {last}", answer.status)));
     };
     if said.starts_with(ABSENT) {
@@ -359,10 +361,11 @@ impl Host {
         let asked = script(&remote.program, question, Some(&remote.plugin_dir));
         Some(match child::ask(shell(&remote.agent), &asked, PATIENCE) {
             Ok(answer) => {
-                let said = answer.stdout.split_once(&format!("{REACHED}\n"));
+                let said = answer.text(Stream::Out);
+                let said = said.split_once(&format!("{REACHED}\n"));
                 // The first line is the version.
                 let said = said.and_then(|(_, said)| said.split_once('\n'));
-                said.map(|(_, said)| said.to_owned()).ok_or_else(|| answer.last_words())
+                said.map(|(_, said)| said.to_owned()).ok_or_else(|| child::last_words(&answer))
             }
             Err(child::NoAnswer::Start(why) | child::NoAnswer::Late(why)) => Err(why),
         })

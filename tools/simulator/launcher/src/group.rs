@@ -1,9 +1,10 @@
-//! The processes of a job, run to their end: one that fails, or a deadline, ends the others.
+//! The processes of a job, run to their end: one that fails, or a deadline, ends the others. And
+//! programs that are asked something.
 
 use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::pipe::Stream;
@@ -38,17 +39,12 @@ pub enum End {
 pub struct Ended {
     /// How.
     pub end: End,
+    /// The same, as the system has it.
+    pub status: ExitStatus,
     /// When, since the job's start.
     pub after: Duration,
     /// What it has printed into pipes, line by line.
     pub output: Vec<(Stream, String)>,
-}
-
-/// A process and what is known of it.
-struct Watched {
-    process: Process,
-    output: Vec<(Stream, String)>,
-    end: Option<(End, Duration)>,
 }
 
 /// Starts the commands, and waits until all have ended. `serve` is called again and again
@@ -59,27 +55,49 @@ struct Watched {
 pub fn run(
     commands: impl IntoIterator<Item = Command>,
     limits: Limits,
-    mut serve: impl FnMut() -> io::Result<()>,
+    serve: impl FnMut() -> io::Result<()>,
 ) -> io::Result<Vec<Ended>> {
     let started = Instant::now();
-    let watch = |mut command: Command| {
+    let start = |mut command: Command| {
         dies_with_launcher(&mut command);
-        let process = Process::start(&mut command)?;
-        Ok(Watched { process, output: Vec::new(), end: None })
+        Process::start(&mut command)
     };
-    let mut all = commands.into_iter().map(watch).collect::<io::Result<Vec<Watched>>>()?;
+    let all = commands.into_iter().map(start).collect::<io::Result<Vec<Process>>>()?;
+    wait(all, started, limits, serve)
+}
+
+/// What a program answers, well or not, to some lines. It is killed after so long.
+///
+/// # Errors
+/// Why it does not start, without its name.
+pub fn ask(mut command: Command, input: &str, limit: Duration) -> io::Result<Ended> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = Instant::now();
+    let mut asked = Process::from(command.spawn()?);
+    asked.say(input);
+    let limits = Limits { deadline: limit, grace: limit };
+    Ok(wait(vec![asked], started, limits, || Ok(()))?.swap_remove(0))
+}
+
+/// Waits for the end of all.
+fn wait(
+    mut all: Vec<Process>,
+    started: Instant,
+    limits: Limits,
+    mut serve: impl FnMut() -> io::Result<()>,
+) -> io::Result<Vec<Ended>> {
+    let mut output: Vec<Vec<(Stream, String)>> = all.iter().map(|_| Vec::new()).collect();
+    let mut ends: Vec<Option<End>> = vec![None; all.len()];
     let mut kill_at = started + limits.deadline;
     let (mut failed, mut is_killed) = (false, false);
-    while all.iter().any(|one| one.end.is_none() || one.process.may_print()) {
-        let mut fds: Vec<_> = all.iter().flat_map(|one| one.process.pollfds()).collect();
+    while all.iter().any(|one| one.is_running() || one.may_print()) {
+        let mut fds: Vec<_> = all.iter().flat_map(Process::pollfds).collect();
         poll(&mut fds, Some(TICK));
         serve()?;
-        for one in &mut all {
-            let Watched { process, output, end } = one;
-            process.read(|stream, line| output.push((stream, line)));
-            let (None, Some((status, when))) = (*end, process.exit()) else { continue };
-            let ended = if is_killed { End::Killed } else { End::of(status) };
-            *end = Some((ended, when - started));
+        for ((one, output), end) in all.iter_mut().zip(&mut output).zip(&mut ends) {
+            one.read(|stream, line| output.push((stream, line)));
+            let (None, Some((status, _))) = (*end, one.exit()) else { continue };
+            *end = Some(if is_killed { End::Killed } else { End::of(status) });
             if !status.success() && !failed {
                 failed = true;
                 kill_at = kill_at.min(Instant::now() + limits.grace);
@@ -87,12 +105,12 @@ pub fn run(
         }
         if !is_killed && Instant::now() >= kill_at {
             is_killed = true;
-            all.iter_mut().filter(|one| one.end.is_none()).for_each(|one| one.process.kill());
+            all.iter_mut().filter(|one| one.is_running()).for_each(Process::kill);
         }
     }
-    let ended = all.into_iter().map(|one| {
-        let (end, after) = one.end.unwrap_or((End::Killed, Duration::ZERO));
-        Ended { end, after, output: one.output }
+    let ended = all.into_iter().zip(output).zip(ends).filter_map(|((mut one, output), end)| {
+        let (status, when) = one.exit()?;
+        Some(Ended { end: end?, status, after: when - started, output })
     });
     Ok(ended.collect())
 }
@@ -160,6 +178,17 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_asked_answers_though_it_does_not_read_all() {
+        let told =
+            ask(sh("head -n 1; echo x >&2; exit 3"), &"word\n".repeat(50_000), LONG).unwrap();
+        assert_eq!((told.end, told.status.code()), (End::Exited(3), Some(3)));
+        assert_eq!(
+            (told.text(Stream::Out), told.text(Stream::Err)),
+            ("word\n".into(), "x\n".into())
+        );
+    }
+
+    #[test]
     fn one_that_fails_ends_the_others_after_the_grace() {
         let now = Limits { deadline: LONG, grace: Duration::ZERO };
         assert_eq!(ends(&["exec sleep 1000", "exit 7"], now), [End::Killed, End::Exited(7)]);
@@ -178,6 +207,8 @@ mod tests {
         let error =
             run([sh("exec sleep 1000")], limits, || Err(io::Error::other("no"))).unwrap_err();
         assert_eq!(error.to_string(), "no");
+        let hung = ask(sh("exec sleep 1000"), "", Duration::from_millis(50)).unwrap();
+        assert_eq!(hung.end, End::Killed);
         let missing = [sh("exec sleep 1000"), Command::new("/nonexistent/program")];
         let error = run(missing, limits, || Ok(())).unwrap_err().to_string();
         assert!(error.starts_with("/nonexistent/program cannot be started"), "{error}");

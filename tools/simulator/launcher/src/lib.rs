@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! process      one process: its output line by line, and its end
-//! group        all processes of a job, with a deadline
+//! group        all processes of a job, with a deadline; one that is asked something
 //! pmi          a PMI-1 server, by which NVSHMEM's programs find one another
-//! meeting      the socket at which PEs of the device channel find one another
+//! meeting      a job of one program, whose PEs find one another at a socket
 //! private_dir  directories of a run's own
 //! ```
 
@@ -16,8 +16,8 @@ mod poll;
 mod private_dir;
 mod process;
 
-pub use group::{End, Ended, Limits, run};
-pub use meeting::{Meeting, Place};
+pub use group::{End, Ended, Limits, ask, run};
+pub use meeting::{Place, run_job};
 pub use pipe::Stream;
 pub use poll::{poll, pollfd};
 pub use private_dir::PrivateDir;

@@ -1,5 +1,5 @@
-//! The place where the PEs of a job of the device channel find one another: a socket that PE 0 is
-//! started with, as its standard input, and whose port the others are told.
+//! A job of this program: once for each PE, each told its place, and where PE 0 can be found: a
+//! socket that PE 0 is started with, as its standard input, and whose port the others are told.
 //!
 //! So no port is free for a moment, for another job to take.
 
@@ -9,42 +9,40 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
+use crate::group::{Ended, Limits, run};
+
 /// What a PE is told: its number, how many there are, and PE 0's port.
 const PE: &str = "LAUNCHER_PE";
 const PES: &str = "LAUNCHER_PES";
 const PORT: &str = "LAUNCHER_PORT";
 
-/// The launcher's side. When it is dropped and PE 0 has ended, who still wants to connect is
-/// refused.
-#[derive(Debug)]
-pub struct Meeting {
-    listener: TcpListener,
+/// Runs a job of so many PEs, each by a command that `with` completes. A PE that fails is no error
+/// of this.
+///
+/// # Errors
+/// What keeps it from starting, or that of `with`.
+pub fn run_job(
     n_pes: u32,
-}
-
-impl Meeting {
-    /// A meeting of so many PEs on this host.
-    ///
-    /// # Errors
-    /// There is no socket.
-    pub fn new(n_pes: u32) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind("127.0.0.1:0")?, n_pes })
-    }
-
-    /// Has a command start a PE.
-    ///
-    /// # Errors
-    /// The socket cannot be handed over.
-    pub fn take_in(&self, pe: u32, command: &mut Command) -> io::Result<()> {
-        let port = self.listener.local_addr()?.port();
-        command.env(PE, pe.to_string()).env(PES, self.n_pes.to_string());
-        command.env(PORT, port.to_string());
+    limits: Limits,
+    with: impl Fn(u32, &mut Command) -> io::Result<()>,
+) -> io::Result<Vec<Ended>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    let program = env::current_exe()?;
+    let command = |pe: u32| {
+        let mut command = Command::new(&program);
+        command.env(PE, pe.to_string()).env(PES, n_pes.to_string()).env(PORT, port.to_string());
         command.stdin(match pe {
-            0 => OwnedFd::from(self.listener.try_clone()?).into(),
+            0 => OwnedFd::from(listener.try_clone()?).into(),
             _ => Stdio::null(),
         });
-        Ok(())
-    }
+        with(pe, &mut command)?;
+        Ok(command)
+    };
+    let commands = (0..n_pes).map(command).collect::<io::Result<Vec<_>>>()?;
+    // With PE 0's end of it the port is closed, and who still wants to connect is told.
+    drop(listener);
+    run(commands, limits, || Ok(()))
 }
 
 /// A process's place in a job.

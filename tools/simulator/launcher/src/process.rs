@@ -1,7 +1,7 @@
 //! A process of a job: what it prints, line by line, and its end.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -36,6 +36,14 @@ impl Process {
     /// Its number.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Writes to its standard input, where that is a pipe, and closes it.
+    pub fn say(&mut self, input: &str) {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            // A program that does not read it to its end has its reasons.
+            let _ = stdin.write_all(input.as_bytes());
+        }
     }
 
     /// Whether it may print more, into pipes.

@@ -1,11 +1,9 @@
 //! The processes of a job: this program once for each PE.
 
-use std::env;
 use std::io;
-use std::process::Command;
 use std::time::Duration;
 
-use launcher::{End, Limits, Meeting, Place};
+use launcher::{End, Limits, Place};
 use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
 
 use crate::machines::machine::MachineError;
@@ -29,15 +27,10 @@ pub fn start(
     arguments: &[String],
     variables: &[(&str, String)],
 ) -> Result<(), MachineError> {
-    let meeting = Meeting::new(n_pes)?;
-    let command = |pe: u32| {
-        let mut command = Command::new(env::current_exe()?);
+    let ended = launcher::run_job(n_pes, LIMITS, |_, command| {
         command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
-        meeting.take_in(pe, &mut command)?;
-        Ok(command)
-    };
-    let commands = (0..n_pes).map(command).collect::<io::Result<Vec<_>>>()?;
-    let ended = launcher::run(commands, LIMITS, || Ok(()))?;
+        Ok(())
+    })?;
     let bad = || ended.iter().enumerate().filter(|(_, pe)| !pe.end.is_success());
     // The one that failed by itself says more than those killed because of it.
     let first = bad().find(|(_, pe)| pe.end != End::Killed).or_else(|| bad().next());

@@ -8,8 +8,7 @@
 //! all are delivered.
 
 use std::fmt;
-use std::io;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use channel_producer::Producer;
 use engine::ids::Pe;
 use engine::port::Direction;
 use engine::request::{LocalSide, Request};
-use launcher::{Limits, Meeting, Place, Stream};
+use launcher::{Limits, Place, Stream};
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
@@ -230,21 +229,17 @@ pub(crate) fn measure(pace: &Pace, report: &mut Report) -> Result<(), BoxError> 
 }
 
 fn job(rounds: u32, least: Duration) -> Result<Rounds, BoxError> {
-    let meeting = Meeting::new(2)?;
-    let command = |me: u32| -> io::Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
+    let limits = Limits { deadline: LIMITS.deadline + 4 * least * rounds, ..LIMITS };
+    let ended = launcher::run_job(2, limits, |me, command| {
         command
             .env(PART, format!("{rounds} {}", least.as_micros()))
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
             .env("NVSHMEM_LIBFABRIC_DEBUG", "bootstrap_seconds=60");
-        meeting.take_in(me, &mut command)?;
         if me == 0 {
             command.stdout(Stdio::piped());
         }
-        Ok(command)
-    };
-    let limits = Limits { deadline: LIMITS.deadline + 4 * least * rounds, ..LIMITS };
-    let ended = launcher::run([command(0)?, command(1)?], limits, || Ok(()))?;
+        Ok(())
+    })?;
     if ended.iter().any(|pe| !pe.end.is_success()) {
         return Err(format!("PE 0 {}, PE 1 {}", ended[0].end, ended[1].end).into());
     }

@@ -1,0 +1,183 @@
+//! A job: what runs in its processes, and how they are to end.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use launcher::{End, Ended, Limits, Place, PrivateDir};
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::is_setting;
+use test_support::built::fake_cuda_dir;
+use test_support::{needs, seeds};
+
+use crate::Fabric;
+use crate::memory::MEMORY;
+
+/// The scenario that a process of a job is told, its first seed, and how many.
+const SCENARIO: &str = "TEST_JOB_SCENARIO";
+const SEED: &str = "TEST_JOB_SEED";
+const SEEDS: &str = "TEST_JOB_SEEDS";
+
+/// No job takes as long on any machine that is not stuck.
+const DEADLINE: Duration = Duration::from_secs(150);
+
+/// Nor one with many seeds, or as many cycles as `make cycles` has.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// When one process has failed, the others are not waited for longer.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How a PE ends that has found something wrong: as a program does that panics.
+pub const FAILED: i32 = 101;
+
+/// What a PE does.
+pub type Scenario = fn(&Place);
+
+/// In a process of a job: runs its scenario, and ends.
+///
+/// # Panics
+/// As the scenario does; the scenario is none of these.
+pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
+    let Ok(name) = std::env::var(SCENARIO) else { return };
+    let place = Place::of_process().expect("a process of a job is told its place");
+    let scenario = scenarios.iter().find(|(known, _)| *known == name);
+    let (_, scenario) = scenario.expect("a scenario of this program");
+    scenario(&place);
+    std::process::exit(0);
+}
+
+/// The seed that runs, for who asks why it has failed.
+static NOW: AtomicU32 = AtomicU32::new(0);
+
+/// See [`seeds_of_process`].
+pub fn seed_that_runs() -> u32 {
+    NOW.load(Ordering::Relaxed)
+}
+
+/// The seeds that this process has to run.
+pub fn seeds_of_process() -> impl Iterator<Item = u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let (first, count) = (number(SEED).unwrap_or(1), number(SEEDS).unwrap_or(1));
+    (0..count).map(move |at| {
+        let seed = first.wrapping_add(at).max(1);
+        NOW.store(seed, Ordering::Relaxed);
+        u64::from(seed)
+    })
+}
+
+/// A job to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    scenario: &'static str,
+    fabric: Fabric,
+    n_pes: u32,
+    /// Where its memory is, where that matters: with a driver for memory on devices.
+    memory: Option<&'static str>,
+    /// Seeds that it runs, unless the user says how many.
+    seeds: Option<u32>,
+    /// What is special about it, at the end of its name.
+    variant: String,
+    env: Vec<(&'static str, OsString)>,
+    /// A PE that ends otherwise than well, and how.
+    dies: Option<(u32, End)>,
+}
+
+impl Job {
+    /// Of a scenario, by so many PEs, on host memory.
+    pub fn new(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Self {
+        let (variant, env) = (String::new(), Vec::new());
+        Self { scenario, fabric, n_pes, memory: None, seeds: None, variant, env, dies: None }
+    }
+
+    /// The same with memory there, or on the host.
+    #[must_use]
+    pub fn on(self, memory: impl Into<Option<&'static str>>) -> Self {
+        Self { memory: memory.into(), ..self }
+    }
+
+    /// The same with so many seeds.
+    #[must_use]
+    pub fn seeds(self, count: u32) -> Self {
+        Self { seeds: Some(count), ..self }
+    }
+
+    /// The same with something in the environment of its processes.
+    #[must_use]
+    pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// The same with several settings, under a name.
+    #[must_use]
+    pub fn with(mut self, variant: &str, env: &[(&'static str, &str)]) -> Self {
+        self.variant += &format!("_{variant}");
+        env.iter().fold(self, |job, (name, value)| job.env(name, value))
+    }
+
+    /// The same, of which one PE ends like this.
+    #[must_use]
+    pub fn dies(self, pe: u32, end: End) -> Self {
+        Self { dies: Some((pe, end)), ..self }
+    }
+
+    /// As a test. What lacks its fabric is skipped, and says why.
+    pub fn trial(self) -> Trial {
+        needs::trial(self.name(), self.fabric.library(), move |library| self.run(library))
+    }
+
+    fn name(&self) -> String {
+        let Self { scenario, fabric, n_pes, memory, variant, .. } = self;
+        let memory = memory.map_or(String::new(), |memory| format!("_{memory}"));
+        format!("{scenario}::{fabric:?}_{n_pes}_pes{memory}{variant}").to_lowercase()
+    }
+
+    /// Runs it with that libfabric, or the system's.
+    ///
+    /// # Errors
+    /// A PE has not ended as it should.
+    pub fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
+        let (first, count) = match (seeds::single(), self.seeds) {
+            (Some(seed), _) => (seed, 1),
+            (None, count) => (seeds::draw(), count.map_or(1, seeds::count)),
+        };
+        if self.seeds.is_some() {
+            eprintln!("{}: {count} seeds from {first} on", self.name());
+        }
+        let nics = PrivateDir::new("test-nics")?;
+        let is_long = count > 100 || needs::is_set("NVSHMEM_TEST_CYCLES");
+        let deadline = if is_long { LONG } else { DEADLINE };
+        // What becomes of the others when one ends is for them to show.
+        let grace = if self.dies.is_some() { deadline } else { GRACE };
+        let ended = launcher::run_job(self.n_pes, Limits { deadline, grace }, |me, command| {
+            for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
+                command.env_remove(name);
+            }
+            command.env(SCENARIO, self.scenario).env("RUST_BACKTRACE", "0");
+            command.env(SEED, first.to_string()).env(SEEDS, count.to_string());
+            let mut paths: Vec<PathBuf> = Vec::new();
+            if let Some(memory) = self.memory {
+                command.env(MEMORY, memory);
+                paths.push(fake_cuda_dir());
+            }
+            paths.extend(self.fabric.take_in(me, command, nics.path(), first));
+            if !paths.is_empty() {
+                let all = std::env::join_paths(paths).map_err(io::Error::other)?;
+                command.env("LD_LIBRARY_PATH", all);
+            }
+            if let Some(library) = &library {
+                command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
+            }
+            command.envs(self.env.iter().map(|(name, value)| (name, value)));
+            Ok(())
+        })?;
+        let wrong = ended.iter().enumerate().filter(|&(pe, Ended { end, .. })| {
+            let dies = self.dies.filter(|(who, _)| *who == pe as u32);
+            *end != dies.map_or(End::Exited(0), |(_, how)| how)
+        });
+        let wrong: Vec<_> = wrong.map(|(pe, Ended { end, .. })| format!("PE {pe} {end}")).collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join(", ").into()) }
+    }
+}

@@ -1,0 +1,19 @@
+//! Jobs of a test program: this program once for each PE, as processes of their own.
+//!
+//! ```text
+//! job      what is run: a scenario on a fabric, by so many PEs
+//! fabric   the fabrics, and what the laboratories behind them want of a PE
+//! meeting  how the PEs of a job find one another beside what is tested
+//! memory   memory of a PE: of the host, or of a device that the CPU cannot touch
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod fabric;
+mod job;
+mod meeting;
+pub mod memory;
+
+pub use fabric::Fabric;
+pub use job::{FAILED, Job, Scenario, pe_entry, seed_that_runs, seeds_of_process};
+pub use meeting::{Meeting, bootstrap};
