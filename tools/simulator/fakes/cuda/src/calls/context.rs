@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::capture::allowed;
+use super::stream::allowed;
 use crate::state::context::{BOUND, Context, Raw, bound, current, of_device, of_handle};
 use crate::state::device::{device, devices};
 use crate::state::memory::forget_all;

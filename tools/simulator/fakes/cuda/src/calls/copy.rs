@@ -4,8 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::capture::allowed;
-use super::stream::of_handle;
+use super::stream::{allowed, of_handle};
 use crate::state::context::{Context, Stream, Work, enqueue};
 use crate::state::memory::place;
 use crate::state::pages::{Kind, Place};

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::capture::allowed;
+use super::stream::allowed;
 use crate::state::context::current;
 use crate::state::device::take;
 use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};

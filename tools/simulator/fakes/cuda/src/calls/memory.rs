@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::capture::allowed;
-use super::stream::of_handle;
+use super::stream::{allowed, of_handle};
 use crate::state::context::{Work, current, current_at_once, enqueue};
 use crate::state::device::take;
 use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};

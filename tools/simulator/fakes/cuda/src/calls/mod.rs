@@ -1,7 +1,5 @@
 //! The functions that C calls.
 
-mod attributes;
-mod capture;
 mod context;
 mod copy;
 mod device;

@@ -6,9 +6,8 @@
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 
-use super::capture::allowed;
 use super::device::loads_eagerly;
-use super::stream::of_handle;
+use super::stream::{allowed, of_handle};
 use crate::state::context::{Work, current, enqueue};
 use crate::state::memory::place;
 use crate::state::settings::variable;
