@@ -25,6 +25,8 @@ pub use rate::Rate;
 pub use raw::tcp;
 pub use run::{Ran, Subject, load};
 pub use workload::pe;
+pub use workload::storm::{Step, Storm, Stormed};
+pub use workload::tally::{FIRST, WRONG};
 
 /// The name of [`pe()`] among the scenarios of [`nvshmem_sim::pe_entry`].
 pub const SCENARIO: &str = "lab";

@@ -269,7 +269,7 @@ fn heap(experiment: &Experiment, run: &Run) -> (u64, u64) {
             let all = ((2 * bytes + 8) * window + ROOM).next_power_of_two();
             (all, all)
         }
-        Workload::Storm { rounds } => (workload::storm::heap(n_pes, rounds), 4 << 20),
+        Workload::Storm { .. } => (workload::storm::heap(n_pes), 4 << 20),
         Workload::ManyToOne { bytes, second, window, .. } => {
             let all = (bytes + second) * window * u64::from(n_pes + 1) + ROOM;
             (all, all.next_power_of_two())

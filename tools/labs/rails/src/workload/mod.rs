@@ -1,6 +1,7 @@
 //! Workloads: what a PE of the lab does in a run.
 
 mod many_to_one;
+mod plan;
 pub(super) mod storm;
 mod stream;
 pub(super) mod tally;

@@ -1,333 +1,527 @@
-//! Everybody puts to, signals, adds to and reads from everybody else, round after round, and every
-//! byte and every total is checked.
+//! A storm: round after round each PE does to each PE, itself included, what its plan has, and
+//! checks what the plans of the others have done here, every byte and every word.
 //!
-//! In round R a PE asks for all its operations of that round without waiting. Half way it tells the
-//! launcher that the round has begun: events happen while operations are under way, and are over
-//! before the round's barrier is. Then it checks what the others have sent: a signalled slot as
-//! soon as its signal is there, the others after the barrier, while the next round is under way.
-//! Two sets of slots take turns for that.
+//! Three sets of areas take turns. While one is written, the one of the round before is read back
+//! by those who wrote it and compared, and the third is overwritten with [`CANARY`]. Words that are
+//! worked on have two sets. A round ends with a barrier, so nobody writes to what another one
+//! compares; and so that events which come half way are over when it is.
 
 use std::time::{Duration, Instant};
 
 use nvshmem_abi::c;
+use nvshmem_sim::{Amo, BoxError, BufferId, Error, Host, Job, Pattern, SymAddr};
+use test_support::random::Random;
 
-use nvshmem_sim::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
-
+use super::plan::{How, Plan, Transfer, WORDS};
 use super::tally::{BYTES, ROUND, SECONDS, Tally};
 
-/// Bytes of the slots that a PE writes in one round at each other PE. Every second is put with a
-/// signal.
-const SLOTS: [u64; 20] = [
-    8,
-    64,
-    500,
-    777,
-    4096,
-    5000,
-    10_000,
-    20_000,
-    65_536,
-    65_536,
-    100_001,
-    131_072,
-    200_000,
-    262_144,
-    1,
-    17,
-    1 << 20,
-    33_000,
-    4,
-    150_000,
-];
-
-/// Bytes between slots, which nobody writes.
-const GUARD: u64 = 64;
-
-/// Adds and fetching adds in one round at each other PE.
-const ADDS: u64 = 16;
-const TICKETS: u64 = 4;
-
-/// Bytes of the get in each round from each other PE.
-const READ: u64 = 80_000;
-
-/// Time between two looks at a signal that is not there.
+const CANARY: u8 = 0xc5;
+/// Signals in a round to each PE, at most.
+const SIGNALS: usize = 16;
+/// Numbers that each PE draws from each in a round.
+const TICKETS: u64 = 2;
+/// Time between two looks at a word that is not there.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Bytes of heap that a storm needs.
-pub(crate) fn heap(n_pes: u32, rounds: u64) -> u64 {
-    let per_pe = 4 * slot_start(SLOTS.len()) + 2 * READ + SLOTS.len() as u64 * 8;
-    u64::from(n_pes) * (per_pe + rounds * TICKETS * 16) + READ + (1 << 16)
+/// What a storm is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Storm {
+    /// What plans are drawn from.
+    pub seed: u64,
+    /// Whether the user's thread takes part.
+    pub users: bool,
+    /// Bytes that a PE has for what another one writes in a round: a power of two.
+    pub area: u64,
+    /// The longest transfer, as a power of two.
+    pub longest: u32,
 }
 
-/// Where a slot begins, and behind the last one where the set ends.
-fn slot_start(slot: usize) -> u64 {
-    SLOTS[..slot].iter().map(|len| (len + GUARD).next_multiple_of(8)).sum()
+/// Where a storm is, for who is called at each of these.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Before a round. The answer of PE 0 says whether it is the end.
+    Begins(u64),
+    /// Half of a round's operations are under way.
+    HalfWay(u64),
+    /// Behind a round, and so many operations since the beginning.
+    Ended(u64, u64),
 }
 
-fn is_signalled(slot: usize) -> bool {
-    slot % 2 == 1
-}
-
-/// Everything of one PE. Places are the same in all heaps.
-struct Storm<'a> {
-    job: &'a Job,
-    host: &'a Host<'a>,
-    rounds: u64,
-    me: u32,
-    n: u32,
-    /// By parity of the round and PE: what goes to it, and what has come from it.
-    outbox: SymAddr,
-    inbox: SymAddr,
-    /// By PE and slot: how often it was signalled.
-    signals: SymAddr,
-    /// To be read by all, and what was read, by parity and PE.
-    fixed: SymAddr,
-    read: SymAddr,
-    /// One word that all add to, one that all draw numbers from, and the numbers drawn here.
-    sum: SymAddr,
-    next: SymAddr,
-    drawn: SymAddr,
+/// What has come of it.
+#[derive(Debug)]
+pub struct Stormed {
+    /// Operations.
+    pub operations: u64,
+    /// Bytes put to other PEs, and read from them.
+    pub bytes: u64,
+    /// Rounds, or why there are no more.
+    pub rounds: Result<u64, BoxError>,
     tally: Tally,
 }
 
+impl Storm {
+    /// With transfers that are striped, by the proxy thread alone.
+    const OF_LAB: Self = Self { seed: 1, users: false, area: 2 << 20, longest: 20 };
+
+    /// Bytes of heap that it takes.
+    pub fn heap(&self, n_pes: u32) -> u64 {
+        u64::from(n_pes) * (5 * self.area + (64 << 10)) + (1 << 20)
+    }
+
+    /// One PE's part.
+    ///
+    /// # Errors
+    /// It does not begin.
+    pub fn run(
+        self,
+        job: &Job,
+        host: &Host<'_>,
+        step: &mut dyn FnMut(Step) -> Result<bool, BoxError>,
+    ) -> Result<Stormed, BoxError> {
+        let (area, n) = (self.area, u64::from(job.n_pes()));
+        let at = Places {
+            // No area crosses the border of a chunk, which a P must not; what is local does.
+            inbox: host.alloc(3 * n * area, area)?,
+            signals: host.alloc(n * SIGNALS as u64 * 8, 8)?,
+            outbox: host.alloc(n * area, 8)?,
+            back: host.alloc(n * area, 8)?,
+            words: host.alloc(2 * n * WORDS as u64 * 8, 8)?,
+            shared: host.alloc(4 * 8, 8)?,
+            fetched: host.alloc(n * WORDS as u64 * 16, 16)?,
+            drawn: host.alloc(n * TICKETS * 16, 16)?,
+        };
+        let fresh = Model { signals: [0; SIGNALS], words: [[0; WORDS]; 2] };
+        let mut part = Part {
+            storm: self,
+            job,
+            host,
+            step,
+            me: job.pe(),
+            n: job.n_pes(),
+            at,
+            buffer: host.register(area, 13)?,
+            here: vec![fresh.clone(); n as usize],
+            there: vec![fresh; n as usize],
+            sums: [0; 2],
+            tickets: [0; 2],
+            before: vec![[0; WORDS]; n as usize],
+            operations: 0,
+            bytes: 0,
+            tally: Tally::default(),
+        };
+        host.unregister(part.buffer)?;
+        host.local(part.at.inbox, 3 * n * area)?.set(CANARY)?;
+        host.barrier()?;
+        let rounds = part.run();
+        let Part { operations, bytes, tally, .. } = part;
+        Ok(Stormed { operations, bytes, rounds, tally })
+    }
+}
+
+impl Stormed {
+    /// Hands what was wrong to the launcher, and gives the number of rounds.
+    ///
+    /// # Errors
+    /// Why there are no more; or the launcher is gone.
+    pub fn report(self, job: &Job) -> Result<u64, BoxError> {
+        self.tally.report(job)?;
+        self.rounds
+    }
+}
+
+/// So many rounds, of which the launcher is told as they go on.
 pub(super) fn run(job: &Job, rounds: u64) -> Result<(), BoxError> {
     let host = job.init()?;
-    let (me, n) = (job.pe(), job.n_pes());
-    let n64 = u64::from(n);
-    let set = slot_start(SLOTS.len());
-    let mut storm = Storm {
-        job,
-        host: &host,
-        rounds,
-        me,
-        n,
-        outbox: host.alloc(2 * n64 * set, 4096)?,
-        inbox: host.alloc(2 * n64 * set, 4096)?,
-        signals: host.alloc(n64 * SLOTS.len() as u64 * 8, 8)?,
-        fixed: host.alloc(READ, 8)?,
-        read: host.alloc(2 * n64 * READ, 8)?,
-        sum: host.alloc(8, 8)?,
-        next: host.alloc(8, 8)?,
-        drawn: host.alloc(rounds * n64 * TICKETS * 16, 16)?,
-        tally: Tally::default(),
-    };
-    host.local(storm.fixed, READ)?.fill(storm.fixed_pattern(me), 0)?;
-    host.barrier()?;
-
-    let start = Instant::now();
-    for round in 0..rounds {
-        storm.ask(round)?;
-        if round > 0 {
-            storm.check_unsignalled(round - 1)?;
+    let mut start = Instant::now();
+    let stormed = Storm::OF_LAB.run(job, &host, &mut |step| {
+        match step {
+            Step::Begins(0) => start = Instant::now(),
+            Step::HalfWay(round) => job.report(ROUND, round)?,
+            Step::Begins(_) | Step::Ended(..) => {}
         }
-        storm.check_signalled(round)?;
-        host.barrier()?;
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    storm.check_unsignalled(rounds - 1)?;
-    storm.check_totals()?;
-    let per_peer = SLOTS.iter().sum::<u64>() + READ;
-    job.report(BYTES, per_peer * (n64 - 1) * rounds)?;
-    job.report(SECONDS, seconds)?;
-    storm.tally.report(job)?;
+        Ok(step == Step::Begins(rounds))
+    })?;
+    job.report(BYTES, stormed.bytes)?;
+    job.report(SECONDS, start.elapsed().as_secs_f64())?;
+    stormed.report(job)?;
     host.finalize()?;
     Ok(())
 }
 
-impl Storm<'_> {
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+/// Bytes of heap that this takes.
+pub(crate) fn heap(n_pes: u32) -> u64 {
+    Storm::OF_LAB.heap(n_pes)
+}
+
+/// Where things are, the same on every PE, each by sender or by target.
+struct Places {
+    inbox: SymAddr,
+    outbox: SymAddr,
+    back: SymAddr,
+    signals: SymAddr,
+    words: SymAddr,
+    /// Behind each other, for each set: what all add to, and what all draw numbers from.
+    shared: SymAddr,
+    fetched: SymAddr,
+    drawn: SymAddr,
+}
+
+/// What words have to have, as the plans go on: of what came here, or went from here.
+#[derive(Clone)]
+struct Model {
+    signals: [u64; SIGNALS],
+    words: [[u64; WORDS]; 2],
+}
+
+/// Everything of one PE.
+struct Part<'a, 's> {
+    storm: Storm,
+    job: &'a Job,
+    host: &'a Host<'a>,
+    step: &'s mut dyn FnMut(Step) -> Result<bool, BoxError>,
+    me: u32,
+    n: u32,
+    at: Places,
+    /// What goes to the next PE, registered anew in every round.
+    buffer: BufferId,
+    here: Vec<Model>,
+    there: Vec<Model>,
+    sums: [u64; 2],
+    tickets: [u64; 2],
+    /// What words had before the operations of this round, by target.
+    before: Vec<[u64; WORDS]>,
+    operations: u64,
+    bytes: u64,
+    tally: Tally,
+}
+
+impl Part<'_, '_> {
+    fn all(&self) -> impl Iterator<Item = u32> + use<> {
         let (me, n) = (self.me, self.n);
-        (1..n).map(move |step| (me + step) % n)
+        (0..n).map(move |step| (me + step) % n)
     }
 
-    fn place(&self, area: SymAddr, round: u64, pe: u32, slot: usize) -> SymAddr {
-        let set = round % 2 * u64::from(self.n) + u64::from(pe);
-        area.plus(set * slot_start(SLOTS.len()) + slot_start(slot))
+    fn inbox(&self, round: u64, sender: u32) -> SymAddr {
+        self.at.inbox.plus((round % 3 * u64::from(self.n) + u64::from(sender)) * self.storm.area)
     }
 
-    fn read_place(&self, round: u64, pe: u32) -> SymAddr {
-        self.read.plus((round % 2 * u64::from(self.n) + u64::from(pe)) * READ)
+    fn signal(&self, sender: u32, index: usize) -> SymAddr {
+        self.at.signals.plus((u64::from(sender) * SIGNALS as u64 + index as u64) * 8)
     }
 
-    fn signal(&self, from: u32, slot: usize) -> SymAddr {
-        self.signals.plus((u64::from(from) * SLOTS.len() as u64 + slot as u64) * 8)
+    fn word(&self, round: u64, sender: u32, word: usize) -> SymAddr {
+        let set = round % 2 * u64::from(self.n) + u64::from(sender);
+        self.at.words.plus((set * WORDS as u64 + word as u64) * 8)
     }
 
-    fn drawn_place(&self, round: u64, pe: u32, ticket: u64) -> SymAddr {
-        let at = (round * u64::from(self.n) + u64::from(pe)) * TICKETS + ticket;
-        self.drawn.plus(at * 16)
+    fn fetched(&self, target: u32, word: usize) -> SymAddr {
+        self.at.fetched.plus((u64::from(target) * WORDS as u64 + word as u64) * 16)
     }
 
-    fn pattern(&self, round: u64, from: u32, to: u32, slot: usize) -> Pattern {
-        Pattern::of(&[round, from.into(), to.into(), slot as u64])
+    fn drawn(&self, target: u32, ticket: u64) -> SymAddr {
+        self.at.drawn.plus((u64::from(target) * TICKETS + ticket) * 16)
     }
 
-    fn fixed_pattern(&self, pe: u32) -> Pattern {
-        Pattern::of(&[u64::from(pe)])
+    fn plan(&self, round: u64, from: u32, to: u32) -> Plan {
+        Plan::of(&self.storm, round, from, to)
     }
 
-    /// Asks the proxy for the operations of a round.
-    fn ask(&self, round: u64) -> Result<(), BoxError> {
-        let (host, proxy) = (self.host, self.host.proxy());
-        for pe in self.others() {
-            for (slot, len) in SLOTS.into_iter().enumerate() {
-                let pattern = self.pattern(round, self.me, pe, slot);
-                host.local(self.place(self.outbox, round, pe, slot), len)?.fill(pattern, 0)?;
+    /// Goes on until it is told to end, and gives the number of rounds.
+    fn run(&mut self) -> Result<u64, BoxError> {
+        for round in 0.. {
+            let over = (self.step)(Step::Begins(round))?;
+            if self.together(round, over)? {
+                self.check_areas(round)?;
+                self.check_words(round)?;
+                return Ok(round);
             }
+            self.host.register_again(self.buffer)?;
+            self.ask(round)?;
+            self.check_areas(round)?;
+            self.check_words(round)?;
+            let next = self.inbox(round + 1, 0);
+            self.host.local(next, u64::from(self.n) * self.storm.area)?.set(CANARY)?;
+            self.check_signals(round)?;
+            self.host.barrier()?;
+            self.host.unregister(self.buffer)?;
+            self.check_back(round)?;
+            (self.step)(Step::Ended(round, self.operations))?;
         }
-        for (slot, len) in SLOTS.into_iter().enumerate() {
-            if slot == SLOTS.len() / 2 {
-                self.job.report(ROUND, round)?;
-                proxy.fence()?;
-            }
-            for pe in self.others() {
-                let from = self.place(self.outbox, round, pe, slot);
-                let to = self.place(self.inbox, round, self.me, slot);
-                if is_signalled(slot) {
-                    // Either way the word is the number of rounds; added twice it would not be.
-                    let amo = if slot % 4 == 1 {
-                        Amo::new(c::NVT_AMO_SIGNAL_SET, 8, round + 1)
-                    } else {
-                        Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1)
-                    };
-                    proxy.put_signal(pe, to, from, len, self.signal(self.me, slot), amo)?;
-                } else {
-                    proxy.put(pe, to, from, len)?;
-                }
-                if (slot as u64) < ADDS {
-                    let add = Amo::new(c::NVT_AMO_ADD, 8, added(self.me, round, slot as u64));
-                    proxy.amo(pe, self.sum, add)?;
-                }
-                if (slot as u64) < TICKETS {
-                    let mut draw = Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1);
-                    draw.fetch_to = Some(self.drawn_place(round, pe, slot as u64));
-                    draw.flag = 1;
-                    proxy.amo(pe, self.next, draw)?;
-                }
-            }
-        }
-        for pe in self.others() {
-            proxy.get(pe, self.fixed, self.read_place(round, pe), READ)?;
-        }
-        Ok(())
+        Ok(0)
     }
 
-    /// Waits for each signal of a round, and checks the data that it follows.
-    fn check_signalled(&mut self, round: u64) -> Result<(), BoxError> {
-        for slot in (0..SLOTS.len()).filter(|slot| is_signalled(*slot)) {
-            for pe in self.others() {
-                let found = self.wait_for(self.signal(pe, slot), round + 1)?;
-                let what = || format!("round {round}: signal {slot} of PE {pe}");
-                self.tally.word(what, found, round + 1);
-                self.check_slot(round, pe, slot)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks what no signal has told of, once the round's barrier is over.
-    fn check_unsignalled(&mut self, round: u64) -> Result<(), BoxError> {
-        for pe in self.others() {
-            for slot in (0..SLOTS.len()).filter(|slot| !is_signalled(*slot)) {
-                self.check_slot(round, pe, slot)?;
-            }
-            let read = self.host.local(self.read_place(round, pe), READ)?;
-            let what = || format!("round {round}: get from PE {pe}");
-            self.tally.take(what, read.verify(self.fixed_pattern(pe), 0))?;
-            // Nothing of an earlier round passes for one of the next.
-            read.set(0)?;
-        }
-        Ok(())
-    }
-
-    fn check_slot(&mut self, round: u64, from: u32, slot: usize) -> Result<(), BoxError> {
-        let len = SLOTS[slot];
-        let place = self.place(self.inbox, round, from, slot);
-        let pattern = self.pattern(round, from, self.me, slot);
-        let what = || format!("round {round}: slot {slot} of PE {from}");
-        self.tally.take(what, self.host.local(place, len)?.verify(pattern, 0))?;
-        let guard = slot_start(slot + 1) - slot_start(slot) - len;
-        let behind = self.host.local(place.plus(len), guard)?.to_vec()?;
-        let touched = behind.iter().filter(|byte| **byte != 0).count() as u64;
-        if touched > 0 {
-            self.tally.add(touched, || format!("{}: bytes behind it were written", what()));
-        }
-        Ok(())
-    }
-
-    /// Checks the sums, and that every number was drawn once.
-    fn check_totals(&mut self) -> Result<(), BoxError> {
-        let (host, rounds) = (self.host, self.rounds);
-        let expected = self
-            .others()
-            .flat_map(|pe| (0..rounds).map(move |round| (pe, round)))
-            .flat_map(|(pe, round)| (0..ADDS).map(move |at| added(pe, round, at)))
-            .fold(0, u64::wrapping_add);
-        self.tally.word(|| "the sum".into(), host.local(self.sum, 8)?.load_acquire()?, expected);
-        for (pe, slot) in self.others().flat_map(|pe| (0..SLOTS.len()).map(move |s| (pe, s))) {
-            if is_signalled(slot) {
-                let found = host.local(self.signal(pe, slot), 8)?.load_acquire()?;
-                self.tally.word(|| format!("signal {slot} of PE {pe} at the end"), found, rounds);
-            }
-        }
-        let mut mine = Vec::new();
-        for pe in 0..self.n {
-            for (round, ticket) in (0..rounds).flat_map(|r| (0..TICKETS).map(move |t| (r, t))) {
-                let place = self.drawn_place(round, pe, ticket);
-                let number = if pe == self.me {
-                    u64::MAX
-                } else {
-                    self.wait_for(place.plus(8), 1)?;
-                    host.local(place, 8)?.load_acquire()?
-                };
-                mine.extend_from_slice(&number.to_le_bytes());
+    /// Says whether it is over, and looks through the numbers that were drawn here in the round
+    /// before: each was drawn once.
+    fn together(&mut self, round: u64, over: bool) -> Result<bool, BoxError> {
+        let mut mine = u64::from(over).to_le_bytes().to_vec();
+        for target in 0..self.n {
+            for ticket in 0..TICKETS {
+                let drawn = self.host.local(self.drawn(target, ticket), 8)?.load_acquire()?;
+                mine.extend_from_slice(&drawn.to_le_bytes());
             }
         }
         let all = self.job.bootstrap().allgather(&mine)?;
-        let per_pair = (rounds * TICKETS * 8) as usize;
-        let mut drawn: Vec<u64> = all
-            .chunks_exact(per_pair)
-            .skip(self.me as usize)
-            .step_by(self.n as usize)
-            .flat_map(|pair| pair.chunks_exact(8))
-            .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-            .filter(|number| *number != u64::MAX)
-            .collect();
-        drawn.sort_unstable();
-        let total = u64::from(self.n - 1) * rounds * TICKETS;
-        let wrong = (0..total).zip(&drawn).filter(|(expected, found)| expected != *found).count();
-        if wrong > 0 || drawn.len() as u64 != total {
-            self.tally.add(wrong.max(1) as u64 * 8, || {
-                format!("{wrong} of {total} numbers were not drawn exactly once")
-            });
+        let word = |pe: u32, index: u64| {
+            let at = pe as usize * mine.len() + index as usize * 8;
+            u64::from_le_bytes(all[at..at + 8].try_into().expect("eight bytes"))
+        };
+        if let Some(before) = round.checked_sub(1) {
+            let first = 1 + u64::from(self.me) * TICKETS;
+            let pes = (0..self.n).flat_map(|pe| (first..first + TICKETS).map(move |at| (pe, at)));
+            let mut drawn: Vec<u64> = pes.map(|(pe, at)| word(pe, at)).collect();
+            drawn.sort_unstable();
+            let next = &mut self.tickets[before as usize % 2];
+            let expected: Vec<u64> = (*next..).take(drawn.len()).collect();
+            *next += expected.len() as u64;
+            if drawn != expected {
+                self.tally
+                    .add(8, || format!("round {before}: {drawn:?} were drawn, not {expected:?}"));
+            }
         }
-        let left = host.local(self.next, 8)?.load_acquire()?;
-        self.tally.word(|| "the number that is next".into(), left, total);
+        Ok(word(0, 0) == 1)
+    }
+
+    /// Asks for all operations of a round, those to different PEs among each other.
+    fn ask(&mut self, round: u64) -> Result<(), BoxError> {
+        let (host, buffer) = (self.host, self.buffer);
+        let mut random = Random::of(&[self.storm.seed, round, self.me.into()]);
+        let neighbour = (self.me + 1) % self.n;
+        let mut asked: Vec<(u32, Asked)> = Vec::new();
+        for to in self.all() {
+            let plan = self.plan(round, self.me, to);
+            let mut signal = 0;
+            for transfer in plan.transfers {
+                let index = signal;
+                signal += usize::from(transfer.signalled(0).is_some());
+                asked.push((to, Asked::Transfer(transfer, index)));
+                let from = self.at.outbox.plus(u64::from(to) * self.storm.area + transfer.offset);
+                let source = match to == neighbour {
+                    true => host.local(buffer.at(transfer.offset), transfer.len)?,
+                    false => host.local(from, transfer.len)?,
+                };
+                source.fill(transfer.pattern, 0)?;
+            }
+            for atomic in plan.atomics {
+                let word = &mut self.there[to as usize].words[round as usize % 2][atomic.word];
+                let before = *word;
+                *word = atomic.after(before);
+                self.before[to as usize][atomic.word] = before;
+                let mut amo = Amo::new(atomic.op, atomic.bytes, atomic.value);
+                amo.compare = atomic.compare(before);
+                if atomic.fetches() {
+                    let into = self.fetched(to, atomic.word);
+                    // What is there afterwards, beside the flag.
+                    host.local(into, 8)?.store_release(!before)?;
+                    (amo.fetch_to, amo.flag) = (Some(into), round + 1);
+                }
+                asked.push((to, Asked::Amo(self.word(round, self.me, atomic.word), amo)));
+            }
+            let shared = self.at.shared.plus(round % 2 * 16);
+            asked.push((to, Asked::Amo(shared, Amo::new(c::NVT_AMO_ADD, 8, plan.added))));
+            for ticket in 0..TICKETS {
+                let mut amo = Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1);
+                (amo.fetch_to, amo.flag) = (Some(self.drawn(to, ticket)), round + 1);
+                asked.push((to, Asked::Amo(shared.plus(8), amo)));
+            }
+            if let Some(before) = round.checked_sub(1) {
+                let sent = self.plan(before, self.me, to).transfers;
+                let read = plan.reads.iter().filter_map(|index| sent.get(*index));
+                asked.extend(read.map(|transfer| (to, Asked::Read(*transfer))));
+            }
+        }
+        // No two are about one word or one place, so any order will do.
+        for last in (1..asked.len()).rev() {
+            asked.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        self.operations += asked.len() as u64;
+        let (proxy, user) = (host.proxy(), host.user());
+        let half = asked.len() / 2;
+        for (number, (to, asked)) in asked.into_iter().enumerate() {
+            if number == half {
+                (self.step)(Step::HalfWay(round))?;
+            }
+            if random.below(64) == 0 {
+                proxy.fence()?;
+            }
+            match asked {
+                Asked::Amo(at, amo) => proxy.amo(to, at, amo)?,
+                Asked::Read(sent) => {
+                    self.bytes += if to == self.me { 0 } else { sent.len };
+                    let from = self.inbox(round - 1, self.me).plus(sent.offset);
+                    let into = self.at.back.plus(u64::from(to) * self.storm.area + sent.offset);
+                    match (self.storm.users && random.below(4) == 0, sent.len) {
+                        (true, _) => user.get_nbi(to, from, into, sent.len)?,
+                        (false, ..=8) => proxy.g(to, from, into, sent.len)?,
+                        (false, _) => proxy.get(to, from, into, sent.len)?,
+                    }
+                }
+                Asked::Transfer(transfer, index) => {
+                    let Transfer { how, offset, len, pattern } = transfer;
+                    self.bytes += if to == self.me { 0 } else { len };
+                    let place = self.inbox(round, self.me).plus(offset);
+                    let source: nvshmem_sim::Place = match to == neighbour {
+                        true => buffer.at(offset),
+                        false => {
+                            self.at.outbox.plus(u64::from(to) * self.storm.area + offset).into()
+                        }
+                    };
+                    let value = value_of(pattern);
+                    let signal = self.signal(self.me, index);
+                    match how {
+                        How::Put => proxy.put(to, place, source, len)?,
+                        How::UserPut => user.put(to, place, source, len)?,
+                        How::UserPutNbi => user.put_nbi(to, place, source, len)?,
+                        How::P => proxy.p(to, place, value, len as i32)?,
+                        How::UserP => user.p(to, place, value, len as i32)?,
+                        How::SignalSet(value) => {
+                            let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, value);
+                            proxy.put_signal(to, place, source, len, signal, amo)?;
+                        }
+                        How::SignalAdd(value) => {
+                            let amo = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, value);
+                            proxy.put_signal(to, place, source, len, signal, amo)?;
+                        }
+                    }
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Waits until a word is at least that, and gives what it is.
-    fn wait_for(&self, place: SymAddr, least: u64) -> Result<u64, Error> {
+    /// Waits for the signals of a round, and compares the data behind each.
+    fn check_signals(&mut self, round: u64) -> Result<(), BoxError> {
+        for sender in self.all() {
+            let plan = self.plan(round, sender, self.me);
+            let signalled = plan.transfers.iter().filter(|t| t.signalled(0).is_some());
+            for (index, transfer) in signalled.enumerate() {
+                let before = self.here[sender as usize].signals[index];
+                let expected = transfer.signalled(before).unwrap_or(before);
+                let found = self.wait(self.signal(sender, index), |found| found != before)?;
+                self.here[sender as usize].signals[index] = expected;
+                let what = || format!("round {round}: signal {index} of PE {sender}");
+                self.tally.word(&what, found, expected);
+                let place = self.inbox(round, sender).plus(transfer.offset);
+                let arrived = self.host.local(place, transfer.len)?;
+                self.tally.take(what, arrived.verify(transfer.pattern, 0))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares all that was written here in the round before, and all beside it.
+    fn check_areas(&mut self, round: u64) -> Result<(), BoxError> {
+        let Some(round) = round.checked_sub(1) else { return Ok(()) };
+        let mut expected = vec![0; self.storm.area as usize];
+        for sender in self.all() {
+            expected.fill(CANARY);
+            for transfer in self.plan(round, sender, self.me).transfers {
+                let (start, len) = (transfer.offset as usize, transfer.len as usize);
+                transfer.pattern.fill(0, &mut expected[start..start + len]);
+            }
+            let found = self.host.local(self.inbox(round, sender), self.storm.area)?.to_vec()?;
+            if found != expected {
+                let differ = |at: &usize| found[*at] != expected[*at];
+                let wrong: Vec<usize> = (0..self.storm.area as usize).filter(differ).collect();
+                let (first, last) = (wrong[0], wrong[wrong.len() - 1]);
+                self.tally.add(wrong.len() as u64, || {
+                    format!("round {round}: from PE {sender}, bytes {first} to {last} of its area")
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the words that were worked on in the round before.
+    fn check_words(&mut self, round: u64) -> Result<(), BoxError> {
+        let Some(round) = round.checked_sub(1) else { return Ok(()) };
+        let set = round as usize % 2;
+        for sender in self.all() {
+            let plan = self.plan(round, sender, self.me);
+            self.sums[set] = self.sums[set].wrapping_add(plan.added);
+            for atomic in plan.atomics {
+                let word = &mut self.here[sender as usize].words[set][atomic.word];
+                *word = atomic.after(*word);
+            }
+            for word in 0..WORDS {
+                let found = self.host.local(self.word(round, sender, word), 8)?.load_acquire()?;
+                let expected = self.here[sender as usize].words[set][word];
+                self.tally.word(
+                    || format!("round {round}: word {word} of PE {sender}"),
+                    found,
+                    expected,
+                );
+            }
+        }
+        let sum = self.host.local(self.at.shared.plus(round % 2 * 16), 8)?.load_acquire()?;
+        self.tally.word(|| format!("round {round}: the sum"), sum, self.sums[set]);
+        Ok(())
+    }
+
+    /// Compares what has come back: words that were fetched, and bytes that were read.
+    fn check_back(&mut self, round: u64) -> Result<(), BoxError> {
+        for to in self.all() {
+            let plan = self.plan(round, self.me, to);
+            for atomic in plan.atomics.iter().filter(|atomic| atomic.fetches()) {
+                let into = self.fetched(to, atomic.word);
+                self.wait(into.plus(8), |flag| flag == round + 1)?;
+                let found = self.host.local(into, 8)?.load_acquire()? & atomic.mask();
+                let expected = self.before[to as usize][atomic.word];
+                self.tally.word(
+                    || format!("round {round}: word {} fetched from PE {to}", atomic.word),
+                    found,
+                    expected,
+                );
+            }
+            for ticket in 0..TICKETS {
+                self.wait(self.drawn(to, ticket).plus(8), |flag| flag == round + 1)?;
+            }
+            let Some(before) = round.checked_sub(1) else { continue };
+            let sent = self.plan(before, self.me, to).transfers;
+            for transfer in plan.reads.iter().filter_map(|index| sent.get(*index)) {
+                let into = self.at.back.plus(u64::from(to) * self.storm.area + transfer.offset);
+                let local = self.host.local(into, transfer.len)?;
+                let what = || format!("round {round}: read from PE {to}");
+                self.tally.take(what, local.verify(transfer.pattern, 0))?;
+                // Nothing of this round passes for something of a later one.
+                local.set(CANARY)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a word is as wanted, and gives what it is.
+    fn wait(&self, at: SymAddr, wanted: impl Fn(u64) -> bool) -> Result<u64, Error> {
         let mut found = 0;
         let waited = self.host.wait_until(|| {
-            found = self.host.local(place, 8)?.load_acquire()?;
-            if found < least {
+            found = self.host.local(at, 8)?.load_acquire()?;
+            let there = wanted(found);
+            if !there {
                 // The cores are for those who bring it.
                 std::thread::sleep(LOOK);
             }
-            Ok(found >= least)
+            Ok(there)
         });
         match waited {
             Ok(()) => Ok(found),
             Err(Error::Timeout(text)) => {
-                Err(Error::Timeout(format!("{text}: a word is {found} and not {least}")))
+                Err(Error::Timeout(format!("{text}: a word is {found:#x}")))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-/// What a PE adds: different for every add, so a lost one is not made up for by another done twice.
-fn added(pe: u32, round: u64, at: u64) -> u64 {
-    ((u64::from(pe) * 100_003 + round) * ADDS + at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// An operation that is asked for.
+enum Asked {
+    /// With the number of its signal, if it has one.
+    Transfer(Transfer, usize),
+    Amo(SymAddr, Amo),
+    Read(Transfer),
+}
+
+/// The value that a P has to write for its bytes to be those of the pattern.
+fn value_of(pattern: Pattern) -> u64 {
+    let mut bytes = [0; 8];
+    pattern.fill(0, &mut bytes);
+    u64::from_le_bytes(bytes)
 }

@@ -55,8 +55,10 @@ impl Tally {
 }
 
 /// Names of what a PE hands over.
-pub(crate) const WRONG: &str = "wrong bytes";
-pub(crate) const FIRST: &str = "first of them";
+/// How many bytes, or bytes of words, were not as they should be.
+pub const WRONG: &str = "wrong bytes";
+/// Which the first of them were.
+pub const FIRST: &str = "first of them";
 pub(crate) const BYTES: &str = "bytes";
 pub(crate) const SECONDS: &str = "seconds";
 pub(crate) const ROUND: &str = "round";

@@ -1,14 +1,14 @@
-//! What a PE does to another one in a round of the soak: drawn from the seed, so that both know it,
+//! What a PE does to another one in a round of a storm: drawn from the seed, so that both know it,
 //! and what it comes to.
 
 use nvshmem_abi::c;
 use nvshmem_sim::Pattern;
+use test_support::random::Random;
 
-/// Bytes that a PE has for what another one writes in a round.
-pub(super) const AREA: u64 = 512 << 10;
-/// Transfers to each PE in a round, and the longest of them.
+use super::storm::Storm;
+
+/// Transfers to each PE in a round, at most.
 const TRANSFERS: u64 = 14;
-const LONGEST: u32 = 18;
 /// Words that only one PE works on, and those of them that are of eight bytes; the others are of
 /// four.
 pub(super) const WORDS: usize = 8;
@@ -124,14 +124,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `users`: the user's thread takes part.
-    pub(super) fn of(seed: u64, round: u64, from: u32, to: u32, users: bool) -> Self {
+    pub(super) fn of(storm: &Storm, round: u64, from: u32, to: u32) -> Self {
+        let Storm { seed, users, area, longest } = *storm;
         let key = [seed, round, from.into(), to.into()];
         let mut random = Random::of(&key);
         let mut transfers = Vec::new();
         let mut offset = 0;
         for index in 0..TRANSFERS {
-            let longest = 1 << random.below(u64::from(LONGEST) + 1);
+            let longest = 1 << random.below(u64::from(longest) + 1);
             let mut len = 1 + random.below(longest);
             let how = match random.below(8) {
                 0 if users => How::UserPut,
@@ -147,7 +147,7 @@ impl Plan {
                 len = 1 << random.below(4);
             }
             offset += random.below(40);
-            if offset + len > AREA {
+            if offset + len > area {
                 break;
             }
             let pattern = Pattern::of(&[seed, round, from.into(), to.into(), index]);
@@ -164,27 +164,5 @@ impl Plan {
         let (atomics, added) = (atomics.collect(), random.next());
         let reads = (0..TRANSFERS as usize).filter(|_| random.below(4) == 0).collect();
         Self { transfers, atomics, added, reads }
-    }
-}
-
-/// SplitMix64.
-#[derive(Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn of(key: &[u64]) -> Self {
-        let mix = |so_far: u64, part: &u64| Self(so_far ^ part).next();
-        Self(key.iter().fold(key.len() as u64, mix))
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
     }
 }

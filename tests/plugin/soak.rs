@@ -10,9 +10,6 @@
 //! Some seconds of each are tests. `make soak` has as many minutes as it is told, and
 //! `docs/reliability.md` its figures.
 
-mod plan;
-mod rounds;
-
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,17 +17,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, MemoryKind, Outcome, Told};
-use rail_lab::{Change, End, Link, Network, Rate};
+use nvshmem_sim::{
+    BoxError, Error, Job, JobReport, JobSettings, Layout, MemoryKind, Outcome, Told,
+};
+use rail_lab::{Change, End, FIRST, Link, Network, Rate, Step, Storm, WRONG};
 use test_support::built::fake_cuda_dir;
 use test_support::full;
+use test_support::held::Held;
 use test_support::needs::{Need, libfabric2, trial};
+use test_support::random::Random;
 use test_support::seeds::draw;
 
 use crate::fabric::job;
-use plan::Random;
-
-pub(crate) use rounds::scenario;
 
 const RAILS: usize = 4;
 /// Rates of links: as they are, when they are slow, and when nothing comes through.
@@ -46,6 +44,10 @@ const KEPT_DESCRIPTORS: u64 = 3;
 const KEPT_KIB: u64 = 17_200;
 /// What a PE says when it has.
 const OPENED_AGAIN: &str = "was closed and opened again";
+
+/// The traffic: what differs from one soak to another is its seed, and whether user threads take
+/// part.
+const STORM: Storm = Storm { seed: 0, users: false, area: 512 << 10, longest: 18 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -85,6 +87,19 @@ struct Sample {
 }
 
 impl Sample {
+    fn now(pe: u32, round: u64, operations: u64) -> Self {
+        let Held { kilobytes: kib, descriptors, threads, shared, mappings } = Held::now();
+        let [descriptors, threads] = [descriptors, threads].map(|number| number as u64);
+        let [shared, mappings] = [shared, mappings].map(|number| number as u64);
+        Self { pe, round, operations, kib, mappings, descriptors, threads, shared }
+    }
+
+    /// As a PE tells it.
+    fn text(&self) -> String {
+        let Self { round, operations, kib, mappings, descriptors, threads, shared, .. } = self;
+        format!("{round} {operations} {kib} {mappings} {descriptors} {threads} {shared}")
+    }
+
     fn parse(pe: u32, text: &str) -> Option<Self> {
         let numbers = text.split(' ').map(|number| number.parse().ok());
         let numbers = numbers.collect::<Option<Vec<u64>>>()?;
@@ -93,6 +108,36 @@ impl Sample {
         };
         Some(Self { pe, round, operations, kib, mappings, descriptors, threads, shared })
     }
+}
+
+/// A PE of a soak.
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let time = Duration::from_secs(job.param("seconds")?);
+    let sampled = Duration::from_secs(job.param("sampled")?);
+    let storm = Storm { seed: job.param("seed")?, users: job.param("users")?, ..STORM };
+    let host = job.init()?;
+    let job = &*job;
+    let (mut started, mut samples) = (Instant::now(), 0);
+    let stormed = storm.run(job, &host, &mut |step| {
+        match step {
+            Step::Begins(0) => {
+                started = Instant::now();
+                job.report("phase", "traffic")?;
+            }
+            Step::Ended(round, operations) if started.elapsed() >= sampled * samples => {
+                job.report("held", Sample::now(job.pe(), round, operations).text())?;
+                samples += 1;
+            }
+            Step::Begins(_) | Step::HalfWay(_) | Step::Ended(..) => {}
+        }
+        Ok(started.elapsed() >= time)
+    })?;
+    job.report("operations", stormed.operations)?;
+    let error = stormed.rounds.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
+    job.report("hangs", u64::from(matches!(error, Some(Error::Timeout(_)))))?;
+    job.report("rounds", stormed.report(job)?)?;
+    host.finalize()?;
+    Ok(())
 }
 
 /// What has come of it.
@@ -198,7 +243,7 @@ impl Soak {
         let chunk = 4 << 20;
         let mut job = job("soak", self.n_pes, Layout::V7)
             .pes_per_node(1)
-            .heap(rounds::heap(self.n_pes), chunk)
+            .heap(STORM.heap(self.n_pes), chunk)
             .deadline(self.time + Duration::from_secs(300))
             .step_deadline(Duration::from_secs(150))
             .grace(Duration::from_secs(60))
@@ -282,7 +327,7 @@ impl Soak {
 
     /// What happens to links at a time; nothing: to a process.
     fn draw(self, random: &mut Random) -> Vec<(Link, End, Change)> {
-        let mut below = |bound: u32| random.below(bound.into()) as usize;
+        let mut below = |bound: u32| random.below(bound) as usize;
         let (host, rail) = (below(self.n_pes), below(RAILS as u32));
         let end = if below(2) == 0 { End::Nic } else { End::Far };
         let (link, rate) =
@@ -314,7 +359,7 @@ impl Soak {
         };
         let mut seen = Seen {
             operations: number("operations"),
-            wrong: number("wrong"),
+            wrong: number(WRONG),
             hangs: number("hangs"),
             ..Seen::default()
         };
@@ -326,7 +371,7 @@ impl Soak {
             if pe.outcome != Outcome::Finished {
                 broken.push(format!("PE {} {}", pe.pe, pe.outcome));
             }
-            if let Some(first) = pe.value("first of them") {
+            if let Some(first) = pe.value(FIRST) {
                 broken.push(format!("PE {}: {first}", pe.pe));
             }
             let says = pe.output.iter().filter(|(_, line)| line.contains(OPENED_AGAIN));
