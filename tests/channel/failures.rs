@@ -20,6 +20,7 @@ use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
 use launcher::Place;
 use test_jobs::memory::Heap;
+use test_jobs::{Stopped, is_gone};
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
@@ -313,41 +314,9 @@ fn late_bytes(place: &Place, closes_rails: bool) {
         channel.barrier().unwrap();
     }
     // What it had to send it has sent when it has ended.
-    while is_there(peer) {
+    while !is_gone(peer) {
         thread::yield_now();
     }
     assert!(memory.iter().all(|byte| *byte == 0x77), "bytes have arrived");
     drop(channel);
-}
-
-/// The other process of a job, stopped until this is dropped.
-struct Stopped(i32);
-
-impl Stopped {
-    fn new(pid: i32) -> Self {
-        // SAFETY: it was started for this job, as this process was.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
-        while state_of(pid) != Some('T') {
-            thread::yield_now();
-        }
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { libc::kill(self.0, libc::SIGCONT) };
-    }
-}
-
-/// Whether a process has not ended, by the letter of its state in `/proc`.
-fn is_there(pid: i32) -> bool {
-    !matches!(state_of(pid), None | Some('Z'))
-}
-
-fn state_of(pid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which is in parentheses and may have any letters.
-    stat.rsplit(')').next()?.trim_start().chars().next()
 }

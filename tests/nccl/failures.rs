@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use launcher::Place;
 use nccl_abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status};
-use test_jobs::Meeting;
 use test_jobs::memory::{Memory, bound};
+use test_jobs::{Meeting, Stopped, is_gone};
 use test_support::random::Random;
 
 use crate::mock::group::{Communicator, DEVICE};
@@ -110,17 +110,14 @@ pub(crate) fn released(place: &Place) {
         meeting.barrier();
     } else {
         let peer = i32::from_le_bytes(pids[1].clone().try_into().expect("four bytes"));
-        // SAFETY: it was started for this job, as this process was.
-        assert_eq!(unsafe { libc::kill(peer, libc::SIGSTOP) }, 0);
-        until("its stop", || state_of(peer) == Some('T'));
+        let stopped = Stopped::new(peer);
         (0..4).for_each(|_| drop(pair.get(1, LEN)));
         let passes = queues.passes();
         until("gets", || queues.passes() > passes + 100);
         pair.connection.destroy_blocks();
         pair.connection.deregister(pair.region);
         pair.memory.fill(0, pair.memory.len(), |_| 0x77);
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::kill(peer, libc::SIGCONT) }, 0);
+        drop(stopped);
         meeting.barrier();
         meeting.barrier();
         let found = pair.memory.bytes(0, pair.memory.len());
@@ -129,18 +126,6 @@ pub(crate) fn released(place: &Place) {
     drop(queues);
     pair.connection.end();
     communicator.end();
-}
-
-/// Whether a process has ended.
-fn is_gone(pid: i32) -> bool {
-    matches!(state_of(pid), None | Some('Z' | 'X'))
-}
-
-/// The letter of a process's state.
-fn state_of(pid: i32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which is in parentheses and may have any letters.
-    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// Somebody connects to all ports of the ranks that listen, and says all kinds of things, before

@@ -4,6 +4,7 @@
 //! job      what is run: a scenario on a fabric, by so many PEs
 //! fabric   the fabrics, and what the laboratories behind them want of a PE
 //! meeting  how the PEs of a job find one another beside what is tested
+//! process  another process of the job: whether it is there, and a stop
 //! memory   memory of a PE: of the host, or of a device that the CPU cannot touch
 //! ```
 
@@ -13,7 +14,9 @@ mod fabric;
 mod job;
 mod meeting;
 pub mod memory;
+mod process;
 
 pub use fabric::Fabric;
 pub use job::{FAILED, Job, Scenario, pe_entry, seed_that_runs, seeds_of_process};
 pub use meeting::{Meeting, bootstrap};
+pub use process::{Stopped, is_gone};

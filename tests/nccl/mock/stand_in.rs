@@ -74,6 +74,9 @@ pub(crate) fn of_process() -> Option<&'static Table16> {
     })
 }
 
+/// A region, and an offset in it.
+type At = (*mut c_void, u64);
+
 struct Pending {
     number: usize,
     block: usize,
@@ -139,10 +142,19 @@ impl State {
         }
     }
 
-    fn add(&mut self, pending: Pending) -> *mut c_void {
+    /// Starts an operation of a context of a block, between places of regions.
+    fn start(
+        &mut self,
+        (block, context): (*mut c_void, c_int),
+        (from, to, len): (At, At, usize),
+        is_get: bool,
+        signal: Option<(usize, u64, bool)>,
+    ) -> *mut c_void {
         self.next += 1;
-        let number = self.next;
-        self.pending.push(Pending { number, ..pending });
+        let (number, block, is_half) = (self.next, block as usize, false);
+        let (from, to) = (self.place(from.0, from.1), self.place(to.0, to.1));
+        let pending = Pending { number, block, context, from, to, len, is_get, signal, is_half };
+        self.pending.push(pending);
         let null = self.fault == Fault::NullRequest && self.random.once_in(16);
         if null { ptr::null_mut() } else { number as *mut c_void }
     }
@@ -384,13 +396,9 @@ unsafe extern "C" fn iput(
     request: *mut *mut c_void,
 ) -> Status {
     let mut state = lock();
-    let (from, to) = (state.place(source, source_offset), state.place(target, target_offset));
-    let block = block as usize;
-    let (number, signal, is_half, is_get) = (0, None, false, false);
-    let made =
-        state.add(Pending { number, block, context, from, to, len, is_get, signal, is_half });
+    let (from, to) = ((source, source_offset), (target, target_offset));
     // SAFETY: see `init`.
-    unsafe { *request = made };
+    unsafe { *request = state.start((block, context), (from, to, len), false, None) };
     Status::SUCCESS
 }
 
@@ -412,15 +420,11 @@ unsafe extern "C" fn iput_signal(
     request: *mut *mut c_void,
 ) -> Status {
     let mut state = lock();
-    let (from, to) = (state.place(source, source_offset), state.place(target, target_offset));
+    let (from, to) = ((source, source_offset), (target, target_offset));
     let is_inc = operation == SIGNAL_INC && state.fault != Fault::IncByValue;
     let signal = Some((state.place(signal, signal_offset), if is_inc { 1 } else { value }, strong));
-    let block = block as usize;
-    let (number, is_half, is_get) = (0, false, false);
-    let made =
-        state.add(Pending { number, block, context, from, to, len, is_get, signal, is_half });
     // SAFETY: see `init`.
-    unsafe { *request = made };
+    unsafe { *request = state.start((block, context), (from, to, len), false, signal) };
     Status::SUCCESS
 }
 
@@ -437,13 +441,9 @@ unsafe extern "C" fn iget(
     request: *mut *mut c_void,
 ) -> Status {
     let mut state = lock();
-    let (from, to) = (state.place(remote, remote_offset), state.place(local, local_offset));
-    let block = block as usize;
-    let (number, signal, is_half, is_get) = (0, None, false, true);
-    let made =
-        state.add(Pending { number, block, context, from, to, len, is_get, signal, is_half });
+    let (from, to) = ((remote, remote_offset), (local, local_offset));
     // SAFETY: see `init`.
-    unsafe { *request = made };
+    unsafe { *request = state.start((block, context), (from, to, len), true, None) };
     Status::SUCCESS
 }
 

@@ -19,7 +19,7 @@ use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 11] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 10] = [
     ("probe", device::probe),
     ("own_memory", own::scenario),
     ("borders", borders::scenario),
@@ -30,7 +30,6 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 11] = [
     ("same_host", same_host::scenario),
     ("same_host_death", same_host::death),
     ("tokens", tokens::scenario),
-    ("signalled-tokens", tokens::signalled),
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -3,7 +3,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Job, Layout, MemoryKind, Pattern};
+use nvshmem_sim::{Amo, BoxError, Job, JobSettings, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -14,6 +14,9 @@ const TOKENS: u64 = 64;
 const LEN: u64 = 7168;
 /// Tokens go to so many experts in turn, each of which has room for as many again.
 const EXPERTS: u64 = 8;
+
+/// The parameter of a job whose tokens are signalled.
+const SIGNALLED: &str = "signalled";
 
 /// Most calls of the driver at either end.
 const MOST_CALLS: u64 = 8;
@@ -44,45 +47,45 @@ fn place(token: u64) -> u64 {
 
 fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
     let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, Layout::V7);
-    let job = job.debug("share_bounce", u32::from(shares));
-    // Slow enough that all are queued while the first are copied.
-    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
-    let calls = |pe: usize| report.pes[pe].value("calls").and_then(|calls| calls.parse().ok());
-    let (Some(from), Some(to)) = (calls(0), calls(1)) else {
-        return Err(format!("no calls were counted:\n{report}").into());
-    };
-    let most: u64 = std::cmp::max(from, to);
+    let (from, to) = calls(job.debug("share_bounce", u32::from(shares)))?;
     let way = if shares { "shared" } else { "by_fabric" };
+    let most = from.max(to);
     println!("MEASURE driver_calls_for_64_tokens_{way}_{} {most} calls", fabric.name());
-    if most > MOST_CALLS {
-        return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
-    }
-    Ok(())
+    few((from, to), MOST_CALLS)
 }
 
 /// The sender gives all tokens and their signals in as few calls. So does the target, where nothing
 /// has an order.
 fn few_calls_with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
-    let job = job(fabric, MemoryKind::DeviceVmm, "signalled-tokens", 2, 1, layout);
-    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
-    let calls = |pe: usize| -> Option<u64> {
-        report.pes[pe].value("calls").and_then(|calls| calls.parse().ok())
-    };
-    let (Some(from), Some(to)) = (calls(0), calls(1)) else {
-        return Err(format!("no calls were counted:\n{report}").into());
-    };
+    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
+    let (from, to) = calls(job.param(SIGNALLED, true))?;
     let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MOST_CALLS };
     let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
     println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
+    few((from, to), most)
+}
+
+/// The calls of the sender's and of the target's driver.
+fn calls(job: JobSettings) -> Result<(u64, u64), Failed> {
+    // Slow enough that all are queued while the first are copied.
+    let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;
+    let calls = |pe: usize| report.pes[pe].value("calls").and_then(|calls| calls.parse().ok());
+    let both = calls(0).zip(calls(1));
+    both.ok_or_else(|| format!("no calls were counted:\n{report}").into())
+}
+
+fn few((from, to): (u64, u64), most: u64) -> Result<(), Failed> {
     if from > MOST_CALLS || to > most {
         return Err(format!("{from} calls of the sender's driver, {to} of the target's").into());
     }
     Ok(())
 }
 
-/// As [`scenario`], of tokens each of which adds to the signal of its expert.
-pub(crate) fn signalled(job: &mut Job) -> Result<(), BoxError> {
+/// PE 0 puts all tokens without waiting; they are at their places. Each adds to the signal of its
+/// expert, if that is asked for.
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
+    let is_signalled = job.params().contains_key(SIGNALLED);
     let host = job.init()?;
     let source = host.alloc(TOKENS * LEN, 4096)?;
     let target = host.alloc(2 * TOKENS * LEN, 4096)?;
@@ -90,46 +93,6 @@ pub(crate) fn signalled(job: &mut Job) -> Result<(), BoxError> {
     host.local(source, TOKENS * LEN)?.fill(Pattern::new(me.into()), 0)?;
     host.local(target, 2 * TOKENS * LEN)?.set(0)?;
     host.local(signals, EXPERTS * 8)?.set(0)?;
-    host.proxy().put((me + 1) % n, target.plus(2 * TOKENS * LEN - 8), source, 8)?;
-    host.proxy().quiet()?;
-    host.barrier()?;
-    let faults = host.faults().ok_or("there is a device")?;
-    let before = faults.calls()?;
-    if me == 0 {
-        for token in 0..TOKENS {
-            let (to, from) = (target.plus(place(token)), source.plus(token * LEN));
-            let signal = signals.plus(token % EXPERTS * 8);
-            let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-            host.proxy().put_signal(1, to, from, LEN, signal, add)?;
-        }
-        host.proxy().quiet()?;
-    }
-    host.barrier()?;
-    job.report("calls", faults.calls()? - before)?;
-    if me == 1 {
-        for token in 0..TOKENS {
-            let there = host.local(target.plus(place(token)), LEN)?;
-            there.verify(Pattern::new(0), token * LEN)?;
-        }
-        for expert in 0..EXPERTS {
-            let word = host.local(signals.plus(expert * 8), 8)?.load_acquire()?;
-            if word != TOKENS / EXPERTS {
-                return Err(format!("the signal of expert {expert} is {word}").into());
-            }
-        }
-    }
-    host.finalize()?;
-    Ok(())
-}
-
-/// PE 0 puts all tokens without waiting; they are at their places.
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
-    let host = job.init()?;
-    let source = host.alloc(TOKENS * LEN, 4096)?;
-    let target = host.alloc(2 * TOKENS * LEN, 4096)?;
-    host.local(source, TOKENS * LEN)?.fill(Pattern::new(me.into()), 0)?;
-    host.local(target, 2 * TOKENS * LEN)?.set(0)?;
     // Whose lane has had a message copies from others' memory, and has told them.
     host.proxy().put((me + 1) % n, target.plus(2 * TOKENS * LEN - 8), source, 8)?;
     host.proxy().quiet()?;
@@ -138,7 +101,14 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let before = faults.calls()?;
     if me == 0 {
         for token in 0..TOKENS {
-            host.proxy().put(1, target.plus(place(token)), source.plus(token * LEN), LEN)?;
+            let (to, from) = (target.plus(place(token)), source.plus(token * LEN));
+            if is_signalled {
+                let signal = signals.plus(token % EXPERTS * 8);
+                let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
+                host.proxy().put_signal(1, to, from, LEN, signal, add)?;
+            } else {
+                host.proxy().put(1, to, from, LEN)?;
+            }
         }
         host.proxy().quiet()?;
     }
@@ -148,6 +118,13 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         for token in 0..TOKENS {
             let there = host.local(target.plus(place(token)), LEN)?;
             there.verify(Pattern::new(0), token * LEN)?;
+        }
+        let each = if is_signalled { TOKENS / EXPERTS } else { 0 };
+        for expert in 0..EXPERTS {
+            let word = host.local(signals.plus(expert * 8), 8)?.load_acquire()?;
+            if word != each {
+                return Err(format!("the signal of expert {expert} is {word}").into());
+            }
         }
     }
     host.finalize()?;

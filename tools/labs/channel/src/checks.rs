@@ -99,6 +99,24 @@ fn answer_ping_pong(
     Ok(())
 }
 
+impl Check {
+    /// What its model has to know.
+    pub(crate) fn shape_on(&self, machine: &dyn Machine, form: Form) -> Shape {
+        let (blocks, threads) = self.shape.unwrap_or_else(|| machine.shape());
+        let members = match form {
+            Form::Thread => 1,
+            Form::Warp => machine.warp(),
+            Form::Block => threads,
+        };
+        Shape {
+            threads: u64::from(blocks) * u64::from(threads),
+            members: u64::from(members),
+            rounds: self.rounds,
+            bytes: self.bytes,
+        }
+    }
+}
+
 /// Runs all checks with the kernels' heap there. Returns how many there were.
 ///
 /// # Errors
@@ -136,17 +154,7 @@ pub fn run(
     seed: u64,
 ) -> Result<(), MachineError> {
     let (blocks, threads) = check.shape.unwrap_or_else(|| machine.shape());
-    let members = match form {
-        Form::Thread => 1,
-        Form::Warp => machine.warp(),
-        Form::Block => threads,
-    };
-    let shape = Shape {
-        threads: u64::from(blocks) * u64::from(threads),
-        members: u64::from(members),
-        rounds: check.rounds,
-        bytes: check.bytes,
-    };
+    let shape = check.shape_on(machine, form);
     let named = |text: String| {
         let kernel = check.kernel;
         MachineError(format!(

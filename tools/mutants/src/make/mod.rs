@@ -1,6 +1,15 @@
 //! The making of a kit: the sources of a part are rewritten in a copy of the tree, until what is
 //! left of its mutants builds.
 
+/// Visitors of constants, and of what is no code that could be changed: all of it is inside.
+macro_rules! inside {
+    ($($visit:ident: $node:ident),*) => {$(
+        fn $visit(&mut self, node: &'a syn::$node) {
+            self.inside(true, |this| visit::$visit(this, node));
+        }
+    )*};
+}
+
 mod render;
 mod sites;
 mod sources;

@@ -79,21 +79,15 @@ impl Renderer<'_> {
             return self.source(site.place.clone(), next);
         }
         match &site.shape {
-            Shape::Compare { left, right, operator, others } => {
-                let written = |operator: &str| format!("*__l {operator} *__r");
-                self.put("(match (&(");
+            Shape::Compare { left, right, operator, others }
+            | Shape::Compute { left, right, operator, others } => {
+                // What is compared is looked at, and what is computed with is moved.
+                let is_compared = matches!(site.shape, Shape::Compare { .. });
+                let (borrow, star) = if is_compared { ("&", "*") } else { ("", "") };
+                let written = |operator: &str| format!("{star}__l {operator} {star}__r");
+                self.put(&format!("(match ({borrow}("));
                 self.source(left.clone(), next);
-                self.put("), &(");
-                self.source(right.clone(), next);
-                self.put(")) { (__l, __r) => ");
-                self.choice(&live, |at| written(others[at]), &written(operator));
-                self.put(" })");
-            }
-            Shape::Compute { left, right, operator, others } => {
-                let written = |operator: &str| format!("__l {operator} __r");
-                self.put("(match ((");
-                self.source(left.clone(), next);
-                self.put("), (");
+                self.put(&format!("), {borrow}("));
                 self.source(right.clone(), next);
                 self.put(")) { (__l, __r) => ");
                 self.choice(&live, |at| written(others[at]), &written(operator));

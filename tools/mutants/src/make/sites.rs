@@ -247,40 +247,11 @@ impl<'a> Visit<'a> for Finder<'_> {
         }
     }
 
-    fn visit_item_const(&mut self, item: &'a syn::ItemConst) {
-        self.inside(true, |this| visit::visit_item_const(this, item));
-    }
-
-    fn visit_impl_item_const(&mut self, item: &'a syn::ImplItemConst) {
-        self.inside(true, |this| visit::visit_impl_item_const(this, item));
-    }
-
-    fn visit_trait_item_const(&mut self, item: &'a syn::TraitItemConst) {
-        self.inside(true, |this| visit::visit_trait_item_const(this, item));
-    }
-
-    fn visit_item_static(&mut self, item: &'a syn::ItemStatic) {
-        self.inside(true, |this| visit::visit_item_static(this, item));
-    }
-
-    fn visit_expr_const(&mut self, block: &'a syn::ExprConst) {
-        self.inside(true, |this| visit::visit_expr_const(this, block));
-    }
-
-    fn visit_variant(&mut self, variant: &'a syn::Variant) {
-        self.inside(true, |this| visit::visit_variant(this, variant));
-    }
-
-    fn visit_type(&mut self, ty: &'a syn::Type) {
-        self.inside(true, |this| visit::visit_type(this, ty));
-    }
-
-    fn visit_generic_argument(&mut self, argument: &'a syn::GenericArgument) {
-        self.inside(true, |this| visit::visit_generic_argument(this, argument));
-    }
-
-    fn visit_pat(&mut self, pattern: &'a syn::Pat) {
-        self.inside(true, |this| visit::visit_pat(this, pattern));
+    inside! {
+        visit_item_const: ItemConst, visit_impl_item_const: ImplItemConst,
+        visit_trait_item_const: TraitItemConst, visit_item_static: ItemStatic,
+        visit_expr_const: ExprConst, visit_variant: Variant, visit_type: Type,
+        visit_generic_argument: GenericArgument, visit_pat: Pat
     }
 
     fn visit_expr_repeat(&mut self, repeat: &'a syn::ExprRepeat) {

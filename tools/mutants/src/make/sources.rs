@@ -102,24 +102,10 @@ impl<'a> Visit<'a> for Names {
         }
     }
 
-    fn visit_item_const(&mut self, item: &'a syn::ItemConst) {
-        self.inside(true, |this| visit::visit_item_const(this, item));
-    }
-
-    fn visit_impl_item_const(&mut self, item: &'a syn::ImplItemConst) {
-        self.inside(true, |this| visit::visit_impl_item_const(this, item));
-    }
-
-    fn visit_trait_item_const(&mut self, item: &'a syn::TraitItemConst) {
-        self.inside(true, |this| visit::visit_trait_item_const(this, item));
-    }
-
-    fn visit_item_static(&mut self, item: &'a syn::ItemStatic) {
-        self.inside(true, |this| visit::visit_item_static(this, item));
-    }
-
-    fn visit_expr_const(&mut self, block: &'a syn::ExprConst) {
-        self.inside(true, |this| visit::visit_expr_const(this, block));
+    inside! {
+        visit_item_const: ItemConst, visit_impl_item_const: ImplItemConst,
+        visit_trait_item_const: TraitItemConst, visit_item_static: ItemStatic,
+        visit_expr_const: ExprConst
     }
 
     fn visit_type_array(&mut self, array: &'a syn::TypeArray) {

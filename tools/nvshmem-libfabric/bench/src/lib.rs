@@ -56,13 +56,10 @@ pub const SCENARIOS: &[(&str, Scenario)] = &[
 #[cfg(feature = "channel")]
 pub fn part() -> Option<Result<(), BoxError>> {
     let part = std::env::var(suites::channel::PART).ok()?;
-    Some(match part.as_str() {
-        instructions::CHANNEL => instructions::channel_process(),
-        instructions::PEERS => instructions::peers_process(),
-        instructions::CROWD => instructions::crowd_process(),
-        instructions::LOCAL => instructions::local_process(),
-        instructions::NCCL => instructions::nccl_process(),
-        part => suites::channel::process(part),
+    let counted = instructions::PROCESSES.into_iter().find(|(name, _)| *name == part);
+    Some(match counted {
+        Some((_, process)) => process(),
+        None => suites::channel::process(&part),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::image::Image;
 use crate::image::{AREA, PES};
 use crate::job::pe::{Job, Pe};
 use crate::machines::machine::MachineError;
-use crate::models::{self, Shape};
+use crate::models;
 
 /// Rings and slots of each: those that nothing fills, and the smallest, in which everything waits
 /// for room.
@@ -44,17 +44,7 @@ pub fn run(job: &Job<'_>, location: MemoryLocation) -> Result<usize, MachineErro
 fn one(pe: &Pe<'_>, check: &Check, form: Form, rings: u32) -> Result<(), MachineError> {
     let machine = pe.job.machine;
     let (blocks, threads) = machine.shape();
-    let members = match form {
-        Form::Thread => 1,
-        Form::Warp => machine.warp(),
-        Form::Block => threads,
-    };
-    let shape = Shape {
-        threads: u64::from(blocks) * u64::from(threads),
-        members: u64::from(members),
-        rounds: check.rounds,
-        bytes: check.bytes,
-    };
+    let shape = check.shape_on(machine, form);
     let mut image = Image::default();
     models::prepare(check.kernel, &mut image, &shape);
     pe.channel.barrier()?;

@@ -13,14 +13,14 @@ use engine::wire::handle::HandleBytes;
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::measure::Pump;
 
-use super::Options;
 use super::null::{Null, of_peer};
+use super::{Options, sections};
 use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::report::{Report, breakdown};
 use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
-pub(crate) const NAME: &str = "instructions-channel";
+pub(super) const NAME: &str = "instructions-channel";
 
 /// Descriptors that the proxy takes at a time, and so what is put into a batch of the engine.
 const BATCH: u64 = 32;
@@ -110,7 +110,7 @@ fn start(
 }
 
 /// The process that is counted.
-pub(crate) fn process() -> Result<(), BoxError> {
+pub(super) fn process() -> Result<(), BoxError> {
     let mut bed = Bed::new()?;
     // What is opened at first use, by the long way of the engine.
     bed.fill(4 * BATCH)?;
@@ -122,12 +122,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
         bed.pump(length)?;
         nvshmem_bench_mark();
     }
-    for length in LENGTHS {
-        nvshmem_bench_mark();
-        bed.direct(length)?;
-        nvshmem_bench_mark();
-    }
-    Ok(())
+    sections(LENGTHS, |length| bed.direct(length))
 }
 
 /// Counts, and keeps the figure.

@@ -7,10 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::Watchdog;
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::{LaneKind, Pe, RailId, WrId};
-use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::ids::{Pe, RailId, WrId};
+use engine::lane::{Lane, LaneConfig};
 use engine::port::copies::{
     Bounce, Copied, CopyDirection, CopyPort, MOST_TOGETHER, Reach, SoonOrder, Stager, Tagged,
 };
@@ -20,25 +19,21 @@ use engine::port::{
     MemoryPort, Messaging, Operation, POLL_BATCH, Packet, PeerAddr, Polled, PortError, Posted,
     RailControl, RailLimits, Registered, hand_over,
 };
-use engine::rails::balance::Spread;
-use engine::rails::paths::{Path, PathTable};
 use engine::recovery::health::RailHealth;
 use engine::request::{LocalSide, Request};
 use engine::state::regions::RegionTable;
-use engine::wire::cookie::Cookie;
 use engine::wire::handle::{Handle, HandleBytes};
 use engine::wire::message::{Body, Message, RequestId, Spot};
 use engine::wire::seal::Seal;
 use engine::wire::window::Seq;
 use nvshmem_sim::{BoxError, PrivateDir};
 
-use super::Options;
-use super::null::of_peer;
-use crate::callgrind::nvshmem_bench_mark;
+use super::null::{RAIL, config, cookie, of_peer};
+use super::{Options, sections};
 use crate::harness::report::Report;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
-pub(crate) const NAME: &str = "instructions-crowd";
+pub(super) const NAME: &str = "instructions-crowd";
 
 /// Peers, and how figures have it. A job has 65 536 PEs at most.
 const PEERS: [(u32, &str); 3] = [(8, "8"), (4096, "4096"), (65_535, "65536")];
@@ -86,15 +81,7 @@ struct Crowd {
 impl Crowd {
     /// With room for so many operations.
     fn new(depth: u32) -> Self {
-        let rail = RailLimits {
-            max_segment: 1 << 20,
-            depth,
-            needs_desc: false,
-            immediate_data: false,
-            longest_message: MAX_MESSAGE,
-            bulk: 0,
-        };
-        Self { limits: [rail], world: Arc::default() }
+        Self { limits: [RailLimits { depth, ..RAIL }], world: Arc::default() }
     }
 
     fn world<T>(&self, what: impl FnOnce(&mut World) -> T) -> T {
@@ -103,27 +90,13 @@ impl Crowd {
 
     /// PE 0's proxy lane over it, in a job with so many others.
     fn open(&self, regions: &RegionTable<Memory>, peers: u32) -> Lane<Self> {
-        let path = Path { to: PeerAddr(0), remote: RailId(0) };
         let config = LaneConfig {
-            me: Pe(0),
-            cookie: cookie(),
-            kind: LaneKind::Proxy,
-            paths: PathTable::new(&vec![path; peers as usize + 1], 1),
-            regions: regions.index(),
-            watchdog: Watchdog::new(None, None),
-            signals: SignalEngine::Auto,
-            counted: 0,
-            mark_bytes: 8,
-            spread: Spread::ROUND_ROBIN,
             devices: true,
             longest_message: MAX_MESSAGE,
+            ..config(regions.index(), peers + 1)
         };
         Lane::new(self.clone(), config)
     }
-}
-
-fn cookie() -> Cookie {
-    Cookie::of([*b"0123456789abcdef"])
 }
 
 impl DataPath for Crowd {
@@ -344,7 +317,7 @@ impl Bench {
         for pe in 1..=self.peers {
             self.put(&mut lane, Pe(pe), local)?;
         }
-        sections(|count| {
+        sections(LENGTHS, |count| {
             for _ in 0..count {
                 lane.progress()?;
             }
@@ -381,7 +354,7 @@ impl Bench {
         for _ in 0..self.peers {
             fetch(&mut lane)?;
         }
-        sections(|count| {
+        sections(LENGTHS, |count| {
             for _ in 0..count {
                 fetch(&mut lane)?;
             }
@@ -421,7 +394,7 @@ impl Bench {
             look(&mut lane)?;
         }
         self.put(&mut lane, Pe(1), LocalSide::Value(1))?;
-        sections(|count| {
+        sections(LENGTHS, |count| {
             for _ in 0..count {
                 look(&mut lane)?;
             }
@@ -434,18 +407,8 @@ fn addr(memory: &[u64]) -> usize {
     memory.as_ptr() as usize
 }
 
-/// The two sections of a kind.
-fn sections(mut repeat: impl FnMut(u64) -> Result<(), BoxError>) -> Result<(), BoxError> {
-    for length in LENGTHS {
-        nvshmem_bench_mark();
-        repeat(length)?;
-        nvshmem_bench_mark();
-    }
-    Ok(())
-}
-
 /// The process that is counted.
-pub(crate) fn process() -> Result<(), BoxError> {
+pub(super) fn process() -> Result<(), BoxError> {
     let bounces = vec![0_u8; CHUNK * 2 * usize::from(CHUNKS)];
     for (peers, _) in PEERS {
         Bench::new(peers, &bounces)?.no_bounce()?;

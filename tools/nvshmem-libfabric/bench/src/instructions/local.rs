@@ -12,14 +12,13 @@ use engine::state::regions::RegionTable;
 use engine::wire::handle::HandleBytes;
 use nvshmem_sim::BoxError;
 
-use super::Options;
 use super::null::{Null, of_peer};
-use crate::callgrind::nvshmem_bench_mark;
+use super::{Options, sections};
 use crate::harness::report::Report;
 use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
-pub(crate) const NAME: &str = "instructions-local";
+pub(super) const NAME: &str = "instructions-local";
 
 /// Operations between two polls.
 const BATCH: u64 = 32;
@@ -67,7 +66,7 @@ fn repeat(
 }
 
 /// The process that is counted.
-pub(crate) fn process() -> Result<(), BoxError> {
+pub(super) fn process() -> Result<(), BoxError> {
     let memory = vec![0_u64; 64];
     let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
     for (_, reach, needs_desc) in MEMORIES {
@@ -88,11 +87,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
         }
         lane.quiet(get.pe)?;
         for (_, direction) in OPERATIONS {
-            for length in LENGTHS {
-                nvshmem_bench_mark();
-                repeat(&mut lane, direction, &handle, base, length)?;
-                nvshmem_bench_mark();
-            }
+            sections(LENGTHS, |length| repeat(&mut lane, direction, &handle, base, length))?;
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use nvshmem_sim::{BoxError, Scenario};
 
-use crate::callgrind::{Callgrind, Cost, is_plugin};
+use crate::callgrind::{Callgrind, Cost, is_plugin, nvshmem_bench_mark};
 use crate::harness::fabric::{Fabric, Provider, absolute};
 use crate::harness::launch::{ALLOWANCE, run};
 use crate::harness::report::{Report, breakdown};
@@ -25,11 +25,17 @@ use crate::suites::signals::State;
 use crate::times::case::Shape;
 use nvshmem_sim::PrivateDir;
 
-pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
-pub(crate) use crowd::{NAME as CROWD, process as crowd_process};
-pub(crate) use local::{NAME as LOCAL, process as local_process};
-pub(crate) use nccl::{NAME as NCCL, process as nccl_process};
-pub(crate) use peers::{NAME as PEERS, process as peers_process};
+/// What a process that is counted does.
+pub(crate) type Process = fn() -> Result<(), BoxError>;
+
+/// Those that are no jobs of the simulator, by what [`PART`] says to them.
+pub(crate) const PROCESSES: [(&str, Process); 5] = [
+    (channel::NAME, channel::process),
+    (peers::NAME, peers::process),
+    (crowd::NAME, crowd::process),
+    (local::NAME, local::process),
+    (nccl::NAME, nccl::process),
+];
 
 /// The provider under which instructions are counted. Our code is the same for all. Not shm: its
 /// 1.17 leaves some of a window of puts undelivered until their sender polls, so that there is no
@@ -208,6 +214,19 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     if options.wants(What::Nccl) {
         println!("\ninstructions per call of NCCL's, over {}", PROVIDER.name());
         nccl::measure(options, report)?;
+    }
+    Ok(())
+}
+
+/// Two sections of a process, of so many repeats each.
+fn sections(
+    lengths: [u64; 2],
+    mut repeat: impl FnMut(u64) -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
+    for length in lengths {
+        nvshmem_bench_mark();
+        repeat(length)?;
+        nvshmem_bench_mark();
     }
     Ok(())
 }

@@ -11,12 +11,12 @@ use nccl_abi::{Config, HANDLE_BYTES, MR_FORCE_SO, PTR_HOST, SIGNAL_INC, Status, 
 use nvshmem_sim::{BoxError, PrivateDir};
 use nvshmem_transport_libfabric::nccl::tables::V16;
 
-use super::{Options, PROVIDER};
+use super::{Options, PROVIDER, sections};
 use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::report::{Report, breakdown};
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
-pub(crate) const NAME: &str = "instructions-nccl";
+pub(super) const NAME: &str = "instructions-nccl";
 
 /// What is counted, by the names of the figures.
 const KINDS: [&str; 4] = [
@@ -162,7 +162,7 @@ impl Rank {
 }
 
 /// The process that is counted.
-pub(crate) fn process() -> Result<(), BoxError> {
+pub(super) fn process() -> Result<(), BoxError> {
     let mut ctx = ptr::null_mut();
     // SAFETY: a place of this function, and no logger.
     good("init", unsafe { (V16.init)(&mut ctx, 1, None) })?;
@@ -205,21 +205,11 @@ fn counted(rank: &Rank) -> Result<(), BoxError> {
     for length in LENGTHS {
         requests = section(length, &|| rank.put_signal())?;
     }
-    for length in LENGTHS {
-        nvshmem_bench_mark();
-        for request in requests.iter().cycle().take(length as usize) {
-            rank.is_done(*request)?;
-        }
-        nvshmem_bench_mark();
-    }
-    for length in LENGTHS {
-        nvshmem_bench_mark();
-        for _ in 0..length {
-            rank.progress()?;
-        }
-        nvshmem_bench_mark();
-    }
-    Ok(())
+    sections(LENGTHS, |length| {
+        let mut all = requests.iter().cycle().take(length as usize);
+        all.try_for_each(|request| rank.is_done(*request).map(drop))
+    })?;
+    sections(LENGTHS, |length| (0..length).try_for_each(|_| rank.progress()))
 }
 
 /// Counts.

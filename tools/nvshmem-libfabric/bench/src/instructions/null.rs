@@ -1,6 +1,8 @@
 //! A fabric that does nothing: what is posted is complete at the next poll. What is left of an
 //! operation's cost is ours.
 
+use std::sync::Arc;
+
 use engine::Watchdog;
 use engine::atomic::Atomic;
 use engine::ids::{LaneKind, Pe, RailId, WrId};
@@ -14,13 +16,47 @@ use engine::port::{
 };
 use engine::rails::balance::Spread;
 use engine::rails::paths::{Path, PathTable};
-use engine::state::regions::RegionTable;
+use engine::state::regions::{RegionIndex, RegionTable};
 use engine::wire::cookie::Cookie;
 use engine::wire::handle::{Handle, HandleBytes, HandleError};
 
 /// The handle of the same memory, as if it were this PE's.
 pub(crate) fn of_peer(owner: Pe, handle: &HandleBytes) -> Result<HandleBytes, HandleError> {
     Ok(Handle { owner, ..Handle::decode(handle)? }.encode())
+}
+
+/// What a rail takes.
+pub(super) const RAIL: RailLimits = RailLimits {
+    max_segment: 1 << 20,
+    depth: 256,
+    needs_desc: false,
+    immediate_data: false,
+    longest_message: MAX_MESSAGE,
+    bulk: 0,
+};
+
+/// The job's key.
+pub(super) fn cookie() -> Cookie {
+    Cookie::of([*b"0123456789abcdef"])
+}
+
+/// PE 0's proxy lane in a job of so many PEs, each behind one rail.
+pub(super) fn config(regions: Arc<RegionIndex>, n_pes: u32) -> LaneConfig {
+    let path = Path { to: PeerAddr(0), remote: RailId(0) };
+    LaneConfig {
+        me: Pe(0),
+        cookie: cookie(),
+        kind: LaneKind::Proxy,
+        paths: PathTable::new(&vec![path; n_pes as usize], 1),
+        regions,
+        watchdog: Watchdog::new(None, None),
+        signals: SignalEngine::Auto,
+        counted: 0,
+        mark_bytes: 8,
+        spread: Spread::ROUND_ROBIN,
+        devices: false,
+        longest_message: MAX_LONG_MESSAGE,
+    }
 }
 
 #[derive(Debug)]
@@ -39,14 +75,7 @@ impl Null {
 
     /// For memory that is reached like this, and whose local side needs descriptors or not.
     pub(crate) fn reaching(reach: Reach, needs_desc: bool) -> Self {
-        let rail = RailLimits {
-            max_segment: 1 << 20,
-            depth: 256,
-            needs_desc,
-            immediate_data: false,
-            longest_message: MAX_MESSAGE,
-            bulk: 0,
-        };
+        let rail = RailLimits { needs_desc, ..RAIL };
         Self { limits: [rail], posted: Vec::with_capacity(256), now: 0, reach }
     }
 }
@@ -59,21 +88,8 @@ impl Null {
 
     /// The same over this one.
     pub(crate) fn open(self, regions: &RegionTable<Null>, n_pes: u32) -> Lane<Null> {
-        let path = Path { to: PeerAddr(0), remote: RailId(0) };
-        let config = LaneConfig {
-            me: Pe(0),
-            cookie: Cookie::of([*b"0123456789abcdef"]),
-            kind: LaneKind::Proxy,
-            paths: PathTable::new(&vec![path; n_pes as usize], 1),
-            regions: regions.index(),
-            watchdog: Watchdog::new(None, None),
-            signals: SignalEngine::Auto,
-            counted: 0,
-            mark_bytes: 8,
-            spread: Spread::ROUND_ROBIN,
-            devices: self.reach != Reach::Direct,
-            longest_message: MAX_LONG_MESSAGE,
-        };
+        let devices = self.reach != Reach::Direct;
+        let config = LaneConfig { devices, ..config(regions.index(), n_pes) };
         Lane::new(self, config)
     }
 }

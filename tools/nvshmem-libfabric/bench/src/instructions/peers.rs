@@ -8,14 +8,13 @@ use engine::request::{LocalSide, Request};
 use engine::state::regions::RegionTable;
 use nvshmem_sim::BoxError;
 
-use super::Options;
 use super::null::{Null, of_peer};
-use crate::callgrind::nvshmem_bench_mark;
+use super::{Options, sections};
 use crate::harness::report::Report;
 use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
-pub(crate) const NAME: &str = "instructions-peers";
+pub(super) const NAME: &str = "instructions-peers";
 
 /// Peers that have been talked to.
 const FEW: u32 = 8;
@@ -63,16 +62,12 @@ fn repeat(lane: &mut Lane<Null>, call: &str, count: u64) -> Result<(), BoxError>
 }
 
 /// The process that is counted.
-pub(crate) fn process() -> Result<(), BoxError> {
+pub(super) fn process() -> Result<(), BoxError> {
     let memory = vec![0_u64; 8];
     for peers in [FEW, MANY] {
         let mut lane = lane(peers, &memory)?;
         for call in CALLS {
-            for length in LENGTHS {
-                nvshmem_bench_mark();
-                repeat(&mut lane, call, length)?;
-                nvshmem_bench_mark();
-            }
+            sections(LENGTHS, |length| repeat(&mut lane, call, length))?;
         }
     }
     Ok(())
