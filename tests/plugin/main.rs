@@ -19,7 +19,6 @@ mod life;
 mod matrix;
 mod peers;
 mod smoke;
-mod soak;
 mod staged;
 mod strangers;
 
@@ -44,7 +43,7 @@ fn main() -> ExitCode {
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
-        ("soak", soak::scenario),
+        ("soak", faults::soak::scenario),
         ("strangers", strangers::scenario),
         ("turned_away", labs::efa::signals::turned_away),
         ("spread", labs::efa::hosts::spread),
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
         return if strangers == ExitCode::SUCCESS { faults } else { strangers };
     }
     if let Some(minutes) = test_support::seeds::soak_minutes() {
-        return soak::campaign(minutes);
+        return faults::soak::campaign(minutes);
     }
     let mut arguments = Arguments::from_args();
     // A job is several processes, which mostly wait for each other: two jobs keep two cores busy.
@@ -78,7 +77,7 @@ fn main() -> ExitCode {
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
     trials.extend(faults::trials());
-    trials.extend(soak::trials());
+    trials.extend(faults::soak::trials());
     trials.extend(strangers::trials());
     trials.extend(bulk::trials());
     trials.extend(bursts::trials());

@@ -10,4 +10,5 @@ pub mod launch;
 pub mod library;
 pub mod mps;
 pub mod options;
+pub mod programs;
 pub mod run;

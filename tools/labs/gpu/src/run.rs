@@ -9,12 +9,13 @@ use std::time::Duration;
 use launcher::{Limits, PrivateDir};
 use thiserror::Error;
 
-use crate::case::{Case, EXAMPLES, NCCL_PROGRAMS, Outcome, PERFTESTS, PPLX};
+use crate::case::{Case, Outcome};
 use crate::installation::NoInstallation;
 use crate::launch::Job;
 use crate::library::{For, Library};
 use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
+use crate::programs::{EXAMPLES, NCCL_PROGRAMS, PERFTESTS, PPLX};
 
 /// After one PE has failed, the others have so long to say what they know of it. Above the timeout
 /// that the case of a dying PE sets.

@@ -7,6 +7,7 @@ pub(crate) mod ops;
 pub(crate) mod planned;
 mod plugin;
 pub(crate) mod proxy;
+pub(crate) mod raw;
 pub(crate) mod regions;
 pub(crate) mod shared;
 mod table;

@@ -298,9 +298,9 @@ impl Soak {
             if changes.is_empty() {
                 let process = processes[random.below(processes.len() as u64) as usize];
                 let time = between(&mut random, 100, 1200);
-                crate::faults::signal(process, libc::SIGSTOP).map_err(|e| e.to_string())?;
+                super::signal(process, libc::SIGSTOP).map_err(|e| e.to_string())?;
                 let is_over = is_over(ended, time);
-                crate::faults::signal(process, libc::SIGCONT).map_err(|e| e.to_string())?;
+                super::signal(process, libc::SIGCONT).map_err(|e| e.to_string())?;
                 if is_over {
                     return Ok(count);
                 }
