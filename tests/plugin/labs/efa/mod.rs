@@ -211,11 +211,39 @@ fn trial(
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all = full() || is_set("NVSHMEM_TEST_EFA_LAB");
+    let mut trials = in_every_way(all);
+    trials.extend(of_what_nics_can());
+    trials.extend(of_both_fabrics());
+    trials.extend(staged(all));
+    trials.extend(hosts::trials(all));
+    trials.extend(refused::trials());
+    trials.extend(signals::trials());
+    if all || is_set("NVSHMEM_TEST_LIBFABRIC_CUDA") {
+        trials.extend(device::trials());
+    }
+    if all {
+        trials.push(trial(String::from("a_nic_that_dies_is_done_without"), P5EN, |lab| {
+            // By the proxy threads alone: what user threads have in flight is not recovered.
+            let job = job("signals", 2, Layout::V7).heap(32 << 20, 1 << 20);
+            let job = job.param("rounds", 200).param("most", 70_000);
+            let job = lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
+            let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
+            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
+            says(&report.pes[0].text(), "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service")
+        }));
+    }
+    trials
+}
+
+/// The machine whose NICs do all that NICs do.
+const P5EN: Library = Library::Direct("p5en");
+
+/// A covering array of what there is.
+fn in_every_way(all: bool) -> Vec<Trial> {
     let shapes: &[(u32, u8)] =
         if all { &[(2, 2), (2, 1), (4, 4), (8, 2), (2, 16)] } else { &[(2, 2), (2, 1)] };
     let scenarios = if all { &SCENARIOS[..] } else { &SCENARIOS[..3] };
     let layouts = Layout::ALL;
-    let mut trials = Vec::new();
     let sizes = [
         PERSONAS.len(),
         FABRICS.len(),
@@ -224,7 +252,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         if all { layouts.len() } else { 2 },
         scenarios.len(),
     ];
-    for [persona, fabric, library, shape, layout, scenario] in rows(sizes, 3) {
+    let trial_of = |[persona, fabric, library, shape, layout, scenario]: [usize; 6]| {
         let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
         let (library, (n_pes, nics)) = (Library::ALL[library], shapes[shape]);
         let (scenario, layout) = (scenarios[scenario], layouts[layouts.len() - 1 - layout]);
@@ -234,7 +262,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             "{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics_layout_{layout}",
             library.name()
         );
-        trials.push(trial(name, library, move |lab| {
+        trial(name, library, move |lab| {
             let job = job(scenario, n_pes, layout).heap(64 << 20, 1 << 20);
             let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
             let report = run(lab.on(job, persona, nics, fabric))?;
@@ -244,50 +272,79 @@ pub(crate) fn trials() -> Vec<Trial> {
                 says(&text, &format!("provider efa: fabric {wanted}: "))?;
             }
             Ok(())
-        }));
-    }
-    let p5en = Library::Direct("p5en");
-    trials.push(trial(String::from("is_found_without_being_named"), p5en, |lab| {
-        let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "auto");
-        for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
-            says(&pe.text(), "provider efa: fabric efa-direct: ")?;
-        }
-        Ok(())
-    }));
-    trials.push(trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
-        // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their reads
-        // unused as well.
-        let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
-        let job = job.param("rounds", 20).param("most", 2 << 20);
-        let report = run(lab.on(job, "p4d", 2, "auto"))?;
-        let reads = |pe: &PeReport| counted(&pe.text(), " reads").into_values().sum::<u64>();
-        if report.pes.iter().map(reads).sum::<u64>() == 0 {
-            return Err(format!("no NIC has read:\n{report}").into());
-        }
-        says(&report.pes[0].text(), &format!("{SOFTWARE}: those of p5 and later instances do"))
-    }));
-    trials.push(trial(String::from("nics_kept_from_writing"), Library::Second, |lab| {
-        let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "efa");
-        for (by_nics, device_rdma) in [(true, 1), (false, 0)] {
-            let report = job.clone().env("FI_EFA_USE_DEVICE_RDMA", device_rdma).run()?.check()?;
-            let text = report.pes[0].text();
-            let warned =
-                text.lines().any(|line| line.contains(" WARN ") && line.contains(SOFTWARE));
-            if warned == by_nics {
-                return Err(format!("writes by NICs: {by_nics}:\n{text}").into());
+        })
+    };
+    rows(sizes, 3).into_iter().map(trial_of).collect()
+}
+
+/// What NICs are there, and what they are used for.
+fn of_what_nics_can() -> Vec<Trial> {
+    vec![
+        trial(String::from("is_found_without_being_named"), P5EN, |lab| {
+            let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "auto");
+            for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
+                says(&pe.text(), "provider efa: fabric efa-direct: ")?;
             }
-        }
-        Ok(())
-    }));
+            Ok(())
+        }),
+        trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
+            // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their
+            // reads unused as well.
+            let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
+            let job = job.param("rounds", 20).param("most", 2 << 20);
+            let report = run(lab.on(job, "p4d", 2, "auto"))?;
+            let reads = |pe: &PeReport| counted(&pe.text(), " reads").into_values().sum::<u64>();
+            if report.pes.iter().map(reads).sum::<u64>() == 0 {
+                return Err(format!("no NIC has read:\n{report}").into());
+            }
+            says(&report.pes[0].text(), &format!("{SOFTWARE}: those of p5 and later instances do"))
+        }),
+        trial(String::from("nics_kept_from_writing"), Library::Second, |lab| {
+            let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "efa");
+            for (by_nics, device_rdma) in [(true, 1), (false, 0)] {
+                let job = job.clone().env("FI_EFA_USE_DEVICE_RDMA", device_rdma);
+                let report = job.run()?.check()?;
+                let text = report.pes[0].text();
+                let warned =
+                    text.lines().any(|line| line.contains(" WARN ") && line.contains(SOFTWARE));
+                if warned == by_nics {
+                    return Err(format!("writes by NICs: {by_nics}:\n{text}").into());
+                }
+            }
+            Ok(())
+        }),
+        // All NICs of a machine at once, more than a PE takes unless it is told to.
+        trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
+            let job = lab.on(storm().heap(64 << 20, 8 << 20), "p5", 32, "auto");
+            let report = run(job.env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32))?;
+            for pe in &report.pes {
+                let written = counted(&pe.text(), " writes");
+                let used = written.values().filter(|writes| **writes > 0).count();
+                if used != 32 {
+                    let told = format!("PE {} has written by {used} NICs: {written:?}", pe.pe);
+                    return Err(told.into());
+                }
+            }
+            Ok(())
+        }),
+    ]
+}
+
+/// Many small operations between two PEs.
+fn storm() -> JobSettings {
+    job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000)
+}
+
+/// What is to happen alike on both fabrics.
+fn of_both_fabrics() -> Vec<Trial> {
+    let mut trials = Vec::new();
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
         // A real NIC never says so to those before: they count what they post.
         let busy = "it takes a full send queue for an error";
-        let library = if fabric == "efa" { Library::Since(Version::new(2, 1), busy) } else { p5en };
+        let library = if fabric == "efa" { Library::Since(Version::new(2, 1), busy) } else { P5EN };
         trials.push(trial(format!("busy_queues_{on}"), library, move |lab| {
-            let job =
-                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-            done(lab.on(job, "p5en", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20"))
+            done(lab.on(storm(), "p5en", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20"))
         }));
         let library = library_of(fabric, "p5en");
         trials.push(trial(format!("memory_that_is_refused_{on}"), library, move |lab| {
@@ -299,57 +356,17 @@ pub(crate) fn trials() -> Vec<Trial> {
             let job = lab.on(job, "p5en", 2, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "register=60");
             fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
         }));
-    }
-    // Two PEs that share the NICs of a host. On fabric efa they would talk through libfabric's shm.
-    for fabric in ["efa-direct", "efa"] {
-        let on = fabric.replace('-', "_");
+        // Two PEs that share the NICs of a host. On fabric efa they would talk through libfabric's
+        // shm.
         trials.push(trial(format!("pes_of_one_host_{on}"), library_of(fabric, "p5"), move |lab| {
-            let job =
-                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-            done(Lab::on_one_host(lab.on(job, "p5", 2, fabric)))
+            done(Lab::on_one_host(lab.on(storm(), "p5", 2, fabric)))
         }));
-    }
-    trials.extend(staged(all));
-    trials.extend(hosts::trials(all));
-    trials.extend(refused::trials());
-    trials.extend(signals::trials());
-    if all || is_set("NVSHMEM_TEST_LIBFABRIC_CUDA") {
-        trials.extend(device::trials());
-    }
-    if all {
-        trials.push(trial(String::from("a_nic_that_dies_is_done_without"), p5en, |lab| {
-            // By the proxy threads alone: what user threads have in flight is not recovered.
-            let job = job("signals", 2, Layout::V7).heap(32 << 20, 1 << 20);
-            let job = job.param("rounds", 200).param("most", 70_000);
-            let job = lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
-            let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
-            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-            says(&report.pes[0].text(), "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service")
-        }));
-    }
-    // All NICs of a machine at once, more than a PE takes unless it is told to.
-    trials.push(trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
-        let job = job("storm", 2, Layout::V7).heap(64 << 20, 8 << 20).param("operations", 4_000);
-        let job = job.env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32);
-        let report = run(lab.on(job, "p5", 32, "auto"))?;
-        for pe in &report.pes {
-            let text = pe.text();
-            let written = counted(&text, " writes");
-            let used = written.values().filter(|writes| **writes > 0).count();
-            if used != 32 {
-                return Err(format!("PE {} has written by {used} NICs: {written:?}", pe.pe).into());
-            }
-        }
-        Ok(())
-    }));
-    // On a p4d most of what fabric efa sends is of its own protocol. What fails of it belongs to no
-    // operation.
-    for (fabric, persona, at) in [("efa-direct", "p5en", 200), ("efa", "p4d", 100)] {
-        let name = format!("a_nic_that_dies_{}", fabric.replace('-', "_"));
+        // On a p4d most of what fabric efa sends is of its own protocol. What fails of it belongs
+        // to no operation.
+        let (persona, at) = if fabric == "efa" { ("p4d", 100) } else { ("p5en", 200) };
+        let name = format!("a_nic_that_dies_{on}");
         trials.push(trial(name, library_of(fabric, persona), move |lab| {
-            let job =
-                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-            let job = lab.on(job, persona, 2, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
+            let job = lab.on(storm(), persona, 2, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
             // Fabric efa writes by software of the target, whose proxy thread has failed: its peer
             // waits until this.
             let job = job.env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20);

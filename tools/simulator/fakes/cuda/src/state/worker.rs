@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::state::context::{Context, Stream, Work};
 use crate::state::device::Device;
 use crate::state::memory::{forget, remove};
-use crate::state::pages::Kind;
+use crate::state::pages::{Kind, Place};
 use crate::state::settings::variable;
 use crate::state::table::lock;
 
@@ -51,72 +51,10 @@ fn step(stream: &Stream) -> bool {
 fn run(context: &Context, work: &Work) {
     match work {
         Work::Copy { from, to, len, by_kernels } if context.check().is_ok() => {
-            let start = Instant::now();
-            if let Err(code) = context.device.behaviour.fail_copy.count() {
-                context.break_down(code);
-                return;
-            }
-            if *by_kernels {
-                take_turns(to.owner().unwrap_or(context));
-            }
-            let least = context.device.behaviour.duration(*len);
-            let late = late_bytes(context.device, *len, to.on_device(), least.is_zero());
-            // A word of the device is read once, and comes in two parts.
-            let word = halved_word(from.alias, *len, &late);
-            let (first, last) = word.map_or((late.start, late.end), |at| (at, at + 8));
-            // SAFETY: both places were found for this length when the copy was enqueued, and hold
-            // their pages. Memory of the program's own is its promise, as for any driver.
-            let read = unsafe {
-                move_bytes(from.alias + last, to.alias + last, *len - last);
-                move_bytes(from.alias, to.alias, first);
-                let read = word.map(|at| {
-                    AtomicU64::from_ptr((from.alias + at) as *mut u64).load(SeqCst).to_le_bytes()
-                });
-                if let Some(read) = &read {
-                    let early = if late.start == first { 4 } else { 0 };
-                    let from = read.as_ptr() as usize + early;
-                    move_bytes(from, to.alias + first + early, 4);
-                }
-                read
-            };
-            match least.checked_sub(start.elapsed()) {
-                Some(rest) if !rest.is_zero() => thread::sleep(rest),
-                _ => thread::yield_now(),
-            }
-            // SAFETY: as above.
-            unsafe {
-                match &read {
-                    Some(read) => {
-                        let from = read.as_ptr() as usize + (late.start - first);
-                        move_bytes(from, to.alias + late.start, 4);
-                    }
-                    None => move_bytes(from.alias + first, to.alias + first, last - first),
-                }
-            }
+            copy(context, from, to, *len, *by_kernels);
         }
         Work::Rows { from, to, len, count, from_pitch, to_pitch } if context.check().is_ok() => {
-            let start = Instant::now();
-            if let Err(code) = context.device.behaviour.fail_copy.count() {
-                context.break_down(code);
-                return;
-            }
-            static BY_COPY_ENGINES: LazyLock<bool> =
-                LazyLock::new(|| variable("FAKE_CUDA_ROWS", 1) != 0);
-            if to.on_device() && !*BY_COPY_ENGINES {
-                take_turns(to.owner().unwrap_or(context));
-            }
-            let least = context.device.behaviour.duration(*len * *count);
-            // The last row first.
-            for row in (0..*count).rev() {
-                if row == 0 {
-                    if let Some(rest) = least.checked_sub(start.elapsed()) {
-                        thread::sleep(rest);
-                    }
-                }
-                let (from, to) = (from.alias + row * from_pitch, to.alias + row * to_pitch);
-                // SAFETY: both places were found for all rows.
-                unsafe { move_bytes(from, to, *len) };
-            }
+            copy_rows(context, (from, *from_pitch), (to, *to_pitch), *len, *count);
         }
         // SAFETY: the place was found for the width, and is aligned to it.
         Work::Write { to, value, width } if context.check().is_ok() => unsafe {
@@ -150,6 +88,81 @@ fn run(context: &Context, work: &Work) {
             context.kernels.fetch_sub(1, SeqCst);
         }
         Work::Copy { .. } | Work::Rows { .. } | Work::Write { .. } | Work::Fill { .. } => {}
+    }
+}
+
+fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
+    let start = Instant::now();
+    if let Err(code) = context.device.behaviour.fail_copy.count() {
+        context.break_down(code);
+        return;
+    }
+    if by_kernels {
+        take_turns(to.owner().unwrap_or(context));
+    }
+    let least = context.device.behaviour.duration(len);
+    let late = late_bytes(context.device, len, to.on_device(), least.is_zero());
+    // A word of the device is read once, and comes in two parts.
+    let word = halved_word(from.alias, len, &late);
+    let (first, last) = word.map_or((late.start, late.end), |at| (at, at + 8));
+    // SAFETY: both places were found for this length when the copy was enqueued, and hold
+    // their pages. Memory of the program's own is its promise, as for any driver.
+    let read = unsafe {
+        move_bytes(from.alias + last, to.alias + last, len - last);
+        move_bytes(from.alias, to.alias, first);
+        let read = word.map(|at| {
+            AtomicU64::from_ptr((from.alias + at) as *mut u64).load(SeqCst).to_le_bytes()
+        });
+        if let Some(read) = &read {
+            let early = if late.start == first { 4 } else { 0 };
+            let from = read.as_ptr() as usize + early;
+            move_bytes(from, to.alias + first + early, 4);
+        }
+        read
+    };
+    match least.checked_sub(start.elapsed()) {
+        Some(rest) if !rest.is_zero() => thread::sleep(rest),
+        _ => thread::yield_now(),
+    }
+    // SAFETY: as above.
+    unsafe {
+        match &read {
+            Some(read) => {
+                let from = read.as_ptr() as usize + (late.start - first);
+                move_bytes(from, to.alias + late.start, 4);
+            }
+            None => move_bytes(from.alias + first, to.alias + first, last - first),
+        }
+    }
+}
+
+fn copy_rows(
+    context: &Context,
+    (from, from_pitch): (&Place, usize),
+    (to, to_pitch): (&Place, usize),
+    len: usize,
+    count: usize,
+) {
+    let start = Instant::now();
+    if let Err(code) = context.device.behaviour.fail_copy.count() {
+        context.break_down(code);
+        return;
+    }
+    static BY_COPY_ENGINES: LazyLock<bool> = LazyLock::new(|| variable("FAKE_CUDA_ROWS", 1) != 0);
+    if to.on_device() && !*BY_COPY_ENGINES {
+        take_turns(to.owner().unwrap_or(context));
+    }
+    let least = context.device.behaviour.duration(len * count);
+    // The last row first.
+    for row in (0..count).rev() {
+        if row == 0 {
+            if let Some(rest) = least.checked_sub(start.elapsed()) {
+                thread::sleep(rest);
+            }
+        }
+        let (from, to) = (from.alias + row * from_pitch, to.alias + row * to_pitch);
+        // SAFETY: both places were found for all rows.
+        unsafe { move_bytes(from, to, len) };
     }
 }
 
