@@ -8,7 +8,7 @@ use std::time::Duration;
 use channel_producer::set_block;
 use engine::atomic::{AtomicOp, Width};
 use engine::ids::Pe;
-use nvshmem_transport_libfabric::bootstrap::{Bootstrap as _, Callback};
+use nvshmem_transport_libfabric::bootstrap::Callback;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, Place as At, RegionIndex,
 };
@@ -20,7 +20,7 @@ use super::memory::{on_host, symmetric};
 use super::traffic::{bootstrap, options, producer};
 use launcher::Place;
 use test_jobs::memory::Heap;
-use test_jobs::{Stopped, is_gone};
+use test_jobs::{Stopped, is_gone, pids};
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
@@ -275,11 +275,7 @@ pub(crate) fn memory_back(place: &Place) {
 fn late_bytes(place: &Place, closes_rails: bool) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);
-    let mut pids = [0; 8];
-    // SAFETY: a number.
-    let pid = unsafe { libc::getpid() };
-    pids.copy_from_slice(&meeting.allgather(&pid.to_le_bytes()).unwrap());
-    let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
+    let peer = pids(&mut *meeting)[1];
     let channel = Channel::new(meeting, &options()).unwrap();
     let heap = on_host(&channel, LEN);
     if place.me == 1 {

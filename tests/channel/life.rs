@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::bootstrap::Bootstrap as _;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
@@ -56,10 +55,8 @@ pub(crate) fn stuck(place: &Place) {
 pub(crate) fn stopped(place: &Place) {
     const LEN: usize = 1 << 20;
     let mut meeting = bootstrap(place);
-    // SAFETY: a number.
-    let mine = unsafe { libc::getpid() };
-    let pids = meeting.allgather(&mine.to_le_bytes()).unwrap();
-    let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
+    let pids = test_jobs::pids(&mut *meeting);
+    let (mine, peer) = (pids[place.me as usize], pids[1]);
     let channel = Channel::new(meeting, &options()).unwrap();
     let heap = on_host(&channel, LEN);
     if place.me == 1 {

@@ -42,9 +42,7 @@ fn dies(place: &Place, waits: bool) {
     let communicator = communicator();
     let mut pair = Pair::new(&communicator, 1, &mut meeting);
     pair.connection.start();
-    // SAFETY: a number.
-    let pid = unsafe { libc::getpid() };
-    let pids = meeting.allgather(&pid.to_le_bytes());
+    let pids = meeting.pids();
     pair.exchange(&mut meeting);
     let last = place.n_pes as usize - 1;
     for to in 0..place.n_pes as usize {
@@ -54,9 +52,8 @@ fn dies(place: &Place, waits: bool) {
         // Something is under way, from all and to all.
         until("a signal", || (0..last).all(|from| pair.signals(from) > 1));
         // SAFETY: ends this process.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
+        unsafe { libc::kill(pids[last], libc::SIGKILL) };
     }
-    let its = i32::from_le_bytes(pids[last].clone().try_into().expect("four bytes"));
     let queues = Arc::clone(pair.connection.queues());
     // As much as there is room for in the plugin, again and again.
     let fill = || {
@@ -74,7 +71,7 @@ fn dies(place: &Place, waits: bool) {
         let told = log::warnings().join("\n");
         assert!(told.contains(&format!("PE {last}")), "{told}");
     } else {
-        until("its end", || is_gone(its));
+        until("its end", || is_gone(pids[last]));
         for _ in 0..64 {
             pair.put(last, LEN);
         }
@@ -97,9 +94,7 @@ pub(crate) fn released(place: &Place) {
     let communicator = communicator();
     let mut pair = Pair::new(&communicator, 1, &mut meeting);
     pair.connection.start();
-    // SAFETY: a number.
-    let pid = unsafe { libc::getpid() };
-    let pids = meeting.allgather(&pid.to_le_bytes());
+    let pids = meeting.pids();
     pair.exchange(&mut meeting);
     let queues = Arc::clone(pair.connection.queues());
     if place.me == 1 {
@@ -109,8 +104,7 @@ pub(crate) fn released(place: &Place) {
         until("passes", || queues.failure().is_some() || queues.passes() > passes + 2000);
         meeting.barrier();
     } else {
-        let peer = i32::from_le_bytes(pids[1].clone().try_into().expect("four bytes"));
-        let stopped = Stopped::new(peer);
+        let stopped = Stopped::new(pids[1]);
         (0..4).for_each(|_| drop(pair.get(1, LEN)));
         let passes = queues.passes();
         until("gets", || queues.passes() > passes + 100);

@@ -18,5 +18,5 @@ mod process;
 
 pub use fabric::Fabric;
 pub use job::{FAILED, Job, Scenario, pe_entry, seed_that_runs, seeds_of_process};
-pub use meeting::{Meeting, bootstrap};
+pub use meeting::{Meeting, bootstrap, pids};
 pub use process::{Stopped, is_gone};

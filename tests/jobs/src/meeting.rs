@@ -25,6 +25,16 @@ fn join(place: Place, listener: Option<TcpListener>) -> TcpBootstrap {
     joined.unwrap()
 }
 
+/// The numbers of all processes. Collective.
+///
+/// # Panics
+/// A PE is gone.
+pub fn pids(bootstrap: &mut impl Bootstrap) -> Vec<i32> {
+    let all = bootstrap.allgather(&std::process::id().to_le_bytes()).unwrap();
+    let pid = |bytes: &[u8]| i32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    all.chunks(4).map(pid).collect()
+}
+
 /// A bootstrap whose failure is that of the test.
 #[derive(Debug)]
 pub struct Meeting {
@@ -67,6 +77,11 @@ impl Meeting {
     pub fn allgather(&mut self, mine: &[u8]) -> Vec<Vec<u8>> {
         let all = self.bootstrap.allgather(mine).unwrap();
         all.chunks(mine.len().max(1)).map(<[u8]>::to_vec).collect()
+    }
+
+    /// The numbers of all processes. Collective.
+    pub fn pids(&mut self) -> Vec<i32> {
+        pids(&mut self.bootstrap)
     }
 
     /// Returns when all have come here.

@@ -75,6 +75,18 @@ macro_rules! any {
     };
 }
 
+/// A call of a table: behind what all versions take, what v13, what v14, and what later ones take.
+macro_rules! by_version {
+    ($self:ident.$call:ident($($both:expr),*), [$($v13:expr),*], [$($v14:expr),*], [$($v15:expr),*]) => {
+        match $self.table {
+            Table::V13(table) => (table.$call)($($both,)* $($v13),*),
+            Table::V14(table) => (table.$call)($($both,)* $($v14),*),
+            Table::V15(table) => (table.$call)($($both,)* $($v15),*),
+            Table::V16(table) => (table.$call)($($both,)* $($v15),*),
+        }
+    };
+}
+
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -329,31 +341,19 @@ impl Plugin {
         let (group, addr) = (group.0, addr.cast());
         // SAFETY: see the type; places for the results.
         let status = unsafe {
-            match (self.table, dma_buf) {
-                (Table::V13(table), None) => {
-                    (table.reg_mr_sym)(group, addr, len, kind, flags, into, other)
-                }
-                (Table::V14(table), None) => {
-                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
-                }
-                (Table::V15(table), None) => {
-                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
-                }
-                (Table::V16(table), None) => {
-                    (table.reg_mr_sym)(group, addr, len, kind, flags, into)
-                }
-                (Table::V13(table), Some(fd)) => {
-                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into, other)
-                }
-                (Table::V14(table), Some(fd)) => {
-                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
-                }
-                (Table::V15(table), Some(fd)) => {
-                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
-                }
-                (Table::V16(table), Some(fd)) => {
-                    (table.reg_mr_sym_dma_buf)(group, addr, len, kind, 0, fd, flags, into)
-                }
+            match dma_buf {
+                None => by_version!(
+                    self.reg_mr_sym(group, addr, len, kind, flags),
+                    [into, other],
+                    [into],
+                    [into]
+                ),
+                Some(fd) => by_version!(
+                    self.reg_mr_sym_dma_buf(group, addr, len, kind, 0, fd, flags),
+                    [into, other],
+                    [into],
+                    [into]
+                ),
             }
         };
         check(if dma_buf.is_some() { "regMrSymDmaBuf" } else { "regMrSym" }, status)?;
@@ -393,20 +393,12 @@ impl Plugin {
         let into = &raw mut request;
         // SAFETY: see the type; a place for the result.
         let status = unsafe {
-            match self.table {
-                Table::V13(table) => {
-                    (table.iput)(block, context, from, source, len, to, target, rank, into)
-                }
-                Table::V14(table) => {
-                    (table.iput)(block, context, from, source, len, to, target, rank, into)
-                }
-                Table::V15(table) => {
-                    (table.iput)(block, context, from, source, len, to, target, rank, flags, into)
-                }
-                Table::V16(table) => {
-                    (table.iput)(block, context, from, source, len, to, target, rank, flags, into)
-                }
-            }
+            by_version!(
+                self.iput(block, context, from, source, len, to, target, rank),
+                [into],
+                [into],
+                [flags, into]
+            )
         };
         check("iput", status)?;
         assert!(!request.is_null(), "iput has succeeded with a null request");
@@ -428,26 +420,15 @@ impl Plugin {
         let mut request = ptr::null_mut();
         let into = &raw mut request;
         // SAFETY: see the type; a place for the result.
-        #[rustfmt::skip]
         let status = unsafe {
-            match self.table {
-                Table::V13(table) => (table.iput_signal)(
-                    block, context, from, source, len, to, target, rank,
-                    at, word, value, operation, into,
+            by_version!(
+                self.iput_signal(
+                    block, context, from, source, len, to, target, rank, at, word, value, operation
                 ),
-                Table::V14(table) => (table.iput_signal)(
-                    block, context, from, source, len, to, target, rank,
-                    at, word, value, operation, strong, into,
-                ),
-                Table::V15(table) => (table.iput_signal)(
-                    block, context, from, source, len, to, target, rank,
-                    at, word, value, operation, strong, flags, into,
-                ),
-                Table::V16(table) => (table.iput_signal)(
-                    block, context, from, source, len, to, target, rank,
-                    at, word, value, operation, strong, flags, into,
-                ),
-            }
+                [into],
+                [strong, into],
+                [strong, flags, into]
+            )
         };
         check("iputSignal", status)?;
         assert!(!request.is_null(), "iputSignal has succeeded with a null request");
@@ -462,20 +443,12 @@ impl Plugin {
         let into = &raw mut request;
         // SAFETY: see the type; a place for the result.
         let status = unsafe {
-            match self.table {
-                Table::V13(table) => {
-                    (table.iget)(block, context, from, source, len, to, target, rank, into)
-                }
-                Table::V14(table) => {
-                    (table.iget)(block, context, from, source, len, to, target, rank, into)
-                }
-                Table::V15(table) => {
-                    (table.iget)(block, context, from, source, len, to, target, rank, flags, into)
-                }
-                Table::V16(table) => {
-                    (table.iget)(block, context, from, source, len, to, target, rank, flags, into)
-                }
-            }
+            by_version!(
+                self.iget(block, context, from, source, len, to, target, rank),
+                [into],
+                [into],
+                [flags, into]
+            )
         };
         check("iget", status)?;
         assert!(!request.is_null(), "iget has succeeded with a null request");

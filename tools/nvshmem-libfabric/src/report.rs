@@ -4,7 +4,7 @@
 //! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM
 //! and its libraries, with values where [`told`] lists them. What [`redact`] lists is replaced.
 
-mod machine;
+pub(crate) mod machine;
 pub(crate) mod redact;
 mod told;
 

@@ -3,13 +3,13 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::fs;
 
 use nvshmem_bench::{Compared, Row, Test};
 use serde_json::json;
 
 use super::plot::{Across, Curve, Plot, bytes, number};
 use super::table::Figure;
+use crate::report::machine::first;
 
 /// All that was measured.
 #[derive(Debug)]
@@ -238,15 +238,10 @@ fn section(
 
 /// What may be told of the machine: no names.
 fn machine() -> String {
-    let first = |path: &str, prefix: &str| -> Option<String> {
-        let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find(|line| line.starts_with(prefix))?;
-        Some(line.split_once(':').map_or(line, |(_, value)| value).trim().to_owned())
-    };
-    let processor =
-        first("/proc/cpuinfo", "model name").unwrap_or_else(|| String::from("a processor"));
+    let named = first("/proc/cpuinfo", "model name");
+    let processor = named.split_once(':').map_or("a processor", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = first("/proc/sys/kernel/osrelease", "").unwrap_or_default();
+    let kernel = first("/proc/sys/kernel/osrelease", "");
     format!("{processor}, {cores} cores for this process, Linux {kernel}")
 }
 

@@ -24,12 +24,14 @@ const MODULES: [&str; 10] = [
     "gdrdrv",
 ];
 
+/// The first line of a file that begins like this; nothing where there is none.
+pub(crate) fn first(path: &str, prefix: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    String::from(text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default())
+}
+
 /// Lines about it.
 pub(super) fn describe() -> String {
-    let first = |path: &str, prefix: &str| -> String {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        String::from(text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default())
-    };
     let mut lines = vec![
         first("/proc/sys/kernel/osrelease", ""),
         first("/etc/os-release", "PRETTY_NAME"),
