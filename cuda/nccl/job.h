@@ -12,42 +12,38 @@
 #include <vector>
 
 #include "../nvshmem/options.h"
-#include "../nvshmem/pattern.h"
+#include "../nvshmem/outcome.h"
 #include "../nvshmem/process.h"
 
 namespace prog {
 
-class Job {
+class Job : public Outcome {
   public:
     // Joins the communicator of all processes that the launcher has started: two or more.
-    explicit Job(const char *program) : program_(program) {
+    explicit Job(const char *program) : Outcome(program) {
         const Process process;
         if (process.size < 2) {
             bootstrap_failed(program,
                              "start it with nvshmem-gpu-run --nccl, with two ranks or more");
         }
-        rank_ = int(process.rank);
-        ranks_ = int(process.size);
+        pe_ = int(process.rank);
+        n_pes_ = int(process.size);
         choose_device();
         require(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
         ncclUniqueId id;
-        if (rank_ == 0) {
+        if (pe_ == 0) {
             require(ncclGetUniqueId(&id), "ncclGetUniqueId");
             write_unique_id(process.id_file, id);
         } else {
             read_unique_id(process.id_file, id);
         }
-        require(ncclCommInitRank(&comm_, ranks_, id, rank_), "ncclCommInitRank");
+        require(ncclCommInitRank(&comm_, n_pes_, id, pe_), "ncclCommInitRank");
         require(cudaMalloc(&meeting_, sizeof(int)), "cudaMalloc");
         barrier();
     }
-    Job(const Job &) = delete;
-    Job &operator=(const Job &) = delete;
 
-    int rank() const { return rank_; }
-    int ranks() const { return ranks_; }
-    int next() const { return (rank_ + 1) % ranks_; }
-    int previous() const { return (rank_ + ranks_ - 1) % ranks_; }
+    int rank() const { return pe(); }
+    int ranks() const { return n_pes(); }
     ncclComm_t comm() const { return comm_; }
     cudaStream_t stream() const { return stream_; }
 
@@ -61,42 +57,13 @@ class Job {
     // What was put on the program's stream is over.
     void synchronize() { require(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
-    // Notes that something is wrong; the first is what RESULT shows.
-    void fail(const std::string &what) {
-        std::fprintf(stderr, "%s rank %d: %s\n", program_, rank_, what.c_str());
-        if (failure_.empty()) {
-            failure_ = what;
-        }
-    }
-
-    // Compares a buffer's bytes with what they should be.
-    void check(const std::string &what, const std::vector<uint8_t> &got,
-               const std::vector<uint8_t> &expected) {
-        const std::string wrong = difference(got, expected);
-        if (!wrong.empty()) {
-            fail(what + ": " + wrong);
-        }
-    }
-
     // Ends as something that the machine lacks.
     [[noreturn]] void skip(const std::string &missing) const {
-        std::printf("RESULT %s pe %d skipped: %s\n", program_, rank_, missing.c_str());
-        std::fflush(stdout);
+        print_result(program_, pe_, "skipped: " + missing);
         _exit(0);
     }
 
-    // For errors that leave no way to go on: the other ranks are left to their launcher.
-    [[noreturn]] void give_up(const std::string &what) const {
-        print_result("FAILED: " + what);
-        _exit(1);
-    }
-
-    void require(cudaError_t error, const char *what) const {
-        if (error != cudaSuccess) {
-            give_up(std::string(what) + ": " + cudaGetErrorString(error));
-        }
-    }
-
+    using Outcome::require;
     void require(ncclResult_t result, const char *what) const {
         if (result != ncclSuccess) {
             give_up(std::string(what) + ": " + ncclGetLastError(comm_));
@@ -110,24 +77,13 @@ class Job {
         require(ncclCommFinalize(comm_), "ncclCommFinalize");
         require(ncclCommDestroy(comm_), "ncclCommDestroy");
         require(cudaStreamDestroy(stream_), "cudaStreamDestroy");
-        print_result(failure_.empty() ? "ok" : "FAILED: " + failure_);
-        return failure_.empty() ? 0 : 1;
+        return end();
     }
 
   private:
-    // The last line of every rank, which scripts look for.
-    void print_result(const std::string &result) const {
-        std::printf("RESULT %s pe %d %s\n", program_, rank_, result.c_str());
-        std::fflush(stdout);
-    }
-
-    const char *program_;
-    int rank_ = 0;
-    int ranks_ = 0;
     ncclComm_t comm_ = nullptr;
     cudaStream_t stream_ = nullptr;
     int *meeting_ = nullptr;
-    std::string failure_;
 };
 
 // Device memory of one size on all ranks, with its window. All ranks make and drop it together.

@@ -1,9 +1,7 @@
 // A program's life as a PE: start, symmetric memory, what went wrong, results, end.
 //
 // Host side only, so that programs without kernels of their own compile fast; device.cuh is for
-// those with kernels. A failed check is noted and the program goes on, because the other PEs count
-// on it in the barriers to come; 'finish' then says FAILED. What leaves no way to go on ends the
-// process.
+// those with kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,24 +17,14 @@
 
 #include "bootstrap.h"
 #include "options.h"
-#include "pattern.h"
+#include "outcome.h"
 
 namespace prog {
 
-// The last line of every PE, which scripts look for.
-inline void print_result(const char *program, int pe, const std::string &failure) {
-    if (failure.empty()) {
-        std::printf("RESULT %s pe %d ok\n", program, pe);
-    } else {
-        std::printf("RESULT %s pe %d FAILED: %s\n", program, pe, failure.c_str());
-    }
-    std::fflush(stdout);
-}
-
-class Job {
+class Job : public Outcome {
   public:
     // Starts NVSHMEM. At least 'needed' PEs, or the program ends.
-    explicit Job(const char *program, int needed = 2) : program_(program) {
+    explicit Job(const char *program, int needed = 2) : Outcome(program) {
         bootstrap();
         pe_ = nvshmem_my_pe();
         n_pes_ = nvshmem_n_pes();
@@ -50,14 +38,7 @@ class Job {
         }
         barrier();
     }
-    Job(const Job &) = delete;
-    Job &operator=(const Job &) = delete;
 
-    const char *program() const { return program_; }
-    int pe() const { return pe_; }
-    int n_pes() const { return n_pes_; }
-    int next() const { return (pe_ + 1) % n_pes_; }
-    int previous() const { return (pe_ + n_pes_ - 1) % n_pes_; }
     cudaStream_t stream() const { return stream_; }
 
     // All PEs meet, and everything they have sent has arrived.
@@ -88,44 +69,13 @@ class Job {
         barrier();
     }
 
-    // Notes that something is wrong; the first is what RESULT shows.
-    void fail(const std::string &what) {
-        std::fprintf(stderr, "%s pe %d: %s\n", program_, pe_, what.c_str());
-        if (failure_.empty()) {
-            failure_ = what;
-        }
-    }
-
-    // Compares a buffer's bytes with what they should be.
-    void check(const std::string &what, const std::vector<uint8_t> &got,
-               const std::vector<uint8_t> &expected) {
-        const std::string wrong = difference(got, expected);
-        if (!wrong.empty()) {
-            fail(what + ": " + wrong);
-        }
-    }
-
-    // For errors that leave no way to go on: the other PEs are left to their launcher.
-    [[noreturn]] void give_up(const std::string &what) const {
-        print_result(program_, pe_, what);
-        // No handlers: NVSHMEM's would wait for the other PEs.
-        _exit(1);
-    }
-
-    void require(cudaError_t error, const char *what) const {
-        if (error != cudaSuccess) {
-            give_up(std::string(what) + ": " + cudaGetErrorString(error));
-        }
-    }
-
     // Ends NVSHMEM, prints RESULT, and gives the exit status. No symmetric memory is left by then.
     int finish() {
         barrier();
         nvshmem_free(turn_);
         require(cudaStreamDestroy(stream_), "cudaStreamDestroy");
         nvshmem_finalize();
-        print_result(program_, pe_, failure_);
-        return failure_.empty() ? 0 : 1;
+        return end();
     }
 
   private:
@@ -142,13 +92,9 @@ class Job {
         }
     }
 
-    const char *program_;
-    int pe_ = 0;
-    int n_pes_ = 0;
     cudaStream_t stream_ = nullptr;
     uint64_t *turn_ = nullptr;  // symmetric; PE 0 writes 'turns_' into the others'
     uint64_t turns_ = 0;        // how often PE 0 has had its turn: equal on all PEs
-    std::string failure_;
 };
 
 // An array in the symmetric heap, zeroed. Made and dropped by all PEs together.
