@@ -144,11 +144,9 @@ impl Worker<'_> {
             let right = (0..len).all(|at| found[at] == pattern(sender, self.thread, round, at));
             assert!(right, "round {round}: {len} bytes of PE {sender}");
             let ordered = self.slot(ORDERED, sender);
+            let last = heap.here(ordered + 8, 8).cast();
             // SAFETY: a word of the heap.
-            assert_eq!(
-                unsafe { p.wait_until(heap.here(ordered + 8, 8).cast(), AT_LEAST, round) },
-                ok
-            );
+            assert_eq!(unsafe { p.wait_until(last, AT_LEAST, round) }, ok);
             assert_eq!(
                 heap.word(ordered).load(Ordering::Acquire),
                 round,

@@ -399,7 +399,7 @@ impl Part<'_, '_> {
                 let found = self.wait(self.signal(sender, index), |found| found != before)?;
                 self.here[sender as usize].signals[index] = expected;
                 let what = || format!("round {round}: signal {index} of PE {sender}");
-                self.tally.word(&what, found, expected);
+                self.tally.word(what, found, expected);
                 let place = self.inbox(round, sender).plus(transfer.offset);
                 let arrived = self.host.local(place, transfer.len)?;
                 self.tally.take(what, arrived.verify(transfer.pattern, 0))?;
