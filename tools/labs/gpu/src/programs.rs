@@ -54,9 +54,9 @@ pub struct Example {
     pub args: &'static str,
     /// How many PEs it has.
     pub pes: u32,
-    /// See [`Proof::Says`].
+    /// See [`crate::case::Proof::Says`].
     pub says: &'static str,
-    /// See [`Case::gpus`].
+    /// See [`crate::case::Case::gpus`].
     pub gpus: Gpus,
 }
 
