@@ -199,8 +199,8 @@ fn stuck() {
     assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
 }
 
-/// The number by which `fake_cuda_count` knows copies that a device has accepted.
-const COPIES: u32 = 2;
+/// The number by which `fake_cuda_count` knows copies that have begun.
+const BEGUN: u32 = 14;
 
 /// A debugger or a scheduler stops the process while a word is on its way. On the clock its
 /// patience is over long before the word is there, and it goes on before that.
@@ -215,11 +215,11 @@ fn stopped() {
     let me = std::process::id();
     let stop = format!("kill -STOP {me}; sleep 5; kill -CONT {me}");
     let raw = &bed.raw;
-    let before = count(raw, COPIES);
+    let before = count(raw, BEGUN);
     let loaded = thread::scope(|scope| {
         scope.spawn(move || {
-            // A process stopped before its copy is given to the device would wait for all of it.
-            while count(raw, COPIES) == before {
+            // A process stopped before its copy has begun would wait for all of it.
+            while count(raw, BEGUN) == before {
                 thread::yield_now();
             }
             let ended = Command::new("sh").args(["-c", &stop]).status().expect("a shell");

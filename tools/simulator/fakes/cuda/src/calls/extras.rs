@@ -104,10 +104,10 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 /// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that ask
 /// whether a stream or an event is done, 7 copies and fills that waited for a turn of the device,
 /// since a kernel of another context was on it, 11 calls that give copies, words and events to
-/// streams, 13 dma-bufs that were asked for with the mapping through PCIe. Of this moment: 8
-/// contexts that a call has to itself while it waits for them to be idle, 9 other calls on such
-/// contexts, 10 bytes of stack of a thread, of the context that has fewest, 12 kernels that run.
-/// Not a `CUresult`.
+/// streams, 13 dma-bufs that were asked for with the mapping through PCIe, 14 copies that have
+/// begun. Of this moment: 8 contexts that a call has to itself while it waits for them to be idle,
+/// 9 other calls on such contexts, 10 bytes of stack of a thread, of the context that has fewest,
+/// 12 kernels that run. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
@@ -131,6 +131,7 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         11 => of_device(|device| device.calls.load(Relaxed)),
         12 => of_contexts(|context| context.kernels.load(SeqCst) as u64),
         13 => of_device(|device| device.exported.load(Relaxed)),
+        14 => of_device(|device| device.begun.load(Relaxed)),
         9 => of_contexts(|context| context.held_up.load(SeqCst).into()),
         _ => 0,
     }

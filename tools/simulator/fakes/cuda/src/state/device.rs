@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) memory: AtomicU64,
     /// Copies accepted, for tests that count them.
     pub(crate) copies: AtomicU64,
+    /// Those that a stream has begun.
+    pub(crate) begun: AtomicU64,
     /// Likewise calls that store words.
     pub(crate) writes: AtomicU64,
     /// Calls that ask whether a stream or an event is done.
@@ -60,6 +62,7 @@ impl Device {
             pinned: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             turns: AtomicU64::new(0),

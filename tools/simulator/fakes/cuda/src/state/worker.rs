@@ -93,6 +93,7 @@ fn run(context: &Context, work: &Work) {
 
 fn copy(context: &Context, from: &Place, to: &Place, len: usize, by_kernels: bool) {
     let start = Instant::now();
+    context.device.begun.fetch_add(1, Relaxed);
     if let Err(code) = context.device.behaviour.fail_copy.count() {
         context.break_down(code);
         return;
