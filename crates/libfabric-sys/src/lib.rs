@@ -24,6 +24,7 @@ mod bindings;
 pub mod calls;
 mod constants;
 mod library;
+mod logging;
 mod newer;
 mod padded;
 mod version;
@@ -32,6 +33,7 @@ pub use bindings::v1_17::*;
 pub use calls::*;
 pub use constants::*;
 pub use library::{DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION};
+pub use logging::*;
 pub use newer::{
     FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, NEWEST_API, fi_mr_dmabuf, mr_attr_set_dmabuf,
 };

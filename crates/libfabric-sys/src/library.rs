@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::bindings::v1_17;
 use crate::newer::NEWEST_API;
 use crate::version::Version;
-use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric};
+use crate::{FI_ENOSYS, fi_fabric_attr, fi_info, fi_type, fid, fid_fabric};
 
 /// What [`Library::load`] opens unless told otherwise: libfabric's soname.
 pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
@@ -79,6 +79,15 @@ type GetInfo = unsafe extern "C" fn(
 ) -> c_int;
 type OpenFabric =
     unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+type OpenObject = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *mut c_void,
+    usize,
+    u64,
+    *mut *mut fid,
+    *mut c_void,
+) -> c_int;
 type ToString = unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -> *mut c_char;
 
 /// The libfabric of this process.
@@ -90,6 +99,7 @@ pub struct Library {
     freeinfo: unsafe extern "C" fn(*mut fi_info),
     dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
     fabric: OpenFabric,
+    open: Option<OpenObject>,
     strerror: unsafe extern "C" fn(c_int) -> *const c_char,
     tostr_r: ToString,
 }
@@ -146,6 +156,8 @@ impl Library {
                 freeinfo: symbol(&handle, path, "fi_freeinfo")?,
                 dupinfo: symbol(&handle, path, "fi_dupinfo")?,
                 fabric: symbol(&handle, path, "fi_fabric")?,
+                // What a user names in its place may lack what few need.
+                open: symbol(&handle, path, "fi_open").ok(),
                 strerror: symbol(&handle, path, "fi_strerror")?,
                 tostr_r: symbol(&handle, path, "fi_tostr_r")?,
             }
@@ -225,6 +237,17 @@ impl Library {
     ) -> c_int {
         // SAFETY: the caller's promise.
         unsafe { (self.fabric)(attr, fabric, context) }
+    }
+
+    /// Opens an object of libfabric itself by its name, `fi_open(3)`, without attributes.
+    ///
+    /// # Safety
+    /// `object` is valid for a write.
+    pub unsafe fn open_object(&self, name: &CStr, object: *mut *mut fid) -> c_int {
+        let Some(open) = self.open else { return -(FI_ENOSYS as c_int) };
+        let (version, nothing) = (self.api_version().packed(), ptr::null_mut());
+        // SAFETY: a name, no attributes, and the caller's promise.
+        unsafe { open(version, name.as_ptr(), nothing, 0, 0, object, nothing) }
     }
 
     /// Libfabric's text for an error code. The sign does not matter.

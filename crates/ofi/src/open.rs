@@ -23,7 +23,7 @@ use crate::objects::domain::{Domain, Keys};
 use crate::objects::fabric::Fabrics;
 use crate::options::{BatchChoice, BulkChoice, Devices, GpuDirect, RailLoss};
 use crate::progress_probe::Verdict;
-use crate::provider::{Fact, Reopening, SoftwareWrites};
+use crate::provider::{Fact, Reopening, Said, SoftwareWrites};
 use crate::report::{RailReport, Report};
 use crate::topology::Topology;
 use engine::ids::{LaneKind, RailId};
@@ -104,7 +104,12 @@ impl Discovery {
         }
         self.tell_software_writes(&proxy);
         let report = self.report(&devices, &proxy, &bulk, verdict, failures);
-        let memory = OfiMemory::new(&host, &proxy, report.addressing, self.direct());
+        let memory = OfiMemory::new(
+            &host,
+            &proxy,
+            report.addressing,
+            self.direct(proxy.iter().chain(&host)),
+        );
         Ok(Opened {
             host: host_port,
             proxy: proxy_port.with_batches(self.batches()).with_control(control),
@@ -370,8 +375,8 @@ impl Discovery {
     }
 
     /// What decides whether NICs reach device memory by themselves.
-    fn direct(&self) -> DirectPolicy {
-        let switched_off = self.switched_off();
+    fn direct<'a>(&self, rails: impl Iterator<Item = &'a Arc<Rail>>) -> DirectPolicy {
+        let switched_off = self.switched_off().or_else(|| self.mapped_wrongly(rails));
         if let Some(reason) = &switched_off {
             warn!("memory of devices is staged: {reason}");
         }
@@ -402,6 +407,23 @@ impl Discovery {
             })
         };
         self.profile.device_switches.iter().find_map(off)
+    }
+
+    /// What libfabric has said of rails that map device memory wrongly.
+    fn mapped_wrongly<'a>(&self, mut rails: impl Iterator<Item = &'a Arc<Rail>>) -> Option<String> {
+        if self.options.gpu_direct == GpuDirect::Never {
+            return None;
+        }
+        let said = rails.find_map(|rail| Some((rail.name(), rail.domain().maps_wrongly()?)));
+        let Fact { value: Some(Said { remedy, .. }), why, .. } = self.profile.maps_wrongly else {
+            return None;
+        };
+        let name = self.profile.name;
+        said.map(|(rail, said)| {
+            format!(
+                "rail {rail} says `{said}`, and {name} reaches other bytes of it then ({why}); set {remedy}"
+            )
+        })
     }
 
     /// Most segments that a lane over these devices has under way, should all of them open.

@@ -151,6 +151,37 @@ fn of_devices(all: bool) -> Vec<Trial> {
             Ok(())
         }));
     }
+    for (way, monitor) in [("by_default", None), ("that_the_user_named", Some("kdreg2"))] {
+        let name = format!("cxi::devices_without_a_monitor_{way}");
+        trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+            let job = without_a_monitor(&carrier, "2.4");
+            let job = monitor.into_iter().fold(job, |job, name| job.env(MONITOR, name));
+            // Libfabric's own log goes on, for whoever reads it.
+            for log in ["", "warn"] {
+                let job =
+                    if log.is_empty() { job.clone() } else { job.clone().env("FI_LOG_LEVEL", log) };
+                for pe in job.run()?.check()?.pes {
+                    let text = pe.text();
+                    let warned = text.lines().find(|line| line.contains(" WARN "));
+                    for part in ["memory of devices is staged: ", "MR caching disabled", MONITOR] {
+                        says(warned.unwrap_or_default(), part)?;
+                    }
+                    if text.contains(":core:mr:") == log.is_empty() {
+                        return Err(format!("FI_LOG_LEVEL={log}:\n{text}").into());
+                    }
+                }
+            }
+            Ok(())
+        }));
+    }
+    let name = String::from("cxi::devices_with_another_monitor");
+    trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+        for pe in run(without_a_monitor(&carrier, "2.6").env(MONITOR, "memhooks"))?.pes {
+            says(&pe.text(), "rail(s) by dma-buf")?;
+            is_as_it_should_be(&pe.text())?;
+        }
+        Ok(())
+    }));
     let name = String::from("cxi::devices_as_nvidia_s_transport_sets_it");
     trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
         let job = with_devices("connect_with_a_device", 2, MemoryKind::DeviceVmm)
@@ -216,6 +247,16 @@ fn with_devices(scenario: &str, n_pes: u32, kind: MemoryKind) -> JobSettings {
     let job = job(scenario, n_pes, Layout::V7).memory(kind).heap(96 << 20, chunk);
     let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
     job.cuda_driver(fake_cuda_dir()).param(RESIDENT, true)
+}
+
+/// Which monitor of host memory libfabric starts.
+const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+
+/// A job whose registrations begin within allocations, where the monitor that libfabric starts by
+/// default does not start.
+fn without_a_monitor(carrier: &str, version: &str) -> JobSettings {
+    let job = with_devices("operations", 2, MemoryKind::Device).env("CXI_LAB_KDREG2", 0);
+    on_cxi(job, carrier, version, "auto")
 }
 
 /// What the persona says where small writes are left to CUDA.

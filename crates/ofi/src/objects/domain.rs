@@ -14,6 +14,7 @@ use log::info;
 use crate::error::{check, refused};
 use crate::objects::fabric::{Fabric, close, opened};
 use crate::objects::info::Info;
+use crate::objects::overheard::overheard;
 use crate::provider::Profile;
 use engine::port::{Addressing, PortError};
 
@@ -88,6 +89,7 @@ pub(crate) struct Domain {
     gate: Gate,
     keys: Keys,
     forbids_cuda: bool,
+    maps_wrongly: Option<String>,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
 }
@@ -105,8 +107,14 @@ impl Domain {
         profile: &Profile,
     ) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the fabric is open, and the info comes from the same library.
-        let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
+        let mut open = || {
+            // SAFETY: the fabric is open, and the info comes from the same library.
+            unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) }
+        };
+        let (code, maps_wrongly) = match *profile.maps_wrongly {
+            Some(said) if info.reaches_devices() => heard(info.library(), open, said.words),
+            _ => (open(), None),
+        };
         check(info.library(), "fi_domain", code)?;
         let gated = info.threading() == FI_THREAD_DOMAIN;
         let domain = Self {
@@ -114,6 +122,7 @@ impl Domain {
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
             keys,
             forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
+            maps_wrongly,
             info,
             fabric,
         };
@@ -177,6 +186,11 @@ impl Domain {
         self.forbids_cuda
     }
 
+    /// What the provider has said when it was opened, if it maps memory of devices wrongly.
+    pub(crate) fn maps_wrongly(&self) -> Option<&str> {
+        self.maps_wrongly.as_deref()
+    }
+
     /// The key to ask for when registering.
     pub(crate) fn next_key(&self) -> Result<u64, PortError> {
         if self.has(FI_MR_PROV_KEY) { Ok(0) } else { self.keys.next() }
@@ -199,6 +213,27 @@ impl Domain {
     fn has(&self, mr_mode: i32) -> bool {
         self.info.mr_mode() & mr_mode != 0
     }
+}
+
+/// Opens a domain, and gives the line of libfabric's log that has these words, with the failure
+/// before it.
+fn heard(
+    library: &'static Library,
+    open: impl FnOnce() -> c_int,
+    words: &str,
+) -> (c_int, Option<String>) {
+    let (code, said) = overheard(library, open);
+    let said = said.unwrap_or_else(|error| {
+        info!("whether memory of devices is mapped rightly is not known: {error}");
+        Vec::new()
+    });
+    let at = said.iter().position(|line| line.contains(words));
+    let failed = |line: &&String| line.starts_with("Failed ");
+    let told = at.map(|at| {
+        let before = said[..at].iter().rfind(failed);
+        before.into_iter().chain([&said[at]]).map(String::as_str).collect::<Vec<_>>().join("; ")
+    });
+    (code, told)
 }
 
 impl Drop for Domain {

@@ -13,3 +13,4 @@ pub(crate) mod event_queue;
 pub(crate) mod fabric;
 pub(crate) mod info;
 pub(crate) mod memory_region;
+pub(crate) mod overheard;

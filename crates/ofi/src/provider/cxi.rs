@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Reopening};
+use super::profile::{CAUTIOUS, Completions, GPU_DIRECT, Nic, Profile, Reopening, Said};
 use super::variable::{Variable, Wanted};
 
 pub(super) const CXI: Profile = Profile {
@@ -73,6 +73,18 @@ pub(super) const CXI: Profile = Profile {
         "what it does not keep it maps from the start of the allocation on, wherever in it the memory is",
         "HPE's libfabric 1.20 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_map_nocache, cxip_dmabuf_hints), \
          prov/util/src/util_mr_cache.c (ofi_mr_cache_init)",
+    ),
+    // Memhooks needs nothing of the kernel. Without any monitor of host memory that of devices
+    // starts alone.
+    maps_wrongly: Fact::code(
+        Some(Said {
+            words: "MR caching disabled",
+            remedy: "FI_MR_CACHE_MONITOR=memhooks or disabled",
+        }),
+        "what it does not keep it maps from the start of the allocation on, and it keeps nothing where libfabric's monitor of \
+         host memory does not start",
+        "libfabric 1.21 to 2.6: prov/cxi/src/cxip_iomm.c (cxip_iomm_init), prov/util/src/util_mem_monitor.c \
+         (ofi_monitors_add_cache)",
     ),
     device_memory_takes: Fact::code(
         GPU_DIRECT,

@@ -20,7 +20,7 @@ use std::fmt;
 
 pub(crate) use fact::Fact;
 pub use profile::Striping;
-pub(crate) use profile::{Nic, Profile, Reopening, SoftwareWrites};
+pub(crate) use profile::{Nic, Profile, Reopening, Said, SoftwareWrites};
 pub(crate) use variable::{Variable, Wanted};
 
 /// A libfabric provider, as the user names it.
@@ -126,6 +126,7 @@ mod tests {
                 "heeds_descriptors",
                 "one_allocation",
                 "device_switches",
+                "maps_wrongly",
                 "device_memory_takes",
                 "dma_bufs",
                 "reopening",

@@ -82,6 +82,8 @@ facts! {
     one_allocation: bool = false, "nothing of it is known to map less than it is told";
     /// Switches in the environment without which it maps device memory wrongly.
     device_switches: &'static [&'static str] = &[], "nothing of it is known to need any";
+    /// How libfabric's log tells, when a domain is opened, that it maps device memory wrongly.
+    maps_wrongly: Option<Said> = None, "nothing of it is known to say so";
     /// What it takes that it reaches device memory, for whoever has NICs of it that do not. Nothing
     /// known: empty.
     device_memory_takes: &'static str = "", "it is not asked for device memory";
@@ -106,6 +108,15 @@ pub(crate) struct SoftwareWrites {
     pub(crate) option: i32,
     /// The environment's variable that keeps NICs from it.
     pub(crate) variable: &'static str,
+}
+
+/// What libfabric's log says of a domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Said {
+    /// Words of the line.
+    pub(crate) words: &'static str,
+    /// What to set, that it is not said.
+    pub(crate) remedy: &'static str,
 }
 
 /// Where the kernel lists NICs, in `/sys/class`.

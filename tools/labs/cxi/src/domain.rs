@@ -26,7 +26,7 @@ pub(crate) unsafe fn open_fabric(
         let code =
             with_real_fabric(attr, |real| Persona::get().library.fabric(real, fabric, context));
         if code == 0 {
-            let nobody = State::new(String::new(), false, false, false);
+            let nobody = State::new(String::new(), false, false, false, false);
             Hook::<fi_ops_fabric>::put(&mut (**fabric).ops, nobody, |table| {
                 table.domain = Some(open_domain);
             });
@@ -45,13 +45,18 @@ unsafe extern "C" fn open_domain(
     unsafe {
         let Some(real) = Real::of(info) else { return -(FI_ENOMEM as c_int) };
         let Some(open) = Hook::of((*fabric).ops).inner.domain else { return -(FI_ENOSYS as c_int) };
+        let caches = match memory_region::start_cache() {
+            Ok(caches) => caches,
+            Err(code) => return -code,
+        };
         let code = open(fabric, real.0, domain, context);
         if code == 0 {
             let attr = &*(*info).domain_attr;
             let nic = text(attr.name).to_string_lossy().into_owned();
             let devices = (*info).caps & libfabric_sys::FI_HMEM != 0;
             let chooses_keys = attr.mr_mode & FI_MR_PROV_KEY != 0;
-            let state = State::new(nic, attr.threading != FI_THREAD_SAFE, devices, chooses_keys);
+            let unlocked = attr.threading != FI_THREAD_SAFE;
+            let state = State::new(nic, unlocked, devices, chooses_keys, caches);
             Hook::<fi_ops>::put(&mut (**domain).fid.ops, state, |table| {
                 table.ops_open = Some(open_operations);
             });
@@ -119,6 +124,7 @@ unsafe extern "C" fn open_queue(
         let code = open(domain, attr, queue, context);
         if code == 0 {
             eprintln!("cxi-lab: {}: a queue of {} completions", hook.domain.nic, (*attr).size);
+            hook.domain.completions.store((*attr).size, Ordering::Release);
             Hook::<fi_ops_cq>::put(&mut (**queue).ops, hook.domain, |table| {
                 table.read = Some(read);
                 table.readerr = Some(read_error);

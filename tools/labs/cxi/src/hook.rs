@@ -53,12 +53,16 @@ pub(crate) struct State {
     pub(crate) devices: bool,
     /// Keys are the provider's to choose.
     pub(crate) chooses_keys: bool,
+    /// What is mapped of devices is kept.
+    pub(crate) caches: bool,
     /// The endpoint is enabled.
     pub(crate) enabled: AtomicBool,
     /// Regions that are bound to it.
     pub(crate) bound: AtomicUsize,
     /// Regions that peers reach.
     pub(crate) remote: AtomicUsize,
+    /// Completions that its queue holds.
+    pub(crate) completions: AtomicUsize,
     /// Memory of devices has to be reached by copies that call no CUDA
     /// (`FI_OPT_CUDA_API_PERMITTED`).
     pub(crate) needs_copies: AtomicBool,
@@ -77,15 +81,18 @@ impl State {
         unlocked: bool,
         devices: bool,
         chooses_keys: bool,
+        caches: bool,
     ) -> &'static Self {
         Box::leak(Box::new(Self {
             nic,
             unlocked,
             devices,
             chooses_keys,
+            caches,
             enabled: AtomicBool::new(false),
             bound: AtomicUsize::new(0),
             remote: AtomicUsize::new(0),
+            completions: AtomicUsize::new(0),
             needs_copies: AtomicBool::new(false),
             heeds_descriptors: AtomicBool::new(false),
             said_asked: Once::new(),

@@ -24,7 +24,10 @@
 //! - Memory of devices is mapped from its allocation's start to its end
 //!   (`cxip_map_get_mem_region_size`): a region that goes on in the next one ends the process.
 //!   Without a cache of such memory the NIC finds the allocation's start in its place
-//!   (`cxip_map_nocache`, `cxip_dmabuf_hints`). Where there is GDRCopy, and unless
+//!   (`cxip_map_nocache`, `cxip_dmabuf_hints`). There is none where the environment has switched it
+//!   off, and where libfabric's monitor of host memory does not start, which only libfabric's log
+//!   tells (`cxip_iomm_init`, `prov/util/src/util_mem_monitor.c`); from libfabric 2.5 on the domain
+//!   is refused where the user has named that monitor. Where there is GDRCopy, and unless
 //!   `FI_CXI_DISABLE_HMEM_DEV_REGISTER` is set, it pins all of it (`cxip_do_map`).
 //! - `FI_OPT_CUDA_API_PERMITTED` is known from HPE's 1.22 on; forbidding takes GDRCopy
 //!   (`cxip_ep_setopt_priv`), and refuses regions that it does not map (`cxip_mr_bind`).
@@ -35,6 +38,8 @@
 //! - Receives that are posted and messages that are unexpected take match entries. When they are
 //!   used up and the NIC alone matches (`FI_CXI_RX_MATCH_MODE`), the process ends
 //!   (`cxip_msg_hpc.c`, `FC_SW_ONLOAD_MSG_FATAL`).
+//! - A queue holds as many completions as it was opened for; with more the NIC drops messages
+//!   (`cxip_evtq.c`).
 //! - Enabling an endpoint takes queues and table entries of the NIC's service, and fails with
 //!   `FI_ENOSPC` without (`cxip_cmdq.c`, `cxip_pte.c`).
 //! - What is injected fits into a command of the NIC. There is no immediate data unless
@@ -56,19 +61,21 @@
 //! | `CXI_LAB_MATCH_ENTRIES` | 16384 | match entries of an endpoint |
 //! | `CXI_LAB_OVERFLOW_BYTES` | 12 MiB | unexpected bytes that use up a buffer |
 //! | `CXI_LAB_ENDPOINTS` | no limit | endpoints that a process can enable on a NIC |
+//! | `CXI_LAB_KDREG2` | 1 | with 0, the monitor kdreg2, HPE's default, does not start |
 
 mod devices;
 mod domain;
 mod endpoint;
 mod hook;
 mod info;
+mod log;
 mod memory_region;
 mod messages;
 mod persona;
 
 use std::ffi::{c_char, c_int, c_void};
 
-use libfabric_sys::{FI_ENOSYS, fi_fabric_attr, fi_info, fi_type, fid_fabric};
+use libfabric_sys::{FI_ENOSYS, fi_fabric_attr, fi_info, fi_type, fid, fid_fabric};
 
 use persona::Persona;
 
@@ -137,6 +144,24 @@ pub unsafe extern "C" fn fi_fabric(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { domain::open_fabric(attr, fabric, context) }
+}
+
+/// Opens an object of libfabric itself.
+///
+/// # Safety
+/// As `fi_open(3)` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fi_open(
+    _version: u32,
+    name: *const c_char,
+    _attr: *mut c_void,
+    _attr_len: usize,
+    _flags: u64,
+    object: *mut *mut fid,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { log::open(name, object, context) }
 }
 
 /// Libfabric's text for an error code.

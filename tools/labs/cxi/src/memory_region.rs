@@ -2,22 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::{env, ptr};
 
 use libfabric_sys::{
-    FI_EINVAL, FI_ENABLE, FI_ENOKEY, FI_ENOSPC, FI_ENOSYS, FI_EOPNOTSUPP, FI_KEY_NOTAVAIL,
-    FI_MR_DMABUF, FI_REMOTE_READ, FI_REMOTE_WRITE, Padded, Version, fi_mr_attr, fi_mr_dmabuf,
-    fi_ops, fid, fid_domain, fid_mr, iovec,
+    FI_EINVAL, FI_ENABLE, FI_ENODEV, FI_ENOKEY, FI_ENOSPC, FI_ENOSYS, FI_EOPNOTSUPP,
+    FI_KEY_NOTAVAIL, FI_LOG_INFO, FI_LOG_WARN, FI_MR_DMABUF, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    Padded, Version, fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_domain, fid_mr, iovec,
 };
 
 use crate::devices::{Allocation, Cuda};
 use crate::hook::{Hook, State};
+use crate::log::say;
 use crate::persona::{Persona, broken, flag, number};
 
 /// The libfabric in which cxi knows dma-bufs.
 const DMA_BUFS: Version = Version::new(2, 5);
+/// The libfabric in which a monitor that the user has named and that does not start is an error.
+const REFUSES: Version = Version::new(2, 5);
 /// `CXIP_IS_PROV_MR_KEY_BIT`, and the bit of optimised regions in `struct cxip_mr_key`.
 const PROVIDERS: u64 = 1 << 63;
 const OPTIMISED: u64 = 1 << 62;
@@ -63,7 +66,7 @@ fn map(state: &State, memory: iovec) -> Result<(usize, Option<bool>), c_int> {
     let asked = Allocation { base: addr, len };
     let whole = cuda.allocation(addr).unwrap_or(asked);
     // What is mapped, and from where on the dma-buf is: its export is that of the allocation.
-    let (mapped, from) = if caches() { (whole, addr) } else { (asked, whole.base) };
+    let (mapped, from) = if state.caches { (whole, addr) } else { (asked, whole.base) };
     if addr + len > mapped.base + mapped.len {
         broken(&format!(
             "a region of {len} bytes begins in an allocation of {} bytes, and cxi maps no more",
@@ -79,9 +82,29 @@ fn map(state: &State, memory: iovec) -> Result<(usize, Option<bool>), c_int> {
     Ok((window.unwrap_or_else(|| broken("memory of a device is not whole")), Some(pinned)))
 }
 
-/// Whether the provider keeps what it has mapped of devices.
-fn caches() -> bool {
-    flag("FI_MR_CUDA_CACHE_MONITOR_ENABLED", true) && number("FI_MR_CACHE_MAX_COUNT", 1) != 0
+/// Starts the cache of what is mapped (`cxip_iomm_init`): whether memory of devices is kept there,
+/// or the code of the domain's refusal.
+pub(crate) fn start_cache() -> Result<bool, c_int> {
+    let starts = || {
+        if number("FI_MR_CACHE_MAX_COUNT", 1) == 0 {
+            return Err((FI_ENOSPC as c_int, "No space left on device"));
+        }
+        let monitor = env::var("FI_MR_CACHE_MONITOR");
+        let is_kdreg2 = monitor.as_deref().unwrap_or("kdreg2") == "kdreg2";
+        if !is_kdreg2 || flag("CXI_LAB_KDREG2", true) {
+            return Ok(());
+        }
+        let (code, why) = (FI_ENODEV as c_int, "No such device");
+        let failed = format!("Failed to start FI_HMEM_SYSTEM memory monitor: {why}");
+        say("core", FI_LOG_WARN, &failed);
+        Err((code, why))
+    };
+    let Err((code, why)) = starts() else {
+        return Ok(flag("FI_MR_CUDA_CACHE_MONITOR_ENABLED", true));
+    };
+    say("cxi", FI_LOG_INFO, &format!("MR cache init failed: {why}. MR caching disabled."));
+    let is_named = code == FI_ENODEV as c_int && env::var_os("FI_MR_CACHE_MONITOR").is_some();
+    if is_named && Persona::get().version >= REFUSES { Err(code) } else { Ok(false) }
 }
 
 pub(crate) unsafe extern "C" fn register(

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::{env, ptr};
 
@@ -128,7 +129,14 @@ impl Messages {
                 unsafe { post(lists.endpoint as *mut fid_ep, receive) };
             }
         };
-        let ready = lists.due.len().min(count);
+        let (waiting, room) = (lists.due.len(), state.completions.load(Ordering::Acquire));
+        if waiting > room {
+            broken(&format!(
+                "{}: {waiting} completions are in a queue of {room}, and the NIC drops what peers send",
+                state.nic
+            ));
+        }
+        let ready = waiting.min(count);
         for (at, (context, flags, len, data)) in lists.due.drain(..ready).enumerate() {
             let entry = fi_cq_data_entry {
                 op_context: context as *mut c_void,
