@@ -35,7 +35,8 @@ pub use constants::*;
 pub use library::{DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION};
 pub use logging::*;
 pub use newer::{
-    FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, NEWEST_API, fi_mr_dmabuf, mr_attr_set_dmabuf,
+    FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, FI_OPT_SHARED_MEMORY_PERMITTED, NEWEST_API,
+    fi_mr_dmabuf, mr_attr_set_dmabuf,
 };
 pub use padded::{Padded, Zeroed};
 pub use version::Version;

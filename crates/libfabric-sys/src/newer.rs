@@ -21,6 +21,10 @@ pub const FI_MR_DMABUF: u64 = 1 << 40;
 /// 1.18).
 pub const FI_OPT_CUDA_API_PERMITTED: u32 = 10;
 
+/// Option of an endpoint, a bool: whether the provider may pass messages through memory that the
+/// processes of a host share (`rdma/fi_endpoint.h`, since 1.21).
+pub const FI_OPT_SHARED_MEMORY_PERMITTED: u32 = 11;
+
 /// Memory to register, as a part of a dma-buf (`rdma/fi_domain.h`, since 1.20).
 #[allow(non_camel_case_types)] // As in C.
 #[repr(C)]

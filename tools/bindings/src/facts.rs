@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 
 use libfabric_sys::{
-    FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, NEWEST_API, Padded, fi_av_attr, fi_cntr_attr,
-    fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_mr_attr, fi_mr_dmabuf, fi_msg,
-    fi_msg_rma,
+    FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, FI_OPT_SHARED_MEMORY_PERMITTED, NEWEST_API, Padded,
+    fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_mr_attr,
+    fi_mr_dmabuf, fi_msg, fi_msg_rma,
 };
 
 use crate::extends::Declarations;
@@ -17,6 +17,7 @@ pub(crate) fn wrong(newer: &Declarations) -> Vec<String> {
         ("FI_MINOR_VERSION", NEWEST_API.minor().into()),
         ("FI_MR_DMABUF", FI_MR_DMABUF),
         ("FI_OPT_CUDA_API_PERMITTED", FI_OPT_CUDA_API_PERMITTED.into()),
+        ("FI_OPT_SHARED_MEMORY_PERMITTED", FI_OPT_SHARED_MEMORY_PERMITTED.into()),
     ];
     let places = [
         ("fi_mr_dmabuf::fd", offset_of!(fi_mr_dmabuf, fd)),
@@ -70,12 +71,12 @@ mod tests {
     #[test]
     fn headers_without_a_fact_or_with_another_are_told() {
         let none = wrong(&Declarations::parse("").unwrap());
-        assert_eq!(none.len(), 19, "each fact is looked for: {none:?}");
+        assert_eq!(none.len(), 20, "each fact is looked for: {none:?}");
         let other = "pub const FI_MR_DMABUF: u64 = 1099511627777;";
         let other = wrong(&Declarations::parse(other).unwrap());
         let told = "FI_MR_DMABUF: 1099511627776, but Some(1099511627777)";
         assert!(other.contains(&String::from(told)), "{other:?}");
         let same = "pub const FI_MR_DMABUF: u64 = 1099511627776;";
-        assert_eq!(wrong(&Declarations::parse(same).unwrap()).len(), 18);
+        assert_eq!(wrong(&Declarations::parse(same).unwrap()).len(), 19);
     }
 }

@@ -89,6 +89,7 @@ pub(crate) struct Domain {
     gate: Gate,
     keys: Keys,
     forbids_cuda: bool,
+    forbids_sharing: bool,
     maps_wrongly: Option<String>,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
@@ -122,6 +123,7 @@ impl Domain {
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
             keys,
             forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
+            forbids_sharing: *profile.forbids_sharing,
             maps_wrongly,
             info,
             fabric,
@@ -184,6 +186,11 @@ impl Domain {
     /// Whether its endpoints are to make no copies by CUDA.
     pub(crate) fn forbids_cuda(&self) -> bool {
         self.forbids_cuda
+    }
+
+    /// Whether its endpoints are to share no memory with other processes.
+    pub(crate) fn forbids_sharing(&self) -> bool {
+        self.forbids_sharing
     }
 
     /// What the provider has said when it was opened, if it maps memory of devices wrongly.

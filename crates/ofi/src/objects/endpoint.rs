@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE,
-    FI_OPT_ENDPOINT, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind,
-    fi_getname, fi_getopt, fi_inject, fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg,
-    fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
+    FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Library, Padded,
+    fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_inject, fi_msg,
+    fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata,
+    fi_writemsg, fid, fid_ep, iovec,
 };
+use log::debug;
 
 use crate::error::check;
 use crate::fork;
@@ -422,6 +424,9 @@ fn open_enabled(
             if domain.forbids_cuda() {
                 cuda_calls = CudaCalls::forbid(library, raw);
             }
+            if domain.forbids_sharing() {
+                forbid_sharing(library, raw);
+            }
             check(library, ENABLE, fi_enable(raw))?;
         }
         Ok(cuda_calls)
@@ -430,6 +435,23 @@ fn open_enabled(
         // SAFETY: open, and nobody else has it.
         unsafe { close(library, "endpoint", raw.cast()) };
     })
+}
+
+/// Has an endpoint leave its NIC for no other process of the host
+/// (`FI_OPT_SHARED_MEMORY_PERMITTED`).
+///
+/// # Safety
+/// The endpoint is open and not enabled yet, inside the domain's gate.
+unsafe fn forbid_sharing(library: &'static Library, endpoint: *mut fid_ep) {
+    let permitted = false;
+    let value = (&raw const permitted).cast();
+    let (level, option) = (FI_OPT_ENDPOINT as i32, FI_OPT_SHARED_MEMORY_PERMITTED as i32);
+    // SAFETY: the caller's promise; the option is a `bool`, read during the call.
+    let code = unsafe { fi_setopt(endpoint, level, option, value, size_of::<bool>()) };
+    // Libraries before 1.21 do not know it.
+    if let Err(error) = check(library, "fi_setopt(FI_OPT_SHARED_MEMORY_PERMITTED)", code) {
+        debug!("PEs of a host may share memory below the fabric: {error}");
+    }
 }
 
 /// The way of an endpoint's writes and reads, resolved once: what [`Endpoint::write`] and

@@ -70,6 +70,12 @@ pub(super) const EFA: Profile = Profile {
         "its NIC reads and writes device memory, and it does without CUDA's copies when told to",
         "libfabric 2.6: prov/efa/src/efa_prov_info.c, prov/efa/src/rdm/efa_rdm_ep_fiops.c",
     ),
+    forbids_sharing: Fact::seen(
+        true,
+        "fabric efa leaves what stays on a host to provider shm, which has ended a process; with CUDA it does without",
+        "libfabric 2.5.1 in the laboratory (`make efa-lab`), a command of shm at no address; 1.21 to 2.6: \
+         prov/efa/src/rdm/efa_rdm_ep_fiops.c (efa_rdm_ep_set_shared_memory_permitted, efa_rdm_ep_update_shm)",
+    ),
     device_memory_takes: Fact::code(
         GPU_DIRECT,
         "it registers such memory by CUDA's help alone",

@@ -108,6 +108,7 @@ mod tests {
                 "software_writes",
                 "immediate_data",
                 "device_memory",
+                "forbids_sharing",
                 "device_memory_takes",
                 "dma_bufs",
             ],

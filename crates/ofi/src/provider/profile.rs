@@ -75,6 +75,8 @@ facts! {
     device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
     /// An endpoint can be told to make no copies by CUDA, and loses nothing by it.
     forbids_cuda: bool = true, "a copy by CUDA may wait for running kernels";
+    /// An endpoint is told to pass nothing through memory that the processes of a host share.
+    forbids_sharing: bool = false, "nothing of it is known to leave its NICs";
     /// It heeds descriptors of local memory that it does not ask for, once it is told so in its own
     /// way (`fi_open_ops(3)`), and asks CUDA about nothing that has one.
     heeds_descriptors: bool = false, "nothing of it is known to look at memory itself";
