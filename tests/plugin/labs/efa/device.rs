@@ -11,7 +11,7 @@ use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Job, JobReport, JobSettings, Layout, Outcome, Pattern};
 use test_support::pairwise::rows;
 
-use super::{FABRICS, Lab, Library, PERSONAS, SCENARIOS, best, on_device, says, trial};
+use super::{FABRICS, Lab, Library, PERSONAS, SCENARIOS, best, on_device, patient, says, trial};
 use crate::fabric::job;
 use crate::matrix::run;
 
@@ -43,7 +43,7 @@ pub(super) fn trials() -> Vec<Trial> {
             let on = format!("{persona}_{fabric}_{}", Library::Second.name());
             let name = format!("direct_{scenario}_{on}_2_pes_2_nics_layout_{layout}");
             trial(name, Library::Cuda, move |lab| {
-                let job = on_device(job(scenario, 2, layout)).heap(HEAP, CHUNK);
+                let job = patient(on_device(job(scenario, 2, layout))).heap(HEAP, CHUNK);
                 let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);
                 for pe in run(lab.on(job, persona, 2, fabric))?.pes {
                     let text = pe.text();
