@@ -356,7 +356,7 @@ fn of_both_fabrics() -> Vec<Trial> {
             let job = lab.on(job, "p5en", 2, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "register=60");
             fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
         }));
-        // Two PEs that share the NICs of a host. Fabric efa would leave the NIC for libfabric's shm.
+        // Two PEs that share the NICs of a host. Fabric efa would leave these for libfabric's shm.
         trials.push(trial(format!("pes_of_one_host_{on}"), library_of(fabric, "p5"), move |lab| {
             let report = run(Lab::on_one_host(lab.on(storm(), "p5", 2, fabric)))?;
             for pe in &report.pes {
