@@ -1,5 +1,5 @@
-//! A kit: a directory with what trying mutants takes. Test programs in `bin`, and the list of
-//! mutants.
+//! A kit: a directory with what trying mutants takes. Test programs in `bin`, with the shared
+//! libraries that they load, and the list of mutants.
 
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use crate::error::{Error, Result, read, write};
 
 pub(crate) const MUTANTS: &str = "mutants.json";
 pub(crate) const PROGRAMS: &str = "bin";
+/// How the names of shared libraries end.
+pub(crate) const LIBRARY: &str = "so";
 
 pub(crate) fn load<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = read(path)?;

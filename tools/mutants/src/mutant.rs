@@ -43,8 +43,8 @@ pub(crate) enum Outcome {
     Caught(String),
     /// A test did not end.
     Timeout(String),
-    /// So many tests reach it, and pass.
-    Missed(usize),
+    /// So many tests reach it, and of them so many were run, and passed.
+    Missed { reach: usize, ran: usize },
 }
 
 /// The mutants that lines of a list name: for each the nearest that changes the same in the same

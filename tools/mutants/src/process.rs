@@ -1,13 +1,16 @@
 //! One run of tests in a process.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use launcher::{End, Limits};
+use crate::error::{Error, Result, at};
 
-use crate::error::{Result, at};
+/// Has tests take all of their cases.
+pub(crate) const EVERY_CASE: &str = "NVSHMEM_TEST_EVERY_CASE";
 
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,38 +22,104 @@ pub(crate) enum Ended {
     TooLong,
 }
 
+/// How tests are started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// As they are.
+    Open,
+    /// With processes and shared memory of their own, which end with them.
+    Own,
+}
+
+impl Room {
+    /// What its command line begins with.
+    fn prefix(self) -> &'static [&'static str] {
+        // The shell stays: who is the first process has to wait for those that have lost theirs.
+        const INSIDE: &str =
+            "mount -t tmpfs -o size=2g tmpfs /dev/shm || exit 126; \"$@\"; exit $?";
+        match self {
+            Self::Open => &[],
+            Self::Own => &[
+                "unshare",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+                INSIDE,
+                "sh",
+            ],
+        }
+    }
+
+    /// Fails where the machine does not give such a room.
+    pub(crate) fn check(self) -> Result<()> {
+        if self == Self::Open {
+            return Ok(());
+        }
+        let (first, others) = (self.prefix()[0], &self.prefix()[1..]);
+        let tried = Command::new(first).args(others).arg("true").output();
+        let tried = tried.map_err(at(Path::new(first)))?;
+        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        if tried.status.success() { Ok(()) } else { Err(Error::Room(said)) }
+    }
+}
+
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Path,
     pub(crate) tests: &'a [&'a str],
+    /// The program takes one test only.
+    pub(crate) takes_one: bool,
+    pub(crate) room: Room,
     pub(crate) env: Vec<(&'static str, String)>,
 }
 
 impl Run<'_> {
     /// Runs them one after the other up to the first that fails. What they say is in the file
-    /// `said`.
+    /// `said`. No process of theirs is left when they are stopped.
     pub(crate) fn run(&self, said: &Path, limit: Duration) -> Result<Ended> {
         let file = File::create(said).map_err(at(said))?;
         let errors = file.try_clone().map_err(at(said))?;
-        let mut command = Command::new(self.program);
-        command
-            // The harness keeps --fail-fast to unstable compilers, and takes this for one.
-            .args(["-Zunstable-options", "--fail-fast", "--exact", "--test-threads=1"])
+        // The harness keeps --fail-fast to unstable compilers, and takes this for one.
+        let many: &[_] = if self.takes_one { &[] } else { &["-Zunstable-options", "--fail-fast"] };
+        let program = self.program.as_os_str();
+        let mut line = self.room.prefix().iter().map(OsStr::new).chain([program]);
+        let mut child = Command::new(line.next().unwrap_or(program))
+            .args(line)
+            .args(many)
+            .args(["--exact", "--test-threads=1"])
             .args(self.tests)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUST_BACKTRACE", "0")
             // Or else a test would take other cases each time.
-            .env("NVSHMEM_TEST_EVERY_CASE", "1")
+            .env(EVERY_CASE, "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(file)
-            .stderr(errors);
-        let limits = Limits { deadline: limit, grace: limit };
-        let ended = launcher::run([command], limits, || Ok(())).map_err(at(self.program))?;
-        Ok(match ended[0].end {
-            End::Killed => Ended::TooLong,
-            end if end.is_success() => Ended::Passed(ended[0].after),
-            End::Exited(_) | End::Signalled(_) => Ended::Failed,
-        })
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .map_err(at(self.program))?;
+        let start = Instant::now();
+        // Short tests take a millisecond, and there are many of them.
+        let mut pause = Duration::from_micros(500);
+        loop {
+            if let Some(status) = child.try_wait().map_err(at(self.program))? {
+                let passed = Ended::Passed(start.elapsed());
+                return Ok(if status.success() { passed } else { Ended::Failed });
+            }
+            if start.elapsed() > limit {
+                let group = format!("-{}", child.id());
+                let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
+                killed.map_err(at(Path::new("kill")))?;
+                child.wait().map_err(at(self.program))?;
+                return Ok(Ended::TooLong);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(Duration::from_millis(20));
+        }
     }
 }
 

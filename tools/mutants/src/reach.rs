@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result, at, read};
-use crate::kit::{self, PROGRAMS};
+use crate::error::{self, Error, Result, write};
+use crate::kit::{self, LIBRARY, PROGRAMS};
 use crate::mutant::Id;
-use crate::process::{Ended, Run};
+use crate::process::{EVERY_CASE, Ended, Room, Run};
 
 const REACH: &str = "reach.json";
 
@@ -25,6 +25,8 @@ pub(crate) struct Test {
     pub(crate) takes: Duration,
     /// It draws seeds: another run is another test.
     pub(crate) is_random: bool,
+    /// It shares a process with no other.
+    pub(crate) is_alone: bool,
 }
 
 /// The tests, the short ones first, and for each mutant those that reach it.
@@ -34,6 +36,8 @@ pub(crate) struct Reach {
     pub(crate) by_mutant: HashMap<Id, Vec<usize>>,
     /// Names of tests that take too long.
     pub(crate) too_long: Vec<String>,
+    /// Of those that fail with no mutant, where others are tried nevertheless.
+    pub(crate) failing: Vec<String>,
 }
 
 /// How tests are run to see what they reach.
@@ -46,6 +50,23 @@ pub(crate) struct Runs {
     pub(crate) seeds: u32,
     /// And to see what they reach.
     pub(crate) more_seeds: u32,
+    pub(crate) room: Room,
+    /// How many mutants there are.
+    pub(crate) mutants: usize,
+}
+
+/// A test that is there.
+struct Named {
+    program: String,
+    name: String,
+    is_alone: bool,
+}
+
+/// What came of looking at one.
+enum Found {
+    Reaches(Test, Vec<Id>),
+    TakesTooLong(String),
+    Fails(String),
 }
 
 /// As an earlier run saw it, or else runs each test by itself, several at once.
@@ -56,16 +77,13 @@ pub(crate) fn load_or_record(kit: &Path, runs: Runs) -> Result<Reach> {
     }
     let next = Mutex::new(names(kit)?.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
-    let too_long = Mutex::new(Vec::new());
     let one = || -> Result<()> {
         loop {
-            let Some((at, (program, name))) = next.lock().expect("no panic").next() else {
+            let Some((at, test)) = next.lock().expect("no panic").next() else {
                 return Ok(());
             };
-            match look(kit, at, program, name, runs)? {
-                Ok(found) => done.lock().expect("no panic").push(found),
-                Err(name) => too_long.lock().expect("no panic").push(name),
-            }
+            let found = look(kit, at, test, runs)?;
+            done.lock().expect("no panic").push(found);
         }
     };
     std::thread::scope(|scope| {
@@ -73,11 +91,16 @@ pub(crate) fn load_or_record(kit: &Path, runs: Runs) -> Result<Reach> {
         threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
     })?;
 
-    let mut done = done.into_inner().expect("no panic");
-    done.sort_by_key(|(test, _)| test.takes);
-    let too_long = too_long.into_inner().expect("no panic");
-    let mut reach = Reach { too_long, ..Reach::default() };
-    for (at, (test, reached)) in done.into_iter().enumerate() {
+    let (mut reach, mut seen) = (Reach::default(), Vec::new());
+    for found in done.into_inner().expect("no panic") {
+        match found {
+            Found::Reaches(test, reached) => seen.push((test, reached)),
+            Found::TakesTooLong(name) => reach.too_long.push(name),
+            Found::Fails(name) => reach.failing.push(name),
+        }
+    }
+    seen.sort_by_key(|(test, _)| test.takes);
+    for (at, (test, reached)) in seen.into_iter().enumerate() {
         reach.tests.push(test);
         reached.into_iter().for_each(|id| reach.by_mutant.entry(id).or_default().push(at));
     }
@@ -85,34 +108,40 @@ pub(crate) fn load_or_record(kit: &Path, runs: Runs) -> Result<Reach> {
     Ok(reach)
 }
 
-/// What a test takes and reaches, or else its name, as it takes too long.
-fn look(
-    kit: &Path,
-    at: usize,
-    program: String,
-    name: String,
-    runs: Runs,
-) -> Result<std::result::Result<(Test, Vec<Id>), String>> {
+/// What a test takes and reaches.
+fn look(kit: &Path, at: usize, test: Named, runs: Runs) -> Result<Found> {
     let [said, reached] = ["said", "reached"].map(|what| kit.join(format!("{what}-{at}")));
-    let mut run = Run { program: &kit.join(PROGRAMS).join(&program), tests: &[&name], env: vec![] };
-    run.env.push(("NVSHMEM_TEST_SEEDS", runs.seeds.to_string()));
-    let ended = run.run(&said, runs.longest)?;
-    let text = read(&said)?;
+    let Named { program, name, is_alone } = test;
+    let full = format!("{program} {name}");
+    write(&reached, vec![0; runs.mutants])?;
+    let with_seeds = |seeds: u32, limit: Duration| {
+        let env = vec![
+            ("NVSHMEM_TEST_SEEDS", seeds.to_string()),
+            ("MUTANTS_REACHED", reached.display().to_string()),
+        ];
+        let program = &kit.join(PROGRAMS).join(&program);
+        let run = Run { program, tests: &[&name], takes_one: is_alone, room: runs.room, env };
+        run.run(&said, limit)
+    };
+    let text = || std::fs::read(&said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = || text().map_err(error::at(&said));
+    let mut ended = with_seeds(runs.seeds, runs.longest)?;
+    let is_random = text()?.contains(" seeds from ");
+    let takes = if let Ended::Passed(takes) = ended { takes } else { Duration::ZERO };
+    if ended != Ended::TooLong && is_random {
+        let limit = runs.longest * 10 * runs.more_seeds.div_ceil(runs.seeds);
+        if !matches!(with_seeds(runs.more_seeds, limit)?, Ended::Passed(_)) {
+            ended = Ended::Failed;
+        }
+    }
     let found = match ended {
-        Ended::TooLong => Err(format!("{program} {name}")),
-        Ended::Failed => return Err(Error::Unmutated(format!("{program} {name}"), text)),
-        Ended::Passed(takes) => {
-            let is_random = text.contains(" seeds from ");
-            let seeds = if is_random { runs.more_seeds } else { runs.seeds };
-            run.env = vec![("NVSHMEM_TEST_SEEDS", seeds.to_string())];
-            run.env.push(("MUTANTS_REACHED", reached.display().to_string()));
-            let limit = runs.longest * 10 * seeds.div_ceil(runs.seeds);
-            if !matches!(run.run(&said, limit)?, Ended::Passed(_)) {
-                return Err(Error::Unmutated(format!("{program} {name}"), read(&said)?));
-            }
-            let text = if reached.exists() { read(&reached)? } else { String::new() };
-            let ids = text.lines().filter_map(|line| line.parse().ok()).collect();
-            Ok((Test { program, name, takes, is_random }, ids))
+        Ended::TooLong => Found::TakesTooLong(full),
+        Ended::Failed if runs.room == Room::Open => return Err(Error::Unmutated(full, text()?)),
+        Ended::Failed => Found::Fails(full),
+        Ended::Passed(_) => {
+            let bytes = std::fs::read(&reached).map_err(error::at(&reached))?;
+            let ids = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0).map(|(id, _)| id);
+            Found::Reaches(Test { program, name, takes, is_random, is_alone }, ids.collect())
         }
     };
     for file in [said, reached] {
@@ -121,18 +150,26 @@ fn look(
     Ok(found)
 }
 
-/// The program and the name of each test.
-fn names(kit: &Path) -> Result<Vec<(String, String)>> {
+/// The tests of all programs.
+fn names(kit: &Path) -> Result<Vec<Named>> {
     let bin = kit.join(PROGRAMS);
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(&bin).map_err(at(&bin))? {
-        let entry = entry.map_err(at(&bin))?;
-        let program = entry.file_name().to_string_lossy().into_owned();
-        let listed =
-            Command::new(entry.path()).arg("--list").output().map_err(at(&entry.path()))?;
-        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-        names.extend(tests.map(|name| (program.clone(), name.to_owned())));
+    for entry in std::fs::read_dir(&bin).map_err(error::at(&bin))? {
+        let path = entry.map_err(error::at(&bin))?.path();
+        if path.is_dir() || path.extension().is_some_and(|end| end == LIBRARY) {
+            continue;
+        }
+        let list = |more: &[&str]| {
+            let mut command = Command::new(&path);
+            command.arg("--list").args(more).env(EVERY_CASE, "1").output().map_err(error::at(&path))
+        };
+        let listed = String::from_utf8_lossy(&list(&[])?.stdout).into_owned();
+        // A harness that is not Rust's own takes one name.
+        let is_alone = !list(&["a", "b"])?.status.success();
+        let program = path.file_name().unwrap_or_default().to_string_lossy();
+        names.extend(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(|name| {
+            Named { program: program.clone().into_owned(), name: name.to_owned(), is_alone }
+        }));
     }
     Ok(names)
 }

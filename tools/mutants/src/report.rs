@@ -51,9 +51,9 @@ pub(crate) fn tell(
                 (State::LeftOut, _) => counts.left_out += 1,
                 (State::Built, Some(Outcome::Caught(_))) => counts.caught += 1,
                 (State::Built, Some(Outcome::Timeout(_))) => counts.timeouts += 1,
-                (State::Built, Some(Outcome::Missed(tests))) => {
+                (State::Built, Some(Outcome::Missed { reach, .. })) => {
                     counts.missed += 1;
-                    counts.unreached += usize::from(*tests == 0);
+                    counts.unreached += usize::from(*reach == 0);
                 }
                 (State::Built, None) => {}
             }
@@ -65,8 +65,9 @@ pub(crate) fn tell(
             (State::Built, Some(Outcome::Timeout(by))) => {
                 caught += &format!("{mutant} [{by} does not end]\n");
             }
-            (State::Built, Some(Outcome::Missed(tests))) => {
-                missed += &format!("{mutant} [{id}; {tests} tests reach it]\n");
+            (State::Built, Some(Outcome::Missed { reach, ran })) => {
+                let ran = if ran == reach { String::new() } else { format!(", {ran} were run") };
+                missed += &format!("{mutant} [{id}; {reach} tests reach it{ran}]\n");
             }
             (State::Built, None) => {}
             (state, _) => unviable += &format!("{mutant} [{state:?}]\n"),
@@ -125,7 +126,7 @@ mod tests {
             tell(&out, "some", std::slice::from_ref(&mutant), &[0], &outcomes, Duration::ZERO)
         };
         let untried = tell(HashMap::new());
-        let tried = tell(HashMap::from([(0, Outcome::Missed(3))]));
+        let tried = tell(HashMap::from([(0, Outcome::Missed { reach: 3, ran: 2 })]));
         std::fs::remove_dir_all(&out).unwrap();
         assert!(matches!(untried, Err(Error::Untried(1))), "{untried:?}");
         tried.unwrap();

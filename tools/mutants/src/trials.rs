@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Result, at, read};
 use crate::kit::{self, MUTANTS, PROGRAMS};
 use crate::mutant::{self, Id, Mutant, Outcome, State};
-use crate::process::{Ended, Run, last_begun};
+use crate::process::{Ended, Room, Run, last_begun};
 use crate::reach::{self, Reach, Runs, Test};
 use crate::report;
 
@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Mutants alone whose line in the results contains this
     #[arg(long)]
     only: Option<String>,
+    /// Mutants alone whose file begins so
+    #[arg(long)]
+    part: Option<String>,
     /// Mutants alone that are in this list, as `missed.txt` is one. Their lines may have moved
     #[arg(long)]
     list: Option<PathBuf>,
@@ -49,6 +52,16 @@ pub(crate) struct Options {
     /// Tests that take longer, in seconds, are not run
     #[arg(long, default_value_t = 5.0)]
     longest: f64,
+    /// So many times what it takes with no mutant a test may take with one
+    #[arg(long, default_value_t = 10)]
+    times: u32,
+    /// No test of a mutant begins later than after so many seconds with it
+    #[arg(long)]
+    each: Option<f64>,
+    /// Tests get processes and shared memory of their own, which takes root; those that fail with
+    /// no mutant are left out, and what fails has to fail twice
+    #[arg(long)]
+    isolated: bool,
     /// How many seeds each random test draws
     #[arg(long, default_value_t = 2)]
     seeds: u32,
@@ -66,10 +79,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let jobs =
         options.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
 
+    let room = if options.isolated { Room::Own } else { Room::Open };
+    room.check()?;
     let reach = reach::load_or_record(
         &kit,
         Runs {
             jobs,
+            room,
+            mutants: mutants.len(),
             longest: Duration::from_secs_f64(options.longest),
             seeds: options.seeds,
             more_seeds: options.more_seeds,
@@ -85,8 +102,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         );
     }
 
+    if !reach.failing.is_empty() {
+        println!("not run, as they fail with no mutant: {}", reach.failing.join(", "));
+    }
+
     let mut chosen: Vec<Id> =
         (0..mutants.len()).filter(|id| mutants[*id].state == State::Built).collect();
+    if let Some(part) = &options.part {
+        chosen.retain(|id| mutants[*id].file.starts_with(part));
+    }
     if let Some(only) = &options.only {
         chosen.retain(|id| mutants[*id].to_string().contains(only));
     }
@@ -102,6 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let trials = Trials {
         options,
         kit: &kit,
+        room,
         mutants: &mutants,
         reach: &reach,
         end,
@@ -122,11 +147,12 @@ fn mixed(number: u64) -> u64 {
 struct Trials<'a> {
     options: &'a Options,
     kit: &'a Path,
+    room: Room,
     mutants: &'a [Mutant],
     reach: &'a Reach,
     end: Option<Instant>,
-    /// By function, the tests that noticed a mutant of it, the latest last: they come first for its
-    /// others.
+    /// By function and by file, the tests that noticed a mutant of it, the latest last: they come
+    /// first for its others.
     killers: Mutex<HashMap<&'a str, Vec<usize>>>,
 }
 
@@ -160,21 +186,33 @@ impl Trials<'_> {
 
     fn one(&self, id: Id, said: &Path) -> Result<Outcome> {
         let tests = self.reach.by_mutant.get(&id).map_or(&[][..], Vec::as_slice);
-        let function = self.mutants[id].function.as_str();
-        let known =
-            self.killers.lock().expect("no panic").get(function).cloned().unwrap_or_default();
-        for group in in_order(&self.reach.tests, tests, &known) {
+        let Mutant { function, file, .. } = &self.mutants[id];
+        let known = |of: &str| {
+            let killers = self.killers.lock().expect("no panic");
+            killers.get(of).cloned().unwrap_or_default()
+        };
+        let begun = Instant::now();
+        let is_over = || self.options.each.is_some_and(|each| begun.elapsed().as_secs_f64() > each);
+        let mut ran = 0;
+        for group in in_order(&self.reach.tests, tests, &[&known(function), &known(file)]) {
+            if is_over() {
+                break;
+            }
             if let Some(outcome) = self.group(id, &group, self.options.seeds, said)? {
                 return Ok(outcome);
             }
+            ran += group.len();
         }
         let random = tests.iter().filter(|at| self.reach.tests[**at].is_random);
         for at in random {
+            if is_over() {
+                break;
+            }
             if let Some(outcome) = self.group(id, &[*at], self.options.more_seeds, said)? {
                 return Ok(outcome);
             }
         }
-        Ok(Outcome::Missed(tests.len()))
+        Ok(Outcome::Missed { reach: tests.len(), ran })
     }
 
     /// Runs tests of one program with a mutant. Nothing if all pass.
@@ -183,12 +221,22 @@ impl Trials<'_> {
         let program = &tests[0].program;
         let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
         let env = vec![("MUTANT", id.to_string()), ("NVSHMEM_TEST_SEEDS", seeds.to_string())];
-        let run = Run { program: &self.kit.join(PROGRAMS).join(program), tests: &names, env };
+        let run = Run {
+            program: &self.kit.join(PROGRAMS).join(program),
+            tests: &names,
+            takes_one: tests[0].is_alone,
+            room: self.room,
+            env,
+        };
         let takes: Duration = tests.iter().map(|test| test.takes).sum();
-        let limit = PATIENCE + takes * 10 * seeds.div_ceil(self.options.seeds);
+        let limit = PATIENCE + takes * self.options.times * seeds.div_ceil(self.options.seeds);
         let mut ended = run.run(said, limit)?;
         if ended == Ended::TooLong {
             // It may be the machine that is slow.
+            ended = run.run(said, 2 * limit)?;
+        } else if ended == Ended::Failed && self.options.isolated {
+            // Jobs of several processes wait for one another, and fail when nothing is wrong on a
+            // machine that has no time for them.
             ended = run.run(said, 2 * limit)?;
         }
         if let Ended::Passed(_) = ended {
@@ -197,12 +245,15 @@ impl Trials<'_> {
         // What a mutant says may be no text at all.
         let text = std::fs::read(said).map_err(at(said))?;
         let text = String::from_utf8_lossy(&text);
-        let name = last_begun(&text);
+        let name = if tests[0].is_alone { names[0] } else { last_begun(&text) };
         if let Some(at) = group.iter().find(|at| self.reach.tests[**at].name == name) {
             let mut killers = self.killers.lock().expect("no panic");
-            let of = killers.entry(&self.mutants[id].function).or_default();
-            of.retain(|other| other != at);
-            of.push(*at);
+            let Mutant { function, file, .. } = &self.mutants[id];
+            for name in [function, file] {
+                let of = killers.entry(name).or_default();
+                of.retain(|other| other != at);
+                of.push(*at);
+            }
         }
         let name = format!("{program} {name}");
         Ok(Some(if ended == Ended::Failed {
@@ -213,11 +264,15 @@ impl Trials<'_> {
     }
 }
 
-/// Each of the tests once, in groups that share a process: by themselves the latest three that are
-/// `known` to notice changes of the function, then the short ones.
-fn in_order(all: &[Test], tests: &[usize], known: &[usize]) -> Vec<Vec<usize>> {
-    let mut first: Vec<_> = known.iter().rev().filter(|at| tests.contains(at)).copied().collect();
-    first.truncate(3);
+/// Each of the tests once, in groups that share a process: by themselves the latest three of each
+/// list of those `known` to notice changes nearby, then the short ones.
+fn in_order(all: &[Test], tests: &[usize], known: &[&[usize]]) -> Vec<Vec<usize>> {
+    let mut first: Vec<usize> = Vec::new();
+    for known in known {
+        let others = known.iter().rev().filter(|at| tests.contains(at) && !first.contains(at));
+        let latest: Vec<_> = others.take(3).copied().collect();
+        first.extend(latest);
+    }
     let rest: Vec<_> = tests.iter().filter(|at| !first.contains(at)).copied().collect();
     first.into_iter().map(|at| vec![at]).chain(groups(all, &rest)).collect()
 }
@@ -228,7 +283,8 @@ fn groups(all: &[Test], tests: &[usize]) -> Vec<Vec<usize>> {
     for at in tests {
         let test = &all[*at];
         let open = groups.iter_mut().find(|(takes, group)| {
-            all[group[0]].program == test.program && *takes + test.takes <= SHORT
+            let is_same = all[group[0]].program == test.program && !test.is_alone;
+            is_same && *takes + test.takes <= SHORT
         });
         match open {
             Some((takes, group)) => {
@@ -252,10 +308,13 @@ mod tests {
             name: number.to_string(),
             takes: Duration::from_millis(number * 10),
             is_random: false,
+            is_alone: false,
         };
         let all: Vec<_> = (0..6).map(test).collect();
-        let order = in_order(&all, &[0, 1, 2, 3, 5], &[5, 4, 3, 2, 1]);
+        let order = in_order(&all, &[0, 1, 2, 3, 5], &[&[5, 4, 3, 2, 1], &[0, 3]]);
         assert_eq!(order, [vec![1], vec![2], vec![3], vec![0], vec![5]]);
         assert_eq!(in_order(&all, &[0, 1, 2, 3], &[]), [vec![0, 1, 2], vec![3]]);
+        let all = [test(0), Test { is_alone: true, ..test(0) }, Test { is_alone: true, ..test(0) }];
+        assert_eq!(in_order(&all, &[0, 1, 2], &[&[], &[2]]), [vec![2], vec![0], vec![1]]);
     }
 }

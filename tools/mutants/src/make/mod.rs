@@ -15,7 +15,7 @@ mod sites;
 mod sources;
 mod values;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,7 +25,7 @@ use self::render::{Rendered, render};
 use self::sites::Site;
 use self::sources::Source;
 use crate::error::{Error, Result, at, read, write};
-use crate::kit::{self, MUTANTS, PROGRAMS};
+use crate::kit::{self, LIBRARY, MUTANTS, PROGRAMS};
 use crate::mutant::{Id, Mutant, State};
 
 /// The file that the rewritten code asks whether a mutant is on.
@@ -33,18 +33,18 @@ const RUNTIME: &str = include_str!("runtime.rs");
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The file of the module whose mutants are made, with those below it; relative to the tree
-    #[arg(long)]
-    module: PathBuf,
+    /// The file of a module whose mutants are made, with those below it; relative to the tree
+    #[arg(long, required = true)]
+    module: Vec<PathBuf>,
     /// Modules below it that are left as they are, as the beginnings of their files
     #[arg(long)]
     except: Vec<PathBuf>,
     /// A copy of the tree, in which the sources are rewritten
     #[arg(long)]
     copy: PathBuf,
-    /// The root of the crate in the copy, which the module belongs to
-    #[arg(long)]
-    root: PathBuf,
+    /// The root of the crate in the copy, which the module belongs to: one for each module
+    #[arg(long, required = true)]
+    root: Vec<PathBuf>,
     /// Where the kit goes
     #[arg(long)]
     kit: PathBuf,
@@ -54,21 +54,26 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn make(options: &Options) -> Result<()> {
-    let sources = sources::modules(&options.module, &options.except)?;
+    let mut sources = Vec::new();
+    for module in &options.module {
+        sources.extend(sources::modules(module, &options.except)?);
+    }
     let in_constants = sources::in_constants(&rust_below(&options.copy)?);
     let mut mutants = Vec::new();
     let sites: Vec<Vec<Site>> =
         sources.iter().map(|source| sites::find(source, &in_constants, &mut mutants)).collect();
     let texts: Vec<_> = sources.iter().map(|source| without_const(source, &in_constants)).collect();
 
-    let runtime = RUNTIME.replace("COUNT]", &format!("{}]", mutants.len()));
-    let runtime = runtime.replace("0..COUNT", &format!("0..{}", mutants.len()));
-    write(&options.copy.join("mutants.rs"), runtime)?;
-    if !sources.iter().any(|source| source.path == options.root) {
-        let root = options.copy.join(&options.root);
-        let text = read(&root)?;
-        if !text.contains("pub mod mutants;") {
-            write(&root, with_runtime(&text, &options.root))?;
+    unviable_before(options, &mut mutants)?;
+
+    let runtime = RUNTIME.replace("COUNT: usize = 0", &format!("COUNT: usize = {}", mutants.len()));
+    put(options, Path::new("mutants.rs"), &runtime)?;
+    for root in &options.root {
+        if !sources.iter().any(|source| source.path == *root) {
+            let text = read(&options.copy.join(root))?;
+            if !text.contains("pub mod mutants;") {
+                put(options, root, &with_runtime(&text, root))?;
+            }
         }
     }
 
@@ -77,9 +82,9 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         let mut rendered = HashMap::new();
         for ((source, text), sites) in sources.iter().zip(&texts).zip(&sites) {
             let done = render(text, sites, &built);
-            let is_root = source.path == options.root;
+            let is_root = options.root.contains(&source.path);
             let text = if is_root { &with_runtime(&done.text, &source.path) } else { &done.text };
-            write(&options.copy.join(&source.path), text)?;
+            put(options, &source.path, text)?;
             rendered.insert(source.path.clone(), done);
         }
         match build(options)? {
@@ -96,6 +101,39 @@ pub(crate) fn make(options: &Options) -> Result<()> {
         }
     };
     collect(options, &programs, &mutants)
+}
+
+/// Mutants that did not compile when the kit was last made do not now.
+fn unviable_before(options: &Options, mutants: &mut [Mutant]) -> Result<()> {
+    let list = options.kit.join(MUTANTS);
+    if !list.exists() {
+        return Ok(());
+    }
+    let before: Vec<Mutant> = kit::load(&list)?;
+    let unviable = before.iter().filter(|mutant| mutant.state == State::Unviable);
+    let unviable: HashSet<_> = unviable.map(ToString::to_string).collect();
+    for mutant in mutants.iter_mut().filter(|mutant| mutant.state == State::Built) {
+        if unviable.contains(&mutant.to_string()) {
+            mutant.state = State::Unviable;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file of the copy. What was written there the last time is as old as it was then, and
+/// cargo does not build it anew.
+fn put(options: &Options, path: &Path, text: &str) -> Result<()> {
+    let last = options.copy.with_extension("written").join(path);
+    if !std::fs::read(&last).is_ok_and(|before| before == text.as_bytes()) {
+        let folder = last.parent().unwrap_or(&last);
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        write(&last, text)?;
+    }
+    let path = options.copy.join(path);
+    write(&path, text)?;
+    let age = || std::fs::metadata(&last)?.modified();
+    let set = |age| std::fs::File::options().append(true).open(&path)?.set_modified(age);
+    age().and_then(set).map_err(at(&path))
 }
 
 /// The root of a crate, with the runtime as a module. That names a function of C, which a crate
@@ -125,8 +163,8 @@ fn rust_below(root: &Path) -> Result<Vec<syn::File>> {
 }
 
 /// A file in which functions are `const` only where constants need them. No byte moves.
-fn without_const(source: &Source, in_constants: &std::collections::HashSet<String>) -> String {
-    struct Find<'a>(&'a std::collections::HashSet<String>, Vec<sites::Bytes>);
+fn without_const(source: &Source, in_constants: &HashSet<String>) -> String {
+    struct Find<'a>(&'a HashSet<String>, Vec<sites::Bytes>);
     impl<'a> syn::visit::Visit<'a> for Find<'_> {
         fn visit_signature(&mut self, signature: &'a syn::Signature) {
             if let Some(constness) = signature.constness {
@@ -143,7 +181,8 @@ fn without_const(source: &Source, in_constants: &std::collections::HashSet<Strin
     text
 }
 
-/// A test program: the name of its target, and its file.
+/// A test program: the name of its target, and its file; or a shared library, under its file's
+/// name.
 type Program = (String, PathBuf);
 
 /// An error of the compiler: its text, and the places it names, the most important first.
@@ -169,11 +208,23 @@ fn build(options: &Options) -> Result<std::result::Result<Vec<Program>, Vec<Faul
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let (mut programs, mut faults) = (Vec::new(), Vec::new());
     for message in messages {
+        let target = &message["target"];
+        let kinds = target["kind"].as_array().into_iter().flatten();
+        let kinds: Vec<_> = kinds.filter_map(Value::as_str).collect();
         if let Some(program) = message["executable"].as_str() {
-            let target = &message["target"];
-            let is_lib = target["kind"][0].as_str().is_some_and(|kind| kind.contains("lib"));
-            let name = if is_lib { "unit" } else { target["name"].as_str().unwrap_or("test") };
-            programs.push((name.to_owned(), PathBuf::from(program)));
+            let is_lib = kinds.iter().any(|kind| kind.contains("lib"));
+            let name = target["name"].as_str().unwrap_or("test");
+            let name = if is_lib { format!("unit_{name}") } else { name.to_owned() };
+            if message["profile"]["test"] == true {
+                programs.push((name, PathBuf::from(program)));
+            }
+        } else if kinds.contains(&"cdylib") {
+            let files = message["filenames"].as_array().into_iter().flatten();
+            let files = files.filter_map(Value::as_str).map(PathBuf::from);
+            let shared = files.filter(|file| file.extension().is_some_and(|end| end == LIBRARY));
+            let named = shared
+                .filter_map(|file| Some((file.file_name()?.to_str()?.to_owned(), file.clone())));
+            programs.extend(named);
         }
         if message["message"]["level"] == "error" {
             faults.push(fault(&message["message"]));
