@@ -117,7 +117,7 @@ injected: ## Break the code on purpose, bug after bug: the tests named for each 
 # What is mutated, and how many mutants are drawn; all of them without a number.
 PART ?= engine
 .PHONY: mutants
-mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|channel|ofi COUNT=number SEED=1 MODULE=name LIST=file)
+mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|job|channel|cuda|ofi COUNT=number SEED=1 MODULE=name LIST=file)
 	scripts/mutants.sh $(PART) $(COUNT) $(SEED)
 
 .PHONY: fuzz

@@ -153,7 +153,7 @@ campaigns() {
     part "ThreadSanitizer, short" sanitizer ThreadSanitizer scripts/sanitize-threads.sh
     part "soak, short" campaign scripts/soak.sh 1
     local some
-    for some in engine abi channel ofi; do
+    for some in engine abi job channel cuda ofi; do
         part "mutants of $some, three" campaign scripts/mutants.sh "$some" 3
     done
 }

@@ -14,7 +14,7 @@ pub(crate) enum Error {
     Build(String),
     #[error("{0} fails, or takes too long, with no mutant at all:\n{1}")]
     Unmutated(String, String),
-    #[error("Tests get no processes and no shared memory of their own here, which takes root: {0}")]
+    #[error("Tests get no processes and no shared memory of their own here: {0}")]
     Room(String),
     #[error(
         "No mutant was tried, of {0} that were chosen: is there such a module, and was there time?"

@@ -28,42 +28,41 @@ pub(crate) enum Room {
     /// As they are.
     Open,
     /// With processes and shared memory of their own, which end with them.
-    Own,
+    Own {
+        /// Root gives that, and so does the kernel to others, who are root in there.
+        by_root: bool,
+    },
 }
 
 impl Room {
-    /// What its command line begins with.
-    fn prefix(self) -> &'static [&'static str] {
+    /// One of their own, if the machine gives any.
+    pub(crate) fn own() -> Result<Self> {
+        let rooms = [true, false].map(|by_root| Self::Own { by_root });
+        let mut refusals = String::new();
+        for room in rooms {
+            let mut command = room.command(OsStr::new("true"));
+            let tried = command.output().map_err(at(Path::new(command.get_program())))?;
+            if tried.status.success() {
+                return Ok(room);
+            }
+            refusals += &String::from_utf8_lossy(&tried.stderr);
+        }
+        Err(Error::Room(refusals))
+    }
+
+    /// The command that runs a program in it.
+    fn command(self, program: &OsStr) -> Command {
         // The shell stays: who is the first process has to wait for those that have lost theirs.
         const INSIDE: &str =
             "mount -t tmpfs -o size=2g tmpfs /dev/shm || exit 126; \"$@\"; exit $?";
-        match self {
-            Self::Open => &[],
-            Self::Own => &[
-                "unshare",
-                "--mount",
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "sh",
-                "-c",
-                INSIDE,
-                "sh",
-            ],
+        let Self::Own { by_root } = self else { return Command::new(program) };
+        let mut command = Command::new("unshare");
+        if !by_root {
+            command.args(["--user", "--map-root-user"]);
         }
-    }
-
-    /// Fails where the machine does not give such a room.
-    pub(crate) fn check(self) -> Result<()> {
-        if self == Self::Open {
-            return Ok(());
-        }
-        let (first, others) = (self.prefix()[0], &self.prefix()[1..]);
-        let tried = Command::new(first).args(others).arg("true").output();
-        let tried = tried.map_err(at(Path::new(first)))?;
-        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
-        if tried.status.success() { Ok(()) } else { Err(Error::Room(said)) }
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["sh", "-c", INSIDE, "sh"]).arg(program);
+        command
     }
 }
 
@@ -84,10 +83,8 @@ impl Run<'_> {
         let errors = file.try_clone().map_err(at(said))?;
         // The harness keeps --fail-fast to unstable compilers, and takes this for one.
         let many: &[_] = if self.takes_one { &[] } else { &["-Zunstable-options", "--fail-fast"] };
-        let program = self.program.as_os_str();
-        let mut line = self.room.prefix().iter().map(OsStr::new).chain([program]);
-        let mut child = Command::new(line.next().unwrap_or(program))
-            .args(line)
+        let mut command = self.room.command(self.program.as_os_str());
+        let mut child = command
             .args(many)
             .args(["--exact", "--test-threads=1"])
             .args(self.tests)
@@ -132,6 +129,8 @@ pub(crate) fn last_begun(said: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -140,5 +139,36 @@ mod tests {
         assert_eq!(last_begun(said), "c");
         assert_eq!(last_begun("test a::b ... ok\ntest d ... "), "d");
         assert_eq!(last_begun(""), "");
+    }
+
+    #[test]
+    fn what_a_test_has_started_is_stopped_with_it() {
+        let folder =
+            std::env::temp_dir().join(format!("nvshmem-mutants-run-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [script, said, child] = ["script", "said", "child"].map(|name| folder.join(name));
+        let text = "#!/bin/sh\nsleep 1000 &\necho $! >child.new && mv child.new child\nwait\n";
+        let text = text.replace("child", &child.display().to_string());
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let room = Room::Open;
+        let run = Run { program: &script, tests: &[], takes_one: true, room, env: vec![] };
+        // As much as it takes to get so far.
+        let limits = [1, 10, 100].map(Duration::from_secs);
+        let stopped = limits.iter().find(|limit| {
+            assert_eq!(run.run(&said, **limit).unwrap(), Ended::TooLong);
+            child.exists()
+        });
+        assert!(stopped.is_some(), "it has not started");
+        let pid = std::fs::read_to_string(&child).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        // Whoever has to wait for it may not have done so.
+        let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let until = Instant::now() + Duration::from_secs(60);
+        while lives() && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(!lives(), "process {pid} lives");
     }
 }

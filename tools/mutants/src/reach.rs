@@ -40,9 +40,13 @@ pub(crate) struct Reach {
     pub(crate) failing: Vec<String>,
 }
 
-/// How tests are run to see what they reach.
+/// Which tests are run, and how, to see what they reach.
 #[derive(Clone, Copy)]
-pub(crate) struct Runs {
+pub(crate) struct Runs<'a> {
+    /// Of tests of a kind that differ in their jobs alone, so many.
+    pub(crate) rows: usize,
+    /// What is left out, by the beginnings of "program test".
+    pub(crate) skip: &'a [String],
     pub(crate) jobs: usize,
     /// What takes longer is left out.
     pub(crate) longest: Duration,
@@ -70,12 +74,14 @@ enum Found {
 }
 
 /// As an earlier run saw it, or else runs each test by itself, several at once.
-pub(crate) fn load_or_record(kit: &Path, runs: Runs) -> Result<Reach> {
+pub(crate) fn load_or_record(kit: &Path, runs: Runs<'_>) -> Result<Reach> {
     let file = kit.join(REACH);
     if file.exists() {
         return kit::load(&file);
     }
-    let next = Mutex::new(names(kit)?.into_iter().enumerate());
+    let mut tests = names(kit)?;
+    choose(&mut tests, runs);
+    let next = Mutex::new(tests.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     let one = || -> Result<()> {
         loop {
@@ -109,7 +115,7 @@ pub(crate) fn load_or_record(kit: &Path, runs: Runs) -> Result<Reach> {
 }
 
 /// What a test takes and reaches.
-fn look(kit: &Path, at: usize, test: Named, runs: Runs) -> Result<Found> {
+fn look(kit: &Path, at: usize, test: Named, runs: Runs<'_>) -> Result<Found> {
     let [said, reached] = ["said", "reached"].map(|what| kit.join(format!("{what}-{at}")));
     let Named { program, name, is_alone } = test;
     let full = format!("{program} {name}");
@@ -150,6 +156,25 @@ fn look(kit: &Path, at: usize, test: Named, runs: Runs) -> Result<Found> {
     Ok(found)
 }
 
+/// Leaves those that are to be run.
+fn choose(tests: &mut Vec<Named>, runs: Runs<'_>) {
+    let mut kinds: HashMap<String, usize> = HashMap::new();
+    tests.retain(|Named { program, name, .. }| {
+        let full = format!("{program} {name}");
+        if runs.skip.iter().any(|skip| full.starts_with(skip.as_str())) {
+            return false;
+        }
+        // Whose names say how many PEs there are is a row of a table.
+        if !name.contains("_pes") {
+            return true;
+        }
+        let kind: Vec<_> = full.split(['_', ':']).filter(|word| !word.is_empty()).take(2).collect();
+        let so_far = kinds.entry(kind.join(" ")).or_default();
+        *so_far += 1;
+        *so_far <= runs.rows
+    });
+}
+
 /// The tests of all programs.
 fn names(kit: &Path) -> Result<Vec<Named>> {
     let bin = kit.join(PROGRAMS);
@@ -172,4 +197,32 @@ fn names(kit: &Path) -> Result<Vec<Named>> {
         }));
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_rows_of_a_kind_some_are_run_and_of_others_all() {
+        let skip = ["plugin soak".to_owned()];
+        let runs = Runs {
+            rows: 1,
+            skip: &skip,
+            jobs: 1,
+            longest: Duration::ZERO,
+            seeds: 1,
+            more_seeds: 1,
+            room: Room::Open,
+            mutants: 0,
+        };
+        let named =
+            |name: &str| Named { program: "plugin".into(), name: name.into(), is_alone: true };
+        let names =
+            ["a_rxm_2_pes_x", "a_rxm_3_pes_y", "a_shm_2_pes", "a_rxm", "a_rxm_2", "soak::b"];
+        let mut tests = names.map(named).into();
+        choose(&mut tests, runs);
+        let left: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(left, ["a_rxm_2_pes_x", "a_shm_2_pes", "a_rxm", "a_rxm_2"]);
+    }
 }

@@ -58,10 +58,16 @@ pub(crate) struct Options {
     /// No test of a mutant begins later than after so many seconds with it
     #[arg(long)]
     each: Option<f64>,
-    /// Tests get processes and shared memory of their own, which takes root; those that fail with
-    /// no mutant are left out, and what fails has to fail twice
+    /// Tests get processes and shared memory of their own; those that fail with no mutant are left
+    /// out, and what fails has to fail twice
     #[arg(long)]
     isolated: bool,
+    /// Of tests of a kind that differ in their jobs alone, so many are run
+    #[arg(long, default_value_t = usize::MAX)]
+    rows: usize,
+    /// Tests that are not run: how "PROGRAM TEST" begins
+    #[arg(long)]
+    skip: Vec<String>,
     /// How many seeds each random test draws
     #[arg(long, default_value_t = 2)]
     seeds: u32,
@@ -79,11 +85,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let jobs =
         options.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
 
-    let room = if options.isolated { Room::Own } else { Room::Open };
-    room.check()?;
+    let room = if options.isolated { Room::own()? } else { Room::Open };
     let reach = reach::load_or_record(
         &kit,
         Runs {
+            rows: options.rows,
+            skip: &options.skip,
             jobs,
             room,
             mutants: mutants.len(),
@@ -168,6 +175,9 @@ impl Trials<'_> {
                 }
                 let Some(id) = next.lock().expect("no panic").next() else { break };
                 let outcome = self.one(id, &said)?;
+                if let Outcome::Missed { .. } = outcome {
+                    println!("missed: {}", self.mutants[id]);
+                }
                 let mut outcomes = outcomes.lock().expect("no panic");
                 outcomes.insert(id, outcome);
                 if outcomes.len() % 100 == 0 {
