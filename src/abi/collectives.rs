@@ -76,3 +76,68 @@ impl Collectives for HostCollectives {
 fn fault(what: String) -> JobError {
     JobError::Collectives { what: format!("the bootstrap {what}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An allgather of two PEs, of which the other gives what this one does, with 1 added. It fails
+    /// for what is longer than 8 bytes.
+    unsafe extern "C" fn twice(
+        mine: *const c_void,
+        all: *mut c_void,
+        bytes: c_int,
+        _handle: *mut Bootstrap,
+    ) -> c_int {
+        let len = bytes as usize;
+        if len > 8 {
+            return 7;
+        }
+        // SAFETY: so many bytes, and room for twice as many, by the caller.
+        unsafe {
+            let mine = std::slice::from_raw_parts(mine.cast::<u8>(), len);
+            let all = std::slice::from_raw_parts_mut(all.cast::<u8>(), 2 * len);
+            all[..len].copy_from_slice(mine);
+            all[len..].iter_mut().zip(mine).for_each(|(other, mine)| *other = mine + 1);
+        }
+        0
+    }
+
+    fn host(pg_size: c_int, pg_rank: c_int, npes_node: c_int) -> Bootstrap {
+        Bootstrap { pg_size, pg_rank, npes_node, ..Bootstrap::default() }
+    }
+
+    fn of(handle: &mut Bootstrap) -> HostCollectives {
+        // SAFETY: it outlives what is made of it, in each test.
+        unsafe { HostCollectives::new(handle) }.unwrap()
+    }
+
+    #[test]
+    fn a_place_outside_of_the_job_is_refused() {
+        for (n_pes, me, here, expected) in [
+            (2, 1, 2, Some((2, 1, 2))),
+            (2, 0, 1, Some((2, 0, 1))),
+            (2, 1, 0, Some((2, 1, 1))),
+            (2, 1, -1, Some((2, 1, 1))),
+            (2, 2, 2, None),
+            (0, 0, 0, None),
+            (-1, 0, 1, None),
+            (2, -1, 1, None),
+        ] {
+            let shape = of(&mut host(n_pes, me, here)).shape();
+            let found = shape.map(|Shape { n_pes, me, here }| (n_pes, me.0, here)).ok();
+            assert_eq!(found, expected, "PE {me} of {n_pes}, {here} here");
+        }
+    }
+
+    #[test]
+    fn what_all_pes_say_comes_back_or_why_not() {
+        let mut handle = Bootstrap { allgather: Some(twice), ..host(2, 0, 2) };
+        let collectives = of(&mut handle);
+        assert_eq!(collectives.allgather(&[1, 5]).unwrap(), [1, 5, 2, 6]);
+        let failed = collectives.allgather(&[0; 9]).unwrap_err().to_string();
+        assert!(failed.contains("status 7"), "{failed}");
+        let none = of(&mut host(2, 0, 2)).allgather(&[1]).unwrap_err().to_string();
+        assert!(none.contains("has no allgather"), "{none}");
+    }
+}

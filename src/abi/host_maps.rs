@@ -155,6 +155,8 @@ mod tests {
         let mut map = ByHand::new(&entries);
         map.map.count = MOST + 1;
         assert_eq!(map.find(0x1000), Err(MapFault::Count { count: MOST + 1 }));
+        map.map.count = MOST;
+        assert_eq!(map.find(0x2000), Ok(Some(2)), "as many are believed");
         map.map.count = 2;
         assert_eq!(map.find(0x2000), Ok(Some(2)));
         assert_eq!(map.find(0x3000), Err(MapFault::Longer { count: 2 }), "not read beyond");

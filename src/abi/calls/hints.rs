@@ -185,3 +185,25 @@ pub(crate) unsafe extern "C" fn region_flush(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_follows_where_a_flag_or_the_hint_of_a_region_says_so() {
+        // Others, which say nothing of it.
+        let others = !(MORE_FOLLOWS | BATCH_RMA);
+        for (flags, announced) in
+            [(0, false), (MORE_FOLLOWS, true), (others, false), (others | MORE_FOLLOWS, true)]
+        {
+            assert_eq!(OpAttrs6 { flags, ..Default::default() }.announce_more(), announced);
+            assert_eq!(OpAttrs7 { flags, ..Default::default() }.announce_more(), announced);
+        }
+        for (hints, announced) in
+            [(0, false), (BATCH_RMA, true), (others, false), (others | BATCH_RMA, true)]
+        {
+            assert_eq!(OpAttrs7 { hints, ..Default::default() }.announce_more(), announced);
+        }
+    }
+}

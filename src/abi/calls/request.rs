@@ -400,47 +400,4 @@ impl<'a> Parts<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(nelems: usize, elembytes: c_int, srcstride: isize, deststride: isize) -> RmaBytes {
-        RmaBytes {
-            nelems: nelems as _,
-            elembytes,
-            _pad: 0,
-            srcstride: srcstride as _,
-            deststride: deststride as _,
-        }
-    }
-
-    #[test]
-    fn elements_apart_are_refused_from_the_second_one_on() {
-        for (src, dest) in [(2, 1), (1, 2), (2, 2), (0, 1), (-1, -1)] {
-            assert_eq!(
-                length("PUT", &shape(1, 4, src, dest)).ok(),
-                Some(4),
-                "there is no next one"
-            );
-            for nelems in [2, 3, 100] {
-                let refused = length("PUT", &shape(nelems, 4, src, dest));
-                assert!(
-                    matches!(refused, Err(AbiError::Strides { .. })),
-                    "{nelems}, {src}, {dest}"
-                );
-            }
-        }
-        assert_eq!(length("PUT", &shape(2, 4, 1, 1)).ok(), Some(8));
-        assert_eq!(length("PUT", &shape(0, 4, 2, 2)).ok(), Some(0));
-    }
-
-    #[test]
-    fn lengths_that_are_none_are_refused() {
-        for elembytes in [0, -1, c_int::MIN] {
-            let refused = length("GET", &shape(2, elembytes, 1, 1));
-            assert!(matches!(refused, Err(AbiError::ElementSize { .. })), "{elembytes}");
-        }
-        let refused = length("GET", &shape(usize::MAX, 2, 1, 1));
-        assert!(matches!(refused, Err(AbiError::TooLarge { .. })));
-        assert_eq!(length("GET", &shape(usize::MAX, 1, 1, 1)).ok(), Some(usize::MAX));
-    }
-}
+mod tests;

@@ -1,0 +1,221 @@
+//! Tests of what is read of the host's arguments, by structures made by hand.
+
+use std::ptr;
+
+use super::*;
+
+fn shape(nelems: usize, elembytes: c_int, srcstride: isize, deststride: isize) -> RmaBytes {
+    RmaBytes {
+        nelems: nelems as _,
+        elembytes,
+        _pad: 0,
+        srcstride: srcstride as _,
+        deststride: deststride as _,
+    }
+}
+
+#[test]
+fn elements_apart_are_refused_from_the_second_one_on() {
+    for (src, dest) in [(2, 1), (1, 2), (2, 2), (0, 1), (-1, -1)] {
+        assert_eq!(length("PUT", &shape(1, 4, src, dest)).ok(), Some(4), "there is no next one");
+        for nelems in [2, 3, 100] {
+            let refused = length("PUT", &shape(nelems, 4, src, dest));
+            assert!(matches!(refused, Err(AbiError::Strides { .. })), "{nelems}, {src}, {dest}");
+        }
+    }
+    assert_eq!(length("PUT", &shape(2, 4, 1, 1)).ok(), Some(8));
+    assert_eq!(length("PUT", &shape(0, 4, 2, 2)).ok(), Some(0));
+}
+
+#[test]
+fn lengths_that_are_none_are_refused() {
+    for elembytes in [0, -1, c_int::MIN] {
+        let refused = length("GET", &shape(2, elembytes, 1, 1));
+        assert!(matches!(refused, Err(AbiError::ElementSize { .. })), "{elembytes}");
+    }
+    let refused = length("GET", &shape(usize::MAX, 2, 1, 1));
+    assert!(matches!(refused, Err(AbiError::TooLarge { .. })));
+    assert_eq!(length("GET", &shape(usize::MAX, 1, 1, 1)).ok(), Some(usize::MAX));
+}
+
+/// Bytes one behind the other, so many.
+fn bytes(len: usize) -> RmaBytes {
+    shape(len, 1, 1, 1)
+}
+
+fn verb(desc: c_int, is_nbi: c_int) -> RmaVerb {
+    RmaVerb { desc, is_nbi, ..RmaVerb::default() }
+}
+
+/// A place of memory, with a handle.
+fn place(addr: usize, handle: &mut c::nvt_mem_handle) -> RmaMem {
+    RmaMem { ptr: ptr::without_provenance_mut(addr), offset: 0, handle }
+}
+
+#[test]
+fn memory_at_null_is_refused_unless_nothing_is_moved() {
+    let mut handle = c::nvt_mem_handle::default();
+    let remote = place(0x1000, &mut handle);
+    let read = |local: usize, len: usize| {
+        let local = RmaMem { ptr: ptr::without_provenance_mut(local), ..RmaMem::default() };
+        // SAFETY: all are alive; the addresses are not read.
+        let read =
+            unsafe { read(3, &verb(PUT, 1), &raw const remote, &raw const local, &bytes(len)) };
+        read.map(|(request, waits)| (request.len, waits))
+    };
+    assert_eq!(read(0x2000, 8).ok(), Some((8, false)));
+    assert_eq!(read(0x2000, 0).ok(), Some((0, false)));
+    assert_eq!(read(0, 0).ok(), Some((0, false)));
+    assert!(matches!(read(0, 8), Err(AbiError::Null { argument: "local->ptr" })));
+}
+
+#[test]
+fn who_waits_for_an_operation_is_told_by_its_verb() {
+    let mut handle = c::nvt_mem_handle::default();
+    let mut word = 7_u64;
+    let remote = place(0x1000, &mut handle);
+    let local = RmaMem { ptr: (&raw mut word).cast(), ..RmaMem::default() };
+    let eight = shape(1, 8, 1, 1);
+    for (desc, is_nbi, waits) in [
+        (PUT, 0, true),
+        (PUT, 1, false),
+        (GET, 0, true),
+        (G, 0, true),
+        (P, 0, false),
+        (P, 1, false),
+    ] {
+        // SAFETY: all are alive, and the value of a P has 8 bytes.
+        let read =
+            unsafe { read(3, &verb(desc, is_nbi), &raw const remote, &raw const local, &eight) };
+        let (request, found) = read.unwrap();
+        assert_eq!((request.len, found), (8, waits), "{desc} {is_nbi}");
+        assert_eq!(request.local == LocalSide::Value(7), desc == P);
+    }
+}
+
+#[test]
+fn the_short_way_takes_the_common_shapes_alone() {
+    let local = RmaMem { ptr: ptr::without_provenance_mut(0x2000), ..RmaMem::default() };
+    let side = |nbi: c_int, shape: &RmaBytes| {
+        // SAFETY: both are alive.
+        unsafe { contiguous(&verb(PUT, nbi), &raw const local, shape) }
+    };
+    assert_eq!(side(1, &bytes(9)), Some((LocalSide::Memory(0x2000), 9)));
+    assert_eq!(side(0, &bytes(9)), None, "somebody waits");
+    for other in [shape(9, 2, 1, 1), shape(9, 1, 2, 1), shape(9, 1, 1, 2)] {
+        assert_eq!(side(1, &other), None, "{other:?}");
+    }
+    assert!(is_put_nbi(&verb(PUT, 1)));
+    assert!(!is_put_nbi(&verb(PUT, 0)) && !is_put_nbi(&verb(GET, 1)));
+    let mut value = 5_u64;
+    let at = RmaMem { ptr: (&raw mut value).cast(), ..RmaMem::default() };
+    // SAFETY: 8 bytes can be read where there is anything.
+    let word = |at: &RmaMem, elembytes| unsafe { word(at, &shape(1, elembytes, 1, 1)) };
+    assert_eq!(word(&at, 8), Some((LocalSide::Value(5), 8)));
+    assert_eq!(word(&at, 4), None);
+    assert_eq!(word(&RmaMem::default(), 8), None);
+}
+
+/// A put with signal of so many parts, as the host lays it out.
+struct ByHand {
+    remote: Vec<RmaMem>,
+    local: Vec<RmaMem>,
+    bytes: Vec<RmaBytes>,
+    signal: AmoMem,
+    _handle: Box<c::nvt_mem_handle>,
+}
+
+impl ByHand {
+    fn new(parts: usize) -> Self {
+        let mut handle = Box::new(c::nvt_mem_handle::default());
+        let mut places = |first: usize| -> Vec<RmaMem> {
+            (0..parts).map(|at| place(first + at, &mut handle)).collect()
+        };
+        let (remote, local) = (places(0x1000), places(0x2000));
+        let remote_memdesc = place(0x3000, &mut handle);
+        let signal = AmoMem { remote_memdesc, val: 1, ..AmoMem::default() };
+        Self { remote, local, bytes: vec![bytes(16); parts], signal, _handle: handle }
+    }
+
+    /// Has `see` look at it, with vectors of so many parts of what it has.
+    fn seen<T>(
+        &mut self,
+        [remote, local, bytes]: [usize; 3],
+        desc: c_int,
+        see: impl FnOnce(&Put<'_>, *const AmoMem) -> T,
+    ) -> T {
+        let places = |all: &mut Vec<RmaMem>, len: usize| {
+            let begin = all.as_mut_ptr();
+            let end = begin.wrapping_add(len);
+            RmaMemVector { begin, end, cap: end }
+        };
+        let remote = places(&mut self.remote, remote);
+        let local = places(&mut self.local, local);
+        let begin = self.bytes.as_mut_ptr();
+        let end = begin.wrapping_add(bytes);
+        let bytes = RmaBytesVector { begin, end, cap: end };
+        let verb = verb(desc, 1);
+        let put = Put { pe: 3, verb: &verb, remote: &remote, local: &local, bytes: &bytes };
+        see(&put, &self.signal)
+    }
+
+    /// The length of its one part, if it is a common one.
+    fn common(&mut self, lens: [usize; 3], desc: c_int, signal_bytes: c_int) -> Option<usize> {
+        let signal_bytes = AmoBytes { elembytes: signal_bytes, ..AmoBytes::default() };
+        let amo = Amo { code: c::NVT_AMO_SIGNAL_SET, float: false };
+        self.seen(lens, desc, |put, signal| {
+            // SAFETY: the vectors are alive, and no longer than what is there.
+            let read = unsafe { common_signal(put, amo, signal, signal_bytes) };
+            read.map(|(part, _)| part.len)
+        })
+    }
+}
+
+#[test]
+fn a_put_with_signal_is_common_with_one_part_and_a_word_of_8_bytes() {
+    assert_eq!(ByHand::new(1).common([1; 3], PUT, 8), Some(16));
+    assert_eq!(ByHand::new(1).common([1; 3], GET, 8), None);
+    assert_eq!(ByHand::new(1).common([1; 3], PUT, 4), None);
+    for lens in [[2, 1, 1], [1, 2, 1], [1, 1, 2], [2; 3], [0; 3]] {
+        assert_eq!(ByHand::new(2).common(lens, PUT, 8), None, "{lens:?}");
+    }
+    let mut apart = ByHand::new(1);
+    apart.bytes[0].srcstride = 2;
+    assert_eq!(apart.common([1; 3], PUT, 8), None);
+}
+
+#[test]
+fn vectors_of_a_put_with_signal_have_one_length_and_a_beginning() {
+    let parts = |made: &mut ByHand, lens, desc| {
+        // SAFETY: the vectors are alive; none of their parts is read.
+        made.seen(lens, desc, |put, _| unsafe { Parts::new(put) }.map(|parts| parts.len()))
+    };
+    assert_eq!(parts(&mut ByHand::new(2), [2; 3], PUT).ok(), Some(2));
+    assert_eq!(parts(&mut ByHand::new(0), [0; 3], PUT).ok(), Some(0));
+    for lens in [[1, 2, 2], [2, 1, 2], [2, 2, 1]] {
+        let refused = parts(&mut ByHand::new(2), lens, PUT);
+        assert!(matches!(refused, Err(AbiError::Vectors { .. })), "{lens:?}");
+    }
+    let refused = parts(&mut ByHand::new(2), [2; 3], GET);
+    assert!(matches!(refused, Err(AbiError::BadOp { code: GET })));
+    // One that says that it has a part, at null.
+    let mut made = ByHand::new(1);
+    for missing in 0..3 {
+        let refused = made.seen([1; 3], PUT, |put, _| {
+            // SAFETY: all three are vectors, alive.
+            let (mut remote, mut local, mut bytes) =
+                unsafe { (*put.remote, *put.local, *put.bytes) };
+            match missing {
+                0 => {
+                    (remote.begin, remote.end) = (ptr::null_mut(), ptr::without_provenance_mut(24))
+                }
+                1 => (local.begin, local.end) = (ptr::null_mut(), ptr::without_provenance_mut(24)),
+                _ => (bytes.begin, bytes.end) = (ptr::null_mut(), ptr::without_provenance_mut(32)),
+            }
+            let put = Put { remote: &remote, local: &local, bytes: &bytes, ..*put };
+            // SAFETY: none of the parts is read.
+            unsafe { Parts::new(&put) }.map(|parts| parts.len())
+        });
+        assert!(matches!(refused, Err(AbiError::Null { .. })), "{missing}");
+    }
+}
