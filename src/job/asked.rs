@@ -50,3 +50,24 @@ impl Drop for Question {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No other test of this program asks anything.
+    #[test]
+    fn what_is_asked_is_open_until_it_is_ended_or_dropped() {
+        let question = Question::new();
+        assert!(!question.is_open() && !is_any());
+        question.ask();
+        question.ask();
+        assert!(question.is_open() && is_any());
+        question.end();
+        question.end();
+        assert!(!question.is_open() && !is_any());
+        question.ask();
+        drop(question);
+        assert!(!is_any());
+    }
+}

@@ -410,15 +410,8 @@ fn assemble(
         HostLane::new(host).with_outbox(outbox).with_fallback_routes(Arc::clone(&fallback_routes));
     let proxy = proxy.with_inbox(inbox).with_fallback_routes(fallback_routes);
     let drives_host = !report.verdict.truly_automatic;
-    let yields = match settings.yield_when {
-        YieldWhen::Always => true,
-        YieldWhen::Never => false,
-        // Each PE has a user thread and a proxy thread.
-        YieldWhen::Auto => {
-            let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-            cores < 2 * here as usize
-        }
-    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let yields = yields(settings.yield_when, cores, here as usize);
     info!(
         target: logging::TRANSPORT,
         "{} with a host lane and {} proxy rail(s); the proxy thread {}; idle progress {}",
@@ -437,4 +430,30 @@ fn assemble(
     consistency.prepare(&regions)?;
     let connected = Connected::new(regions, host, proxy, drives_host, yields, report, consistency);
     Ok(connected.with_rail_timeout(rail_timeout))
+}
+
+/// Whether idle proxy threads give up their core, with so many cores for the PEs that are here.
+fn yields(when: YieldWhen, cores: usize, here: usize) -> bool {
+    match when {
+        YieldWhen::Always => true,
+        YieldWhen::Never => false,
+        // Each PE has a user thread and a proxy thread.
+        YieldWhen::Auto => cores < 2 * here,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_kept_where_each_thread_has_one() {
+        for (cores, here, expected) in
+            [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
+        {
+            assert_eq!(yields(YieldWhen::Auto, cores, here), expected, "{cores} {here}");
+            assert!(yields(YieldWhen::Always, cores, here));
+            assert!(!yields(YieldWhen::Never, cores, here));
+        }
+    }
 }

@@ -312,3 +312,19 @@ impl MemoryPort for ProcessMemory {
         Ok(self.staging.make_stager()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::WordsChoice;
+
+    #[test]
+    fn gdrcopy_is_used_unless_a_setting_says_otherwise() {
+        let settings = Settings::default();
+        let library = |settings: &Settings| words_options(settings).gdrcopy;
+        assert_eq!(library(&settings).as_deref(), Some(GDRCOPY_LIBRARY));
+        let without = Settings { disable_gdrcopy: true, ..settings.clone() };
+        assert_eq!(library(&without), None);
+        assert_eq!(library(&Settings { words: WordsChoice::Stream, ..settings }), None);
+    }
+}

@@ -272,6 +272,13 @@ mod tests {
     }
 
     #[test]
+    fn hosts_and_namespaces_have_numbers_that_tell_them_apart() {
+        // Small ones would be what is said where there is none.
+        assert!(host() > u64::from(u32::MAX) && namespace() > 1, "{} {}", host(), namespace());
+        assert_ne!(host(), fabric_hash(""));
+    }
+
+    #[test]
     fn one_pe_of_each_host_is_its_first() {
         let [zero, one, two] = [0, 1, 2].map(offer);
         let other = Record { host: 7, ..zero.record };

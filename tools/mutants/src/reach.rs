@@ -12,6 +12,7 @@ use crate::error::{self, Error, Result, write};
 use crate::kit::{self, LIBRARY, PROGRAMS};
 use crate::mutant::Id;
 use crate::process::{EVERY_CASE, Ended, Room, Run};
+use crate::trials::kind_of;
 
 const REACH: &str = "reach.json";
 
@@ -168,8 +169,7 @@ fn choose(tests: &mut Vec<Named>, runs: Runs<'_>) {
         if !name.contains("_pes") {
             return true;
         }
-        let kind: Vec<_> = full.split(['_', ':']).filter(|word| !word.is_empty()).take(2).collect();
-        let so_far = kinds.entry(kind.join(" ")).or_default();
+        let so_far = kinds.entry(kind_of(&full)).or_default();
         *so_far += 1;
         *so_far <= runs.rows
     });

@@ -275,7 +275,8 @@ impl Trials<'_> {
 }
 
 /// Each of the tests once, in groups that share a process: by themselves the latest three of each
-/// list of those `known` to notice changes nearby, then the short ones.
+/// list of those `known` to notice changes nearby, then the short ones; of long ones first one of
+/// each kind.
 fn in_order(all: &[Test], tests: &[usize], known: &[&[usize]]) -> Vec<Vec<usize>> {
     let mut first: Vec<usize> = Vec::new();
     for known in known {
@@ -283,8 +284,24 @@ fn in_order(all: &[Test], tests: &[usize], known: &[&[usize]]) -> Vec<Vec<usize>
         let latest: Vec<_> = others.take(3).copied().collect();
         first.extend(latest);
     }
-    let rest: Vec<_> = tests.iter().filter(|at| !first.contains(at)).copied().collect();
+    let mut rest: Vec<_> = tests.iter().filter(|at| !first.contains(at)).copied().collect();
+    let mut kinds: HashMap<String, usize> = HashMap::new();
+    rest.sort_by_cached_key(|at| {
+        let Test { program, name, is_alone, .. } = &all[*at];
+        if !is_alone {
+            return 0;
+        }
+        let kind = kinds.entry(kind_of(&format!("{program} {name}"))).or_default();
+        *kind += 1;
+        *kind
+    });
     first.into_iter().map(|at| vec![at]).chain(groups(all, &rest)).collect()
+}
+
+/// What "PROGRAM TEST" begins with: the program, and two words.
+pub(crate) fn kind_of(test: &str) -> String {
+    let words = test.split([' ', '_', ':']).filter(|word| !word.is_empty());
+    words.take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// Tests of one program that share a process, the short ones first.
@@ -324,6 +341,10 @@ mod tests {
         let order = in_order(&all, &[0, 1, 2, 3, 5], &[&[5, 4, 3, 2, 1], &[0, 3]]);
         assert_eq!(order, [vec![1], vec![2], vec![3], vec![0], vec![5]]);
         assert_eq!(in_order(&all, &[0, 1, 2, 3], &[]), [vec![0, 1, 2], vec![3]]);
+        let named = |name: &str| Test { name: name.into(), is_alone: true, ..test(0) };
+        let all = ["a_b_1", "a_b_2", "a_c_1", "a_c_2"].map(named);
+        let order = in_order(&all, &[0, 1, 2, 3], &[]);
+        assert_eq!(order, [vec![0], vec![2], vec![1], vec![3]], "one of each kind first");
         let all = [test(0), Test { is_alone: true, ..test(0) }, Test { is_alone: true, ..test(0) }];
         assert_eq!(in_order(&all, &[0, 1, 2], &[&[], &[2]]), [vec![2], vec![0], vec![1]]);
     }
