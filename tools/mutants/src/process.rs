@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use launcher::{Process, dies_with_launcher};
+
 use crate::error::{Error, Result, at};
 
 /// Has tests take all of their cases.
@@ -84,7 +86,7 @@ impl Run<'_> {
         // The harness keeps --fail-fast to unstable compilers, and takes this for one.
         let many: &[_] = if self.takes_one { &[] } else { &["-Zunstable-options", "--fail-fast"] };
         let mut command = self.room.command(self.program.as_os_str());
-        let mut child = command
+        command
             .args(many)
             .args(["--exact", "--test-threads=1"])
             .args(self.tests)
@@ -96,22 +98,22 @@ impl Run<'_> {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors)
-            .process_group(0)
-            .spawn()
-            .map_err(at(self.program))?;
+            .process_group(0);
+        dies_with_launcher(&mut command);
         let start = Instant::now();
+        let mut process = Process::start(&mut command).map_err(at(self.program))?;
         // Short tests take a millisecond, and there are many of them.
         let mut pause = Duration::from_micros(500);
         loop {
-            if let Some(status) = child.try_wait().map_err(at(self.program))? {
-                let passed = Ended::Passed(start.elapsed());
+            if let Some((status, when)) = process.exit() {
+                let passed = Ended::Passed(when - start);
                 return Ok(if status.success() { passed } else { Ended::Failed });
             }
             if start.elapsed() > limit {
-                let group = format!("-{}", child.id());
+                // Those that it has started as well. Dropping it waits for its own end.
+                let group = format!("-{}", process.id());
                 let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
                 killed.map_err(at(Path::new("kill")))?;
-                child.wait().map_err(at(self.program))?;
                 return Ok(Ended::TooLong);
             }
             std::thread::sleep(pause);
