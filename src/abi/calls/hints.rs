@@ -197,7 +197,7 @@ mod tests {
         for (flags, announced) in
             [(0, false), (MORE_FOLLOWS, true), (others, false), (others | MORE_FOLLOWS, true)]
         {
-            assert_eq!(OpAttrs6 { flags, ..Default::default() }.announce_more(), announced);
+            assert_eq!(OpAttrs6 { flags }.announce_more(), announced);
             assert_eq!(OpAttrs7 { flags, ..Default::default() }.announce_more(), announced);
         }
         for (hints, announced) in
