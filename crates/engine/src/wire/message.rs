@@ -285,7 +285,6 @@ impl<'a> PlainMessage<'a> {
         }
         let (head, second) = (get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
-        let atomic = plain_of(code, get64(bytes, 24))?;
         let (offset, 0) = split_offset(get64(bytes, 16)) else { return None };
         let nowhere = Spot { slot: 0, offset: 0 };
         let (to, payload) = match head as u8 {
@@ -301,6 +300,7 @@ impl<'a> PlainMessage<'a> {
             }
             _ => return None,
         };
+        let atomic = plain_of(code, get64(bytes, 24))?;
         Some(PlainMessage {
             from: Pe((head >> 16) as u32 & 0xffff),
             seq: Seq((head >> 32) as u32),
