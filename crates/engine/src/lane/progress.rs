@@ -254,6 +254,8 @@ impl<P: Port> Lane<P> {
                     Work::Pooled { .. } => pool.begin_pooled(core, wr_id),
                     _ => staging.begin_fragment(core, wr_id),
                 },
+                // The peer's answer may have ended it since.
+                Event::Dropped(wr_id) if !core.transmit.segment(wr_id).is_dropped => {}
                 Event::Dropped(wr_id) => match core.transmit.segment(wr_id).work() {
                     Work::Pooled { .. } => pool.drop_pooled(core, wr_id),
                     _ => staging.drop_fragment(core, wr_id),

@@ -78,8 +78,9 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(crate) fn drop_segment(&mut self, wr_id: WrId) {
         self.end_load(wr_id, false);
-        let segment = &self.transmit.segments[wr_id.0];
+        let segment = &mut self.transmit.segments[wr_id.0];
         if segment.work().has_mover() {
+            segment.is_dropped = true;
             return self.failures.raise(Event::Dropped(wr_id));
         }
         if !segment.work().is_rma() {

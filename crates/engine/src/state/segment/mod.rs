@@ -122,6 +122,9 @@ pub(crate) struct Segment {
     batch: Batch,
     /// It is a signal that takes effect behind all puts that have left as messages before it.
     pub(crate) behind_sent: bool,
+    /// Its mechanism was told to drop it, and has not yet. Not in a free slot: what has ended
+    /// meanwhile is not dropped, nor what is in its slot by then.
+    pub(crate) is_dropped: bool,
     /// While held: the epoch of the fence that it waits for.
     fence: u32,
     /// What it waits for, once it was in doubt.
@@ -422,6 +425,7 @@ impl Segment {
         class: WriteClass::EvenPut,
         batch: Batch::NONE,
         behind_sent: false,
+        is_dropped: false,
         fence: 0,
         waits: Waits::NONE,
         request: Seq(0),

@@ -123,6 +123,7 @@ impl SegmentTable {
         let slot = &mut self.slots[wr_id.index()];
         debug_assert!(slot.stage != Stage::Free, "segment {wr_id:?} given back twice");
         slot.stage = Stage::Free;
+        slot.is_dropped = false;
         slot.next = free;
         let batch = slot.batch();
         self.batches.end(batch, 1);
