@@ -492,7 +492,8 @@ fn run_campaign(count: u32) {
         "{:<34} {:>10} {:>12} {:>10}",
         "fault on the fake", "schedules", "all promised", "errors"
     );
-    for (name, (well, ill)) in SEEN.lock().unwrap().iter() {
+    // A schedule that has failed may have left it locked.
+    for (name, (well, ill)) in SEEN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         println!("{name:<34} {:>10} {well:>12} {ill:>10}", well + ill);
     }
     for (seed, text) in &failed {
