@@ -4,6 +4,7 @@ use super::*;
 use crate::ids::RailId;
 use crate::port::{Context, PeerAddr};
 use crate::rails::paths::Path;
+use crate::state::connection::connections::Connections;
 use crate::state::segment::Stage;
 use crate::state::segment::work::{MessageSlot, Work};
 
