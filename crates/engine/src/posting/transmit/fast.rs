@@ -91,9 +91,10 @@ impl<P: Port> Transmit<P> {
         let to = connection.next.to;
         connection.rotate(&self.paths);
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.carry(transfer);
         if COUNTED {
-            segment.set_counted(tag, WriteClass::Word);
+            segment.carry_counted(transfer, tag, WriteClass::Word);
+        } else {
+            segment.carry(transfer);
         }
         let context = segment.context;
         self.segments.batches.begin(batch);

@@ -207,6 +207,16 @@ impl Segment {
         self.work = Work::Transfer(transfer);
     }
 
+    /// A plain segment moves bytes that the peer counts, and is plain no more: as
+    /// [`Segment::carry`] and [`Segment::set_counted`], in few instructions.
+    #[inline(always)]
+    pub(crate) fn carry_counted(&mut self, transfer: Transfer, tag: Tag, class: WriteClass) {
+        (self.op, self.batch) = (NIL, Batch(self.plain));
+        self.plain = NOT_PLAIN;
+        self.work = Work::Counted { tag, bulk: false, transfer };
+        self.class = class;
+    }
+
     /// Peer, stage, direction and batch of a plain segment, in one number: equal signatures are
     /// equal in all of them, and no other segment has that of a plain one.
     #[inline(always)]
@@ -335,9 +345,12 @@ impl Segment {
         self.work.len()
     }
 
-    /// As [`Segment::len`], to be so many.
-    pub(crate) fn set_len(&mut self, len: usize) {
-        *self.work.len_mut() = len;
+    /// It is a message or a fragment, which others have joined: it is about so many bytes now.
+    pub(crate) fn set_len(&mut self, new: usize) {
+        match &mut self.work {
+            Work::Message { len, .. } => *len = new,
+            work => work.transfer_mut().into_iter().for_each(|transfer| transfer.len = new),
+        }
     }
 
     /// It moves these bytes by another rail, which knows them by these.

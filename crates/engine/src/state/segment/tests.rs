@@ -57,10 +57,13 @@ fn memory_is_that_of_bytes_which_the_fabric_moves_and_of_words_that_come_back() 
 #[test]
 fn all_are_about_as_many_bytes_as_they_were_given() {
     for work in rma(Local::Value(7)).into_iter().chain(others()) {
-        let mut segment = of(work);
-        assert_eq!(segment.len(), 8, "{work:?}");
+        assert_eq!(of(work).len(), 8, "{work:?}");
+    }
+    let [_, message, _, fragment, _] = others();
+    for joined in [message, fragment] {
+        let mut segment = of(joined);
         segment.set_len(5);
-        assert_eq!(segment.len(), 5, "{work:?}");
+        assert_eq!(segment.len(), 5, "{joined:?}");
     }
 }
 
@@ -71,6 +74,27 @@ fn a_message_is_taken_once() {
         assert_eq!(segment.message(), has_one.then_some(3), "{work:?}");
         assert_eq!(segment.take_message(), has_one.then_some(3), "{work:?}");
         assert_eq!((segment.message(), segment.take_message()), (None, None), "{work:?}");
+    }
+}
+
+/// However it is made.
+#[test]
+fn bytes_that_are_counted_are_not_plain() {
+    let transfer = no_bytes(Direction::Write, 8);
+    let plain = || {
+        let mut segment = Segment { op: 4, batch: Batch(5), ..Segment::FREE };
+        segment.make_plain(Pe(1), Direction::Write, WriteClass::EvenPut, Batch(9));
+        segment.carry(transfer);
+        segment
+    };
+    assert!(Plain::of(&plain()).is_some());
+    let (mut one, mut other) = (plain(), plain());
+    one.carry_counted(transfer, TAG, WriteClass::Word);
+    other.set_counted(TAG, WriteClass::Word);
+    for segment in [one, other] {
+        assert_eq!(*segment.work(), Work::Counted { tag: TAG, bulk: false, transfer });
+        assert_eq!((segment.batch(), segment.op()), (Batch(9), NIL));
+        assert_eq!((segment.class, Plain::of(&segment)), (WriteClass::Word, None));
     }
 }
 

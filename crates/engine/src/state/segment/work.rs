@@ -140,24 +140,6 @@ impl Work {
         }
     }
 
-    /// As [`Work::len`], to change it.
-    pub(super) fn len_mut(&mut self) -> &mut usize {
-        use Work::{Counted, CountedSignal, Fetch, Fragment, Message, PeerRequest, Pooled};
-        use Work::{Reissued, Stripe, Transfer};
-        match self {
-            Transfer(transfer)
-            | Counted { transfer, .. }
-            | Stripe { transfer, .. }
-            | Reissued { transfer, .. }
-            | Fragment { transfer, .. }
-            | PeerRequest { transfer, .. } => &mut transfer.len,
-            Pooled { len, .. }
-            | Message { len, .. }
-            | CountedSignal { len, .. }
-            | Fetch { len, .. } => len,
-        }
-    }
-
     /// What the fabric moves for it.
     #[inline]
     pub(crate) fn transfer(&self) -> Option<&Transfer> {
