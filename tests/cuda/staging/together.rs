@@ -28,6 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("copies_together_that_fail_are_all_told", failed),
         Case::any("starting_copies_together_allocates_nothing", no_allocation),
         Case::any("copies_and_words_that_are_given_in_order_are_right", in_order),
+        Case::any("copies_without_order_among_others_are_right", in_groups),
+        Case::fake("copies_without_order_take_few_calls_of_the_driver", few_calls_in_groups),
         Case::fake("words_in_order_are_waited_for_by_whoever_changes_them", in_order_and_others),
         Case::any("words_that_the_device_does_not_store_are_not_given_in_order", not_in_order)
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
@@ -248,7 +250,7 @@ fn steps(stage: &Stage, heap: usize, tokens: usize) -> Vec<Step> {
         let (addr, operand) = (heap + 8 * usize::from(op.sets()), number as u64 + 1);
         let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
         let copy = Copy { direction: IN, memory, bounce, len: LEN };
-        [Step::Copy(copy), Step::Apply { addr, atomic }]
+        [Step::Copy { copy, behind: true }, Step::Apply { addr, atomic, behind: true }]
     };
     (0..tokens).flat_map(token).collect()
 }
@@ -278,6 +280,64 @@ fn in_order() {
         assert!(!stage.port.has_words_on_their_way());
     }
     assert_eq!(word(&bed, heap + 8), 32);
+}
+
+/// Groups of so many tokens, each of which adds to word 0 behind its group. Every other group is
+/// copied where the one before it was, and the last one is there.
+fn groups(stage: &Stage, heap: usize, tokens: usize) -> Vec<Step> {
+    let bounce = stage.bounce(IN, 0);
+    let group = |group: usize| {
+        let copy = move |number: usize| {
+            let memory = heap + 4096 + number * 3 * LEN;
+            let bounce = bounce + (group * tokens + number) * LEN;
+            let copy = Copy { direction: IN, memory, bounce, len: LEN };
+            Step::Copy { copy, behind: group != 0 && number == 0 }
+        };
+        let word = |number: usize| {
+            let (op, operand) = (AtomicOp::SignalAdd, 1);
+            let atomic = Atomic { op, width: Width::Eight, float: false, operand, compare: 0 };
+            Step::Apply { addr: heap, atomic, behind: number == 0 }
+        };
+        (0..tokens).map(copy).chain((0..tokens).map(word))
+    };
+    (0..GROUPS).flat_map(group).collect()
+}
+
+const GROUPS: usize = 4;
+
+fn in_groups() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let mut expected = word(&bed, heap);
+    for tokens in [1, 2, 3, 16] {
+        let bytes = pattern(GROUPS * tokens * LEN, tokens);
+        fill(stage.bounce(IN, 0), &bytes);
+        let steps = groups(&stage, heap, tokens);
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+        stage.ends(3);
+        expected += (GROUPS * tokens) as u64;
+        assert_eq!(word(&bed, heap), expected);
+        let last = &bytes[(GROUPS - 1) * tokens * LEN..];
+        for (number, token) in last.chunks_exact(LEN).enumerate() {
+            let is = bed.read(heap + 4096 + number * 3 * LEN, LEN);
+            assert!(is == token, "token {number} of {tokens}");
+        }
+    }
+}
+
+/// Of each group a call for its copies, which are rows, and one for its words; the words are read
+/// before, and events tell of the ends.
+fn few_calls_in_groups() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    for tokens in [2, 16] {
+        let steps = groups(&stage, heap, tokens);
+        let before = bed.count(11);
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(Some(Posted::Yes)));
+        stage.ends(3);
+        let calls = bed.count(11) - before;
+        assert!(calls <= 2 * GROUPS as u64 + 3, "{calls} calls for {GROUPS} times {tokens}");
+    }
 }
 
 /// The copies take long, so that nothing is there when the call has returned.
@@ -329,10 +389,11 @@ fn beneath() {
     let (mut stage, _region, heap) = stage(&bed);
     let bounce = stage.bounce(IN, 0);
     fill(bounce, &pattern(CHUNK, 9));
-    let copy = Step::Copy(Copy { direction: IN, memory: heap, bounce, len: 64 });
+    let copy = Copy { direction: IN, memory: heap, bounce, len: 64 };
+    let copy = Step::Copy { copy, behind: true };
     let step = |op, addr, width| {
         let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
-        Step::Apply { addr, atomic }
+        Step::Apply { addr, atomic, behind: true }
     };
     let add = step(AtomicOp::Add, heap + 56, Width::Eight);
     let add_half = step(AtomicOp::Add, heap + 60, Width::Four);
@@ -362,7 +423,7 @@ fn not_in_order() {
     let host = bed.host(1 << 16);
     let bounce = stage.bounce(IN, 0);
     let copy = Copy { direction: IN, memory: host, bounce, len: LEN };
-    assert_eq!(stage.port.start_in_order(&[Step::Copy(copy)], 3), Ok(None));
+    assert_eq!(stage.port.start_in_order(&[Step::Copy { copy, behind: true }], 3), Ok(None));
 }
 
 fn refused() {

@@ -3,6 +3,7 @@
 
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
+use engine::port::copies::MOST_WORDS;
 use engine::request::{PutSignalRequest, Request};
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
 use engine::wire::staged::{
@@ -196,6 +197,114 @@ fn puts_fences_and_signals_by_turns_keep_their_order() {
     }
 }
 
+/// What warps of a kernel hand over before layout 4, each a put, a fence and a signal, one behind the
+/// other but at the same time as the others: it takes few messages, and what comes behind a fence
+/// is seen behind all before it.
+#[test]
+fn what_warps_put_and_signal_at_a_time_goes_in_few_messages() {
+    const WORDS: usize = 100_000;
+    for seed in 1..=200_u64 {
+        let warps = [2, 5, 16][seed as usize % 3];
+        let script = Script { delay: (1, 3000), ..Script::default() };
+        let mut job = job(&shape(seed % 2 == 0), seed, script);
+        let targets = Targets::of(&job);
+        let mut random = Random(seed);
+        job.fabric.trace_calls();
+        let before = job.fabric.events().len();
+        let (mut asked, mut fences, mut next) = (Vec::new(), 0, 0);
+        // The token of each warp, and what it does next with it.
+        let mut at = vec![None; warps];
+        loop {
+            let warp = random.below(warps);
+            let Some((token, step)) = at[warp] else {
+                if next == TOKENS {
+                    if at.iter().all(Option::is_none) {
+                        break;
+                    }
+                    continue;
+                }
+                at[warp] = Some((next, 0));
+                next += 1;
+                continue;
+            };
+            let (base, from) = (job.members[1].base, job.members[0].scratch + token * LEN);
+            let lane = &mut job.members[0].lane;
+            match step {
+                0 => {
+                    lane.start(&targets.part(from, 1, token * LEN, LEN)).unwrap();
+                    asked.push((base + token * LEN, fences));
+                }
+                1 => {
+                    lane.fence(Pe(1)).unwrap();
+                    fences += 1;
+                }
+                _ => {
+                    let word = WORDS + 8 * (token % 8);
+                    lane.atomic(&targets.atomic(1, word, AtomicOp::SignalAdd, 1)).unwrap();
+                    asked.push((targets.word(1, word), fences));
+                }
+            }
+            at[warp] = (step < 2).then_some((token, step + 1));
+        }
+        end(&mut job, 0);
+        let mut last = 0;
+        for event in job.fabric.events().split_off(before) {
+            let (Event::Copied { pe: Pe(1), addr, .. } | Event::Applied { pe: Pe(1), addr }) =
+                event
+            else {
+                continue;
+            };
+            let at = asked.iter().position(|(of, _)| *of == addr).expect("it was asked for");
+            let (_, behind) = asked.remove(at);
+            assert!(behind >= last, "seed {seed}: what is behind {behind} fences, after {last}");
+            last = behind;
+        }
+        assert!(asked.is_empty(), "seed {seed}: {asked:?}");
+        let expected: Vec<u8> = (0..TOKENS * LEN).map(|at| pattern(0, at)).collect();
+        assert!(job.heap(1, 0, TOKENS * LEN) == expected, "seed {seed}");
+        for word in 0..8 {
+            let word = job.fabric.load(Pe(1), targets.word(1, WORDS + 8 * word), 8);
+            assert_eq!(word, (TOKENS / 8).to_le_bytes(), "seed {seed}");
+        }
+        assert!(posts(&job) <= 6, "seed {seed}: {} posts", posts(&job));
+    }
+}
+
+/// A token for several experts is copied out once, and is at all of its places.
+#[test]
+fn bytes_that_are_put_several_times_leave_once() {
+    const EXPERTS: usize = 4;
+    for seed in 1..=20 {
+        let mut job = job(&shape(seed % 2 == 0), seed, Script::default());
+        let targets = Targets::of(&job);
+        let before = job.fabric.events().len();
+        for token in 0..TOKENS / EXPERTS {
+            for expert in 0..EXPERTS {
+                let from = job.members[0].scratch + token * LEN;
+                let place = place(token * EXPERTS + expert);
+                job.members[0].lane.start(&targets.part(from, 1, place, LEN)).unwrap();
+            }
+        }
+        end(&mut job, 0);
+        for number in 0..TOKENS {
+            let token = number / EXPERTS;
+            let expected: Vec<u8> = (token * LEN..).take(LEN).map(|at| pattern(0, at)).collect();
+            assert!(job.heap(1, place(number), LEN) == expected, "seed {seed}: put {number}");
+        }
+        let events = job.fabric.events().split_off(before);
+        let copies = |of| {
+            events
+                .iter()
+                .filter(|event| matches!(event, Event::Copied { pe, .. } if *pe == of))
+                .count()
+        };
+        assert_eq!(copies(Pe(1)), TOKENS);
+        // The first ones left alone, before others came.
+        let out = copies(Pe(0));
+        assert!(out <= TOKENS / EXPERTS + 4, "seed {seed}: {out} copies out");
+    }
+}
+
 /// The sender is told, and the put is not said to be there.
 #[test]
 fn a_listed_signal_that_is_lost_is_told() {
@@ -302,10 +411,10 @@ fn a_put_to_no_place_does_not_join() {
 
 /// From PE 0 to PE 1: so many puts in so many bytes, whose list is at the start of PE 0's bounce
 /// memory.
-fn forge(job: &Job, count: usize, len: usize) {
+fn forge(job: &Job, count: usize, len: usize, in_order: bool) {
     let (from, ack) = (Exposure::in_bounce(0), Seq(u32::MAX - 99));
     let request_id = RequestId { slot: 3, seq: Seq(0) };
-    let (to, len) = (Spot::listed(count, false), len as u32);
+    let (to, len) = (Spot::listed(count, in_order), len as u32);
     let body = Body::Staged(Staged::Pull { to, from, len, request_id, brought: None });
     let mut packet = Packet::EMPTY;
     seal(&Message { from: Pe(0), seq: ack, ack, behind: 0, body }, 1, &mut packet);
@@ -320,8 +429,13 @@ fn a_list_that_leads_outside_moves_nothing() {
         let atomic = Atomic { op, width: Width::Eight, float: false, operand: 3, compare: 0 };
         Some(ListedSignal { at, atomic })
     };
-    let entry =
-        |slot, offset, len, at| ListEntry { to: Spot { slot, offset }, len, at, signal: None };
+    let entry = |slot, offset, len, at| ListEntry {
+        to: Spot { slot, offset },
+        len,
+        at,
+        signal: None,
+        behind: false,
+    };
     let good = entry(region, 0, 100, 128);
     let signals =
         |op, slot, offset| ListEntry { signal: signal(op, Spot { slot, offset }), ..good };
@@ -355,7 +469,7 @@ fn a_list_that_leads_outside_moves_nothing() {
         let job = &mut Job::new(5, &shape(true), Script::default());
         let bytes: Vec<u8> = listed.iter().flat_map(ListEntry::encode).collect();
         job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
-        forge(job, count, len);
+        forge(job, count, len, false);
         for _ in 0..100 {
             let _ = job.members[1].lane.progress();
             job.fabric.pass_time(1000);
@@ -366,6 +480,42 @@ fn a_list_that_leads_outside_moves_nothing() {
         let applied = events.iter().any(|event| matches!(event, Event::Applied { pe: Pe(1), .. }));
         let signals = listed[0].signal.is_some() && copies != 0;
         assert_eq!(applied, signals, "{listed:?}");
+    }
+}
+
+/// Signals by themselves come behind puts, and no more in order than a device stores at once.
+#[test]
+fn a_list_in_order_that_cannot_be_executed_moves_nothing() {
+    let region = FIRST_REGION;
+    let (op, width) = (AtomicOp::SignalAdd, Width::Eight);
+    let atomic = Atomic { op, width, float: false, operand: 3, compare: 0 };
+    let at = Spot { slot: region, offset: 800 };
+    let to = Spot { slot: region, offset: 0 };
+    let put = ListEntry { to, len: 100, at: 8000, signal: None, behind: false };
+    let signal = Some(ListedSignal { at, atomic });
+    let alone = ListEntry { len: 0, at: 0, signal, behind: true, ..put };
+    let with_words = |count| [vec![put], vec![alone; count]].concat();
+    for (listed, in_order, words) in [
+        (with_words(1), true, 1),
+        (with_words(MOST_WORDS), true, MOST_WORDS),
+        (with_words(MOST_WORDS + 1), true, 0),
+        (with_words(1), false, 0),
+        (vec![alone, put], true, 0),
+        (vec![alone], true, 0),
+    ] {
+        let job = &mut Job::new(5, &shape(true), Script::default());
+        let bytes: Vec<u8> = listed.iter().flat_map(ListEntry::encode).collect();
+        job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
+        forge(job, listed.len(), 10_000, in_order);
+        for _ in 0..100 {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1000);
+        }
+        let count =
+            |what: fn(&Event) -> bool| job.fabric.events().iter().filter(|e| what(e)).count();
+        let copied = count(|event| matches!(event, Event::Copied { pe: Pe(1), .. }));
+        let applied = count(|event| matches!(event, Event::Applied { pe: Pe(1), .. }));
+        assert_eq!((copied, applied), (words.min(1), words), "{in_order} {}", listed.len());
     }
 }
 

@@ -15,8 +15,9 @@ const LEN: u64 = 7168;
 /// Tokens go to so many experts in turn, each of which has room for as many again.
 const EXPERTS: u64 = 8;
 
-/// The parameter of a job whose tokens are signalled.
+/// The parameter of a job whose tokens are signalled, and of one where so many are at a time.
 const SIGNALLED: &str = "signalled";
+const WARPS: &str = "warps";
 
 /// Most calls of the driver at either end.
 const MOST_CALLS: u64 = 8;
@@ -35,6 +36,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             let trial = move || few_calls_with_signals(fabric, layout);
             trials.push(staged(name, fabric, Needs::StandIn, trial));
         }
+        let name = format!("tokens::of_warps_take_few_calls_{}", fabric.name());
+        trials.push(staged(name, fabric, Needs::StandIn, move || few_calls_of_warps(fabric)));
     }
     trials
 }
@@ -63,6 +66,15 @@ fn few_calls_with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> 
     let (name, version) = (fabric.name(), if layout == Layout::V3b { 3 } else { 7 });
     println!("MEASURE sender_calls_for_64_signalled_tokens_layout_{version}_{name} {from} calls");
     few((from, to), most)
+}
+
+/// Before layout 4, as the warps of a kernel queue them: several puts, their fences, their signals.
+/// A group takes few calls at the target too.
+fn few_calls_of_warps(fabric: Fabric) -> Result<(), Failed> {
+    let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, Layout::V3b);
+    let both = calls(job.param(SIGNALLED, true).param(WARPS, 16))?;
+    println!("MEASURE target_calls_for_64_tokens_of_warps_{} {} calls", fabric.name(), both.1);
+    few(both, 5 * MOST_CALLS)
 }
 
 /// The calls of the sender's and of the target's driver.
@@ -100,12 +112,24 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let faults = host.faults().ok_or("there is a device")?;
     let before = faults.calls()?;
     if me == 0 {
-        for token in 0..TOKENS {
-            let (to, from) = (target.plus(place(token)), source.plus(token * LEN));
+        let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
+        let place = |token| (target.plus(place(token)), source.plus(token * LEN));
+        let signal = |token| signals.plus(token % EXPERTS * 8);
+        let warps = job.params().get(WARPS).map_or(Ok(0), |warps| warps.parse::<u64>())?;
+        for first in (0..TOKENS).step_by(warps.max(1) as usize).filter(|_| warps != 0) {
+            let tokens = first..first + warps;
+            for (to, from) in tokens.clone().map(place) {
+                host.proxy().put(1, to, from, LEN)?;
+            }
+            tokens.clone().try_for_each(|_| host.proxy().fence())?;
+            for token in tokens {
+                host.proxy().amo(1, signal(token), add)?;
+            }
+        }
+        for token in (0..TOKENS).filter(|_| warps == 0) {
+            let (to, from) = place(token);
             if is_signalled {
-                let signal = signals.plus(token % EXPERTS * 8);
-                let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-                host.proxy().put_signal(1, to, from, LEN, signal, add)?;
+                host.proxy().put_signal(1, to, from, LEN, signal(token), add)?;
             } else {
                 host.proxy().put(1, to, from, LEN)?;
             }

@@ -10,13 +10,49 @@ use cudarc::driver::sys::{
 };
 
 use crate::copy::request::Word;
-use crate::driver::context::Context;
 use crate::driver::error::CudaError;
 use crate::driver::stream::Stream;
 use ::engine::atomic::Width;
 
 /// Most words that are stored by one call.
 pub(crate) const MOST_WRITES: usize = 64;
+
+/// A store of a word that was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    addr: usize,
+    width: Width,
+    value: u64,
+}
+
+impl Write {
+    pub(crate) fn new(word: &Word<'_>, value: u64) -> Self {
+        Self { addr: word.addr, width: word.width, value }
+    }
+
+    /// Gives it to a stream. The context is bound.
+    #[inline]
+    pub(crate) fn give(&self, stream: &Stream) -> Result<(), CudaError> {
+        let Self { addr, width, value } = *self;
+        let context = stream.context();
+        let driver = context.driver();
+        let (device, raw) = (addr as CUdeviceptr, stream.raw());
+        let missing = || driver.lacks("cuStreamWriteValue", context.to_string());
+        let (call, status) = match width {
+            Width::Eight => {
+                let write = driver.api.cuStreamWriteValue64_v2.ok_or_else(missing)?;
+                // SAFETY: aligned device memory of this context; it is bound.
+                ("cuStreamWriteValue64_v2", unsafe { write(raw, device, value, 0) })
+            }
+            _ => {
+                let write = driver.api.cuStreamWriteValue32_v2.ok_or_else(missing)?;
+                // SAFETY: aligned device memory of this context; it is bound.
+                ("cuStreamWriteValue32_v2", unsafe { write(raw, device, value as u32, 0) })
+            }
+        };
+        driver.check(call, status, || format!("the word at {addr:#x} of {context}"))
+    }
+}
 
 /// Room for what one call of the driver is to store; none where it does not take several.
 #[derive(Default)]
@@ -30,19 +66,19 @@ impl Batch {
 
     /// Gives the stream several stores, and what comes `behind` them, in one call. None where the
     /// driver has none for that. The context is bound.
-    pub(crate) fn give<'w>(
+    pub(crate) fn give(
         &mut self,
         stream: &Stream,
-        context: &Context,
-        words: impl Iterator<Item = (Word<'w>, u64)>,
+        words: impl Iterator<Item = Write>,
         behind: Option<CUstreamBatchMemOpParams>,
     ) -> Option<Result<(), CudaError>> {
         let Self(operations) = self;
+        let context = stream.context();
         let driver = context.driver();
         let call = driver.api.cuStreamBatchMemOp_v2.filter(|_| !operations.is_empty())?;
         let mut count = 0;
-        let given =
-            words.map(|(word, value)| write_operation(word.addr, word.width, value)).chain(behind);
+        let operation = |write: Write| write_operation(write.addr, write.width, write.value);
+        let given = words.map(operation).chain(behind);
         for (operation, given) in operations.iter_mut().zip(given) {
             *operation = given;
             count += 1;

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::MEM;
+use crate::copy::batch::Write;
 use crate::copy::queue::{Checked, CopyQueue, Piece, Step, store_host};
 use crate::copy::request::{
     Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
@@ -25,9 +26,10 @@ use ::engine::atomic::Width;
 /// What is started in its order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InOrder<'a> {
-    /// A copy to the device.
-    Copy(PinnedTransfer<'a>),
-    /// A store of a word.
+    /// A copy to the device, and whether it comes behind all before it; else nothing orders it and
+    /// the copies right before it.
+    Copy(PinnedTransfer<'a>, bool),
+    /// A store of a word, behind all before it.
     Store(Word<'a>, u64),
 }
 
@@ -171,8 +173,8 @@ impl CopyEngine {
         unsafe { self.queue.give_many(way) }
     }
 
-    /// Starts copies to the device and stores of words that [`Self::stores_by_operation`], each
-    /// behind those before it, as one thing. The caller has said of their page-locked memory that
+    /// Starts copies to the device and stores of words that [`Self::stores_by_operation`] in their
+    /// order, as one thing. The caller has said of their page-locked memory that
     /// it is [kept](Self::keep).
     ///
     /// # Errors
@@ -183,7 +185,7 @@ impl CopyEngine {
     ) -> Result<Ticket, StartError> {
         for step in steps.clone() {
             match step {
-                InOrder::Copy(PinnedTransfer { range, addr, memory, offset, len, .. }) => {
+                InOrder::Copy(PinnedTransfer { range, addr, memory, offset, len, .. }, _) => {
                     let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
                     if !fits || len == 0 || !self.queue.keeps(memory) {
                         return Err(StartError::Bounds { addr, len });
@@ -194,11 +196,8 @@ impl CopyEngine {
             }
         }
         let steps = steps.map(|step| match step {
-            InOrder::Copy(PinnedTransfer { direction, range, addr, memory, offset, len }) => {
-                let host = memory.addr() + offset;
-                Step::Copy(Checked { direction, range, addr, host, len })
-            }
-            InOrder::Store(word, value) => Step::Store(word, value),
+            InOrder::Copy(transfer, behind) => Step::Copy(transfer, behind),
+            InOrder::Store(word, value) => Step::Store(Write::new(&word, value)),
         });
         // SAFETY: each was checked just now, and its memory is kept by the queue.
         unsafe { self.queue.in_order(steps) }

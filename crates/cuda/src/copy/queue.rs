@@ -6,10 +6,8 @@ mod many;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use cudarc::driver::sys::CUdeviceptr;
-
 use crate::MEM;
-use crate::copy::batch::Batch;
+use crate::copy::batch::{Batch, MOST_WRITES, Write};
 use crate::copy::calls::{copy_part, copy_piece};
 use crate::copy::progress::{MARK_ROOM, Mark, Watch};
 use crate::copy::request::{Completed, Direction, StartError, Ticket, Word};
@@ -37,6 +35,8 @@ pub(crate) struct CopyQueue {
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
     batch: Batch,
+    /// Words in a row that are to be stored in their order.
+    writes: Vec<Write>,
     /// What several copies are given in.
     many: Room,
     /// Host memory of copies that are given so, for as long as the queue is there.
@@ -157,6 +157,7 @@ impl CopyQueue {
             write_32,
             write_64,
             batch: Batch::new(),
+            writes: Vec::with_capacity(MOST_WRITES),
             many: Room::new(driver),
             kept: Vec::new(),
             rows: false,
@@ -293,28 +294,6 @@ impl CopyQueue {
             .enter(&self.stream, Given { load, host: keep, failed, watch, marked: false }))
     }
 
-    /// Gives the driver one store. The context is bound.
-    #[inline]
-    fn give_write(&self, word: &Word<'_>, value: u64) -> Result<(), CudaError> {
-        let context = self.stream.context();
-        let driver = context.driver();
-        let (device, stream) = (word.addr as CUdeviceptr, self.stream.raw());
-        let missing = || driver.lacks("cuStreamWriteValue", context.to_string());
-        let (call, status) = match word.width {
-            Width::Eight => {
-                let write = driver.api.cuStreamWriteValue64_v2.ok_or_else(missing)?;
-                // SAFETY: aligned device memory of this context; it is bound.
-                ("cuStreamWriteValue64_v2", unsafe { write(stream, device, value, 0) })
-            }
-            _ => {
-                let write = driver.api.cuStreamWriteValue32_v2.ok_or_else(missing)?;
-                // SAFETY: aligned device memory of this context; it is bound.
-                ("cuStreamWriteValue32_v2", unsafe { write(stream, device, value as u32, 0) })
-            }
-        };
-        driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))
-    }
-
     /// Stores words of 4 or 8 bytes by stream memory operations, at most
     /// [`MOST_WRITES`](super::MOST_WRITES), in their order: in one call of the driver, where it has
     /// that. They wait for what is before them in the stream. Each comes with a barrier, so who
@@ -326,9 +305,10 @@ impl CopyQueue {
     ) -> Result<Ticket, StartError> {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
+        let words = words.map(|(word, value)| Write::new(&word, value));
         let Self { stream, batch, flight, .. } = self;
         let behind = flight.mark.as_ref().map(|mark| mark.operation(flight.next_mark()));
-        match batch.give(stream, &context, words.clone(), behind) {
+        match batch.give(stream, words.clone(), behind) {
             Some(Ok(())) => {
                 Ok(flight.enter(stream, Given { marked: behind.is_some(), ..Given::default() }))
             }
@@ -343,13 +323,10 @@ impl CopyQueue {
     }
 
     /// One call for each, and one thing under way for all. The context is bound.
-    fn write_each<'w>(
-        &mut self,
-        words: impl Iterator<Item = (Word<'w>, u64)>,
-    ) -> Result<Ticket, StartError> {
+    fn write_each(&mut self, words: impl Iterator<Item = Write>) -> Result<Ticket, StartError> {
         let mut failed = None;
-        for (number, (word, value)) in words.enumerate() {
-            match self.give_write(&word, value) {
+        for (number, word) in words.enumerate() {
+            match word.give(&self.stream) {
                 Ok(()) => {}
                 Err(error) if number == 0 => return Err(error.into()),
                 // Those before it are under way, so the failure is told when they are done.

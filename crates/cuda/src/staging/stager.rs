@@ -23,7 +23,7 @@ use crate::words::word_range::WordRange;
 use engine::atomic::{Atomic, Width};
 use engine::ids::Pe;
 use engine::port::copies::{
-    Copied, Copy, CopyDirection, CopyPort, MOST_STEPS, MOST_TOGETHER, Reach, SoonOrder, Stager,
+    Copied, Copy, CopyDirection, CopyPort, MOST_TOGETHER, MOST_WORDS, Reach, SoonOrder, Stager,
     Step, Tagged, Window,
 };
 use engine::port::{PortError, Posted};
@@ -35,7 +35,7 @@ use starting::memory_of;
 const MOST_SOON: usize = 256;
 
 // Each step may have a word.
-const _: () = assert!(MOST_STEPS <= MOST_WRITES);
+const _: () = assert!(MOST_WORDS <= MOST_WRITES);
 // With the parts before the first word and behind the last one.
 const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
 
@@ -417,7 +417,7 @@ impl CopyPort for DeviceStager {
     fn start_in_order(&mut self, steps: &[Step], tag: u32) -> Result<Option<Posted>, PortError> {
         self.flush()?;
         for step in steps {
-            if let Step::Copy(copy) = step {
+            if let Step::Copy { copy, .. } = step {
                 memory_of(&self.bounce, &self.neighbours, copy)?;
             }
         }

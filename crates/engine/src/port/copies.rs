@@ -48,22 +48,33 @@ pub struct Copy {
     pub len: usize,
 }
 
-/// One of several things that are done in their order.
+/// One of several things that are done in their order: behind all steps before it, or in no order
+/// with those before it, back to the last one that is behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A copy in.
-    Copy(Copy),
+    Copy {
+        /// The copy.
+        copy: Copy,
+        /// Whether it comes behind all before it.
+        behind: bool,
+    },
     /// An operation on a word, which fetches nothing.
     Apply {
         /// Address of the word.
         addr: usize,
         /// The operation.
         atomic: Atomic,
+        /// Whether it comes behind all before it.
+        behind: bool,
     },
 }
 
 /// Most steps that are started in their order.
-pub const MOST_STEPS: usize = 64;
+pub const MOST_STEPS: usize = 192;
+
+/// Most of them that are operations on words.
+pub const MOST_WORDS: usize = 64;
 
 /// Most copies that are started together.
 pub const MOST_TOGETHER: usize = 256;
@@ -173,8 +184,8 @@ pub trait CopyPort: Send + fmt::Debug {
         self.start_all(&[Tagged { copy: *copy, tag }])
     }
 
-    /// Starts copies in and changes of words, each behind those before it, if there is
-    /// [room](CopyPort::room) for a tag, which tells of all of them at once. None, and nothing is
+    /// Starts copies in and changes of words in their order, at most [`MOST_STEPS`] and
+    /// [`MOST_WORDS`], if there is [room](CopyPort::room) for a tag, which tells of all at once. None, and nothing is
     /// started, where that cannot be had, as of memory whose words are not stored by the device:
     /// the caller waits for each of them then.
     ///

@@ -8,7 +8,8 @@
 //! all of them.
 //!
 //! A put may have a *signal*, which is listed with it: the peer applies the signals of a list when
-//! all of its puts are copied. A put with signal is listed also where it goes alone.
+//! all of its puts are copied. A put with signal is listed also where it goes alone. Puts of the
+//! same bytes, such as a token for several experts, have them in the buffer once.
 //!
 //! So a lane that is kept waiting sends ever more with each copy and message, and one that is not
 //! sends each put by itself, at once.
@@ -17,10 +18,11 @@
 //! Puts that are ordered alike: that nobody waits for by themselves, of the same batch, with no
 //! fence and no signal that waits for puts in between.
 //!
-//! Before layout 4, NVSHMEM hands over a put with signal as put, fence and signal. So what comes
-//! behind fences may join as well, where nothing but what is in the list comes before these fences:
-//! a signal, which belongs to the last put of the list then, and a put, with which the list is one
-//! *in order*. The peer gives the device such a list as it is, or executes it step by step.
+//! Before layout 4, NVSHMEM hands over a put with signal as put, fence and signal, and the warps of a
+//! kernel do so all at once: several puts, several fences, several signals. So what comes behind
+//! fences may join as well, puts and signals, where nothing but what is in the list comes before
+//! these fences. Each fence begins a *group* of the list, which is one *in order* then. The peer
+//! gives the device such a list as it is, or executes it group by group.
 //!
 //! # Why it cannot deadlock
 //! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
@@ -30,12 +32,12 @@ use std::ops::Range;
 
 use crate::atomic::Atomic;
 use crate::ids::{Pe, WrId};
-use crate::port::copies::{Copy, CopyDirection, MOST_STEPS, Reach, SoonOrder, Step, Tagged};
+use crate::port::copies::{Copy, CopyDirection, MOST_WORDS, Reach, SoonOrder, Step, Tagged};
 use crate::port::{Direction, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
 use crate::staging::Staging;
-use crate::staging::state::lists::{List, Open, Part};
+use crate::staging::state::lists::{List, Open, Part, arrange, group_at};
 use crate::staging::state::role::Role;
 use crate::staging::state::{ALL, FRAGMENT, Fragment, LocalEnd, RemoteEnd, State};
 use crate::state::connection::Connection;
@@ -51,8 +53,9 @@ pub(super) const LONGEST: usize = 64 << 10;
 /// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
 const ALIGN: usize = 64;
 
-/// Puts of a list in order, each of which may have a signal.
-pub(super) const MOST_IN_ORDER: usize = MOST_STEPS / 2;
+/// Parts that are looked at for one with the same bytes: a kernel sends a token to all its experts
+/// before the next one, or some of its warps do so at a time.
+const LATEST: usize = 32;
 
 /// Whether a put that is ordered so may join, in the list's order if there were fences.
 fn accepts<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -> bool {
@@ -66,6 +69,39 @@ fn accepts_behind<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -
         && open.submitted == Some(connection.writes_submitted())
         && !connection.has_pending()
         && !connection.holds_back()
+}
+
+/// What a peer's list has in which order can be executed.
+fn check_list(parts: &[Part], in_order: bool) -> Result<(), String> {
+    let is_put = |part: &Part| part.len != 0;
+    let words = parts.iter().filter(|part| part.signal.is_some()).count();
+    if in_order && words > MOST_WORDS {
+        return Err(format!("{words} signals in order"));
+    }
+    let has_puts =
+        if in_order { parts.first().is_some_and(is_put) } else { parts.iter().all(is_put) };
+    if has_puts { Ok(()) } else { Err(String::from("a signal without a put")) }
+}
+
+/// Gives the puts their places in the bounce buffer, behind the list. Where the last one ends.
+fn place(parts: &mut [Part]) -> usize {
+    let mut end = parts.len() * LIST_ENTRY;
+    let mut before: Option<Part> = None;
+    for part in parts.iter_mut().filter(|part| part.has_bytes()) {
+        let touches = before.is_some_and(|before| {
+            let next = before.to.offset + before.len as u64;
+            (before.to.slot, next) == (part.to.slot, part.to.offset)
+        });
+        part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
+        end = part.at + part.len;
+        before = Some(*part);
+    }
+    for at in 0..parts.len() {
+        let Part { memory, len, repeats: true, .. } = parts[at] else { continue };
+        let same = |part: &&Part| part.has_bytes() && (part.memory, part.len) == (memory, len);
+        parts[at].at = parts.iter().find(same).map_or(0, |part| part.at);
+    }
+    end
 }
 
 /// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
@@ -96,22 +132,42 @@ impl Staging {
             self.state().peer(pe).open = None;
             return false;
         };
+        let repeats = self.has_listed(open.wr_id, memory, len);
+        let bytes = open.bytes + if repeats { 0 } else { len.next_multiple_of(ALIGN) };
+        let behind = order != open.order;
+        let part = Part { memory, len, to, at: 0, signal, behind, repeats };
+        self.add_part(pe, Open { bytes, order, ..open }, part, most)
+    }
+
+    /// Whether a put that waits, or one that has joined it, has these bytes.
+    fn has_listed(&mut self, wr_id: WrId, memory: usize, len: usize) -> bool {
+        let Fragment { list, memory: first, len: first_len, .. } = *self.state().fragment(wr_id);
+        let Some(list) = list else { return (first, first_len) == (memory, len) };
+        let latest = self.state().gathered.out.parts(list).iter().rev().take(LATEST);
+        latest.into_iter().any(|part| (part.memory, part.len) == (memory, len))
+    }
+
+    /// Adds a part to the list of a put that waits, if there is room for it. `open` is as it was,
+    /// with the part's bytes and order.
+    fn add_part(&mut self, pe: Pe, open: Open, part: Part, most: usize) -> bool {
         let state = self.state();
-        let puts = match state.fragment(open.wr_id).list {
-            Some(list) => state.gathered.out.parts(list).len(),
-            None => 1,
-        };
-        let bytes = open.bytes + len.next_multiple_of(ALIGN);
-        let in_order = state.fragment(open.wr_id).listed.in_order || order != open.order;
-        let most_puts = if in_order { MOST_IN_ORDER } else { MOST_LISTED };
-        if puts >= most_puts || room_for(puts + 1, bytes) > most {
+        let Fragment { list, listed, .. } = *state.fragment(open.wr_id);
+        let parts = list.map_or(1, |list| state.gathered.out.parts(list).len());
+        let words = open.words + usize::from(part.signal.is_some());
+        let in_order = listed.in_order || part.behind || part.len == 0;
+        if parts >= MOST_LISTED
+            || in_order && words > MOST_WORDS
+            || room_for(parts + 1, open.bytes) > most
+        {
             return false;
         }
         let Some(list) = self.list_of(pe, open.wr_id) else { return false };
-        self.state().gathered.out.parts(list).push(Part { memory, len, to, at: 0, signal });
-        let signals = (signal.is_some(), open.signals.1 || signal.is_some());
+        self.state().gathered.out.parts(list).push(part);
         self.state().fragment(open.wr_id).listed.in_order = in_order;
-        self.state().peer(pe).open = Some(Open { bytes, order, signals, ..open });
+        let before = if part.behind { 0 } else { open.last_words };
+        let last_words = before + (words - open.words);
+        let ends_with_put = part.signal.is_none();
+        self.state().peer(pe).open = Some(Open { words, last_words, ends_with_put, ..open });
         true
     }
 
@@ -121,8 +177,8 @@ impl Staging {
         gathered_len(own.bounce.bounce_len.min(bounce_len), own.copies.is_seen_by(pe))
     }
 
-    /// Whether a signal behind fences has become that of the last put that waits, behind which
-    /// nothing else has set out.
+    /// Whether a signal, behind fences or not, has joined the puts that wait, behind which nothing
+    /// else has set out.
     pub(crate) fn joins_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -131,28 +187,37 @@ impl Staging {
         bounce_len: usize,
     ) -> bool {
         let Some(state) = self.state.as_deref_mut() else { return false };
-        let Some(open) = state.peer(pe).open.filter(|open| !open.signals.0) else { return false };
+        let Some(open) = state.peer(pe).open else { return false };
+        let most = self.most_gathered(pe, bounce_len);
+        let order = core.order(pe).filter(|order| accepts_behind(&open, core, pe, order));
+        let Some(order) = order else { return false };
+        // Of a group with signals it might come behind them.
+        let joined = if open.ends_with_put && open.last_words == 0 {
+            self.give_signal(pe, open, signal, most)
+        } else {
+            let (to, behind) = (Spot { slot: 0, offset: 0 }, order != open.order);
+            let signal = Some(signal);
+            let part = Part { memory: 0, len: 0, to, at: 0, signal, behind, repeats: false };
+            self.add_part(pe, Open { order, ..open }, part, most)
+        };
+        if joined {
+            self.state().influx.takes();
+        }
+        joined
+    }
+
+    /// A signal becomes that of the last put that waits, if there is room for it.
+    fn give_signal(&mut self, pe: Pe, open: Open, signal: ListedSignal, most: usize) -> bool {
+        let in_order = self.state().fragment(open.wr_id).listed.in_order;
         // A put that was alone has a list from now on.
-        if room_for(1, open.bytes) > self.most_gathered(pe, bounce_len) {
+        if room_for(1, open.bytes) > most || in_order && open.words >= MOST_WORDS {
             return false;
         }
-        if core.order(pe).is_none_or(|order| !accepts_behind(&open, core, pe, &order)) {
-            return false;
-        }
-        // Of several, each comes behind the fences before it.
-        let in_order = self.state().fragment(open.wr_id).listed.in_order || open.signals.1;
         let Some(list) = self.list_of(pe, open.wr_id) else { return false };
-        let parts = self.state().gathered.out.parts(list);
-        if in_order && parts.len() > MOST_IN_ORDER {
-            return false;
-        }
-        let Some(last) = parts.last_mut() else { return false };
+        let Some(last) = self.state().gathered.out.parts(list).last_mut() else { return false };
         last.signal = Some(signal);
-        let signals = (true, true);
-        let state = self.state();
-        state.fragment(open.wr_id).listed.in_order = in_order;
-        state.peer(pe).open = Some(Open { signals, ..open });
-        state.influx.takes();
+        let (words, ends_with_put) = (open.words + 1, false);
+        self.state().peer(pe).open = Some(Open { words, last_words: 1, ends_with_put, ..open });
         true
     }
 
@@ -169,7 +234,8 @@ impl Staging {
             return None;
         }
         let list = self.state().gathered.out.take(pe)?;
-        let part = Part { memory, len, to, at: 0, signal: Some(signal) };
+        let signal = Some(signal);
+        let part = Part { memory, len, to, at: 0, signal, behind: false, repeats: false };
         self.state().gathered.out.parts(list).push(part);
         Some(list)
     }
@@ -187,7 +253,8 @@ impl Staging {
             return list;
         }
         let list = self.state().gathered.out.take(pe)?;
-        let part = Part { memory, len, to, at: 0, signal: None };
+        let signal = None;
+        let part = Part { memory, len, to, at: 0, signal, behind: false, repeats: false };
         self.state().gathered.out.parts(list).push(part);
         self.state().fragment(wr_id).list = Some(list);
         Some(list)
@@ -211,8 +278,16 @@ impl Staging {
             let connection = core.peers.find(pe).filter(|peer| peer.is_first_behind_fence());
             let submitted = connection.map(Connection::writes_submitted);
             let has_signal = self.state().fragment(wr_id).list.is_some();
-            let signals = (has_signal, has_signal);
-            self.state().peer(pe).open = Some(Open { wr_id, order, bytes, submitted, signals });
+            let (words, ends_with_put) = (usize::from(has_signal), !has_signal);
+            self.state().peer(pe).open = Some(Open {
+                wr_id,
+                order,
+                bytes,
+                submitted,
+                words,
+                last_words: words,
+                ends_with_put,
+            });
         }
     }
 
@@ -235,25 +310,15 @@ impl Staging {
         // One put and its signal take one trip to the device so.
         let alone = self.state().gathered.out.parts(list).len() == 1;
         let in_order = alone || listed.in_order;
-        let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
         let parts = self.state().gathered.out.parts(list);
-        if !in_order {
-            parts.sort_unstable_by_key(|part| (part.to.slot, part.to.offset));
-        }
+        arrange(parts);
         let count = parts.len();
-        let mut end = count * LIST_ENTRY;
-        let mut before: Option<Part> = None;
-        for (part, entry) in parts.iter_mut().zip(bytes.chunks_exact_mut(LIST_ENTRY)) {
-            let touches = before.is_some_and(|before| {
-                let next = before.to.offset + before.len as u64;
-                (before.to.slot, next) == (part.to.slot, part.to.offset)
-            });
-            part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
-            end = part.at + part.len;
-            let (len, at) = (part.len as u32, part.at as u32);
-            let Part { to, signal, .. } = *part;
-            entry.copy_from_slice(&ListEntry { to, len, at, signal }.encode());
-            before = Some(*part);
+        let end = place(parts);
+        let mut bytes = [0; MOST_LISTED * LIST_ENTRY];
+        for (part, entry) in parts.iter().zip(bytes.chunks_exact_mut(LIST_ENTRY)) {
+            let Part { to, len, at, signal, behind, .. } = *part;
+            let (len, at) = (len as u32, at as u32);
+            entry.copy_from_slice(&ListEntry { to, len, at, signal, behind }.encode());
         }
         let fragment = self.state().fragment(wr_id);
         fragment.len = end;
@@ -296,12 +361,9 @@ impl Staging {
             },
         };
         let parts = self.state().gathered.of(direction).parts(list);
-        // Of those in their order one at a time.
-        let parts = match next {
-            Some(next) => &parts[usize::from(next)..][..1],
-            None => &parts[..],
-        };
-        for Part { memory, len, at, .. } in parts {
+        // Of those in their order a group at a time.
+        let range = next.map_or(0..parts.len(), |next| group_at(parts, usize::from(next)));
+        for Part { memory, len, at, .. } in parts[range].iter().filter(|part| part.has_bytes()) {
             let (memory, bounce, len) = (*memory, bounce + *at, *len);
             together.push(Tagged { copy: Copy { direction, memory, bounce, len }, tag });
         }
@@ -324,15 +386,18 @@ impl Staging {
         core.transmit.port_mut().load(bounce, bytes)?;
         let pe = core.transmit.segment(wr_id).pe;
         let Some(list) = self.state().gathered.inward.take(pe) else { return Ok(None) };
-        for entry in bytes.chunks_exact(LIST_ENTRY) {
-            match Self::read_entry(core, entry, bytes.len(), total) {
-                Ok(part) => self.state().gathered.inward.parts(list).push(part),
-                Err(text) => {
-                    self.state().gathered.inward.give(list);
-                    let call = "reading the peer's list of puts";
-                    return Err(PortError { call, code: 0, text });
-                }
-            }
+        let read = bytes.chunks_exact(LIST_ENTRY).try_for_each(|entry| {
+            let part = Self::read_entry(core, entry, bytes.len(), total)?;
+            self.state().gathered.inward.parts(list).push(part);
+            Ok(())
+        });
+        let in_order = self.state().fragment(wr_id).listed.in_order;
+        let checked =
+            read.and_then(|()| check_list(self.state().gathered.inward.parts(list), in_order));
+        if let Err(text) = checked {
+            self.state().gathered.inward.give(list);
+            let call = "reading the peer's list of puts";
+            return Err(PortError { call, code: 0, text });
         }
         self.state().fragment(wr_id).list = Some(list);
         Ok(Some(list))
@@ -345,18 +410,21 @@ impl Staging {
         begin: usize,
         total: usize,
     ) -> Result<Part, String> {
-        let Some(ListEntry { to, len, at, signal }) = ListEntry::decode(entry) else {
+        let Some(ListEntry { to, len, at, signal, behind }) = ListEntry::decode(entry) else {
             return Err(String::from("a signal that is none"));
         };
         let (len, at) = (len as usize, at as usize);
+        if let Some(ListedSignal { at, atomic }) = signal {
+            core.locate_word(at, atomic.width)?;
+        }
+        if len == 0 && signal.is_some() {
+            return Ok(Part { memory: 0, len, to, at: 0, signal, behind, repeats: false });
+        }
         let place = core.transmit.regions_mut().locate(to, len).map_err(|e| e.to_string())?;
         if at < begin || at > total || len == 0 || len > total - at {
             return Err(format!("{len} bytes at {at} of a bounce buffer with {total}"));
         }
-        if let Some(ListedSignal { at, atomic }) = signal {
-            core.locate_word(at, atomic.width)?;
-        }
-        Ok(Part { memory: place.addr, len, to, at, signal })
+        Ok(Part { memory: place.addr, len, to, at, signal, behind, repeats: false })
     }
 
     /// Gives the device a peer's puts in their order, with their signals. None where it does not
@@ -375,33 +443,56 @@ impl Staging {
                 None => return Ok(Some(Posted::Again)),
             },
         };
-        let nothing =
-            Step::Copy(Copy { direction: CopyDirection::In, memory: 0, bounce: 0, len: 0 });
-        let mut steps = [nothing; MOST_STEPS];
-        let mut end = 0;
-        for at in 0..usize::from(count) {
-            let Part { memory, len, at, signal, .. } = self.state().gathered.inward.parts(list)[at];
-            let (direction, bounce) = (CopyDirection::In, bounce + at);
-            steps[end] = Step::Copy(Copy { direction, memory, bounce, len });
-            end += 1;
-            let Some(ListedSignal { at, atomic }) = signal else { continue };
-            let place = Self::word_of(core, at, &atomic)?;
-            if place.reach == Reach::Direct {
-                return Ok(None);
-            }
-            steps[end] = Step::Apply { addr: place.addr, atomic };
-            end += 1;
-        }
-        let Some(bouncing) = self.bouncing() else { return Ok(None) };
-        let started = bouncing.copies.start_in_order(&steps[..end], wr_id.0)?;
+        let mut steps = std::mem::take(&mut self.state().ready.steps);
+        let is_staged = self.list_steps(core, list, bounce, &mut steps);
+        let started = match (is_staged, self.bouncing()) {
+            (Ok(true), Some(bouncing)) => bouncing.copies.start_in_order(&steps, wr_id.0),
+            (is_staged, _) => is_staged.map(|_| None),
+        };
+        steps.clear();
+        self.state().ready.steps = steps;
+        let started = started?;
         if started == Some(Posted::Yes) {
             self.state().fragment(wr_id).next = Some(ALL);
         }
         Ok(started)
     }
 
-    /// A put of a peer's is copied that comes before others, and its signal is applied. Whether it
-    /// was the last one.
+    /// Lists the steps of a peer's list in order: of each group the puts, then the signals. Whether
+    /// the device has all of its words.
+    fn list_steps<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        list: List,
+        bounce: usize,
+        steps: &mut Vec<Step>,
+    ) -> Result<bool, PortError> {
+        let parts = self.state().gathered.inward.parts(list);
+        let mut begin = 0;
+        while begin < parts.len() {
+            let range = group_at(parts, begin);
+            begin = range.end;
+            let group = &parts[range];
+            let mut behind = !steps.is_empty();
+            for Part { memory, len, at, .. } in group.iter().filter(|part| part.len != 0) {
+                let (direction, memory, len) = (CopyDirection::In, *memory, *len);
+                let copy = Copy { direction, memory, bounce: bounce + at, len };
+                steps.push(Step::Copy { copy, behind: std::mem::take(&mut behind) });
+            }
+            behind = true;
+            for ListedSignal { at, atomic } in group.iter().filter_map(|part| part.signal) {
+                let place = Self::word_of(core, at, &atomic)?;
+                if place.reach == Reach::Direct {
+                    return Ok(false);
+                }
+                let (addr, behind) = (place.addr, std::mem::take(&mut behind));
+                steps.push(Step::Apply { addr, atomic, behind });
+            }
+        }
+        Ok(true)
+    }
+    /// A group of a peer's puts is copied that comes before others: its signals are applied, and
+    /// those of groups behind it without puts. Whether it was the last one.
     pub(super) fn end_step<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -412,12 +503,23 @@ impl Staging {
             return Ok(true);
         }
         let Some(list) = self.state().fragment(wr_id).list else { return Ok(true) };
-        let next = usize::from(next);
-        if self.apply_signals(core, list, next..next + 1)? {
-            self.state().settle(core)?;
+        let mut begin = usize::from(next);
+        loop {
+            let group = group_at(self.state().gathered.inward.parts(list), begin);
+            begin = group.end;
+            if self.apply_signals(core, list, group)? {
+                self.state().settle(core)?;
+            }
+            let parts = self.state().gathered.inward.parts(list);
+            if begin == parts.len() {
+                return Ok(true);
+            }
+            if parts[group_at(parts, begin)].iter().any(|part| part.len != 0) {
+                break;
+            }
         }
-        self.state().fragment(wr_id).next = Some(next as u16 + 1);
-        Ok(next + 1 == self.state().gathered.inward.parts(list).len())
+        self.state().fragment(wr_id).next = Some(begin as u16);
+        Ok(false)
     }
 
     /// Applies the signals of a peer's puts that are copied, by the next

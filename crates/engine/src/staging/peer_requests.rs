@@ -13,7 +13,6 @@ use crate::port::{Direction, Port};
 use crate::posting::Core;
 use crate::rate_limit::RateLimit;
 use crate::staging::Staging;
-use crate::staging::gathered::MOST_IN_ORDER;
 use crate::staging::state::role::Role;
 use crate::staging::state::waiting::{Waiter, Wanted};
 use crate::staging::state::{Fragment, Listed, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
@@ -117,8 +116,7 @@ impl Staging {
                 .map_err(|fault| fault.to_string());
         };
         let in_order = spot.is_in_order();
-        let most = if in_order { MOST_IN_ORDER } else { MOST_LISTED };
-        let fits = (1..=most as u64).contains(&count) && len / LIST_ENTRY > count as usize;
+        let fits = (1..=MOST_LISTED as u64).contains(&count) && len / LIST_ENTRY > count as usize;
         if !fits || !matches!(role, Role::Pull(_)) {
             return Err(format!("a list of {count} puts in {len} bytes"));
         }

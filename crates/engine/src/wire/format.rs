@@ -3,8 +3,8 @@
 use crate::atomic::{Atomic, AtomicOp, Width};
 use crate::wire::window::Seq;
 
-/// Version of the messages.
-pub const VERSION: u8 = 15;
+/// Version of the messages, which counts from 1 to 15 and begins anew.
+pub const VERSION: u8 = 1;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -96,17 +96,20 @@ impl Spot {
     }
 }
 
-/// One of several puts that are pulled at once.
+/// One of several puts that are pulled at once, or a signal among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListEntry {
     /// Where it goes.
     pub to: Spot,
-    /// Bytes.
+    /// Bytes; 0 of a signal by itself.
     pub len: u32,
     /// Where they are behind the start of what is pulled.
     pub at: u32,
     /// The signal that comes behind it, if it has one.
     pub signal: Option<ListedSignal>,
+    /// Whether it comes behind all entries before it. Else nothing orders it and those before it,
+    /// back to one that does, but for a put and its own signal.
+    pub behind: bool,
 }
 
 /// The signal of one of several puts: an operation that fetches nothing.
@@ -132,6 +135,7 @@ impl ListEntry {
             bytes[32..40].copy_from_slice(&at.offset.to_le_bytes());
             bytes[40..48].copy_from_slice(&atomic.operand.to_le_bytes());
         }
+        bytes[25] = self.behind.into();
         bytes
     }
 
@@ -146,7 +150,8 @@ impl ListEntry {
                 Some(ListedSignal { at: Spot { slot: word, offset: get(bytes, 32) }, atomic })
             }
         };
-        Some(Self { to: Spot { slot, offset: get(bytes, 8) }, len, at, signal })
+        let behind = bytes[25] != 0;
+        Some(Self { to: Spot { slot, offset: get(bytes, 8) }, len, at, signal, behind })
     }
 }
 

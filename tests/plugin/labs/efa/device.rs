@@ -88,7 +88,7 @@ pub(super) fn trials() -> Vec<Trial> {
         Library::Cuda,
         move |lab| {
             let job = late(lab, "efa-direct", SIGNAL).env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "auto");
-            for pe in run(job)?.pes {
+            for pe in job.run()?.check()?.pes {
                 says(&pe.text(), "the device does not keep NICs' writes before what follows them")?;
             }
             Ok(())

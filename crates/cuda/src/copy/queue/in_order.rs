@@ -1,70 +1,135 @@
 //! Copies to a device and stores of words that are given to a stream in their order, as one thing.
+//!
+//! Copies that nothing orders among one another are given together, and so are words in a row:
+//! before a copy, and between a copy and a word, a device waits.
 
-use super::{Checked, CopyQueue, Given};
-use crate::copy::calls::copy_part;
-use crate::copy::request::{StartError, Ticket, Word};
-use crate::copy::rows::{self, Part};
-use crate::driver::error::CudaError;
+use std::sync::Arc;
+
+use super::many::{Piece, Refused};
+use super::{CopyQueue, Given};
+use crate::copy::batch::{Batch, MOST_WRITES, Write};
+use crate::copy::request::{Direction, PinnedTransfer, StartError, Ticket};
+use crate::driver::error::{CudaError, code};
 
 /// One of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Step<'a> {
-    /// A copy to the device.
-    Copy(Checked<'a>),
-    /// A store of a word, which an operation of a stream stores.
-    Store(Word<'a>, u64),
+    /// A copy to the device, and whether it comes behind all before it; else nothing orders it and
+    /// the copies right before it.
+    Copy(PinnedTransfer<'a>, bool),
+    /// A store of a word, which an operation of a stream stores, behind all before it.
+    Store(Write),
+}
+
+/// What has become of steps so far.
+#[derive(Default)]
+struct Started {
+    some: bool,
+    failed: Option<CudaError>,
+}
+
+impl Started {
+    /// Whether the next ones are to be started.
+    fn and(&mut self, given: Result<(), Refused>) -> bool {
+        match given {
+            Ok(()) => self.some = true,
+            Err(Refused { error, some }) => {
+                self.some |= some;
+                self.failed = Some(error);
+            }
+        }
+        self.failed.is_none()
+    }
 }
 
 impl CopyQueue {
-    /// Starts steps, each behind those before it. An entry is free.
+    /// Starts steps, each behind those before it but for copies without order. An entry is free.
     ///
     /// # Safety
-    /// As [`CopyQueue::copy`], for each copy, whose memory is kept until all have ended.
+    /// Each copy was checked, its host side is page-locked memory that is among the `kept`, and
+    /// nobody else uses it until all have ended. Each word was checked.
     pub(crate) unsafe fn in_order<'a>(
         &mut self,
         steps: impl Iterator<Item = Step<'a>>,
     ) -> Result<Ticket, StartError> {
-        let _bound = self.stream.context().bind()?;
-        let mut started = 0;
-        let mut failed = None;
+        let context = Arc::clone(self.stream.context());
+        let _bound = context.bind()?;
+        self.begin_many();
+        self.writes.clear();
+        let mut started = Started::default();
         for step in steps {
-            let given = match step {
-                // SAFETY: the caller's promise.
-                Step::Copy(copy) => unsafe { self.give_parts(&copy, &mut started) },
-                Step::Store(word, value) => {
-                    self.give_write(&word, value).inspect(|()| started += 1)
+            let goes_on = match step {
+                Step::Copy(transfer, behind) => {
+                    // SAFETY: the caller's promise of copies.
+                    let goes_on = !behind || unsafe { self.give_copies(&mut started) };
+                    let goes_on = goes_on && self.give_writes(&mut started);
+                    let PinnedTransfer { range, addr, memory, offset, len, .. } = transfer;
+                    for piece in Piece::of(range, addr, memory, offset, len) {
+                        self.add_piece(piece);
+                    }
+                    goes_on
+                }
+                Step::Store(write) => {
+                    // SAFETY: as above.
+                    let goes_on = unsafe { self.give_copies(&mut started) };
+                    let has_room = self.writes.len() < MOST_WRITES;
+                    let goes_on = goes_on && (has_room || self.give_writes(&mut started));
+                    self.writes.push(write);
+                    goes_on
                 }
             };
-            match given {
-                Ok(()) => {}
-                Err(error) if started == 0 => return Err(error.into()),
-                // Those before it are under way, so the failure is told when they are done.
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
+            if !goes_on {
+                break;
             }
         }
-        Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() }))
+        if started.failed.is_none() {
+            // SAFETY: as above. One of the two has nothing left.
+            let _ = unsafe { self.give_copies(&mut started) } && self.give_writes(&mut started);
+        }
+        match started {
+            Started { some: false, failed: Some(error) } => Err(error.into()),
+            // What was started before is under way, so the failure is told when that is done.
+            Started { failed, .. } => {
+                Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() }))
+            }
+        }
     }
 
-    /// Gives the driver a copy to the device, and counts what it is given.
+    /// Gives the driver the copies that are waiting for others. Whether it has taken them.
     ///
     /// # Safety
-    /// As [`CopyQueue::copy`].
-    unsafe fn give_parts(&self, copy: &Checked<'_>, started: &mut u32) -> Result<(), CudaError> {
-        let in_rows = self.rows && !copy.range.is_owned();
-        for (addr, len) in copy.range.pieces(copy.addr, copy.len) {
-            let cut = in_rows.then(|| rows::parts(addr, len));
-            let whole = (!in_rows).then_some(Part { offset: 0, width: len, rows: 1 });
-            for part in cut.into_iter().flatten().chain(whole) {
-                let at = addr + part.offset;
-                let host = copy.host + (at - copy.addr);
-                // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
-                unsafe { copy_part(&self.stream, host, at, &part)? };
-                *started += 1;
-            }
+    /// As [`CopyQueue::in_order`]. The context is bound.
+    unsafe fn give_copies(&mut self, started: &mut Started) -> bool {
+        if !self.has_pieces() {
+            return true;
         }
-        Ok(())
+        // SAFETY: the caller's promise.
+        let given = unsafe { self.give_pieces(Direction::ToDevice) };
+        self.begin_many();
+        started.and(given)
+    }
+
+    /// Likewise the words.
+    fn give_writes(&mut self, started: &mut Started) -> bool {
+        if self.writes.is_empty() {
+            return true;
+        }
+        let Self { stream, batch, writes, .. } = self;
+        let given = match batch.give(stream, writes.iter().copied(), None) {
+            // Some drivers list the function and refuse it.
+            Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
+                *batch = Batch::default();
+                None
+            }
+            given => given,
+        };
+        let given = match given {
+            Some(given) => given.map_err(|error| Refused { error, some: false }),
+            None => writes.iter().enumerate().try_for_each(|(number, write)| {
+                write.give(stream).map_err(|error| Refused { error, some: number != 0 })
+            }),
+        };
+        self.writes.clear();
+        started.and(given)
     }
 }

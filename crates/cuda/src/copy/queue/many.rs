@@ -87,8 +87,7 @@ impl Room {
     pub(crate) fn new(driver: &Driver) -> Self {
         let api = &driver.api;
         let together = api.cuMemcpyBatchAsync_v2.is_some() || api.cuMemcpyBatchAsync.is_some();
-        // Without that call nothing is given together.
-        let most = if together { 2 * MOST_TOGETHER } else { 0 };
+        let most = 2 * MOST_TOGETHER;
         Self {
             together,
             pieces: Vec::with_capacity(most),
@@ -154,6 +153,11 @@ impl CopyQueue {
         self.many.pieces.push(piece);
     }
 
+    /// Whether there are some.
+    pub(crate) fn has_pieces(&self) -> bool {
+        !self.many.pieces.is_empty()
+    }
+
     /// Gives the driver all of them, as one thing under way.
     ///
     /// # Safety
@@ -162,6 +166,20 @@ impl CopyQueue {
     pub(crate) unsafe fn give_many(&mut self, direction: Direction) -> Result<Ticket, StartError> {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
+        // SAFETY: the caller's promise.
+        let failed = match unsafe { self.give_pieces(direction) } {
+            Ok(()) => None,
+            Err(Refused { error, some: false }) => return Err(error.into()),
+            Err(Refused { error, .. }) => Some(error),
+        };
+        Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() }))
+    }
+
+    /// Gives the driver all of them.
+    ///
+    /// # Safety
+    /// As [`CopyQueue::give_many`]. The context is bound.
+    pub(super) unsafe fn give_pieces(&mut self, direction: Direction) -> Result<(), Refused> {
         let in_rows = self.rows && direction == Direction::ToDevice;
         let Self { stream, many, .. } = self;
         merge(&mut many.pieces);
@@ -170,7 +188,7 @@ impl CopyQueue {
             list.clear();
         }
         many.lens.clear();
-        let (mut started, mut failed) = (false, None);
+        let mut started = false;
         let mut rest = &many.pieces[..];
         while let [piece, ..] = rest {
             if !is_short(piece) {
@@ -188,25 +206,18 @@ impl CopyQueue {
             let shorts = rest.iter().take_while(|piece| is_short(piece)).count();
             let rows = rows_of(&rest[..shorts]);
             // SAFETY: the caller's promise.
-            if let Err(error) = unsafe { copy_in_rows(stream, &rest[..rows]) } {
-                failed = Some(error);
-                break;
-            }
+            let given = unsafe { copy_in_rows(stream, &rest[..rows]) };
+            given.map_err(|error| Refused { error, some: started })?;
             started = true;
             rest = &rest[rows..];
         }
-        if failed.is_none() && !many.lens.is_empty() {
-            // SAFETY: the caller's promise.
-            match unsafe { give_batch(stream, many, direction) } {
-                Ok(()) => {}
-                // What it has taken of them is not known.
-                Err(Refused { error, some }) => (started, failed) = (started | some, Some(error)),
-            }
+        if many.lens.is_empty() {
+            return Ok(());
         }
-        match failed {
-            Some(error) if !started => Err(error.into()),
-            failed => Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() })),
-        }
+        // SAFETY: the caller's promise.
+        let given = unsafe { give_batch(stream, many, direction) };
+        // What it has taken of them is not known.
+        given.map_err(|Refused { error, some }| Refused { error, some: some || started })
     }
 }
 
@@ -230,9 +241,9 @@ unsafe fn copy_in_rows(on: &Stream, pieces: &[Piece]) -> Result<(), CudaError> {
 }
 
 /// Copies that were refused, perhaps after some of them were started.
-struct Refused {
-    error: CudaError,
-    some: bool,
+pub(super) struct Refused {
+    pub(super) error: CudaError,
+    pub(super) some: bool,
 }
 
 /// Gives the driver what is in the lists, in one call where it takes that.

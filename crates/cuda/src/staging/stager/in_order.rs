@@ -22,7 +22,7 @@ use crate::staging::flight::{By, Call, MOST_CALLS};
 use crate::words::together::{Soon, Tie};
 use engine::atomic::{Atomic, Width};
 use engine::patience::Wait;
-use engine::port::copies::{Copied, Copy, CopyDirection, MOST_STEPS, Step};
+use engine::port::copies::{Copied, Copy, CopyDirection, MOST_WORDS, Step};
 use engine::port::{PortError, Posted};
 
 /// What is on its way in its order.
@@ -41,7 +41,7 @@ impl OrderedCalls {
     pub(super) fn new(depth: usize) -> Self {
         Self {
             tags: VecDeque::with_capacity(MOST_CALLS),
-            words: Vec::with_capacity(MOST_CALLS * MOST_STEPS),
+            words: Vec::with_capacity(MOST_CALLS * MOST_WORDS),
             told: VecDeque::with_capacity(depth),
         }
     }
@@ -56,7 +56,7 @@ impl OrderedCalls {
         let is_free = |word: &Soon| {
             self.words.iter().all(|(addr, end)| word.end() <= *addr || *end <= word.addr)
         };
-        self.words.len() + words.len() <= MOST_CALLS * MOST_STEPS && words.iter().all(is_free)
+        self.words.len() + words.len() <= MOST_CALLS * MOST_WORDS && words.iter().all(is_free)
     }
 
     /// Something has ended.
@@ -128,19 +128,13 @@ impl DeviceStager {
                 let Place { range, addr, .. } = place.as_ref()?;
                 let (range, addr) = (&**range.range(), *addr);
                 Some(match step {
-                    Step::Copy(copy) => {
+                    Step::Copy { copy, behind } => {
                         let (memory, offset) = memory_of(bounce, neighbours, copy).ok()?;
                         let memory = memory?;
-                        let direction = request::Direction::ToDevice;
-                        let len = copy.len;
-                        InOrder::Copy(PinnedTransfer {
-                            direction,
-                            range,
-                            addr,
-                            memory,
-                            offset,
-                            len,
-                        })
+                        let (direction, len) = (request::Direction::ToDevice, copy.len);
+                        let transfer =
+                            PinnedTransfer { direction, range, addr, memory, offset, len };
+                        InOrder::Copy(transfer, *behind)
                     }
                     Step::Apply { .. } => InOrder::Store(words(at).word(), words(at).value),
                 })
@@ -164,15 +158,15 @@ impl DeviceStager {
         let mut of = None;
         for step in steps {
             let place = match *step {
-                Step::Copy(Copy { memory, len, .. }) => self.any(memory, len)?,
-                Step::Apply { addr, atomic } => {
+                Step::Copy { copy: Copy { memory, len, .. }, .. } => self.any(memory, len)?,
+                Step::Apply { addr, atomic, .. } => {
                     Any::Device(self.staged(addr, atomic.width.bytes())?)
                 }
             };
             let Any::Device(place) = place else { return Ok(None) };
             let is_hidden = match step {
                 Step::Apply { atomic, .. } => self.is_hidden(steps, &place, atomic),
-                Step::Copy(_) => false,
+                Step::Copy { .. } => false,
             };
             let engine = &self.contexts[place.context].copies.inward;
             let range = place.range.range();
@@ -222,7 +216,7 @@ impl DeviceStager {
 /// Bytes of memory that a step changes.
 fn len_of(step: &Step) -> usize {
     match step {
-        Step::Copy(Copy { len, .. }) => *len,
+        Step::Copy { copy, .. } => copy.len,
         Step::Apply { atomic, .. } => atomic.width.bytes(),
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum LocalEnd {
 pub(crate) struct Listed {
     /// How many.
     pub(crate) count: u16,
-    /// Whether each comes behind those before it.
+    /// Whether some come behind those before them.
     pub(crate) in_order: bool,
 }
 
@@ -58,7 +58,8 @@ pub(crate) struct Fragment {
     pub(crate) list: Option<List>,
     /// For a pull of several: of which; of this lane's own, whether they have their order.
     pub(crate) listed: Listed,
-    /// For one of several in their order: which of them is copied next, or [`ALL`].
+    /// For one of several in their order: with which of them the group begins that is copied next,
+    /// or [`ALL`].
     pub(crate) next: Option<u16>,
 }
 

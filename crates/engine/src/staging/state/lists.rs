@@ -1,5 +1,7 @@
-//! Lists of gathered puts, for each direction a fixed number: which puts a fragment has, and where
-//! they are in its bounce buffer.
+//! Lists of gathered puts, for each direction a fixed number: which puts and signals a fragment has,
+//! in which order, and where they are in its bounce buffer.
+
+use std::ops::Range;
 
 use crate::ids::{Pe, WrId};
 use crate::port::copies::CopyDirection;
@@ -11,11 +13,12 @@ use crate::wire::staged::{ListedSignal, MOST_LISTED};
 /// Lists for each direction. Who finds none goes alone, or waits for one.
 const LISTS: u16 = 64;
 
-/// One of several puts.
+/// One of several puts, or a signal among them.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::staging) struct Part {
     /// Address in this process.
     pub(in crate::staging) memory: usize,
+    /// Bytes; 0 of a signal by itself.
     pub(in crate::staging) len: usize,
     /// Place at the peer. Of a peer's put it means nothing.
     pub(in crate::staging) to: Spot,
@@ -23,20 +26,59 @@ pub(in crate::staging) struct Part {
     pub(in crate::staging) at: usize,
     /// What comes behind it.
     pub(in crate::staging) signal: Option<ListedSignal>,
+    /// Whether it comes behind all parts before it, and so begins a *group*, within which nothing
+    /// orders puts, and signals come behind puts.
+    pub(in crate::staging) behind: bool,
+    /// Whether its bytes are those of a part before it, in the same place.
+    pub(in crate::staging) repeats: bool,
 }
 
-/// A put that others may join, and how it is ordered.
+impl Part {
+    /// Whether it has bytes in the bounce buffer that are no other's.
+    pub(in crate::staging) fn has_bytes(&self) -> bool {
+        self.len != 0 && !self.repeats
+    }
+}
+
+/// The group that begins at a part.
+pub(in crate::staging) fn group_at(parts: &[Part], begin: usize) -> Range<usize> {
+    let others = parts.iter().skip(begin + 1).take_while(|part| !part.behind);
+    begin..begin + 1 + others.count()
+}
+
+/// Puts the parts of each group in the order of their places at the peer, signals by themselves
+/// behind puts.
+pub(in crate::staging) fn arrange(parts: &mut [Part]) {
+    // As they came, where they go to the same place.
+    parts.iter_mut().enumerate().for_each(|(number, part)| part.at = number);
+    let mut begin = 0;
+    while begin < parts.len() {
+        let range = group_at(parts, begin);
+        begin = range.end;
+        let group = &mut parts[range];
+        let behind = group[0].behind;
+        group.sort_unstable_by_key(|part| (part.len == 0, part.to.slot, part.to.offset, part.at));
+        group.iter_mut().for_each(|part| part.behind = false);
+        group[0].behind = behind;
+    }
+}
+
+/// A put that others may join, and what has joined it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub(in crate::staging) wr_id: WrId,
+    /// How its last group is ordered.
     pub(in crate::staging) order: Order,
     /// Bytes in its bounce buffer at most, but for the list.
     pub(in crate::staging) bytes: usize,
     /// Writes to the peer that were submitted, with it. None where others may come before it that
     /// no fence keeps there: then nothing behind a fence joins.
     pub(in crate::staging) submitted: Option<u32>,
-    /// Whether its last put has a signal, and whether any has.
-    pub(in crate::staging) signals: (bool, bool),
+    /// Signals, and those of its last group.
+    pub(in crate::staging) words: usize,
+    pub(in crate::staging) last_words: usize,
+    /// Whether the last part is a put without a signal.
+    pub(in crate::staging) ends_with_put: bool,
 }
 
 /// Names a list among those of its direction.
@@ -97,7 +139,11 @@ impl Gathered {
         let peers = self.inward.lists.iter().map(|list| ("put of the peer", list));
         lists.chain(peers).flat_map(|(what, (pe, parts))| {
             let touched = |part: &Part| (part.memory, part.len);
-            parts.iter().map(move |part| Touched { what, pe: *pe, memory: touched(part) })
+            parts.iter().filter(|part| part.len != 0).map(move |part| Touched {
+                what,
+                pe: *pe,
+                memory: touched(part),
+            })
         })
     }
 

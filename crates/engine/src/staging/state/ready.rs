@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::ids::WrId;
-use crate::port::copies::{CopyDirection, MOST_TOGETHER, Tagged};
+use crate::port::copies::{CopyDirection, MOST_STEPS, MOST_TOGETHER, Step, Tagged};
 use crate::staging::state::State;
 
 /// What waits for copies, in both directions.
@@ -13,12 +13,15 @@ pub(crate) struct Ready {
     inward: VecDeque<WrId>,
     /// Room for what is started together.
     pub(in crate::staging) together: Vec<Tagged>,
+    /// Room for what is started in its order.
+    pub(in crate::staging) steps: Vec<Step>,
 }
 
 impl Ready {
     pub(super) fn new() -> Self {
         let (out, inward) = (VecDeque::new(), VecDeque::new());
-        Self { out, inward, together: Vec::with_capacity(MOST_TOGETHER) }
+        let (together, steps) = (Vec::with_capacity(MOST_TOGETHER), Vec::with_capacity(MOST_STEPS));
+        Self { out, inward, together, steps }
     }
 
     pub(super) fn is_empty(&self) -> bool {
