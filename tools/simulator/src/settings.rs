@@ -35,6 +35,9 @@ pub struct JobSettings {
     pub layout: Layout,
     /// Directory with `nvshmem_transport_libfabric.so.N`.
     pub plugin_dir: PathBuf,
+    /// Whether PEs ask for the plugin by its name alone, as NVSHMEM does, so that the dynamic
+    /// linker's rules say which file it is. Default: it is in `plugin_dir`.
+    pub by_name: bool,
     /// Bytes of one chunk of the symmetric heap, a power of two. Each chunk is registered by
     /// itself, and transfers are split at its borders. Default 2 MiB.
     pub chunk_bytes: u64,
@@ -106,6 +109,7 @@ impl JobSettings {
             nodes: Nodes(vec![n_pes]),
             layout,
             plugin_dir: plugin_dir.into(),
+            by_name: false,
             chunk_bytes: 2 << 20,
             heap_bytes: 16 << 20,
             heap_grows: false,
@@ -133,6 +137,12 @@ impl JobSettings {
     /// Leaves PEs the settings of the launcher's environment, for what users start.
     pub fn inherits_settings(mut self) -> Self {
         self.inherits_settings = true;
+        self
+    }
+
+    /// Leaves it to the dynamic linker which file the plugin is.
+    pub fn by_name(mut self) -> Self {
+        self.by_name = true;
         self
     }
 
@@ -305,6 +315,7 @@ impl JobSettings {
                 None => std::path::absolute(&self.plugin_dir)
                     .unwrap_or_else(|_| self.plugin_dir.clone()),
             },
+            by_name: self.by_name,
             chunk_bytes: self.chunk_bytes,
             heap_bytes: self.heap_bytes,
             heap_grows: self.heap_grows,
@@ -389,6 +400,7 @@ pub(crate) struct PeSettings {
     #[serde(with = "layout_name")]
     pub(crate) layout: Layout,
     pub(crate) plugin_dir: PathBuf,
+    pub(crate) by_name: bool,
     pub(crate) chunk_bytes: u64,
     pub(crate) heap_bytes: u64,
     pub(crate) heap_grows: bool,

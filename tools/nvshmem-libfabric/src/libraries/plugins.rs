@@ -15,7 +15,7 @@ pub(crate) fn file_name(number: u32) -> String {
     nvshmem_abi::file_name("libfabric", number)
 }
 
-/// The recorder for a major.
+/// The recorder for a major. Its name inside is that of our file, under which NVSHMEM takes it.
 pub(crate) fn recorder_name(number: u32) -> String {
     nvshmem_abi::file_name("recorder", number)
 }
@@ -154,17 +154,16 @@ impl Plugin {
     /// The recorder for the same NVSHMEM, which is installed beside it.
     ///
     /// # Errors
-    /// It is not there.
+    /// It is not there, or of a version that NVSHMEM would pass over.
     pub(crate) fn recorder(&self) -> Result<PathBuf, ToolError> {
         let path = self.path.with_file_name(recorder_name(self.number));
-        if path.is_file() {
-            return Ok(path);
-        }
-        let message = format!("there is no {} to record with", path.display());
-        Err(ToolError::new(
-            message,
-            "`make install` and the packages put it beside the plugin files",
-        ))
+        let message = match path.is_file().then(|| Self::read(self.number, &path)) {
+            Some(Ok(_)) => return Ok(path),
+            Some(Err(reason)) => format!("{} cannot record: {reason}", path.display()),
+            None => format!("there is no {} to record with", path.display()),
+        };
+        let hint = "`make install` and the packages put it beside the plugin files";
+        Err(ToolError::new(message, hint))
     }
 
     /// Reads a file that has the name of a major.

@@ -28,6 +28,8 @@ pub(crate) const FAILED: u8 = 125;
 
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
+/// The file that the recorder loads in place of ours.
+const RECORDED: &str = "NVSHMEM_RECORDER_TRANSPORT";
 
 /// A variable for the program.
 #[derive(Debug)]
@@ -104,19 +106,17 @@ impl Plan {
     }
 
     fn set_variables(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
-        let mut paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
-        let transport = match &options.record {
-            None => "libfabric",
-            Some(file) => {
-                for plugin in files {
-                    paths.push(plugin.recorder()?);
-                }
-                self.set("NVSHMEM_RECORDER_FILE", file.clone(), "--record");
-                let why = "the recorder stands in front of this transport";
-                self.set("NVSHMEM_RECORDER_TRANSPORT", String::from("libfabric"), why);
-                "recorder"
-            }
+        let paths: Vec<PathBuf> = match &options.record {
+            None => files.iter().map(|file| file.path.clone()).collect(),
+            Some(_) => files.iter().map(|file| file.recorder()).collect::<Result<_, _>>()?,
         };
+        if let Some(file) = &options.record {
+            let why = "--record: the recorder goes by our file's name and loads that by its path";
+            self.set("NVSHMEM_RECORDER_FILE", file.clone(), why);
+            if let Some(theirs) = env::var(RECORDED).ok().filter(|theirs| !theirs.is_empty()) {
+                self.notes.push(format!("{RECORDED} is set, so what is recorded is {theirs}"));
+            }
+        }
         let mut preload: Vec<String> = Vec::new();
         for path in paths {
             let path = path.to_string_lossy().into_owned();
@@ -144,14 +144,17 @@ impl Plan {
             "what is loaded under the name that NVSHMEM asks for comes before its own file",
         );
         match env::var(TRANSPORT) {
-            Ok(theirs) if theirs != transport && !theirs.is_empty() => {
+            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
                 self.set(
                     TRANSPORT,
-                    transport.to_owned(),
+                    String::from("libfabric"),
                     &format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
                 );
             }
-            _ => self.set(TRANSPORT, transport.to_owned(), "NVSHMEM uses another one by default"),
+            _ => {
+                let why = "NVSHMEM uses another one by default";
+                self.set(TRANSPORT, String::from("libfabric"), why);
+            }
         }
         self.set_fabric(options)
     }

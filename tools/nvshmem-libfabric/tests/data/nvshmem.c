@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 const char *nvshmem_stand_in(void);
 
@@ -23,9 +24,16 @@ static const char text[] = "NVSHMEM v" RELEASE;
 const char *nvshmem_stand_in(void) {
     Dl_info found;
     const char *named = getenv("NVSHMEM_REMOTE_TRANSPORT");
-    char file[256];
-    snprintf(file, sizeof file, "nvshmem_transport_%s.so." NUMBER, named ? named : "libfabric");
-    void *transport = dlopen(file, RTLD_NOW);
+    /* By any other name NVSHMEM loads nothing. */
+    static const char *const known[] = {"ibrc", "ucx", "ibdevx", "libfabric"};
+    void *transport = NULL;
+    for (int at = 0; at < 4; at++) {
+        char file[256];
+        if (strcasecmp(named ? named : "libfabric", known[at]) != 0)
+            continue;
+        snprintf(file, sizeof file, "nvshmem_transport_%s.so." NUMBER, known[at]);
+        transport = dlopen(file, RTLD_NOW);
+    }
     if (transport == NULL || !dladdr(dlsym(transport, "nvshmemt_init"), &found))
         return text[0] == 'N' ? "nothing" : text;
     return found.dli_fname;

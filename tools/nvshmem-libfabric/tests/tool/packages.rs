@@ -249,6 +249,10 @@ fn deb((): ()) -> Result<(), Failed> {
     let said = good(tool().args(["run", "--"]).arg(&program))?;
     let ours = format!("loaded {}\n", lib.join(file_name(4)).display());
     expect(said.starts_with(&ours), || said.clone())?;
+    let said = good(tool().args(["run", "--record", "%p", "--"]).arg(&program))?;
+    let recorder = lib.join(nvshmem_abi::file_name("recorder", 4));
+    let recorder = format!("loaded {}\n", recorder.display());
+    expect(said.starts_with(&recorder), || said.clone())?;
     let copyright = fs::read_to_string(usr.join("share/doc/nvshmem-libfabric/copyright"))?;
     expect(copyright.contains("Apache License, version 2.0"), || copyright.clone())?;
 

@@ -209,22 +209,38 @@ fn recorder() -> Result<(), Failed> {
     let (recorder, ours) =
         (in_plugins("nvshmem_transport_recorder.so.6"), in_plugins(&file_name(6)));
     let options = ["--record", "pe-%p.trace"];
+    // NVSHMEM, which knows no transport of that name, takes it for ours.
+    let loaded = format!("loaded {recorder}\ntransport libfabric");
     let said = good(&mut run(&options, &[&program]))?;
-    expect(said.starts_with(&format!("loaded {recorder}\ntransport recorder")), || said.clone())?;
-    let said = good(&mut run(&[&options[..], &["--dry-run"]].concat(), &[&program]))?;
+    expect(said.starts_with(&loaded), || said.clone())?;
+    let any = [&options[..], &["--any-nvshmem"]].concat();
+    // A plugin that is preloaded already does not come before it.
+    let said = good(run(&any, &[&program]).env("LD_PRELOAD", &ours))?;
+    expect(said.starts_with(&loaded), || said.clone())?;
+    let mut dry = run(&[&options[..], &["--dry-run"]].concat(), &[&program]);
+    let said = good(&mut dry)?;
     for line in [
-        format!("LD_PRELOAD={ours}:{recorder}"),
-        String::from("NVSHMEM_REMOTE_TRANSPORT=recorder"),
-        String::from("NVSHMEM_RECORDER_TRANSPORT=libfabric"),
+        format!("LD_PRELOAD={recorder}"),
+        String::from("NVSHMEM_REMOTE_TRANSPORT=libfabric"),
         String::from("NVSHMEM_RECORDER_FILE=pe-%p.trace"),
     ] {
         expect(said.contains(&format!("export {line}\n")), || format!("{line}: {said}"))?;
     }
-    // Where there is none.
+    expect(!said.contains("NVSHMEM_RECORDER_TRANSPORT"), || said.clone())?;
+    let said = good(dry.env("NVSHMEM_RECORDER_TRANSPORT", "/theirs.so"))?;
+    let theirs = "# NVSHMEM_RECORDER_TRANSPORT is set, so what is recorded is /theirs.so\n";
+    expect(said.contains(theirs), || said.clone())?;
+    // Where there is none, or one of an older version, which NVSHMEM would pass over.
     std::fs::copy(&ours, scratch.at(&file_name(6)))?;
     let mut command = tool(&["run", "--record", "%p", "--plugin-dir"]);
     let said = bad(command.arg(&scratch.0).args(["--", &program]), 125)?;
-    expect(said.contains("nvshmem_transport_recorder.so.6 to record with"), || said.clone())
+    expect(said.contains("nvshmem_transport_recorder.so.6 to record with"), || said.clone())?;
+    let older = scratch.at("nvshmem_transport_recorder.so.6");
+    std::fs::copy(&recorder, &older)?;
+    let name = "nvshmem_transport_recorder.so.6";
+    good(Command::new("patchelf").args(["--set-soname", name]).arg(&older))?;
+    let said = bad(&mut command, 125)?;
+    expect(said.contains("so NVSHMEM would not take it"), || said.clone())
 }
 
 fn status() -> Result<(), Failed> {

@@ -88,7 +88,8 @@ impl<'a> Host<'a> {
         }
         let Heap { heap, again } = Heap::new(settings, heap_bytes, gpu)?;
 
-        let plugin = Plugin::load(&settings.plugin_dir, layout)?;
+        let directory = (!settings.by_name).then_some(settings.plugin_dir.as_path());
+        let plugin = Plugin::load(directory, layout)?;
         let mut transport = Transport::init(plugin, layout)?;
         let declared = transport.declared().clone();
         if !declared.initialized || declared.no_proxy {

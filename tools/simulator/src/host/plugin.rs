@@ -10,6 +10,9 @@ use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c, file_name};
 
 use crate::error::{Error, Result, check};
 
+/// The remote transports that NVSHMEM has heard of. By any other name it loads nothing.
+const KNOWN: [&str; 4] = ["ibrc", "ucx", "ibdevx", "libfabric"];
+
 /// A loaded plugin. It is unloaded as that host would: NVSHMEM 3.6 and older close the library,
 /// later ones leave it to the end of the process.
 #[derive(Debug)]
@@ -23,11 +26,16 @@ pub(crate) struct Plugin {
 
 impl Plugin {
     /// Opens the file that a host of this layout opens for the transport that the environment
-    /// names.
-    pub(crate) fn load(dir: &Path, layout: Layout) -> Result<Plugin> {
+    /// names: in a directory, or by its name alone, as hosts do.
+    pub(crate) fn load(dir: Option<&Path>, layout: Layout) -> Result<Plugin> {
         let named = std::env::var("NVSHMEM_REMOTE_TRANSPORT");
         let named = named.unwrap_or_else(|_| String::from("libfabric"));
-        let path = dir.join(file_name(&named, layout.major()));
+        let Some(known) = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(&named)) else {
+            let message = format!("NVSHMEM_REMOTE_TRANSPORT: NVSHMEM knows no transport {named}");
+            return Err(Error::Plugin(message));
+        };
+        let name = file_name(known, layout.major());
+        let path = dir.map_or_else(|| PathBuf::from(&name), |dir| dir.join(&name));
         // SAFETY: a library's initialisers run. That is what a host does with a plugin.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| Error::Plugin(format!("{}: {}", path.display(), explain(&e))))?;

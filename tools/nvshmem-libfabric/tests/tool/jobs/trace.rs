@@ -1,6 +1,7 @@
 //! `trace`: what the recorder in front of a transport records, as a timeline, and what is found in
 //! it: nothing in what is in order, and the first read of what is not.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use nvshmem_sim::{Amo, BoxError, Job, JobReport, JobSettings, Layout};
 use serde_json::Value;
 use test_support::built;
 
-use crate::bed::{Scratch, bad, expect, file_name, good, json, plugins, tool, tree, trial};
+use crate::bed::{Scratch, TOOL, bad, expect, file_name, good, json, plugins, tool, tree, trial};
 
 const PES: u32 = 3;
 const BYTES: u64 = 256 << 10;
@@ -122,27 +123,38 @@ fn other_plugin() -> PathBuf {
     built::directory("plugin-of-others", &[(name, name)]).join(name)
 }
 
-/// A job of one of these programs, or of the simulator's, with the recorder in front as
-/// `run --record` has it.
-fn start(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
-    let number = layout.major();
-    let file = |of| plugins().join(nvshmem_abi::file_name(of, number)).display().to_string();
+/// A job of one of these programs, or of the simulator's, that asks for its transport by name.
+fn job(layout: Layout, settings: &[(&str, &str)]) -> JobSettings {
     let scenario = settings.iter().find(|(name, _)| *name == "scenario");
     let scenario = scenario.map_or("trace", |(_, scenario)| *scenario);
     let mut job = JobSettings::new(scenario, PES, layout, plugins())
+        .by_name()
         .heap(64 << 20, 1 << 20)
         .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
-        .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2")
-        .env("NVSHMEM_REMOTE_TRANSPORT", "recorder")
-        .env("NVSHMEM_RECORDER_TRANSPORT", "libfabric")
-        .env("NVSHMEM_RECORDER_FILE", pattern)
-        .env("LD_PRELOAD", [file("libfabric"), file("recorder")].join(":"));
+        .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2");
     for (name, value) in settings {
         job = match *name {
             "scenario" => job,
             "rounds" | "what" | "well" => job.param(*name, value),
             name => job.env(name, value),
         };
+    }
+    job
+}
+
+/// Such a job, each PE of which `run --record` starts.
+fn start(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
+    let mut job = job(layout, settings);
+    // The variable that makes a PE of the program would make one of the tool.
+    let line = "tool=$1 pattern=$2 dir=$3 pe=$NVSHMEM_SIM_PE; shift 3; unset NVSHMEM_SIM_PE; \
+                exec \"$tool\" run --any-nvshmem --record \"$pattern\" --plugin-dir \"$dir\" -- \
+                env NVSHMEM_SIM_PE=\"$pe\" \"$@\"";
+    // What `run` refuses is set behind it.
+    let taken = if pattern.contains("%p") { pattern } else { "%p" };
+    job.prefix = ["/bin/sh", "-c", line, "sh", TOOL, taken].map(OsString::from).to_vec();
+    job.prefix.push(plugins().into());
+    if taken != pattern {
+        job.prefix.push(format!("NVSHMEM_RECORDER_FILE={pattern}").into());
     }
     Ok(job.run()?)
 }
@@ -269,7 +281,7 @@ fn in_order() -> Result<(), Failed> {
 
 fn not_in_order() -> Result<(), Failed> {
     let other = other_plugin().display().to_string();
-    for ((what, said), transport) in CARELESS.iter().zip(["libfabric", &other, "libfabric"]) {
+    for ((what, said), transport) in CARELESS.iter().zip(["", &other, ""]) {
         for (well, status) in [("1", 0), ("0", 1)] {
             let scratch = Scratch::new();
             let by = ("NVSHMEM_RECORDER_TRANSPORT", transport);
@@ -320,19 +332,41 @@ fn cannot_record() -> Result<(), Failed> {
 }
 
 fn no_transport() -> Result<(), Failed> {
-    let text = Scratch::new().write("text", "no library").display().to_string();
+    let scratch = Scratch::new();
+    let text = scratch.write("text", "no library").display().to_string();
+    let recorder = plugins().join(nvshmem_abi::file_name("recorder", 7));
+    let copy = scratch.at("copy.so").display().to_string();
+    fs::copy(&recorder, &copy)?;
     for (named, why) in [
-        ("nobodys", "nvshmem_transport_nobodys.so.7: cannot open shared object file"),
-        ("recorder", "the recorder itself is no transport"),
-        (text.as_str(), "text"),
+        ("libfabric", "libfabric: it is no path"),
+        (&recorder.display().to_string(), "the recorder itself is no transport"),
+        (&copy, "the recorder itself is no transport"),
+        (&text, "text"),
         ("/nowhere/file.so", "/nowhere/file.so: cannot open"),
     ] {
         let report = start("%p", Layout::V7, &[("NVSHMEM_RECORDER_TRANSPORT", named)])?;
-        let said = report.pes[0].text();
-        let told = said.contains("NVSHMEM_RECORDER_TRANSPORT: ") && said.contains(why);
-        expect(told && !report.succeeded(), || report.to_string())?;
+        refused(&report, why)?;
+    }
+    // Preloaded by hand, with nothing beside it, or with itself in the place of the plugin.
+    let alone = scratch.at("alone.so");
+    fs::copy(&recorder, &alone)?;
+    let itself = scratch.at("itself").join(file_name(7));
+    fs::create_dir(scratch.at("itself"))?;
+    fs::copy(&recorder, &itself)?;
+    let missing = format!("{}: cannot open", scratch.at(&file_name(7)).display());
+    for (file, why) in [(alone, missing.as_str()), (itself, "the recorder itself is no transport")]
+    {
+        let file = file.display().to_string();
+        refused(&job(Layout::V7, &[("LD_PRELOAD", &file)]).run()?, why)?;
     }
     Ok(())
+}
+
+/// That no PE has a transport, and why.
+fn refused(report: &JobReport, why: &str) -> Result<(), Failed> {
+    let said = report.pes[0].text();
+    let told = said.contains("NVSHMEM_RECORDER_TRANSPORT: ") && said.contains(why);
+    expect(told && !report.succeeded(), || format!("{why}: {report}"))
 }
 
 fn bad_input() -> Result<(), Failed> {
