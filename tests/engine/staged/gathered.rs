@@ -197,9 +197,9 @@ fn puts_fences_and_signals_by_turns_keep_their_order() {
     }
 }
 
-/// What warps of a kernel hand over before layout 4, each a put, a fence and a signal, one behind the
-/// other but at the same time as the others: it takes few messages, and what comes behind a fence
-/// is seen behind all before it.
+/// What warps of a kernel hand over before layout 4, each a put, a fence and a signal, one behind
+/// the other but at the same time as the others: it takes few messages, and what comes behind a
+/// fence is seen behind all before it.
 #[test]
 fn what_warps_put_and_signal_at_a_time_goes_in_few_messages() {
     const WORDS: usize = 100_000;

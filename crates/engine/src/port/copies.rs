@@ -185,9 +185,9 @@ pub trait CopyPort: Send + fmt::Debug {
     }
 
     /// Starts copies in and changes of words in their order, at most [`MOST_STEPS`] and
-    /// [`MOST_WORDS`], if there is [room](CopyPort::room) for a tag, which tells of all at once. None, and nothing is
-    /// started, where that cannot be had, as of memory whose words are not stored by the device:
-    /// the caller waits for each of them then.
+    /// [`MOST_WORDS`], if there is [room](CopyPort::room) for a tag, which tells of all at once.
+    /// None, and nothing is started, where that cannot be had, as of memory whose words are not
+    /// stored by the device: the caller waits for each of them then.
     ///
     /// # Errors
     /// As [`CopyPort::start_all`].

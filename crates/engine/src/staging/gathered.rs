@@ -18,8 +18,8 @@
 //! Puts that are ordered alike: that nobody waits for by themselves, of the same batch, with no
 //! fence and no signal that waits for puts in between.
 //!
-//! Before layout 4, NVSHMEM hands over a put with signal as put, fence and signal, and the warps of a
-//! kernel do so all at once: several puts, several fences, several signals. So what comes behind
+//! Before layout 4, NVSHMEM hands over a put with signal as put, fence and signal, and the warps of
+//! a kernel do so all at once: several puts, several fences, several signals. So what comes behind
 //! fences may join as well, puts and signals, where nothing but what is in the list comes before
 //! these fences. Each fence begins a *group* of the list, which is one *in order* then. The peer
 //! gives the device such a list as it is, or executes it group by group.

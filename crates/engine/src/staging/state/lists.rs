@@ -1,5 +1,5 @@
-//! Lists of gathered puts, for each direction a fixed number: which puts and signals a fragment has,
-//! in which order, and where they are in its bounce buffer.
+//! Lists of gathered puts, for each direction a fixed number: which puts and signals a fragment
+//! has, in which order, and where they are in its bounce buffer.
 
 use std::ops::Range;
 
