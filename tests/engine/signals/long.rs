@@ -11,6 +11,7 @@ use engine::recovery::health::RailHealth;
 use engine::request::PutSignalRequest;
 use engine::wire::handle::Handle;
 use engine::wire::message::{Body, LongPacket, MAX_EAGER, Message, Spot, eager_in};
+use engine::wire::staged::MAX_PAYLOAD;
 use engine::wire::window::Seq;
 use sim_fabric::{Call, Script};
 
@@ -91,7 +92,10 @@ fn data_and_signal_are_one_message_up_to_the_longest() {
             for len in [1, MAX_EAGER, MAX_EAGER + 1, most - 1, most] {
                 assert_eq!(posts(&shape, &[len]), 1, "{len} of {most}, {signals:?}");
             }
-            assert!(posts(&shape, &[most + 1]) > 1, "{} of {most}, {signals:?}", most + 1);
+            for len in [most + 1, most + MAX_PAYLOAD] {
+                assert_eq!(posts(&shape, &[len]), 2, "{len} of {most}, {signals:?}");
+            }
+            assert!(posts(&shape, &[most + MAX_PAYLOAD + 1]) > 1, "{most}, {signals:?}");
             assert!(posts(&shape, &[MAX_EAGER, 8]) > 1, "two parts of data, {signals:?}");
         }
     }
@@ -137,6 +141,31 @@ fn a_message_that_is_lost_is_sent_again_with_its_data() {
         let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
         assert!(resent > 0, "rail {rail}");
     }
+}
+
+/// The last bytes, which are one message too many, leave first, and are there before the signal.
+#[test]
+fn a_signal_waits_for_the_bytes_of_the_message_before_it() {
+    const LEN: usize = MOST + 48;
+    let mut early = 0;
+    for seed in 0..16 {
+        let slow_rails = vec![(RailId(seed as u8 % 2), 1_000)];
+        let script = Script { slow_rails, ..Script::default() };
+        let mut job = Job::new(seed, &Shape { rails: 2, ..shape() }, script);
+        job.fill_scratch(0, &bytes(LEN));
+        for turn in 1..=3_u64 {
+            put_signal(&mut job, &[LEN]).unwrap();
+            while job.heap(1, 0, 8) != turn.to_le_bytes() {
+                iterate(&mut job);
+                early += u64::from(job.heap(1, AT + MOST, 1) != [0] && job.heap(1, AT, 1) == [0]);
+            }
+            assert_eq!(job.heap(1, AT, LEN), bytes(LEN), "seed {seed}");
+            end(&mut job);
+            let heap = job.members[1].base;
+            job.fabric.store(Pe(1), heap + AT, &[0; LEN]);
+        }
+    }
+    assert!(early > 0, "no last bytes came first");
 }
 
 /// Behind a fence, what overtakes on another rail waits at the target, whole.

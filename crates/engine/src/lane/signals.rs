@@ -20,7 +20,7 @@ use crate::state::operation::OpId;
 use crate::state::regions::Place;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{Body, MAX_EAGER, Spot};
-use crate::wire::staged::ListedSignal;
+use crate::wire::staged::{ListedSignal, MAX_PAYLOAD, Staged};
 
 /// Most messages to a peer that are not acknowledged, with which a long one that comes behind
 /// others still leaves: the peer keeps what waits for others, and so few long ones of each PE.
@@ -161,7 +161,10 @@ impl<P: Port> Lane<P> {
         match state {
             PutState::New | PutState::Listed => Ok(Tried::NoRoom),
             PutState::Eager => self.try_eager(&parts.part(0), signal),
-            PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
+            PutState::LongEager => {
+                self.try_long_eager(&parts.part(0), signal, self.behind_of_puts())
+            }
+            PutState::Split { op, ahead } => self.try_split(&parts.part(0), signal, *op, ahead),
             PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
             PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
             PutState::Ordered { at } => self.try_ordered(parts, signal, at),
@@ -180,7 +183,10 @@ impl<P: Port> Lane<P> {
             // A message with data has no place for a count.
             way = if staged { Way::Chained } else { Way::Counted };
         }
-        let is_long = way == Way::LongEager;
+        if way == Way::Split && self.core.peers.orders_signals() {
+            way = self.signals.way_of_writes();
+        }
+        let is_long = matches!(way, Way::LongEager | Way::Split);
         if is_long
             && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
         {
@@ -190,6 +196,10 @@ impl<P: Port> Lane<P> {
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
             Way::LongEager => PutState::LongEager,
+            Way::Split => {
+                let op = self.core.transmit.ops_mut().start_departing();
+                PutState::Split { op, ahead: false }
+            }
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
                 Tagged::With(counting) => PutState::Counted { counting, at: Progress::default() },
                 Tagged::Later => PutState::New,
@@ -351,6 +361,7 @@ impl<P: Port> Lane<P> {
         &mut self,
         part: &Request<'_>,
         signal: &AtomicRequest<'_>,
+        behind: Behind,
     ) -> Result<Tried, EngineError> {
         let LocalSide::Memory(addr) = part.local else { return Ok(Tried::NoRoom) };
         let remote = HandleView::check_of(part.pe, part.remote_handle)?;
@@ -358,7 +369,37 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let tail = Tail { addr, len: part.len };
         let body = |at, atomic| Body::PutSignalHead { at, atomic, to, len: tail.len };
-        self.core.try_message_with_tail(signal, self.behind_of_puts(), tail, body)
+        self.core.try_message_with_tail(signal, behind, tail, body)
+    }
+
+    /// A few bytes more than go in one message with their signal: the last ones leave first, in a
+    /// message of their own, which the target executes before the other.
+    fn try_split(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+        op: OpId,
+        ahead: &mut bool,
+    ) -> Result<Tried, EngineError> {
+        let LocalSide::Memory(addr) = part.local else { return Ok(Tried::NoRoom) };
+        let most = self.signals.most_eager.min(part.len);
+        if !*ahead {
+            let remote = HandleView::check_of(part.pe, part.remote_handle)?;
+            let offset = remote.locate(part.remote_addr, part.len as u64)? + most as u64;
+            let to = Spot { slot: remote.slot(), offset };
+            let mut payload = [0; MAX_PAYLOAD];
+            let payload = &mut payload[..part.len - most];
+            let place = Place { addr: addr + most, reach: Reach::Direct };
+            self.staging
+                .load_at(&mut self.core, place, payload)
+                .map_err(|error| local_fault(signal.pe, &error))?;
+            let body = Body::Staged(Staged::Put { to, payload });
+            *ahead = self.core.try_plain_message(part.pe, op, payload.len(), body)?;
+        }
+        if !*ahead {
+            return Ok(Tried::NoRoom);
+        }
+        self.try_long_eager(&Request { len: most, ..*part }, signal, Behind::Operation(op))
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or

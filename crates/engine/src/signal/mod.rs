@@ -18,6 +18,7 @@ use crate::state::counts::Counts;
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::wire::message::{MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, eager_in};
+use crate::wire::staged::MAX_PAYLOAD;
 
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,8 @@ pub(crate) enum Way {
     Eager,
     /// The same, of bytes that are not copied before the message leaves.
     LongEager,
+    /// The same, of a few bytes more: these go in a message of their own before it.
+    Split,
     Counted,
 }
 
@@ -96,6 +99,10 @@ impl Signals {
         }
         if self.is_eager() && bytes <= self.most_eager && parts.count() == 1 {
             return Way::LongEager;
+        }
+        let has_long = self.is_eager() && self.most_eager > MAX_EAGER;
+        if has_long && bytes <= self.most_eager + MAX_PAYLOAD && parts.count() == 1 {
+            return Way::Split;
         }
         self.way_of_writes()
     }

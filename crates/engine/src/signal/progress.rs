@@ -25,6 +25,11 @@ pub(crate) enum PutState {
     New,
     Eager,
     LongEager,
+    /// Its last bytes in a message of their own, once they are `ahead`.
+    Split {
+        op: OpId,
+        ahead: bool,
+    },
     /// Listed together, for the target to apply the signal once it has copied the data.
     Listed,
     Counted {
