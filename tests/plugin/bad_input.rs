@@ -246,6 +246,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
         raw.bytes.nelems = 0;
     })?;
     refuse_null(&host, target)?;
+    refuse_of_user_threads(&host, target, source)?;
     // 3a has none.
     if job.layout() != Layout::V3a {
         refuse_with_signal(&host, target, source)?;
@@ -312,6 +313,26 @@ fn refuse_null(host: &Host<'_>, word: SymAddr) -> Result<(), BoxError> {
         }
     }
     Ok(())
+}
+
+/// No user thread is let onto the proxy thread's lane, however sound its call is.
+fn refuse_of_user_threads(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(), BoxError> {
+    let (user, peer) = (host.user(), 1 - host.user().pe());
+    let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
+    for op in [c::NVT_AMO_SIGNAL_SET, c::NVT_AMO_INC, c::NVT_AMO_FETCH_ADD] {
+        if user.amo(peer, SymAddr(to.0 + 64), &Amo::new(op, 8, 1)).is_ok() {
+            return Err(format!("atomic {op} of a user thread was taken").into());
+        }
+    }
+    // SAFETY: a sound call.
+    let answer =
+        unsafe { user.raw_put_signal(peer, to, from, 64, SymAddr(to.0 + 64), &set, |_| {}) };
+    match answer {
+        Ok(answer) if answer.0 == SUCCESS => {
+            Err("a put with signal of a user thread was taken".into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The same for the put of a put with signal, whose signal must not come either.
