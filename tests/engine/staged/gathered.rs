@@ -2,7 +2,8 @@
 //! would be alone.
 
 use engine::atomic::{Atomic, AtomicOp, Width};
-use engine::ids::Pe;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
 use engine::port::copies::MOST_WORDS;
 use engine::request::{PutSignalRequest, Request};
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
@@ -396,6 +397,41 @@ fn memory_of_puts_that_wait_is_in_use() {
     member.lane.check_unused(member.scratch, TOKENS * LEN).unwrap();
 }
 
+/// Nothing is in use that lies between them, also when they were copied.
+#[test]
+fn memory_that_puts_do_not_touch_is_not_in_use() {
+    let mut job = job(&shape(true), 5, Script::default());
+    put_tokens(&mut job);
+    let member = &mut job.members[0];
+    for _ in 0..100 {
+        // Behind the third one, of three side by side.
+        member.lane.check_unused(member.scratch + 3 * LEN, 100).unwrap();
+        member.lane.progress().unwrap();
+        job.fabric.pass_time(1000);
+    }
+    end(&mut job, 0);
+}
+
+/// Of each of them, where a copy may go on though their peer was declared failed.
+#[test]
+fn memory_of_puts_stays_registered_while_they_are_copied() {
+    // To copy takes longer than anybody waits.
+    let slow_rails = vec![(RailId(u8::MAX), 100_000_000)];
+    let script = Script { delay: (1000, 1000), slow_rails, ..Script::default() };
+    let mut job = job(&shape(true), 5, script);
+    let targets = Targets::of(&job);
+    let member = &mut job.members[0];
+    for (number, from) in [member.scratch, member.base].into_iter().enumerate() {
+        member.lane.start(&targets.part(from, 1, number * 1000, LEN)).unwrap();
+    }
+    job.quiet(0, 1).unwrap_err();
+    let member = &mut job.members[0];
+    for handle in [member.scratch_handle, member.handle] {
+        let released = member.regions.release(&handle);
+        assert!(matches!(released, Err(EngineError::InUse { .. })), "{released:?}");
+    }
+}
+
 /// A put that is refused, since it leads out of its region, is so when it is put.
 #[test]
 fn a_put_to_no_place_does_not_join() {
@@ -412,13 +448,19 @@ fn a_put_to_no_place_does_not_join() {
 /// From PE 0 to PE 1: so many puts in so many bytes, whose list is at the start of PE 0's bounce
 /// memory.
 fn forge(job: &Job, count: usize, len: usize, in_order: bool) {
+    forge_next(job, 0, (count, len, in_order));
+}
+
+/// The same, behind so many messages.
+fn forge_next(job: &Job, number: u32, (count, len, in_order): (usize, usize, bool)) {
     let (from, ack) = (Exposure::in_bounce(0), Seq(u32::MAX - 99));
     let request_id = RequestId { slot: 3, seq: Seq(0) };
     let (to, len) = (Spot::listed(count, in_order), len as u32);
     let body = Body::Staged(Staged::Pull { to, from, len, request_id, brought: None });
     let mut packet = Packet::EMPTY;
-    seal(&Message { from: Pe(0), seq: ack, ack, behind: 0, body }, 1, &mut packet);
-    job.fabric.forge_message(Pe(1), engine::ids::RailId(0), packet.bytes());
+    let seq = Seq(ack.0.wrapping_add(number));
+    seal(&Message { from: Pe(0), seq, ack, behind: 0, body }, 1, &mut packet);
+    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
 }
 
 /// What a peer lists leads nowhere but into the bounce buffer and registered memory.
@@ -481,6 +523,41 @@ fn a_list_that_leads_outside_moves_nothing() {
         let signals = listed[0].signal.is_some() && copies != 0;
         assert_eq!(applied, signals, "{listed:?}");
     }
+}
+
+/// As many as there are lists, which go on group by group: all of them end, and so does what comes
+/// behind them and has no list yet.
+#[test]
+fn lists_that_are_executed_by_groups_end() {
+    const LISTS: u32 = 64;
+    // The other one's is here before the first group of any was copied.
+    let slow_rails = vec![(RailId(u8::MAX), 100)];
+    let script = Script { delay: (1000, 10_000), slow_rails, ..Script::default() };
+    let mut job = Job::new(5, &Shape { n_pes: 3, shared: 3, ..shape(true) }, script);
+    let targets = Targets::of(&job);
+    let parts = [targets.part(job.members[2].scratch, 1, 1000, LEN)];
+    let signal = targets.atomic(1, 2000, AtomicOp::SignalAdd, 1);
+    job.members[2].lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    for _ in 0..1000 {
+        job.members[2].lane.progress().unwrap();
+        job.fabric.pass_time(10_000);
+    }
+    let to = Spot { slot: FIRST_REGION, offset: 0 };
+    let put = ListEntry { to, len: 100, at: 200, signal: None, behind: false };
+    let listed = [put, ListEntry { behind: true, ..put }];
+    let bytes: Vec<u8> = listed.iter().flat_map(ListEntry::encode).collect();
+    job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &bytes);
+    (0..LISTS).for_each(|number| forge_next(&job, number, (2, 1000, true)));
+    for _ in 0..20_000 {
+        if job.members[2].lane.is_quiet(Pe(1)).unwrap() {
+            return;
+        }
+        job.members[1..].iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(10_000);
+    }
+    panic!("what has no list waits for ever");
 }
 
 /// Signals by themselves come behind puts, and no more in order than a device stores at once.

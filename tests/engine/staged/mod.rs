@@ -2,6 +2,7 @@
 
 mod brought;
 mod gathered;
+mod mixed;
 mod refusals;
 mod same_host;
 mod steps;

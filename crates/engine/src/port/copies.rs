@@ -70,6 +70,16 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// What it changes: an address and a length.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        match self {
+            Self::Copy { copy, .. } => (copy.memory, copy.len),
+            Self::Apply { addr, atomic, .. } => (*addr, atomic.width.bytes()),
+        }
+    }
+}
+
 /// Most steps that are started in their order.
 pub const MOST_STEPS: usize = 192;
 

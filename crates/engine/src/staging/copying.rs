@@ -77,10 +77,7 @@ impl Staging {
         // None: it has failed.
         let Some(bounce) = self.bounce_addr(core, wr_id) else { return Some(true) };
         match self.start_in_order(core, wr_id, bounce) {
-            Ok(Some(Posted::Yes)) => {
-                self.state().copying += 1;
-                Some(true)
-            }
+            Ok(Some(Posted::Yes)) => Some(true),
             Ok(Some(Posted::Again)) => {
                 self.state().ready(direction).push_front(wr_id);
                 Some(false)
@@ -146,7 +143,8 @@ impl Staging {
         match bouncing.copies.start_all(together) {
             Ok(Posted::Yes) => {
                 for of_tag in by_tag(together) {
-                    self.is_copied(core, &of_tag[0]);
+                    let memory = of_tag.iter().map(|Tagged { copy, .. }| (copy.memory, copy.len));
+                    self.is_copied(core, WrId(of_tag[0].tag), memory);
                 }
                 true
             }
@@ -180,11 +178,19 @@ impl Staging {
         }
     }
 
-    /// A fragment's copy is under way.
-    fn is_copied<P: Port>(&mut self, core: &mut Core<P>, Tagged { copy, tag }: &Tagged) {
-        // What it touches until it has ended.
-        let len = self.state().fragment(WrId(*tag)).len;
-        core.transmit.segment_mut(WrId(*tag)).touch(copy.memory, len);
+    /// A fragment's copies are under way: of this memory, each an address and a length.
+    pub(super) fn is_copied<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wr_id: WrId,
+        memory: impl Iterator<Item = (usize, usize)>,
+    ) {
+        // What it touches until they have ended: all from the first byte to the last one.
+        let (begin, end) = memory.fold((usize::MAX, 0), |(begin, end), (addr, len)| {
+            (begin.min(addr), end.max(addr.saturating_add(len)))
+        });
+        let len = end.saturating_sub(begin);
+        core.transmit.segment_mut(wr_id).touch(begin, len);
         self.state().copying += 1;
     }
 }

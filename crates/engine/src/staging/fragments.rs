@@ -120,9 +120,7 @@ impl Staging {
     /// processor reaches.
     fn brought<P: Port>(&mut self, core: &mut Core<P>, fragment: &Fragment) -> Tail {
         let Fragment { role, len, memory, local_end, bounce, .. } = *fragment;
-        let is_several =
-            matches!(fragment.remote_end, RemoteEnd::Peer(to) if to.count_listed().is_some());
-        if role != Role::Put || len > self.most_brought || is_several {
+        if role != Role::Put || len > self.most_brought || fragment.has_list() {
             return Tail::NONE;
         }
         match (local_end, bounce, self.bouncing()) {
@@ -337,7 +335,7 @@ impl Staging {
         if let (Ok(()), Some(next)) = (&result, self.state().fragment(wr_id).next) {
             match self.end_step(core, wr_id, next) {
                 Ok(true) => {}
-                Ok(false) => return self.state().ready(CopyDirection::In).push_back(wr_id),
+                Ok(false) => return self.state().go_on_with_list(wr_id),
                 Err(error) => return self.fail_fragment(core, wr_id, error),
             }
         }

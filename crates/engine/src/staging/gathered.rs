@@ -26,7 +26,8 @@
 //!
 //! # Why it cannot deadlock
 //! What is open waits for nothing but its bounce buffer, as it would alone. Lists for what comes in
-//! are not those for what leaves, and are held while a device copies.
+//! are not those for what leaves, and are held while a device copies. Between its groups a fragment
+//! waits with its list for the next copy: not behind those that wait for a list, if none is free.
 
 use std::ops::Range;
 
@@ -449,13 +450,13 @@ impl Staging {
             (Ok(true), Some(bouncing)) => bouncing.copies.start_in_order(&steps, wr_id.0),
             (is_staged, _) => is_staged.map(|_| None),
         };
+        if matches!(started, Ok(Some(Posted::Yes))) {
+            self.state().fragment(wr_id).next = Some(ALL);
+            self.is_copied(core, wr_id, steps.iter().map(Step::memory));
+        }
         steps.clear();
         self.state().ready.steps = steps;
-        let started = started?;
-        if started == Some(Posted::Yes) {
-            self.state().fragment(wr_id).next = Some(ALL);
-        }
-        Ok(started)
+        started
     }
 
     /// Lists the steps of a peer's list in order: of each group the puts, then the signals. Whether
@@ -583,6 +584,15 @@ pub(super) enum Unlisted {
 }
 
 impl State {
+    /// A fragment of which another group is to be copied is ready again. Where all lists are taken
+    /// the first one that is ready may wait for one, so this goes before it.
+    pub(super) fn go_on_with_list(&mut self, wr_id: WrId) {
+        match self.gathered.inward.is_free() {
+            true => self.ready(CopyDirection::In).push_back(wr_id),
+            false => self.ready(CopyDirection::In).push_front(wr_id),
+        }
+    }
+
     /// The list of a fragment whose copies have not begun, and is to be read again.
     pub(super) fn forget_read_list(&mut self, wr_id: WrId) {
         if self.peek(wr_id).listed.count != 0 && self.peek(wr_id).next.is_none_or(|next| next == 0)

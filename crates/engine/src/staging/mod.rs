@@ -47,7 +47,7 @@ use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::posting::Core;
 use crate::rails::counters::StagedCounters;
 use crate::request::Touched;
-use crate::staging::state::{Bouncing, Fragment, State};
+use crate::staging::state::{Bouncing, State};
 use crate::wire::staged::most_brought;
 
 /// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
@@ -111,9 +111,9 @@ impl Staging {
 
     /// The memory that a fragment is to be copied to or from, or moved by the fabric.
     pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
-        let Fragment { memory, len, list, listed, .. } = *self.state.as_deref()?.peek(wr_id);
-        // Of several puts the list tells.
-        (list.is_none() && listed.count == 0).then_some((memory, len))
+        let fragment = self.state.as_deref()?.peek(wr_id);
+        // Of several puts the list tells, until they are copied.
+        (!fragment.has_list()).then_some((fragment.memory, fragment.len))
     }
 
     /// Local memory that requests of peers are about which wait for a bounce buffer.

@@ -20,12 +20,15 @@
 //! Bytes in the sender's bounce memory, where the receiver sees that, have slot 0xfffffffe, stamp
 //! 0, and their offset in it.
 //!
-//! Several puts that are pulled at once have slot 0xfffffffd and their number for an offset. Where
-//! they go is in a list at the start of the bytes that are pulled, of 24 bytes for each: 0..4 slot,
-//! 4..8 length, 8..16 offset, 16..20 where its bytes are behind the start, 20..24 zero.
+//! Several puts and signals that are pulled at once have slot 0xfffffffd, or 0xfffffffc in their
+//! order, and their number for an offset. What they are is in a list at the start of the bytes that
+//! are pulled, of 48 bytes for each: 0..4 slot, 4..8 length, 8..16 offset, 16..20 where its bytes
+//! are behind the start; of its signal 20..24 slot, 24 operation, 0 if it has none, 32..40 offset
+//! and 40..48 operand; 25 whether it comes behind all before it; others zero. A signal by itself
+//! has length 0.
 //!
-//! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind
-//! in it, as all have.
+//! Other lengths are not zero. The offset of a put, a pull and an ask has what the request comes
+//! behind in it, as all have.
 
 use crate::atomic::Atomic;
 use crate::port::Addressing;

@@ -84,6 +84,13 @@ impl Fragment {
 }
 
 impl Fragment {
+    /// Whether it is several puts, or one with its signal, of which a list tells or has told.
+    pub(crate) fn has_list(&self) -> bool {
+        let Self { list, listed, remote_end, .. } = self;
+        let was_listed = matches!(remote_end, RemoteEnd::Peer(to) if to.count_listed().is_some());
+        list.is_some() || listed.count != 0 || was_listed
+    }
+
     /// Whether it is a put of a peer that is copied from the peer's own bounce buffer.
     pub(crate) fn copies_from_peer(&self) -> bool {
         let Self { role, remote_end, .. } = self;

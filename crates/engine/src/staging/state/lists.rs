@@ -108,6 +108,11 @@ impl Lists {
         Some(list)
     }
 
+    /// Whether one is free.
+    pub(in crate::staging) fn is_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     pub(in crate::staging) fn give(&mut self, list: List) {
         self.parts(list).clear();
         self.free.push(list);

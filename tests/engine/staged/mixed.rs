@@ -1,0 +1,384 @@
+//! Operations on a staged peer as users mix them. Whichever of them go together, what comes behind
+//! a fence is seen behind all before it, and a signal behind the puts before it.
+
+use std::collections::BTreeMap;
+
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::SignalEngine;
+use engine::port::Direction;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use engine::state::batch::Batch;
+use sim_fabric::{Event, FakeFabric, Script};
+use test_support::seeds::for_seeds;
+
+use super::{ALL, pattern};
+use crate::job::{Job, Member, Random, Shape};
+use crate::signals::{Targets, race_with};
+
+/// Bytes of a heap. Puts have places of their own in it, one behind the other.
+const HEAP: usize = 1 << 18;
+
+/// Behind them, where puts go again and again, each behind a fence.
+const AGAIN: usize = HEAP - 5120;
+const MOST_AGAIN: usize = 1024;
+
+/// Words: some that are added to, one that is changed in any way behind fences, and those that are
+/// changed once.
+const SUMS: usize = HEAP - 4096;
+const LAST: usize = SUMS + 64;
+const ONCE: usize = LAST + 64;
+
+/// What a word holds that was changed once.
+const CHANGED: u64 = 0x77;
+
+/// Local places that puts are from, so many bytes apart.
+const SOURCES: usize = 4;
+const APART: usize = 25 << 10;
+
+/// Something that is seen at the target once.
+#[derive(Debug)]
+struct Asked {
+    at: usize,
+    len: usize,
+    /// How many fences it comes behind.
+    fences: usize,
+    kind: Kind,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Put,
+    /// Behind fences alone.
+    Atomic,
+    /// Behind all puts before it.
+    Signal,
+    /// Behind the put right before it. Nothing waits for it.
+    SignalOfPut,
+}
+
+/// What a PE has asked for, and what other places and words hold in the end.
+#[derive(Default, Debug)]
+struct Told {
+    asked: Vec<Asked>,
+    again: Vec<u8>,
+    sums: [u32; 4],
+    last: u64,
+}
+
+struct Program<'a> {
+    member: &'a mut Member,
+    targets: &'a Targets,
+    fabric: &'a FakeFabric,
+    random: Random,
+    to: u32,
+    fences: usize,
+    /// Where the next put goes, and how many words were changed once.
+    end: usize,
+    words: usize,
+    /// What the sources hold.
+    sources: [Vec<u8>; SOURCES],
+    told: Told,
+}
+
+impl<'a> Program<'a> {
+    fn source(&self, source: usize) -> usize {
+        self.member.scratch + source * APART
+    }
+
+    fn fill(&mut self, source: usize) {
+        let of = self.random.below(256) as u32;
+        self.sources[source] = (0..APART).map(|at| pattern(of, at)).collect();
+        self.fabric.store(Pe(1 - self.to), self.source(source), &self.sources[source]);
+    }
+
+    /// Where bytes are from, their place in the target's heap, and themselves. None without room.
+    fn draw_put(&mut self) -> Option<(usize, usize, Vec<u8>)> {
+        let source = self.random.below(SOURCES);
+        let from = self.random.below(3) * 500;
+        let len = match self.random.below(16) {
+            0 => 1 + self.random.below(232),
+            1 => 233 + self.random.below(20_000),
+            2 => 60_000 + self.random.below(40_000),
+            _ => 233 + self.random.below(1500),
+        };
+        // Across the borders between the sources, too.
+        let bytes: Vec<u8> = self.sources[source..].concat().into_iter().skip(from).collect();
+        let len = len.min(bytes.len());
+        let at = self.end + self.random.below(3) * 40;
+        if at + len > AGAIN {
+            return None;
+        }
+        self.end = at + len;
+        Some((self.source(source) + from, at, bytes[..len].to_vec()))
+    }
+
+    fn ask(&mut self, kind: Kind, at: usize, bytes: Vec<u8>) {
+        let (len, fences) = (bytes.len(), self.fences);
+        self.told.asked.push(Asked { at, len, fences, kind, bytes });
+    }
+
+    fn fence(&mut self) -> Result<(), EngineError> {
+        self.fences += 1;
+        self.member.lane.fence(Pe(self.to))
+    }
+
+    /// All is there, and what it was from may change.
+    fn quiet(&mut self) -> Result<(), EngineError> {
+        self.member.lane.quiet(Pe(self.to))?;
+        for Asked { at, len, bytes, .. } in &self.told.asked {
+            let found = self.fabric.load(Pe(self.to), *at, *len);
+            assert!(found == *bytes, "{len} bytes at {at:#x} after quiet");
+        }
+        self.fences += 1;
+        for source in 0..SOURCES {
+            if self.random.below(2) == 0 {
+                self.fill(source);
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&self, at: usize, op: AtomicOp, operand: u64, width: Width) -> AtomicRequest<'a> {
+        let targets = self.targets;
+        let request = targets.atomic(self.to, at, op, operand);
+        AtomicRequest { atomic: Atomic { width, ..request.atomic }, ..request }
+    }
+
+    /// A change of a word that has none besides, or of one that is added to.
+    fn change(&mut self, kind: Kind) -> AtomicRequest<'a> {
+        let (add, set) = match kind {
+            Kind::Atomic => (AtomicOp::Add, AtomicOp::Set),
+            _ => (AtomicOp::SignalAdd, AtomicOp::SignalSet),
+        };
+        if self.random.below(4) == 0 {
+            let word = self.random.below(4);
+            self.told.sums[word] += 3;
+            return self.word(SUMS + word * 4, add, 3, Width::Four);
+        }
+        let at = ONCE + self.words * 8;
+        self.words += 1;
+        self.ask(kind, self.targets.word(self.to, at), CHANGED.to_le_bytes().to_vec());
+        let op = [add, set][self.random.below(2)];
+        let width = [Width::Four, Width::Eight][self.random.below(2)];
+        self.word(at, op, CHANGED, width)
+    }
+
+    fn put(&mut self) -> Result<(), EngineError> {
+        let (to, targets) = (self.to, self.targets);
+        let beside = self.random.below(16) == 0;
+        let Some((from, at, bytes)) = self.draw_put() else { return Ok(()) };
+        // Into the heap, or into the memory of the words, which may be of another kind.
+        let (request, place) = match beside {
+            false => (targets.part(from, to, at, bytes.len()), targets.0[to as usize].0 + at),
+            true => (targets.part_beside(from, to, at, bytes.len()), targets.word(to, at)),
+        };
+        self.ask(Kind::Put, place, bytes);
+        match self.random.below(16) {
+            0 => self.member.lane.complete(&request),
+            1..4 => {
+                let signal = self.change(Kind::SignalOfPut);
+                self.member.lane.put_signal(&PutSignalRequest { parts: &[request], signal })
+            }
+            _ => self.member.lane.start(&request),
+        }
+    }
+
+    fn put_value(&mut self) -> Result<(), EngineError> {
+        let (value, len) = (self.random.below(1 << 30) as u64, [1, 2, 4, 8][self.random.below(4)]);
+        // None joins another one: the events do not tell of each then.
+        let at = self.end.next_multiple_of(8) + 8;
+        if at + 16 > AGAIN {
+            return Ok(());
+        }
+        self.end = at + 16;
+        let place = self.targets.0[self.to as usize].0 + at;
+        self.ask(Kind::Put, place, value.to_le_bytes()[..len].to_vec());
+        let put = self.targets.part(0, self.to, at, len);
+        self.member.lane.start(&Request { local: LocalSide::Value(value), ..put })
+    }
+
+    fn put_again(&mut self) -> Result<(), EngineError> {
+        self.fence()?;
+        let (source, len) = (self.random.below(SOURCES), MOST_AGAIN - self.random.below(500));
+        self.told.again.resize(MOST_AGAIN, 0);
+        self.told.again[..len].copy_from_slice(&self.sources[source][..len]);
+        let put = self.targets.part(self.source(source), self.to, AGAIN, len);
+        self.member.lane.start(&put)
+    }
+
+    fn change_again(&mut self) -> Result<(), EngineError> {
+        self.fence()?;
+        let ops = [AtomicOp::SignalAdd, AtomicOp::SignalSet, AtomicOp::Add, AtomicOp::Xor];
+        let (op, operand) = (ops[self.random.below(4)], self.random.below(1 << 20) as u64);
+        let request = self.word(LAST, op, operand, Width::Eight);
+        self.told.last = request.atomic.apply(self.told.last);
+        self.member.lane.atomic(&request)
+    }
+
+    fn get(&mut self) -> Result<(), EngineError> {
+        // Where nothing is put from.
+        let local = self.member.scratch + SOURCES * APART;
+        let (at, len) = (self.random.below(1000), 1 + self.random.below(9000));
+        let part = self.targets.part(local, self.to, at, len);
+        self.member.lane.start(&Request { direction: Direction::Read, ..part })
+    }
+
+    fn step(&mut self) -> Result<(), EngineError> {
+        match self.random.below(40) {
+            0..16 => self.put(),
+            16..24 => self.fence(),
+            24..32 => {
+                let kind = if self.random.below(4) == 0 { Kind::Atomic } else { Kind::Signal };
+                let request = self.change(kind);
+                self.member.lane.atomic(&request)
+            }
+            32 => self.put_value(),
+            33 => self.put_again(),
+            34 => self.change_again(),
+            35 => self.get(),
+            36 => self.quiet(),
+            _ => (0..self.random.below(6)).try_for_each(|_| {
+                self.fabric.step();
+                self.member.lane.progress().map(drop)
+            }),
+        }
+    }
+}
+
+/// When each was seen first at a PE, and when all of it was. `words`: where the memory is that the
+/// fabric writes to.
+fn moments(asked: &[Asked], pe: Pe, words: usize, events: &[Event]) -> Vec<(usize, usize)> {
+    let places: BTreeMap<usize, usize> = asked.iter().map(|asked| asked.at).zip(0..).collect();
+    let mut left: Vec<usize> = asked.iter().map(|asked| asked.len).collect();
+    let mut moments = vec![(usize::MAX, 0); asked.len()];
+    for (moment, event) in events.iter().enumerate() {
+        let (at, len) = match *event {
+            Event::Applied { pe: of, addr } if of == pe => (addr, usize::MAX),
+            Event::Copied { pe: of, addr, len } if of == pe => (addr, len),
+            Event::Delivered(d) if d.to == pe && d.direction == Direction::Write => {
+                (words + d.remote as usize, d.len)
+            }
+            _ => continue,
+        };
+        let Some((begin, number)) = places.range(..=at).next_back() else { continue };
+        if at < begin + asked[*number].len {
+            moments[*number] = (moments[*number].0.min(moment), moment);
+            left[*number] = left[*number].saturating_sub(len);
+        }
+    }
+    assert!(left.iter().all(|left| *left == 0), "all was seen");
+    moments
+}
+
+fn are_in_order(asked: &[Asked], moments: &[(usize, usize)]) {
+    // The last moment of what comes before the last fence, of what else there was, of puts, and of
+    // the one right before.
+    let (mut fenced, mut others, mut puts, mut before) = (0, 0, 0, 0);
+    let mut fences = 0;
+    for (one, (first, last)) in asked.iter().zip(moments) {
+        if one.fences != fences {
+            (fenced, fences) = (others, one.fences);
+        }
+        let behind = match one.kind {
+            Kind::Put | Kind::Atomic => fenced,
+            Kind::Signal => fenced.max(puts),
+            Kind::SignalOfPut => before,
+        };
+        let Asked { at, len, kind, .. } = one;
+        assert!(*first >= behind, "{kind:?} of {len} bytes at {at:#x} is seen too early");
+        before = *last;
+        if one.kind == Kind::Put {
+            puts = puts.max(*last);
+        }
+        if one.kind != Kind::SignalOfPut {
+            others = others.max(*last);
+        }
+    }
+}
+
+fn draw_shape(random: &mut Random) -> Shape {
+    use SignalEngine::{Auto, Chained, Counted};
+    let bounce = [(4096, 3, 2), (16_384, 2, 1), (65_536, 4, 4), (1 << 17, 8, 8)];
+    Shape {
+        n_pes: 2,
+        rails: 1 + random.below(3) as u8,
+        depth: [3, 16, 64][random.below(3)],
+        fast: random.below(2) == 0,
+        needs_desc: random.below(2) == 0,
+        heap: HEAP,
+        staged: [ALL, ALL, ALL, 0b0111, 0b1101][random.below(5)],
+        words: [0, 0, random.below(16) as u32][random.below(3)],
+        bounce: bounce[random.below(4)],
+        shared: [0, u32::MAX][random.below(2)],
+        signals: [Auto, Auto, Chained, Counted][random.below(4)],
+        longest_message: [MAX_MESSAGE, MAX_LONG_MESSAGE][random.below(2)],
+        ..Shape::default()
+    }
+}
+
+/// Both PEs do so, to one another.
+#[test]
+fn what_users_mix_is_seen_in_its_order() {
+    for_seeds("what_users_mix_is_seen_in_its_order", &[], 50, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 5);
+        let shape = draw_shape(&mut random);
+        let script = Script {
+            again_percent: [0, 0, 20][random.below(3)],
+            delay: [(1, 1), (1, 3000), (1000, 100_000)][random.below(3)],
+            duplicate_percent: [0, 0, 20][random.below(3)],
+            ..Script::default()
+        };
+        let mut job = Job::new(seed, &shape, script);
+        if random.below(8) == 0 {
+            job = job.with_ordered_signals();
+        }
+        let has_batches = random.below(3) == 0;
+        let steps = 20 + random.below(120);
+        let fabric = job.fabric.clone();
+        let program = |me: u32, member: &mut Member, targets: &Targets| {
+            let mut program = Program {
+                member,
+                targets,
+                fabric: &fabric,
+                random: Random(seed ^ u64::from(me + 1) << 40),
+                to: 1 - me,
+                fences: 0,
+                end: 0,
+                words: 0,
+                sources: Default::default(),
+                told: Told::default(),
+            };
+            (0..SOURCES).for_each(|source| program.fill(source));
+            let batch = program.member.lane.begin_batch().unwrap();
+            for _ in 0..steps {
+                if has_batches && program.random.below(6) == 0 {
+                    let next = [batch, Batch::NONE][program.random.below(2)];
+                    program.member.lane.enter_batch(next);
+                }
+                program.step().unwrap();
+            }
+            program.member.lane.enter_batch(Batch::NONE);
+            program.quiet().unwrap();
+            program.told
+        };
+        let (fabric, members) = race_with(job, seed, program, |member| {
+            member.lane.progress().unwrap();
+        });
+        let events = fabric.events();
+        for (me, (_, told)) in members.iter().enumerate() {
+            let (target, pe) = (&members[1 - me].0, Pe(1 - me as u32));
+            are_in_order(&told.asked, &moments(&told.asked, pe, target.words, &events));
+            let word = |at: usize, len| fabric.load(pe, target.words + at, len);
+            for (number, sum) in told.sums.iter().enumerate() {
+                assert_eq!(word(SUMS + number * 4, 4), sum.to_le_bytes(), "sum {number}");
+            }
+            assert_eq!(word(LAST, 8), told.last.to_le_bytes());
+            let again = fabric.load(pe, target.base + AGAIN, told.again.len());
+            assert!(again == told.again, "the last one's bytes");
+        }
+    });
+}
