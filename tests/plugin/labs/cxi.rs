@@ -127,6 +127,11 @@ fn of_devices(all: bool) -> Vec<Trial> {
                 MemoryKind::DeviceVmmPieces => job.run()?.check()?,
                 _ => run(job)?,
             };
+            // By one PE of the host, for all.
+            let warned = format!("{report}").matches("do not reach GPU memory").count();
+            if warned != usize::from(kind == MemoryKind::DeviceVmmPieces) {
+                return Err(format!("{warned} warnings of it:\n{report}").into());
+            }
             for pe in report.pes {
                 says(&pe.text(), way)?;
                 is_as_it_should_be(&pe.text())?;
@@ -206,6 +211,18 @@ fn of_devices(all: bool) -> Vec<Trial> {
                 says(&pe.text(), &format!("{set} is the user's"))?;
             }
             says(&pe.text(), COPIES)?;
+        }
+        Ok(())
+    }));
+    let name = String::from("cxi::optimised_regions_of_the_user_are_not_copied_to");
+    trials.push(needs::trial(name, Carrier::Second.find(), move |carrier| {
+        let job = with_devices("connect_with_a_device", 2, MemoryKind::Device);
+        let job = job.env("FI_CXI_OPTIMIZED_MRS", 1);
+        for pe in run(on_cxi(job, &carrier, "2.6", "auto"))?.pes {
+            says(&pe.text(), "a region is optimised")?;
+            if pe.text().contains(COPIES) {
+                return Err(format!("{COPIES:?} in:\n{}", pe.text()).into());
+            }
         }
         Ok(())
     }));

@@ -49,6 +49,8 @@ enum Library {
     Direct(&'static str),
     /// The same, from this version on, and why.
     Since(Version, &'static str),
+    /// The same, before this version.
+    Before(Version),
     System,
     /// One that was built with CUDA.
     Cuda,
@@ -60,7 +62,9 @@ impl Library {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Second | Self::Direct(_) | Self::Since(..) => "second_libfabric",
+            Self::Second | Self::Direct(_) | Self::Since(..) | Self::Before(_) => {
+                "second_libfabric"
+            }
             Self::System => "system_libfabric",
             Self::Cuda => "libfabric_with_cuda",
         }
@@ -84,6 +88,14 @@ impl Library {
                 let found = version(&library)?;
                 if found < since {
                     return Err(format!("libfabric {found}, before {since}: {why}"));
+                }
+                Ok(Some(library))
+            }
+            Self::Before(end) => {
+                let library = libfabric2()?;
+                let found = version(&library)?;
+                if found >= end {
+                    return Err(format!("libfabric {found}, which is not before {end}"));
                 }
                 Ok(Some(library))
             }
@@ -338,6 +350,16 @@ fn storm() -> JobSettings {
 /// What is to happen alike on both fabrics.
 fn of_both_fabrics() -> Vec<Trial> {
     let mut trials = Vec::new();
+    let before = Library::Before(Version::new(2, 1));
+    trials.push(trial(String::from("a_refused_post_ends_all_threads"), before, |lab| {
+        // A user thread may wait then for its PE's proxy thread, which has failed.
+        let job = lab.on(storm(), "p5en", 2, "efa").env("EFA_LAB_FAULTS", "busy=50:20");
+        let report = job.deadline(Duration::from_secs(60)).run()?;
+        match (0..2).any(|pe| matches!(report.outcome(pe), Outcome::Failed(_))) {
+            true => Ok(()),
+            false => Err(format!("nobody has failed:\n{report}").into()),
+        }
+    }));
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
         // A real NIC never says so to those before: they count what they post.
