@@ -319,6 +319,12 @@ fn refuse_null(host: &Host<'_>, word: SymAddr) -> Result<(), BoxError> {
 fn refuse_of_user_threads(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(), BoxError> {
     let (user, peer) = (host.user(), 1 - host.user().pe());
     let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
+    // Such calls would go out at once where the lane has sent something before: these change
+    // nothing.
+    for op in [c::NVT_AMO_ADD, c::NVT_AMO_SIGNAL_ADD] {
+        host.proxy().amo(peer, SymAddr(to.0 + 64), Amo::new(op, 8, 0))?;
+    }
+    host.proxy().quiet()?;
     for op in [c::NVT_AMO_SIGNAL_SET, c::NVT_AMO_INC, c::NVT_AMO_FETCH_ADD] {
         if user.amo(peer, SymAddr(to.0 + 64), &Amo::new(op, 8, 1)).is_ok() {
             return Err(format!("atomic {op} of a user thread was taken").into());

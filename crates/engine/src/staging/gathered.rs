@@ -192,7 +192,7 @@ impl Staging {
         let most = self.most_gathered(pe, bounce_len);
         let order = core.order(pe).filter(|order| accepts_behind(&open, core, pe, order));
         let Some(order) = order else { return false };
-        // Of a group with signals it might come behind them.
+        // A group that has signals takes none that may be behind a fence.
         let joined = if open.ends_with_put && open.last_words == 0 {
             self.give_signal(pe, open, signal, most)
         } else {
@@ -492,6 +492,7 @@ impl Staging {
         }
         Ok(true)
     }
+
     /// A group of a peer's puts is copied that comes before others: its signals are applied, and
     /// those of groups behind it without puts. Whether it was the last one.
     pub(super) fn end_step<P: Port>(

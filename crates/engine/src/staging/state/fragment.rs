@@ -33,7 +33,7 @@ pub(crate) enum LocalEnd {
 pub(crate) struct Listed {
     /// How many.
     pub(crate) count: u16,
-    /// Whether some come behind those before them.
+    /// Whether some come behind those before them, or it is one put with its signal.
     pub(crate) in_order: bool,
 }
 
