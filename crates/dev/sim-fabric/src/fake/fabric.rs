@@ -75,6 +75,11 @@ impl FakeFabric {
         self.lock().settled
     }
 
+    /// How many copies out of staged memory have ended.
+    pub fn copies_out(&self) -> usize {
+        self.lock().copies_out
+    }
+
     /// Words that are to be stored soon fail from now on.
     pub fn fail_settling(&self) {
         self.lock().fail_settling = true;

@@ -85,8 +85,9 @@ impl World {
             let owner = |addr| if addr == bounce { Memory::owner(addr) } else { pe };
             let bytes = self.memory.any_bytes_mut(owner(from), from, len).to_vec();
             self.memory.any_bytes_mut(owner(to), to, len).copy_from_slice(&bytes);
-            if direction == CopyDirection::In {
-                self.events.push(Event::Copied { pe, addr: memory, len });
+            match direction {
+                CopyDirection::Out => self.copies_out += 1,
+                CopyDirection::In => self.events.push(Event::Copied { pe, addr: memory, len }),
             }
         }
         let result = failed.map_or(result, Err);

@@ -50,6 +50,8 @@ pub(in crate::fake) struct World {
     pub(in crate::fake) calls: Option<Vec<Call>>,
     /// Copies that still go well, and how many fail after them.
     pub(in crate::fake) fail_copies: (u32, u32),
+    /// Copies out of staged memory that have ended.
+    pub(in crate::fake) copies_out: usize,
     /// How often words were stored together, and whether that fails.
     pub(in crate::fake) settled: u32,
     pub(in crate::fake) fail_settling: bool,
