@@ -80,7 +80,19 @@ NLFI_COOPERATIVE(nlf_put_nbi,
                  (ctx, dst, src, bytes, pe, flags))
 
 /*
- * The same, and then changes the word `signal` at `pe`: sets it (NLF_KIND_SET) or adds to it
+ * `*dst` at `pe` = value, as a put that takes no memory here: the value travels with the request. T
+ * has 1, 2, 4 or 8 bytes. `dst` is not known to have it before a quiet.
+ */
+template <typename T>
+NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsigned flags = 0) {
+    static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "a value of 1, 2, 4 or 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(T));
+    return nlfi_put_value(ctx, dst, bits, sizeof(T), pe, (flags & NLF_NO_FENCE) == 0);
+}
+
+/*
+ * A put, and then changes the word `signal` at `pe`: sets it (NLF_KIND_SET) or adds to it
  * (NLF_KIND_ADD). Who sees the signal there sees the data of this put; of other operations it says
  * nothing. Zero bytes still signal.
  */

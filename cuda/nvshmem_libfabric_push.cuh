@@ -237,6 +237,26 @@ NLF_FN int nlfi_transfer(const nlf_context *ctx, unsigned op, const void *there,
     return nlfi_push(ctx, &d, fence, NULL);
 }
 
+/* A put of a value of 1, 2, 4 or 8 bytes. */
+NLF_FN int nlfi_put_value(const nlf_context *ctx, void *dst, uint64_t value, uint64_t bytes, int pe, bool fence) {
+    const unsigned op = NLF_OP_PUT_VALUE;
+    if (ctx->version != NLF_RING_VERSION) {
+        return NLF_ERROR_VERSION;
+    }
+    if (!nlfi_is_pe(ctx, pe)) {
+        return nlfi_report(ctx, NLF_ERROR_PE, op, pe, dst, bytes);
+    }
+    nlfi_descriptor d;
+    if (!nlfi_place(ctx, dst, bytes, true, &d.q0)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, dst, bytes);
+    }
+    d.q1 = nlfi_head(op, 0, pe, bytes);
+    d.q2 = 0;
+    d.q3 = 0;
+    nlfi_set_value(&d, value, 0, false, 0);
+    return nlfi_push(ctx, &d, fence, NULL);
+}
+
 /* An atomic, or a signal without data. `result` is NULL where nothing is fetched. */
 NLF_FN int nlfi_atomic(const nlf_context *ctx, unsigned kind, const void *word, unsigned width, uint64_t value,
                        uint64_t compare, const void *result, int pe, bool fence, uint64_t *ticket) {

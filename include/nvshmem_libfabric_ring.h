@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 /* Kernels and library that disagree on it do not work together: nlf_context.version. */
-#define NLF_RING_VERSION 2
+#define NLF_RING_VERSION 3
 
 /* ------------------------------------------------------------------------------------------------
  * Bounds
@@ -64,8 +64,9 @@
  *
  * Atomics act on the word at `dst`; `bytes` is its width, 4 or 8, and the kind is in the flags;
  * values are of that width. What was there before comes to `fetch`, a word of that width in memory
- * of this PE, if `fetch` is not NLF_NO_REGION with offset 0. Only puts with signal and atomics are
- * extended, and only those that have to be or that fetch. A fence has a PE and nothing else. Fields
+ * of this PE, if `fetch` is not NLF_NO_REGION with offset 0. A put of a value has it in the
+ * descriptor, 1, 2, 4 or 8 bytes. Only puts with signal or of a value and atomics are extended, and
+ * only those that have to be or that fetch. A fence has a PE and nothing else. Fields
  * that an operation does not use are zero.
  */
 
@@ -93,6 +94,7 @@
 #define NLF_OP_ATOMIC 4     /* also a signal without data */
 #define NLF_OP_FENCE 5      /* writes and atomics to the PE, on any ring, before it in the proxy's order are visible
                                before those after it */
+#define NLF_OP_PUT_VALUE 6  /* the value to dst */
 
 /* Flags: the kind of an atomic or a signal, and: */
 #define NLF_KIND_MASK 0x0fu

@@ -45,16 +45,29 @@ const MARKS: usize = 4096;
 const SIGNALS: usize = 16 << 10;
 const ACKS: usize = 20 << 10;
 const ORDERED: usize = 24 << 10;
+const VALUES: usize = 28 << 10;
 /// What gets read.
 const STATIC: usize = 64 << 10;
 const STATIC_LEN: usize = 64 << 10;
 const AREAS: usize = 256 << 10;
 const AREA: usize = 192 << 10;
 
+/// Values that travel with their requests: where in a sender's 16 bytes, and how many.
+const WIDTHS: [(usize, u32); 4] = [(0, 8), (8, 4), (12, 2), (14, 1)];
+
 const SIZES: [usize; 7] = [8, 1, 200, 4096, 333, 70_001, 180_000];
 
 fn pattern(sender: usize, thread: usize, round: u64, at: usize) -> u8 {
     (sender * 31 + thread * 17 + round as usize * 7 + at * 3 + (at >> 8) * 5 + 1) as u8
+}
+
+/// Odd rounds take two slots of a ring for eight bytes, even ones one.
+fn value(round: u64) -> u64 {
+    if round % 2 == 0 {
+        round << 8 | 1
+    } else {
+        round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63
+    }
 }
 
 fn fixed(pe: usize, at: usize) -> u8 {
@@ -127,8 +140,16 @@ impl Worker<'_> {
             let ordered = self.slot(ORDERED, *me);
             let from = local.at(RESULTS + 64);
             assert_eq!(p.put_nbi(heap.at(ordered), from, 8, pe), ok);
+            for (at, bytes) in WIDTHS {
+                let to = heap.at(self.slot(VALUES, *me) + at);
+                assert_eq!(p.p(to, value(round), bytes, pe), ok);
+            }
             assert_eq!(if round % 3 == 0 { p.fence_all() } else { p.fence(pe) }, ok);
-            assert_eq!(p.put_nbi(heap.at(ordered + 8), from, 8, pe), ok);
+            if round % 4 == 0 {
+                assert_eq!(p.p(heap.at(ordered + 8), round, 8, pe), ok);
+            } else {
+                assert_eq!(p.put_nbi(heap.at(ordered + 8), from, 8, pe), ok);
+            }
         }
     }
 
@@ -152,6 +173,10 @@ impl Worker<'_> {
                 round,
                 "what was before the fence"
             );
+            for (at, bytes) in WIDTHS {
+                let found = heap.bytes(self.slot(VALUES, sender) + at, bytes as usize);
+                assert_eq!(found, value(round).to_le_bytes()[..bytes as usize], "{bytes} bytes");
+            }
             let ack = heap.at(self.slot(ACKS, sender)).cast();
             assert_eq!(p.signal(ack, 1, c::NLF_KIND_ADD, sender as i32), ok);
         }

@@ -267,6 +267,12 @@ fn every_operation_is_what_the_consumer_takes() {
     check(producer.put_nbi(at(16), at(last), 8, 1), Descriptor::Put { pe, dst, src, bytes: 8 });
     check(producer.get_nbi(at(last), at(16), 8, 1), Descriptor::Get { pe, dst, src, bytes: 8 });
     for value in [0, 1, c::NLF_MAX_INLINE, c::NLF_MAX_INLINE + 1, wide] {
+        for (bytes, mask) in [(1, 0xff), (2, 0xffff), (4, 0xffff_ffff), (8, u64::MAX)] {
+            let put = Descriptor::PutValue { pe, dst, bytes, value: value & mask };
+            check(producer.p(at(16), value, bytes, 1), put);
+        }
+    }
+    for value in [0, 1, c::NLF_MAX_INLINE, c::NLF_MAX_INLINE + 1, wide] {
         for (kind, op, plain) in [
             (c::NLF_KIND_SET, AtomicOp::SignalSet, AtomicOp::Set),
             (c::NLF_KIND_ADD, AtomicOp::SignalAdd, AtomicOp::Add),

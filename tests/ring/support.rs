@@ -147,6 +147,12 @@ pub(crate) fn descriptors() -> impl Strategy<Value = Descriptor> {
                 value
             }
         ),
+        (pes(), places(), proptest::sample::select(vec![1, 2, 4, 8]), values()).prop_map(
+            |(pe, dst, bytes, value)| {
+                let value = if bytes == 8 { value } else { value & ((1 << (8 * bytes)) - 1) };
+                Descriptor::PutValue { pe, dst, bytes, value }
+            }
+        ),
         atomics(),
         proptest::option::of(pes()).prop_map(|pe| Descriptor::Fence { pe }),
     ]

@@ -343,6 +343,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let op = match self.op {
             c::NLF_OP_PUT => "put",
+            c::NLF_OP_PUT_VALUE => "put of a value",
             c::NLF_OP_PUT_SIGNAL => "put with signal",
             c::NLF_OP_GET => "get",
             c::NLF_OP_ATOMIC => "atomic",

@@ -56,6 +56,12 @@ pub(crate) fn dispatch<P: Port>(
         Descriptor::Get { pe, dst, src, bytes } => {
             transfer(lane, regions, batch, Direction::Read, (pe, dst, src, bytes))
         }
+        Descriptor::PutValue { pe, dst, bytes, value } => {
+            let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
+            let local = LocalSide::Value(value);
+            let (len, direction) = (bytes as usize, Direction::Write);
+            start(lane, batch, Request { direction, pe, remote_handle, remote_addr, local, len })
+        }
         Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
             let at = (pe, dst, src, bytes);
             put_signal(lane, regions, batch, at, signal, op, value)
@@ -106,7 +112,11 @@ fn transfer<P: Port>(
     let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
     let local = LocalSide::Memory(regions.local(src, bytes.into())?);
     let len = bytes as usize;
-    let request = Request { direction, pe, remote_handle, remote_addr, local, len };
+    start(lane, batch, Request { direction, pe, remote_handle, remote_addr, local, len })
+}
+
+#[inline(always)]
+fn start<P: Port>(lane: &mut Lane<P>, batch: Batch, request: Request<'_>) -> Result<(), Refusal> {
     match lane.start_fast(request, batch) {
         Ok(()) => Ok(()),
         // Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch
@@ -167,6 +177,7 @@ fn change<P: Port>(
 pub(crate) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
     match *descriptor {
         Descriptor::Put { pe, bytes, .. } => (c::NLF_OP_PUT, pe.0, bytes.into()),
+        Descriptor::PutValue { pe, bytes, .. } => (c::NLF_OP_PUT_VALUE, pe.0, bytes.into()),
         Descriptor::PutSignal { pe, bytes, .. } => (c::NLF_OP_PUT_SIGNAL, pe.0, bytes.into()),
         Descriptor::Get { pe, bytes, .. } => (c::NLF_OP_GET, pe.0, bytes.into()),
         Descriptor::Atomic { pe, width, .. } => (c::NLF_OP_ATOMIC, pe.0, width.bytes() as u64),

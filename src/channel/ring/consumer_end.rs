@@ -144,6 +144,7 @@ impl Ring {
         self.taken = taken;
         match next?.ok()? {
             Descriptor::Put { pe, .. }
+            | Descriptor::PutValue { pe, .. }
             | Descriptor::Get { pe, .. }
             | Descriptor::PutSignal { pe, .. }
             | Descriptor::Atomic { pe, .. } => Some(pe),

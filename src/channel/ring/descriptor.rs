@@ -102,7 +102,18 @@ pub enum Descriptor {
         /// How many.
         bytes: u32,
     },
-    /// The same, and then a word of 8 bytes at the peer changes.
+    /// A value to `dst` at the peer.
+    PutValue {
+        /// The peer.
+        pe: Pe,
+        /// There.
+        dst: Place,
+        /// How many of its bytes: 1, 2, 4 or 8.
+        bytes: u32,
+        /// The value, of so many bytes.
+        value: u64,
+    },
+    /// As [`Descriptor::Put`], and then a word of 8 bytes at the peer changes.
     PutSignal {
         /// The peer.
         pe: Pe,

@@ -114,6 +114,7 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
             put_signal(first, op, value)
         }
         c::NLF_OP_ATOMIC => decode_atomic(first, second),
+        c::NLF_OP_PUT_VALUE => decode_put_value(first, second),
         c::NLF_OP_FENCE => {
             if flags & !ALL_PES != 0 {
                 return Err(Wrong::Flags);
@@ -164,6 +165,10 @@ impl Descriptor {
                     signal.word(),
                     src.word(),
                 ];
+                Operands { value, compare: 0, fetch: None }.encode(first)
+            }
+            Descriptor::PutValue { pe, dst, bytes, value } => {
+                let first = [dst.word(), head(c::NLF_OP_PUT_VALUE, 0, pe, bytes), 0, 0];
                 Operands { value, compare: 0, fetch: None }.encode(first)
             }
             Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
@@ -220,6 +225,39 @@ fn put_signal(first: &Words, op: AtomicOp, value: u64) -> Result<Descriptor, Wro
         return Err(Wrong::Region);
     };
     Ok(Descriptor::PutSignal { pe: pe_of(first), dst, src, bytes, signal, op, value })
+}
+
+/// [`decode`] of a put of a value.
+#[cold]
+fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
+    let [q0, q1, q2, q3] = *first;
+    let flags = key_of(q1) & FLAGS;
+    let bytes = q1 as u32;
+    if flags & !EXTENDED != 0 {
+        return Err(Wrong::Flags);
+    }
+    if (q2 | q3) & Place::BITS != 0 {
+        return Err(Wrong::NotZero);
+    }
+    let mut value = inline_value(first);
+    if flags & EXTENDED != 0 {
+        let operands = Operands::decode(value, second)?;
+        if operands.fetch.is_some() || operands.compare != 0 {
+            return Err(Wrong::NotZero);
+        }
+        value = operands.value;
+        if value <= c::NLF_MAX_INLINE {
+            return Err(Wrong::Extended);
+        }
+    }
+    if !matches!(bytes, 1 | 2 | 4 | 8) {
+        return Err(Wrong::Length);
+    }
+    if bytes < 8 && value >> (8 * bytes) != 0 {
+        return Err(Wrong::NotZero);
+    }
+    let Some(dst) = Place::from_word(q0) else { return Err(Wrong::Region) };
+    Ok(Descriptor::PutValue { pe: pe_of(first), dst, bytes, value })
 }
 
 /// Whether the words are those of an atomic, if of anything.

@@ -50,6 +50,8 @@ fn seeds() -> Vec<Vec<u8>> {
     let all = [
         Descriptor::Put { pe, dst, src, bytes },
         Descriptor::Get { pe, dst, src, bytes },
+        Descriptor::PutValue { pe, dst, bytes: 4, value: 7 },
+        Descriptor::PutValue { pe, dst, bytes: 8, value: u64::MAX },
         Descriptor::PutSignal { pe, dst, src, bytes, signal, op: AtomicOp::SignalSet, value: 1 },
         Descriptor::PutSignal {
             pe,

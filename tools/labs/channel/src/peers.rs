@@ -135,6 +135,12 @@ impl Peers {
             Descriptor::Get { pe, dst, src, bytes } => {
                 copy(bed, (dst, pe), (src, Pe(0)), bytes)?;
             }
+            Descriptor::PutValue { pe, dst, bytes, value } => {
+                let to = at(bed, dst, bytes, pe)?;
+                let width = Width::from_bytes(bytes as i32).ok_or("a put of no word")?;
+                // SAFETY: just checked; aligned, as the kernels have it.
+                unsafe { bed.reach.store(to, width, value) }?;
+            }
             Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
                 copy(bed, (src, Pe(0)), (dst, pe), bytes)?;
                 self.atomic(bed, pe, signal, Width::Eight, (op, value, 0))?;
@@ -204,6 +210,7 @@ impl Peers {
 fn target(descriptor: &Descriptor) -> Option<Pe> {
     match *descriptor {
         Descriptor::Put { pe, .. }
+        | Descriptor::PutValue { pe, .. }
         | Descriptor::Get { pe, .. }
         | Descriptor::PutSignal { pe, .. }
         | Descriptor::Atomic { pe, .. } => Some(pe),

@@ -13,6 +13,15 @@ void nlfh_set_pause(void (*pause)(unsigned)) { nlf_host_set_pause(pause); }
 int nlfh_put_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe) {
     return nlf_put_nbi(ctx, dst, src, bytes, pe);
 }
+/* The first bytes of the value. */
+int nlfh_p(const nlf_context *ctx, void *dst, uint64_t value, size_t bytes, int pe) {
+    switch (bytes) {
+    case 1: return nlf_p(ctx, (uint8_t *)dst, (uint8_t)value, pe);
+    case 2: return nlf_p(ctx, (uint16_t *)dst, (uint16_t)value, pe);
+    case 4: return nlf_p(ctx, (uint32_t *)dst, (uint32_t)value, pe);
+    default: return nlf_p(ctx, (uint64_t *)dst, value, pe);
+    }
+}
 int nlfh_put_signal_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal,
                         uint64_t value, unsigned kind, int pe) {
     return nlf_put_signal_nbi(ctx, dst, src, bytes, signal, value, kind, pe);

@@ -71,6 +71,13 @@ unsafe extern "C" {
         bytes: usize,
         pe: c_int,
     ) -> c_int;
+    fn nlfh_p(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        value: u64,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
     fn nlfh_put_signal_nbi(
         ctx: *const nlf_context,
         dst: *mut c_void,
@@ -221,6 +228,12 @@ impl Producer {
     pub fn put_nbi(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
         // SAFETY: the context lives, as `new`'s caller promised; addresses are checked against it.
         unsafe { nlfh_put_nbi(self.0, dst.cast(), src.cast(), bytes, pe) }
+    }
+
+    /// `nlf_p` of the first `bytes` of a value: 1, 2, 4 or 8.
+    pub fn p(&self, dst: *mut u8, value: u64, bytes: u32, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_p(self.0, dst.cast(), value, bytes as usize, pe) }
     }
 
     /// `nlf_put_signal_nbi`.
