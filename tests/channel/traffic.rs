@@ -62,7 +62,7 @@ fn pattern(sender: usize, thread: usize, round: u64, at: usize) -> u8 {
 }
 
 /// Odd rounds take two slots of a ring for eight bytes, even ones one.
-fn value(round: u64) -> u64 {
+fn wide(round: u64) -> u64 {
     if round % 2 == 0 {
         round << 8 | 1
     } else {
@@ -142,7 +142,7 @@ impl Worker<'_> {
             assert_eq!(p.put_nbi(heap.at(ordered), from, 8, pe), ok);
             for (at, bytes) in WIDTHS {
                 let to = heap.at(self.slot(VALUES, *me) + at);
-                assert_eq!(p.p(to, value(round), bytes, pe), ok);
+                assert_eq!(p.p(to, wide(round), bytes, pe), ok);
             }
             assert_eq!(if round % 3 == 0 { p.fence_all() } else { p.fence(pe) }, ok);
             if round % 4 == 0 {
@@ -175,7 +175,8 @@ impl Worker<'_> {
             );
             for (at, bytes) in WIDTHS {
                 let found = heap.bytes(self.slot(VALUES, sender) + at, bytes as usize);
-                assert_eq!(found, value(round).to_le_bytes()[..bytes as usize], "{bytes} bytes");
+                let expected = wide(round).to_le_bytes();
+                assert_eq!(*found, expected[..bytes as usize], "{bytes} bytes");
             }
             let ack = heap.at(self.slot(ACKS, sender)).cast();
             assert_eq!(p.signal(ack, 1, c::NLF_KIND_ADD, sender as i32), ok);
