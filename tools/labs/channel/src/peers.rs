@@ -137,7 +137,8 @@ impl Peers {
             }
             Descriptor::PutValue { pe, dst, bytes, value } => {
                 let to = at(bed, dst, bytes, pe)?;
-                let width = Width::from_bytes(bytes as i32).ok_or("a put of no word")?;
+                let no_word = || std::io::Error::other(format!("a value of {bytes} bytes"));
+                let width = Width::from_bytes(bytes as i32).ok_or_else(no_word)?;
                 // SAFETY: just checked; aligned, as the kernels have it.
                 unsafe { bed.reach.store(to, width, value) }?;
             }
