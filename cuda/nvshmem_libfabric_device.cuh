@@ -86,6 +86,7 @@ NLFI_COOPERATIVE(nlf_put_nbi,
 template <typename T>
 NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsigned flags = 0) {
     static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "a value of 1, 2, 4 or 8 bytes");
+    static_assert(std::is_trivially_copyable<T>::value, "a value that is its bytes");
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));
     return nlfi_put_value(ctx, dst, bits, sizeof(T), pe, (flags & NLF_NO_FENCE) == 0);

@@ -57,10 +57,8 @@ pub(crate) fn dispatch<P: Port>(
             transfer(lane, regions, batch, Direction::Read, (pe, dst, src, bytes))
         }
         Descriptor::PutValue { pe, dst, bytes, value } => {
-            let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
             let local = LocalSide::Value(value);
-            let (len, direction) = (bytes as usize, Direction::Write);
-            start(lane, batch, Request { direction, pe, remote_handle, remote_addr, local, len })
+            start(lane, regions, batch, Direction::Write, (pe, dst, local, bytes))
         }
         Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
             let at = (pe, dst, src, bytes);
@@ -109,14 +107,22 @@ fn transfer<P: Port>(
     direction: Direction,
     (pe, dst, src, bytes): Sides,
 ) -> Result<(), Refusal> {
-    let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
     let local = LocalSide::Memory(regions.local(src, bytes.into())?);
-    let len = bytes as usize;
-    start(lane, batch, Request { direction, pe, remote_handle, remote_addr, local, len })
+    start(lane, regions, batch, direction, (pe, dst, local, bytes))
 }
 
+/// Starts a transfer whose own side is known.
 #[inline(always)]
-fn start<P: Port>(lane: &mut Lane<P>, batch: Batch, request: Request<'_>) -> Result<(), Refusal> {
+fn start<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    direction: Direction,
+    (pe, dst, local, bytes): (Pe, Place, LocalSide, u32),
+) -> Result<(), Refusal> {
+    let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
+    let len = bytes as usize;
+    let request = Request { direction, pe, remote_handle, remote_addr, local, len };
     match lane.start_fast(request, batch) {
         Ok(()) => Ok(()),
         // Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch

@@ -100,18 +100,7 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
                 c::NLF_KIND_ADD => AtomicOp::SignalAdd,
                 _ => return Err(Wrong::Kind),
             };
-            let mut value = inline_value(first);
-            if flags & EXTENDED != 0 {
-                let operands = Operands::decode(value, second)?;
-                if operands.fetch.is_some() || operands.compare != 0 {
-                    return Err(Wrong::NotZero);
-                }
-                value = operands.value;
-                if value <= c::NLF_MAX_INLINE {
-                    return Err(Wrong::Extended);
-                }
-            }
-            put_signal(first, op, value)
+            put_signal(first, op, value_of(first, second)?)
         }
         c::NLF_OP_ATOMIC => decode_atomic(first, second),
         c::NLF_OP_PUT_VALUE => decode_put_value(first, second),
@@ -239,17 +228,7 @@ fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> 
     if (q2 | q3) & Place::BITS != 0 {
         return Err(Wrong::NotZero);
     }
-    let mut value = inline_value(first);
-    if flags & EXTENDED != 0 {
-        let operands = Operands::decode(value, second)?;
-        if operands.fetch.is_some() || operands.compare != 0 {
-            return Err(Wrong::NotZero);
-        }
-        value = operands.value;
-        if value <= c::NLF_MAX_INLINE {
-            return Err(Wrong::Extended);
-        }
-    }
+    let value = value_of(first, second)?;
     if !matches!(bytes, 1 | 2 | 4 | 8) {
         return Err(Wrong::Length);
     }
@@ -258,6 +237,20 @@ fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> 
     }
     let Some(dst) = Place::from_word(q0) else { return Err(Wrong::Region) };
     Ok(Descriptor::PutValue { pe: pe_of(first), dst, bytes, value })
+}
+
+/// The value of what has neither a place to fetch to nor one to compare with.
+#[inline(always)]
+fn value_of(first: &Words, second: &Words) -> Result<u64, Wrong> {
+    let inline = inline_value(first);
+    if !is_extended(first) {
+        return Ok(inline);
+    }
+    let Operands { value, compare, fetch } = Operands::decode(inline, second)?;
+    if fetch.is_some() || compare != 0 {
+        return Err(Wrong::NotZero);
+    }
+    if value <= c::NLF_MAX_INLINE { Err(Wrong::Extended) } else { Ok(value) }
 }
 
 /// Whether the words are those of an atomic, if of anything.

@@ -6,6 +6,8 @@ mod many;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use cudarc::driver::sys::CUstreamBatchMemOpParams;
+
 use crate::MEM;
 use crate::copy::batch::{Batch, MOST_WRITES, Write};
 use crate::copy::calls::{copy_part, copy_piece};
@@ -22,7 +24,7 @@ use crate::memory::range::DeviceRange;
 use ::engine::atomic::Width;
 pub(crate) use in_order::Step;
 pub(crate) use many::Piece;
-use many::Room;
+use many::{Refused, Room};
 
 /// The stream, and what is under way on it.
 #[derive(Debug)]
@@ -306,37 +308,36 @@ impl CopyQueue {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
         let words = words.map(|(word, value)| Write::new(&word, value));
-        let Self { stream, batch, flight, .. } = self;
+        let flight = &self.flight;
         let behind = flight.mark.as_ref().map(|mark| mark.operation(flight.next_mark()));
-        match batch.give(stream, words.clone(), behind) {
-            Some(Ok(())) => {
-                Ok(flight.enter(stream, Given { marked: behind.is_some(), ..Given::default() }))
-            }
-            // Some drivers list the function and refuse it.
-            Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
-                self.batch = Batch::default();
-                self.write_each(words)
-            }
-            Some(Err(error)) => Err(error.into()),
-            None => self.write_each(words),
-        }
+        let (marked, failed) = match self.give_writes(words, behind) {
+            Ok(marked) => (marked, None),
+            Err(Refused { error, some: false }) => return Err(error.into()),
+            // Those before it are under way, so the failure is told when they are done.
+            Err(Refused { error, .. }) => (false, Some(error)),
+        };
+        Ok(self.flight.enter(&self.stream, Given { marked, failed, ..Given::default() }))
     }
 
-    /// One call for each, and one thing under way for all. The context is bound.
-    fn write_each(&mut self, words: impl Iterator<Item = Write>) -> Result<Ticket, StartError> {
-        let mut failed = None;
-        for (number, word) in words.enumerate() {
-            match word.give(&self.stream) {
-                Ok(()) => {}
-                Err(error) if number == 0 => return Err(error.into()),
-                // Those before it are under way, so the failure is told when they are done.
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
+    /// Gives the driver stores in their order: in one call, with what comes `behind` them, or one
+    /// by one and without it. Whether that went along. The context is bound.
+    fn give_writes(
+        &mut self,
+        writes: impl Iterator<Item = Write> + Clone,
+        behind: Option<CUstreamBatchMemOpParams>,
+    ) -> Result<bool, Refused> {
+        match self.batch.give(&self.stream, writes.clone(), behind) {
+            Some(Ok(())) => return Ok(behind.is_some()),
+            // Some drivers list the function and refuse it.
+            Some(Err(error)) if error.code == code::NOT_SUPPORTED => self.batch = Batch::default(),
+            Some(Err(error)) => return Err(Refused { error, some: false }),
+            None => {}
         }
-        Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() }))
+        for (number, write) in writes.enumerate() {
+            let given = write.give(&self.stream);
+            given.map_err(|error| Refused { error, some: number != 0 })?;
+        }
+        Ok(false)
     }
 
     /// The oldest thing under way, if it is done. There is one.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::many::{Piece, Refused};
 use super::{CopyQueue, Given};
-use crate::copy::batch::{Batch, MOST_WRITES, Write};
+use crate::copy::batch::{MOST_WRITES, Write};
 use crate::copy::request::{Direction, PinnedTransfer, StartError, Ticket};
-use crate::driver::error::{CudaError, code};
+use crate::driver::error::CudaError;
 
 /// One of them.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl CopyQueue {
                 Step::Copy(transfer, behind) => {
                     // SAFETY: the caller's promise of copies.
                     let goes_on = !behind || unsafe { self.give_copies(&mut started) };
-                    let goes_on = goes_on && self.give_writes(&mut started);
+                    let goes_on = goes_on && self.give_words(&mut started);
                     let PinnedTransfer { range, addr, memory, offset, len, .. } = transfer;
                     for piece in Piece::of(range, addr, memory, offset, len) {
                         self.add_piece(piece);
@@ -73,7 +73,7 @@ impl CopyQueue {
                     // SAFETY: as above.
                     let goes_on = unsafe { self.give_copies(&mut started) };
                     let has_room = self.writes.len() < MOST_WRITES;
-                    let goes_on = goes_on && (has_room || self.give_writes(&mut started));
+                    let goes_on = goes_on && (has_room || self.give_words(&mut started));
                     self.writes.push(write);
                     goes_on
                 }
@@ -84,7 +84,7 @@ impl CopyQueue {
         }
         if started.failed.is_none() {
             // SAFETY: as above. One of the two has nothing left.
-            let _ = unsafe { self.give_copies(&mut started) } && self.give_writes(&mut started);
+            let _ = unsafe { self.give_copies(&mut started) } && self.give_words(&mut started);
         }
         match started {
             Started { some: false, failed: Some(error) } => Err(error.into()),
@@ -110,26 +110,14 @@ impl CopyQueue {
     }
 
     /// Likewise the words.
-    fn give_writes(&mut self, started: &mut Started) -> bool {
+    fn give_words(&mut self, started: &mut Started) -> bool {
         if self.writes.is_empty() {
             return true;
         }
-        let Self { stream, batch, writes, .. } = self;
-        let given = match batch.give(stream, writes.iter().copied(), None) {
-            // Some drivers list the function and refuse it.
-            Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
-                *batch = Batch::default();
-                None
-            }
-            given => given,
-        };
-        let given = match given {
-            Some(given) => given.map_err(|error| Refused { error, some: false }),
-            None => writes.iter().enumerate().try_for_each(|(number, write)| {
-                write.give(stream).map_err(|error| Refused { error, some: number != 0 })
-            }),
-        };
-        self.writes.clear();
-        started.and(given)
+        let mut writes = std::mem::take(&mut self.writes);
+        let given = self.give_writes(writes.iter().copied(), None);
+        writes.clear();
+        self.writes = writes;
+        started.and(given.map(drop))
     }
 }
