@@ -1,6 +1,7 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
 mod brought;
+mod forged;
 mod gathered;
 mod mixed;
 mod refusals;

@@ -38,7 +38,9 @@ use crate::port::{Direction, Port, PortError, Posted};
 use crate::posting::Core;
 use crate::posting::peers::words::Order;
 use crate::staging::Staging;
-use crate::staging::state::lists::{List, Open, Part, arrange, group_at};
+use crate::staging::state::lists::{
+    ALIGN, List, Open, Part, arrange, check_list, group_at, place, room_for,
+};
 use crate::staging::state::role::Role;
 use crate::staging::state::{ALL, FRAGMENT, Fragment, LocalEnd, RemoteEnd, State};
 use crate::state::connection::Connection;
@@ -50,9 +52,6 @@ use crate::wire::staged::{LIST_ENTRY, ListEntry, ListedSignal, MAX_PAYLOAD, MOST
 
 /// Bytes of the longest put that is gathered. A longer one is worth a copy of its own.
 pub(super) const LONGEST: usize = 64 << 10;
-
-/// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
-const ALIGN: usize = 64;
 
 /// Parts that are looked at for one with the same bytes: a kernel sends a token to all its experts
 /// before the next one, or some of its warps do so at a time.
@@ -70,44 +69,6 @@ fn accepts_behind<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -
         && open.submitted == Some(connection.writes_submitted())
         && !connection.has_pending()
         && !connection.holds_back()
-}
-
-/// What a peer's list has in which order can be executed.
-fn check_list(parts: &[Part], in_order: bool) -> Result<(), String> {
-    let is_put = |part: &Part| part.len != 0;
-    let words = parts.iter().filter(|part| part.signal.is_some()).count();
-    if in_order && words > MOST_WORDS {
-        return Err(format!("{words} signals in order"));
-    }
-    let has_puts =
-        if in_order { parts.first().is_some_and(is_put) } else { parts.iter().all(is_put) };
-    if has_puts { Ok(()) } else { Err(String::from("a signal without a put")) }
-}
-
-/// Gives the puts their places in the bounce buffer, behind the list. Where the last one ends.
-fn place(parts: &mut [Part]) -> usize {
-    let mut end = parts.len() * LIST_ENTRY;
-    let mut before: Option<Part> = None;
-    for part in parts.iter_mut().filter(|part| part.has_bytes()) {
-        let touches = before.is_some_and(|before| {
-            let next = before.to.offset + before.len as u64;
-            (before.to.slot, next) == (part.to.slot, part.to.offset)
-        });
-        part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
-        end = part.at + part.len;
-        before = Some(*part);
-    }
-    for at in 0..parts.len() {
-        let Part { memory, len, repeats: true, .. } = parts[at] else { continue };
-        let same = |part: &&Part| part.has_bytes() && (part.memory, part.len) == (memory, len);
-        parts[at].at = parts.iter().find(same).map_or(0, |part| part.at);
-    }
-    end
-}
-
-/// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
-fn room_for(puts: usize, bytes: usize) -> usize {
-    bytes + (puts * LIST_ENTRY).next_multiple_of(ALIGN)
 }
 
 /// Bytes of several puts that leave as one fragment.
@@ -601,24 +562,6 @@ impl State {
             if let Some(list) = self.fragment(wr_id).list.take() {
                 self.gathered.inward.give(list);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whatever their lengths, also of neighbours: places of the first have the room of their list.
-    #[test]
-    fn what_joins_fits() {
-        for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_LISTED], &[64, 65, 63, 7000]] {
-            let bytes = lens.iter().map(|len: &usize| len.next_multiple_of(ALIGN)).sum();
-            let mut end = lens.len() * LIST_ENTRY;
-            for len in lens {
-                end = end.next_multiple_of(ALIGN) + len;
-            }
-            assert!(end <= room_for(lens.len(), bytes), "{lens:?}");
         }
     }
 }

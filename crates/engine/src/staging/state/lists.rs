@@ -4,11 +4,14 @@
 use std::ops::Range;
 
 use crate::ids::{Pe, WrId};
-use crate::port::copies::CopyDirection;
+use crate::port::copies::{CopyDirection, MOST_WORDS};
 use crate::posting::peers::words::Order;
 use crate::request::Touched;
 use crate::wire::message::Spot;
-use crate::wire::staged::{ListedSignal, MOST_LISTED};
+use crate::wire::staged::{LIST_ENTRY, ListedSignal, MOST_LISTED};
+
+/// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
+pub(in crate::staging) const ALIGN: usize = 64;
 
 /// Lists for each direction. Who finds none goes alone, or waits for one.
 const LISTS: u16 = 64;
@@ -61,6 +64,44 @@ pub(in crate::staging) fn arrange(parts: &mut [Part]) {
         group.iter_mut().for_each(|part| part.behind = false);
         group[0].behind = behind;
     }
+}
+
+/// What a peer's list has in which order can be executed.
+pub(in crate::staging) fn check_list(parts: &[Part], in_order: bool) -> Result<(), String> {
+    let is_put = |part: &Part| part.len != 0;
+    let words = parts.iter().filter(|part| part.signal.is_some()).count();
+    if in_order && words > MOST_WORDS {
+        return Err(format!("{words} signals in order"));
+    }
+    let has_puts =
+        if in_order { parts.first().is_some_and(is_put) } else { parts.iter().all(is_put) };
+    if has_puts { Ok(()) } else { Err(String::from("a signal without a put")) }
+}
+
+/// Gives the puts their places in the bounce buffer, behind the list. Where the last one ends.
+pub(in crate::staging) fn place(parts: &mut [Part]) -> usize {
+    let mut end = parts.len() * LIST_ENTRY;
+    let mut before: Option<Part> = None;
+    for part in parts.iter_mut().filter(|part| part.has_bytes()) {
+        let touches = before.is_some_and(|before| {
+            let next = before.to.offset + before.len as u64;
+            (before.to.slot, next) == (part.to.slot, part.to.offset)
+        });
+        part.at = if touches { end } else { end.next_multiple_of(ALIGN) };
+        end = part.at + part.len;
+        before = Some(*part);
+    }
+    for at in 0..parts.len() {
+        let Part { memory, len, repeats: true, .. } = parts[at] else { continue };
+        let same = |part: &&Part| part.has_bytes() && (part.memory, part.len) == (memory, len);
+        parts[at].at = parts.iter().find(same).map_or(0, |part| part.at);
+    }
+    end
+}
+
+/// Bytes that so many puts take at most in a bounce buffer, if their own are so many.
+pub(in crate::staging) fn room_for(puts: usize, bytes: usize) -> usize {
+    bytes + (puts * LIST_ENTRY).next_multiple_of(ALIGN)
 }
 
 /// A put that others may join, and what has joined it.
@@ -156,5 +197,23 @@ impl Gathered {
     #[cfg(any(test, feature = "audit"))]
     pub(in crate::staging) fn in_use(&self) -> [usize; 2] {
         [&self.out, &self.inward].map(|lists| lists.lists.len() - lists.free.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever their lengths, also of neighbours: places of the first have the room of their list.
+    #[test]
+    fn what_joins_fits() {
+        for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_LISTED], &[64, 65, 63, 7000]] {
+            let bytes = lens.iter().map(|len: &usize| len.next_multiple_of(ALIGN)).sum();
+            let mut end = lens.len() * LIST_ENTRY;
+            for len in lens {
+                end = end.next_multiple_of(ALIGN) + len;
+            }
+            assert!(end <= room_for(lens.len(), bytes), "{lens:?}");
+        }
     }
 }
