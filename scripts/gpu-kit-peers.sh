@@ -21,10 +21,12 @@ trap 'rm -rf "$scratch"' EXIT
 nccl() { # nccl NAME VARIABLES...
     local name=$1
     shift
-    env NCCL_P2P_DISABLE=1 "$@" python3 "$here/peers/nccl.py" >"$scratch/said" 2>"$scratch/errors" ||
+    env NCCL_P2P_DISABLE=1 "$@" python3 "$here/peers/nccl.py" ${what[@]+"${what[@]}"} >"$scratch/said" 2>"$scratch/errors" ||
         { cat "$scratch/errors" >&2; return 1; }
     while read -r size time; do echo "$time" >>"$scratch/$name-$size"; done <"$scratch/said"
 }
+# What nccl.py is asked for.
+what=()
 # The last table of a program whose title has these words has the row of that size.
 row() { # row TITLE SIZE
     awk -v title="$1" -v size="$2" '/^#/ { on = index($0, title) > 0 } on && $1 == size && $2 == "block" { print $3 }' "$scratch/said"
@@ -61,9 +63,10 @@ for ((run = 0; run < runs; run++)); do
 done
 
 printf '%-44s %10s %10s %10s %10s\n' "µs one way, medians of $runs" '8 B' '4 KiB' '1 MiB' '8 MiB'
+sizes=(8 4096 1048576 8388608)
 line() { # line TEXT NAME
     local size times=()
-    for size in 8 4096 1048576 8388608; do
+    for size in "${sizes[@]}"; do
         # By itself, so that its failure is one of this script.
         times+=("$(median "$2" "$size")") || return 1
     done
@@ -94,3 +97,35 @@ rate put_8MiB_4_rails_over_nccl_socket_tuned tcp_apart_4_rails nccl_socket_tuned
 times put_1MiB_oneway_over_nccl_shm shm nccl_shm 1048576
 times put_8B_oneway_over_nccl_shm shm nccl_shm 8
 times put_8B_oneway_over_nccl_socket tcp nccl_socket 8
+
+gpus=$(nvidia-smi -L | wc -l)
+[[ $gpus -gt 2 ]] || exit 0
+ours_together() { # ours_together NAME PROVIDER VARIABLES...
+    local name=$1 provider=$2 size
+    shift 2
+    env "$@" "$here/nvshmem-gpu-run" --nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$here/clients" --mps off \
+        --pes "$gpus" --providers "$provider" ${libfabric:+--libfabric "$libfabric"} --only torch-symmetric \
+        >"$scratch/said" 2>&1 || { cat "$scratch/said" >&2; return 1; }
+    for size in 8 4096 65536 1048576; do
+        # The sizes are the words of the first line, each with a column of figures below it.
+        awk -v size="$size" '/microseconds by bytes/ { getline; for (i = 1; i <= NF; i++) if ($i == size) column = i + 1 }
+            $1 == "all_to_all" { print $column }' "$scratch/said" >>"$scratch/$name-$size"
+    done
+}
+what=(all-to-all "$gpus")
+for ((run = 0; run < runs; run++)); do
+    nccl nccl_shm_together NCCL_SHM_DISABLE=0
+    ours_together shm_together shm
+    nccl nccl_socket_together "${sockets[@]}" NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4
+    ours_together tcp_together tcp
+    ours_together tcp_apart_together tcp "$apart" "NVSHMEM_LIBFABRIC_DEVICES=$rails"
+done
+sizes=(8 4096 65536 1048576)
+printf '\n%-44s %10s %10s %10s %10s\n' "µs of an all-to-all of $gpus, medians of $runs" '8 B' '4 KiB' '64 KiB' '1 MiB'
+line "NCCL, shared memory" nccl_shm_together
+line "ours, shm" shm_together
+line "ours, tcp, bounce memory shared" tcp_together
+line "NCCL, sockets, 4 threads by 4" nccl_socket_together
+line "ours, tcp, nothing shared, four rails" tcp_apart_together
+times all_to_all_4KiB_over_nccl_shm shm_together nccl_shm_together 4096
+times all_to_all_1MiB_over_nccl_shm shm_together nccl_shm_together 1048576

@@ -1,6 +1,6 @@
-// Devices of PEs on a machine with fewer GPUs than PEs, for NVIDIA's examples: each PE takes the
-// device that has its number on the node, and ends where there is none. With this in front of an
-// example, PEs share devices.
+// Devices of PEs on a machine with fewer GPUs than PEs, for programs of others: each PE takes the
+// device that has its number on the node, and ends where there is none. With this in front of a
+// program, PEs share devices.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -74,7 +74,7 @@ pplx: $(PPLX_PROGRAMS:%=$(OUT)/pplx_%)
 
 $(OUT)/pplx/%.o: $(PPLX)/% $(HERE)mpi/mpi.h
 	@mkdir -p $(dir $@)
-	$(NVCC) $(PPLX_FLAGS) -x cu -dc $< -o $@
+	$(NVCC) $(PPLX_FLAGS) -include $(HERE)fewer-gpus.h -x cu -dc $< -o $@
 
 $(PPLX_PROGRAMS:%=$(OUT)/pplx_%): $(OUT)/pplx_%: $(OUT)/pplx/all_to_all/%.cpp.o $(PPLX_OBJECTS)
 	$(NVCC) $(FLAGS) $^ -o $@ $(LINK)

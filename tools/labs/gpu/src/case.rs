@@ -116,14 +116,15 @@ impl Case {
         }
     }
 
-    /// A program of pplx-kernels, built with the stand-in for MPI of `cuda/nvshmem/mpi`.
-    pub fn pplx(example: &Example) -> Self {
-        let Example { program, args, pes, says, gpus } = *example;
+    /// A program of pplx-kernels, built with the stand-in for MPI of `cuda/nvshmem/mpi`, with at
+    /// least the PEs that it wants.
+    pub fn pplx(example: &Example, pes: u32) -> Self {
+        let Example { program, args, pes: fewest, says, gpus } = *example;
         // Its buffers for 256 experts.
         let heap = (String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("4G"));
         Self {
             proof: Proof::Says(says),
-            pes: Some(pes),
+            pes: Some(pes.max(fewest)),
             gpus,
             env: vec![heap],
             ..Self::own(program, args, Bootstrap::Uid)

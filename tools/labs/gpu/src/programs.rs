@@ -85,12 +85,8 @@ pub const EXAMPLES: &[Example] = &[
 /// The all-to-all of a mixture of experts in pplx-kernels: its test, which wants four PEs, and its
 /// bench. Between PEs of a host they also try their way by memory that both see.
 pub const PPLX: &[Example] = &[
-    Example {
-        pes: 4,
-        gpus: Gpus::Own,
-        ..example("pplx_test_all_to_all", "", "Starting the broadcast test")
-    },
-    Example { gpus: Gpus::Own, ..example("pplx_bench_all_to_all", "", "Inter-Node BF16") },
+    Example { pes: 4, ..example("pplx_test_all_to_all", "", "Starting the broadcast test") },
+    example("pplx_bench_all_to_all", "", "Inter-Node BF16"),
 ];
 
 /// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of

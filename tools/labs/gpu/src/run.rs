@@ -90,7 +90,8 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
             let mut env = library.environment(options, &plugin, job);
             // One for each job: where a client has died, the service refuses others for a while.
             let mps = if has_mps { start_mps(options, &scratch.dir)? } else { None };
-            env.extend(mps.iter().flat_map(|mps| mps.env(pes)));
+            let sharers = pes.div_ceil(gpus().unwrap_or(1).max(1));
+            env.extend(mps.iter().flat_map(|mps| mps.env(sharers)));
             env.extend(case.env.iter().cloned());
             let outcome = run(options, directory, case, pes, env, &dir)?;
             print(options, provider, case, &outcome);
@@ -208,7 +209,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
         let there = executables(directory)?;
         let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
         for example in PPLX.iter().filter(|example| runs(example.program)) {
-            cases.push((directory.clone(), Case::pplx(example)));
+            cases.push((directory.clone(), Case::pplx(example, options.pes)));
         }
     }
     Ok(cases)

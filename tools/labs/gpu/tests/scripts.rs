@@ -361,12 +361,13 @@ fn a_multi_process_service_that_does_not_start_is_an_error_only_if_it_must() {
 /// Where a program has printed no time there is none to compare, and no figure.
 #[test]
 fn comparisons_of_the_kit_fail_without_a_time() {
-    let kit = |script: &str, says: &str, none: &str| {
+    let kit = |script: &str, says: &str, none: &str, gpus: &str| {
         let bed = Bed::new();
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../scripts").join(script);
         bed.file(script, &fs::read_to_string(from).unwrap());
-        bed.command("nvidia-smi", "echo GPU 0; echo GPU 1\n");
-        bed.command("python3", "for size in 8 4096 1048576 8388608; do echo $size 3.5; done\n");
+        bed.command("nvidia-smi", &format!("for gpu in {gpus}; do echo GPU $gpu; done\n"));
+        let sizes = "8 4096 65536 1048576 8388608";
+        bed.command("python3", &format!("for size in {sizes}; do echo $size 3.5; done\n"));
         bed.executable("nvshmem-gpu-run", &format!("#!/bin/sh\n{says}\n"));
         let other = if none.is_empty() { "echo MEASURE experts 4.5" } else { none };
         bed.executable("nvshmem-channel-check", &format!("#!/bin/sh\n{other}\n"));
@@ -383,16 +384,22 @@ fn comparisons_of_the_kit_fail_without_a_time() {
     let tokens = "echo 'x 128 tokens 9.0'";
     let times = "printf '# one put and its quiet\\n8388608 block 7\\n# put with signal\\n'
         printf '8 block 7\\n4096 block 7\\n1048576 block 7\\n'";
-    let (success, said) = kit(experts, tokens, "");
+    let (success, said) = kit(experts, tokens, "", "0 1");
     assert!(success && said.contains("MEASURE experts_channel_over_nvshmem_tcp 0.50"), "{said}");
-    let (success, said) = kit(peers, times, "");
+    let (success, said) = kit(peers, times, "", "0 1");
     assert!(success && said.contains("MEASURE put_8B_oneway_over_nccl_socket 2.00"), "{said}");
+    assert!(!said.contains("all_to_all"), "{said}");
+    let torch = "echo 'PyTorch, 4 ranks, microseconds by bytes'
+        echo '     8 4096 65536 1048576 8388608'; echo 'all_to_all 1.5 7.0 3.5 14.0 9.0'";
+    let (success, said) = kit(peers, &format!("{times}\n{torch}"), "", "0 1 2 3");
+    assert!(success && said.contains("MEASURE all_to_all_4KiB_over_nccl_shm 2.00"), "{said}");
+    assert!(said.contains("MEASURE all_to_all_1MiB_over_nccl_shm 4.00"), "{said}");
     for (script, says, none, told) in [
         (experts, ":", "", "NVSHMEM over shm has printed no figure"),
         (experts, tokens, ":", "the channel over shm has printed no figure"),
         (peers, ":", "", "shm has printed no time of 8 bytes"),
     ] {
-        let (success, said) = kit(script, says, none);
+        let (success, said) = kit(script, says, none, "0 1");
         assert!(!success && said.contains(told), "{script}: {said}");
         assert!(!said.contains("MEASURE"), "{script}: {said}");
     }
