@@ -104,7 +104,7 @@ ours_together() { # ours_together NAME PROVIDER VARIABLES...
     local name=$1 provider=$2 size
     shift 2
     env "$@" "$here/nvshmem-gpu-run" --nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$here/clients" --mps off \
-        --pes "$gpus" --providers "$provider" ${libfabric:+--libfabric "$libfabric"} --only torch-symmetric \
+        --pes "$gpus" --providers "$provider" ${libfabric:+--libfabric "$libfabric"} --only torch-symmetric --args all_to_all \
         >"$scratch/said" 2>&1 || { cat "$scratch/said" >&2; return 1; }
     for size in 8 4096 65536 1048576; do
         # The sizes are the words of the first line, each with a column of figures below it.
