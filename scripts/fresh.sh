@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Runs README's first command on machines that have next to nothing: trees of Debian, made for it
+# Runs README's first commands on machines that have next to nothing: trees of Debian, made for it
 # and removed again.
 #   scripts/fresh.sh [--commit COMMIT] [TREE]...
-# Without a TREE, all but 'short':
-#   bookworm      Debian 12
-#   trixie        Debian 13, whose Rust is the oldest that will do
-#   libclang-cpp  Debian 12 with a part of clang that is not libclang
+# Without a TREE, the first six:
+#   bookworm      Debian 12: README's block as it is, and what it prints; then 'make uninstall'
+#   trixie        the same on Debian 13, whose Rust is the oldest that will do
+#   libclang-cpp  Debian 12 with a part of clang that is not libclang, and 'make demo'
 #   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
 #   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
 #                 docs/install.md says
 #   docker        Debian 12, and the Dockerfile is built on it, by buildah
-# And, where named alone:
-#   tests         Debian 13, and README's second command, 'make test'
+# And, where named:
+#   tests         Debian 13, and 'make test'
 #   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
-#   short         as trixie, and only what is missing is installed and the plugin built
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets
-# its own.
+# its own. Without, each tree is skipped; where NVSHMEM_TEST_SKIPS_ALLOWED names a list, as for
+# scripts/test.sh, a skip that is not on it is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,8 +29,15 @@ names=("$@")
 [[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie libclang-cpp user packages docker)
 
 cannot() {
-    echo "SKIPPED make fresh (${names[*]}): $1"
-    exit 0
+    local name skip status=0
+    for name in "${names[@]}"; do
+        skip="fresh $name: $1"
+        echo "SKIPPED $skip"
+        [[ -z ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]] || grep -qEf <(sed '/^#/d; /^$/d' "$NVSHMEM_TEST_SKIPS_ALLOWED") <<<"$skip" ||
+            status=1
+    done
+    [[ $status -eq 0 ]] || echo "Not among the skips that $NVSHMEM_TEST_SKIPS_ALLOWED allows" >&2
+    exit "$status"
 }
 [[ $(id -u) -eq 0 ]] || cannot "it needs root"
 command -v apt-get >/dev/null || cannot "it needs apt-get"
@@ -119,9 +126,44 @@ make_tree() {
     echo 'someone:x:1000:' >>"$tree/etc/group"
 }
 
-fresh_bookworm() { make_tree "$1" bookworm && as_root "$1" 'make demo'; }
-fresh_trixie() { make_tree "$1" trixie && as_root "$1" 'make demo'; }
-fresh_short() { make_tree "$1" trixie && as_root "$1" 'make build-deps build'; }
+# Prints the commands of a page that are marked with a name: documented PAGE NAME.
+documented() {
+    awk -v mark="<!-- run: $2 -->" '$0 == mark { here = 1; next }
+        here && /^```sh$/ { on = 1; next }
+        on && /^```$/ { exit }
+        on' "$1" | grep . || { echo "$1 has no commands marked $2" >&2; return 1; }
+}
+
+# README's block on a release: readme TREE RELEASE. Each of its commands has to end well, and to
+# print what its reader is to see.
+readme() {
+    local said=$1.said commands wanted missing=()
+    make_tree "$@"
+    commands=$(documented README.md five-minutes)
+    as_root "$1" "set -ex
+$commands
+make uninstall PREFIX=\$HOME/nvshmem-libfabric" 2>&1 | tee "$said"
+    for wanted in \
+        '^Installed in /root/nvshmem-libfabric:$' \
+        '^ok +plugin-files ' \
+        '^([0-9]+) of \1 passed, with 2 PEs$' \
+        '^export LD_PRELOAD=/root/nvshmem-libfabric/lib/nvshmem_transport_libfabric\.so\.3:' \
+        '^MEASURE perf_put_bandwidth_[0-9A-Za-z_]+ [0-9.]+ ' \
+        '^/root/nvshmem-libfabric/bin/nvshmem-libfabric is removed$'; do
+        grep -qE "$wanted" "$said" || missing+=("$wanted")
+    done
+    if [[ ${#missing[@]} -gt 0 ]]; then
+        printf 'it did not print %s\n' "${missing[@]}" >&2
+        return 1
+    fi
+    if [[ -e $1/root/nvshmem-libfabric ]]; then
+        echo "'make uninstall' left: $(find "$1/root/nvshmem-libfabric")" >&2
+        return 1
+    fi
+}
+
+fresh_bookworm() { readme "$1" bookworm; }
+fresh_trixie() { readme "$1" trixie; }
 fresh_tests() { make_tree "$1" trixie && as_root "$1" 'make test'; }
 fresh_threads() {
     make_tree "$1" trixie rustc cargo rust-src clang libclang-rt-dev llvm libfabric-dev iproute2 procps \
@@ -141,13 +183,6 @@ fresh_user() {
     as_user "$1" 'export LD_LIBRARY_PATH=/opt/libfabric && scripts/deps.sh test && make demo'
 }
 
-# Prints the commands of docs/install.md that are marked with a name.
-documented() {
-    awk -v mark="<!-- run: $1 -->" '$0 == mark { here = 1; next }
-        here && /^```sh$/ { on = 1; next }
-        on && /^```$/ { exit }
-        on' docs/install.md | grep . || { echo "docs/install.md has no commands marked $1" >&2; return 1; }
-}
 fresh_packages() {
     local release tree nvshmem commands
     make_tree "$1" bookworm
@@ -159,11 +194,11 @@ fresh_packages() {
         cp -r "$nvshmem/." "$tree/usr/local/nvshmem"
         cp "$1"/home/someone/tree/target/package/* crates/channel-c/tests/example.c "$tree/home/someone/tree/"
         chown -R 1000:1000 "$tree/home/someone"
-        commands=$(documented deb)
+        commands=$(documented docs/install.md deb)
         as_root "$tree" "set -ex; sudo() { \"\$@\"; }
 $commands
 dpkg --verify nvshmem-libfabric && apt-get remove -q -y nvshmem-libfabric"
-        commands=$(documented pip && documented pip-channel)
+        commands=$(documented docs/install.md pip && documented docs/install.md pip-channel)
         as_user "$tree" "set -ex
 $commands
 sha256sum --check SHA256SUMS && NVSHMEM_LIBFABRIC_PROVIDER=shm ./example"
@@ -190,7 +225,7 @@ fresh_docker() {
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, short, tests, threads" >&2
+        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, tests, threads" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"

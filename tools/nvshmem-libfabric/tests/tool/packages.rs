@@ -20,7 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         needs::trial("packages::a_deb_in_an_empty_tree", dpkg(), deb),
         needs::trial("packages::the_channel_by_pkg_config", pkg_config(), by_pkg_config),
         needs::trial("packages::the_channel_by_cmake", cmake(), by_cmake),
+        trial("packages::the_channel_of_readme", by_readme),
         trial("packages::release_notes_are_of_one_release", release_notes),
+        needs::trial("packages::the_workflow_runs_what_ci_runs", python("import yaml"), workflow),
         trial("packages::what_does_not_fit_is_refused", bad_input),
         needs::trial("packages::the_recipe_for_spack", python("import sys"), spack),
     ]
@@ -211,6 +213,22 @@ fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
     let moved = scratch.at("moved");
     good(command("cp").arg("-a").arg(prefix()).arg(&moved))?;
     Ok(moved)
+}
+
+/// What README shows of the device channel compiles as it is, but for what nvcc alone knows.
+fn by_readme() -> Result<(), Failed> {
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let blocks: Vec<&str> = readme.split("```c++\n").skip(1).collect();
+    let [block] = blocks[..] else { return Err(format!("{} blocks", blocks.len()).into()) };
+    let (block, _) = block.split_once("```").unwrap_or_default();
+    let launch = "<<<1, 1>>>";
+    expect(block.contains(launch), || block.to_owned())?;
+    let scratch = Scratch::new();
+    let cuda = "#define __global__\nstatic int cudaDeviceSynchronize(void) { return 0; }\n";
+    let source = scratch.write("readme.cc", &format!("{cuda}{}", block.replace(launch, "")));
+    let mut compile = command("c++");
+    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null"]);
+    good(compile.arg(source).arg("-I").arg(prefix().join("include"))).map(|_| ())
 }
 
 fn cmake() -> Need<()> {
@@ -437,6 +455,19 @@ fn bad_input() -> Result<(), Failed> {
         )?;
     }
     refused(&old, &out, "wheel", &format!("{}: is missing", file_name(7)))
+}
+
+fn workflow((): ()) -> Result<(), Failed> {
+    let read = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let path = root().join(".github/workflows/test.yml");
+    let workflow = json(command("python3").args(["-c", read]).arg(path))?;
+    let job = &workflow["jobs"]["test"];
+    let steps = job["steps"].as_array().cloned().unwrap_or_default();
+    let runs = steps.iter().any(|step| step["run"] == ".ci/run");
+    expect(runs && root().join(".ci/run").is_file(), || format!("{workflow:#}"))?;
+    // YAML 1.1 reads `on` as true.
+    let started = workflow["true"].is_object() && job["runs-on"].is_string();
+    expect(started && job["container"]["image"].is_string(), || format!("{workflow:#}"))
 }
 
 /// Spack itself is not to be had from package registries, so its words have stand-ins here, which
