@@ -290,7 +290,10 @@ fn prefix_keeps() -> Result<(), Failed> {
     fs::write(&changed, "another's")?;
     // A record that names other files is not followed.
     let record = usr.join("share/nvshmem-libfabric/installed.json");
-    let victim = scratch.write("victim", "precious");
+    let debug = "nvshmem_transport_libfabric.debug";
+    fs::create_dir(scratch.at("victim"))?;
+    let victim = scratch.at("victim").join(debug);
+    fs::copy(usr.join("lib/.debug").join(debug), &victim)?;
     let text = fs::read_to_string(&record)?.replace("lib/.debug", "../victim");
     let text = text.replace("\"directories\": [", "\"directories\": [\"../empty\", ");
     fs::write(&record, text)?;
