@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("packages::the_channel_of_readme", by_readme),
         trial("packages::release_notes_are_of_one_release", release_notes),
         needs::trial("packages::the_workflow_runs_what_ci_runs", python("import yaml"), workflow),
+        needs::trial("packages::a_tree_that_cannot_be_made_is_a_skip_by_name", git(), no_tree),
         trial("packages::what_does_not_fit_is_refused", bad_input),
         needs::trial("packages::the_recipe_for_spack", python("import sys"), spack),
     ]
@@ -455,6 +456,43 @@ fn bad_input() -> Result<(), Failed> {
         )?;
     }
     refused(&old, &out, "wheel", &format!("{}: is missing", file_name(7)))
+}
+
+/// A checkout of git.
+fn git() -> Need<()> {
+    let found = command("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
+    let found = found.map_err(|error| format!("no git here: {error}"))?;
+    if found.status.success() { Ok(()) } else { Err(String::from("this is no checkout of git")) }
+}
+
+/// Who is not root can make none. That is a failure where skips are listed and it is not.
+fn no_tree((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    scratch.script("bin/id", "echo 1000");
+    let path = format!("{}:/usr/bin:/bin", scratch.at("bin").display());
+    let trees = |allowed: Option<&str>| {
+        let mut fresh = command(root().join("scripts/fresh.sh"));
+        fresh.args(["bookworm", "trixie"]).env("PATH", &path);
+        fresh.env_remove("NVSHMEM_TEST_SKIPS_ALLOWED");
+        let list = allowed.map(|list| scratch.write("allowed", list));
+        fresh.envs(list.map(|list| ("NVSHMEM_TEST_SKIPS_ALLOWED", list)));
+        fresh.output()
+    };
+    let [bookworm, trixie] =
+        ["bookworm", "trixie"].map(|name| format!("fresh {name}: it needs root"));
+    let output = trees(None)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    expect(output.status.success(), || said.clone())?;
+    expect(said == format!("SKIPPED {bookworm}\nSKIPPED {trixie}\n"), || said.clone())?;
+    for (allowed, is_well) in [
+        (format!("# Both.\n\n^{bookworm}$\n^{trixie}$\n"), true),
+        (format!("^{bookworm}$\n"), false),
+        (String::from("# None.\n"), false),
+    ] {
+        let output = trees(Some(&allowed))?;
+        expect(output.status.success() == is_well, || format!("{allowed}: {output:?}"))?;
+    }
+    Ok(())
 }
 
 fn workflow((): ()) -> Result<(), Failed> {
