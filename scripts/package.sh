@@ -4,7 +4,8 @@
 # A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both.
 # DIRECTORY has them then, with the release notes and SHA256SUMS, in place of those that were there.
 # The version is Cargo.toml's. SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to
-# Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else from where this tree was cloned.
+# Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else where this tree was cloned
+# from.
 set -euo pipefail
 prefix=$(realpath "$1")
 out=$(realpath -m "$2")
