@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs README's first commands on machines that have next to nothing: trees of Debian, made for it
-# and removed again.
+# Runs README's first commands on machines that have next to nothing: trees of Debian and Ubuntu,
+# made for it and removed again.
 #   scripts/fresh.sh [--commit COMMIT] [TREE]...
-# Without a TREE, the first six:
+# Without a TREE, the first seven:
 #   bookworm      Debian 12: README's block as it is, and what it prints; then 'make uninstall'
 #   trixie        the same on Debian 13, whose Rust is the oldest that will do
+#   noble         the same on Ubuntu 24.04, from UBUNTU (http://archive.ubuntu.com/ubuntu)
 #   libclang-cpp  Debian 12 with a part of clang that is not libclang, and 'make demo'
 #   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
 #   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
@@ -26,17 +27,20 @@ if [[ ${1:-} == --commit ]]; then
 fi
 commit=$(git rev-parse --verify "$commit^{commit}")
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie libclang-cpp user packages docker)
+[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie noble libclang-cpp user packages docker)
 
+# Says that a tree is skipped: skip NAME REASON. Fails where that is not allowed.
+skip() {
+    local skip="fresh $1: $2"
+    echo "SKIPPED $skip"
+    [[ -n ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]] || return 0
+    grep -qEf <(sed '/^#/d; /^$/d' "$NVSHMEM_TEST_SKIPS_ALLOWED") <<<"$skip" && return
+    echo "Not among the skips that $NVSHMEM_TEST_SKIPS_ALLOWED allows" >&2
+    return 1
+}
 cannot() {
-    local name skip status=0
-    for name in "${names[@]}"; do
-        skip="fresh $name: $1"
-        echo "SKIPPED $skip"
-        [[ -z ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]] || grep -qEf <(sed '/^#/d; /^$/d' "$NVSHMEM_TEST_SKIPS_ALLOWED") <<<"$skip" ||
-            status=1
-    done
-    [[ $status -eq 0 ]] || echo "Not among the skips that $NVSHMEM_TEST_SKIPS_ALLOWED allows" >&2
+    local name status=0
+    for name in "${names[@]}"; do skip "$name" "$1" || status=1; done
     exit "$status"
 }
 [[ $(id -u) -eq 0 ]] || cannot "it needs root"
@@ -50,6 +54,10 @@ mirror() {
 main=$(mirror Debian)
 [[ -n $main ]] || cannot "this machine has no list of Debian's packages ('apt-get update')"
 security=$(mirror Debian-Security)
+readonly UBUNTU=${UBUNTU:-http://archive.ubuntu.com/ubuntu}
+# The package of its keys: Debian 12 has none.
+readonly UBUNTU_KEYS=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+readonly UBUNTU_KEYS_SHA256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
 command -v mmdebstrap >/dev/null || apt-get install -q -y --no-install-recommends mmdebstrap
 
 # Nothing of it is mounted outside of the namespaces that in_tree makes, which end with their first
@@ -99,12 +107,17 @@ as_user() {
 
 # Makes a tree of a release with packages: bootstrap TREE RELEASE PACKAGE...
 bootstrap() {
-    local tree=$1 release=$2 sources=("deb $main $2 main") include=()
+    local tree=$1 release=$2 sources=("deb $main $2 main") include=() keyring=()
     shift 2
-    [[ -n $security ]] && sources+=("deb $security $release-security main")
+    if [[ $release == noble ]]; then
+        sources=("deb $UBUNTU noble main universe" "deb $UBUNTU noble-updates main universe")
+        keyring=(--keyring="$work/keys/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+    elif [[ -n $security ]]; then
+        sources+=("deb $security $release-security main")
+    fi
     [[ $# -eq 0 ]] || include=("--include=$*")
     # shellcheck disable=SC2016 # for the shells of the hooks
-    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase "${include[@]}" --aptopt="$work/apt.conf" \
+    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase "${keyring[@]}" "${include[@]}" --aptopt="$work/apt.conf" \
         --dpkgopt=force-unsafe-io \
         --setup-hook='mkdir -p "$1/usr/local/share/ca-certificates"' \
         --setup-hook='cp /usr/local/share/ca-certificates/*.crt "$1/usr/local/share/ca-certificates/" 2>/dev/null || true' \
@@ -164,6 +177,14 @@ make uninstall PREFIX=\$HOME/nvshmem-libfabric" 2>&1 | tee "$said"
 
 fresh_bookworm() { readme "$1" bookworm; }
 fresh_trixie() { readme "$1" trixie; }
+fresh_noble() {
+    if ! /usr/lib/apt/apt-helper -q download-file "$UBUNTU/$UBUNTU_KEYS" "$work/keys.deb" "SHA256:$UBUNTU_KEYS_SHA256"; then
+        skip noble "Ubuntu's packages are not at $UBUNTU"
+        return
+    fi
+    dpkg-deb --extract "$work/keys.deb" "$work/keys"
+    readme "$1" noble
+}
 fresh_tests() { make_tree "$1" trixie && as_root "$1" 'make test'; }
 fresh_threads() {
     make_tree "$1" trixie rustc cargo rust-src clang libclang-rt-dev llvm libfabric-dev iproute2 procps \
@@ -225,14 +246,14 @@ fresh_docker() {
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, tests, threads" >&2
+        echo "no tree is called $name; there are bookworm, trixie, noble, libclang-cpp, user, packages, docker, tests, threads" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"
     began=$SECONDS
     # In a process of its own: 'set -e' does not hold within an 'if'.
     status=0
-    (set -e && "fresh_$name" "$work/$name") > >(sed -u "s/^/$name: /") 2>&1 &
+    (set -e && "fresh_$name" "$work/$name") > >(sed -u "/^SKIPPED /!s/^/$name: /") 2>&1 &
     wait $! || status=$?
     rm -rf --one-file-system "${work:?}/$name"
     echo "== fresh $name: $([[ $status -eq 0 ]] && echo passed || echo FAILED), $((SECONDS - began)) s"
