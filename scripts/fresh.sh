@@ -158,10 +158,10 @@ $commands
 make uninstall PREFIX=\$HOME/nvshmem-libfabric" 2>&1 | tee "$said"
     for wanted in \
         '^Installed in /root/nvshmem-libfabric:$' \
-        '^ok +plugin-files ' \
+        '^ok +plugin-files( |$)' 'usable with tcp' \
         '^([0-9]+) of \1 passed, with 2 PEs$' \
         '^export LD_PRELOAD=/root/nvshmem-libfabric/lib/nvshmem_transport_libfabric\.so\.3:' \
-        '^MEASURE perf_put_bandwidth_[0-9A-Za-z_]+ [0-9.]+ ' \
+        '^&&&& PERF put_bw_+host_+size_+8_+BW [0-9.]+ ' '[1-9][0-9]* bytes compared, 0 wrong' \
         '^/root/nvshmem-libfabric/bin/nvshmem-libfabric is removed$'; do
         grep -qE "$wanted" "$said" || missing+=("$wanted")
     done
