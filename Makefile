@@ -4,7 +4,8 @@ PREFIX ?= /usr/local
 # Where cargo builds, made absolute for the programs that run elsewhere.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # What tests, demo and benches load: never what is installed on the machine.
-PLUGINS := $(TARGET)/install/lib
+STAGE := $(TARGET)/install
+PLUGINS := $(STAGE)/lib
 CARGO := scripts/cargo
 
 .DEFAULT_GOAL := build
@@ -30,13 +31,23 @@ build: ## Build the plugins for NVSHMEM and NCCL and the device channel's librar
 tool: ## Build target/release/nvshmem-libfabric, the tool for users, and the recorder that it puts in front of a transport
 	$(CARGO) build --locked --release -p nvshmem-libfabric -p nvshmem-recorder
 
+.PHONY: stage
+stage: build tool
+	rm -rf $(STAGE)/include
+	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
+	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so $(PLUGINS) recorder
+	scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so $(PLUGINS)
+	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so $(STAGE)
+	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric $(STAGE)/bin/nvshmem-libfabric
+
 .PHONY: install
-install: build tool ## Install plugins, recorder and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
-	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
-	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so "$(PREFIX)/lib" recorder
-	scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so "$(PREFIX)/lib"
-	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
-	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric "$(PREFIX)/bin/nvshmem-libfabric"
+install: stage ## Install in PREFIX (/usr/local): the tool, its manual and completions, plugins, recorder, and the device channel for C, pkg-config and CMake
+	$(STAGE)/bin/nvshmem-libfabric install --prefix "$(PREFIX)"
+
+.PHONY: uninstall
+uninstall: ## Remove from PREFIX what 'make install', or the tool's own 'install --prefix', has put there
+	@test -x "$(PREFIX)/bin/nvshmem-libfabric" || { echo "$(PREFIX) has no nvshmem-libfabric: name another PREFIX" >&2; exit 1; }
+	"$(PREFIX)/bin/nvshmem-libfabric" uninstall --prefix "$(PREFIX)"
 
 # Kinds of package, of 'wheel' and 'deb'; all of them without one.
 PACKAGES ?=
@@ -65,12 +76,8 @@ fake-cuda:
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
 .PHONY: fresh
-fresh: ## README's first command in minimal trees of Debian 12 and 13, made for it; needs root
-	scripts/fresh.sh
-
-.PHONY: fresh-short
-fresh-short: ## The same for Debian 13 alone, as far as building the plugin
-	scripts/fresh.sh short
+fresh: ## README's first commands in minimal trees of Debian 12 and 13, made for it; needs root (TREES="bookworm trixie")
+	scripts/fresh.sh $(TREES)
 
 .PHONY: check
 check: ## Check formatting and lints

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# Runs README's first command on machines that have next to nothing: trees of Debian, made for it
-# and removed again.
+# Runs README's first commands on machines that have next to nothing: trees of Debian and Ubuntu,
+# made for it and removed again.
 #   scripts/fresh.sh [--commit COMMIT] [TREE]...
-# Without a TREE, all but 'short':
-#   bookworm      Debian 12
-#   trixie        Debian 13, whose Rust is the oldest that will do
-#   libclang-cpp  Debian 12 with a part of clang that is not libclang
+# Without a TREE, the first seven:
+#   bookworm      Debian 12: README's block as it is, and what it prints; then 'make uninstall'
+#   trixie        the same on Debian 13, whose Rust is the oldest that will do
+#   noble         the same on Ubuntu 24.04, from UBUNTU (http://archive.ubuntu.com/ubuntu)
+#   libclang-cpp  Debian 12 with a part of clang that is not libclang, and 'make demo'
 #   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
 #   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
 #                 docs/install.md says
 #   docker        Debian 12, and the Dockerfile is built on it, by buildah
-# And, where named alone:
-#   tests         Debian 13, and README's second command, 'make test'
+# And, where named:
+#   tests         Debian 13, and 'make test'
 #   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
-#   short         as trixie, and only what is missing is installed and the plugin built
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets
-# its own.
+# its own. Without, each tree is skipped; where NVSHMEM_TEST_SKIPS_ALLOWED names a list, as for
+# scripts/test.sh, a skip that is not on it is a failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,11 +27,21 @@ if [[ ${1:-} == --commit ]]; then
 fi
 commit=$(git rev-parse --verify "$commit^{commit}")
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie libclang-cpp user packages docker)
+[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie noble libclang-cpp user packages docker)
 
+# Says that a tree is skipped: skip NAME REASON. Fails where that is not allowed.
+skip() {
+    local skip="fresh $1: $2"
+    echo "SKIPPED $skip"
+    [[ -n ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]] || return 0
+    grep -qEf <(sed '/^#/d; /^$/d' "$NVSHMEM_TEST_SKIPS_ALLOWED") <<<"$skip" && return
+    echo "Not among the skips that $NVSHMEM_TEST_SKIPS_ALLOWED allows" >&2
+    return 1
+}
 cannot() {
-    echo "SKIPPED make fresh (${names[*]}): $1"
-    exit 0
+    local name status=0
+    for name in "${names[@]}"; do skip "$name" "$1" || status=1; done
+    exit "$status"
 }
 [[ $(id -u) -eq 0 ]] || cannot "it needs root"
 command -v apt-get >/dev/null || cannot "it needs apt-get"
@@ -43,6 +54,10 @@ mirror() {
 main=$(mirror Debian)
 [[ -n $main ]] || cannot "this machine has no list of Debian's packages ('apt-get update')"
 security=$(mirror Debian-Security)
+readonly UBUNTU=${UBUNTU:-http://archive.ubuntu.com/ubuntu}
+# The package of its keys: Debian 12 has none.
+readonly UBUNTU_KEYS=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+readonly UBUNTU_KEYS_SHA256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
 command -v mmdebstrap >/dev/null || apt-get install -q -y --no-install-recommends mmdebstrap
 
 # Nothing of it is mounted outside of the namespaces that in_tree makes, which end with their first
@@ -92,12 +107,17 @@ as_user() {
 
 # Makes a tree of a release with packages: bootstrap TREE RELEASE PACKAGE...
 bootstrap() {
-    local tree=$1 release=$2 sources=("deb $main $2 main") include=()
+    local tree=$1 release=$2 sources=("deb $main $2 main") include=() keyring=()
     shift 2
-    [[ -n $security ]] && sources+=("deb $security $release-security main")
+    if [[ $release == noble ]]; then
+        sources=("deb $UBUNTU noble main universe" "deb $UBUNTU noble-updates main universe")
+        keyring=(--keyring="$work/keys/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+    elif [[ -n $security ]]; then
+        sources+=("deb $security $release-security main")
+    fi
     [[ $# -eq 0 ]] || include=("--include=$*")
     # shellcheck disable=SC2016 # for the shells of the hooks
-    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase "${include[@]}" --aptopt="$work/apt.conf" \
+    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase "${keyring[@]}" "${include[@]}" --aptopt="$work/apt.conf" \
         --dpkgopt=force-unsafe-io \
         --setup-hook='mkdir -p "$1/usr/local/share/ca-certificates"' \
         --setup-hook='cp /usr/local/share/ca-certificates/*.crt "$1/usr/local/share/ca-certificates/" 2>/dev/null || true' \
@@ -119,9 +139,52 @@ make_tree() {
     echo 'someone:x:1000:' >>"$tree/etc/group"
 }
 
-fresh_bookworm() { make_tree "$1" bookworm && as_root "$1" 'make demo'; }
-fresh_trixie() { make_tree "$1" trixie && as_root "$1" 'make demo'; }
-fresh_short() { make_tree "$1" trixie && as_root "$1" 'make build-deps build'; }
+# Prints the commands of a page that are marked with a name: documented PAGE NAME.
+documented() {
+    awk -v mark="<!-- run: $2 -->" '$0 == mark { here = 1; next }
+        here && /^```sh$/ { on = 1; next }
+        on && /^```$/ { exit }
+        on' "$1" | grep . || { echo "$1 has no commands marked $2" >&2; return 1; }
+}
+
+# README's block on a release: readme TREE RELEASE. Each of its commands has to end well, and to
+# print what its reader is to see.
+readme() {
+    local said=$1.said commands wanted missing=()
+    make_tree "$@"
+    commands=$(documented README.md five-minutes)
+    as_root "$1" "set -ex
+$commands
+make uninstall PREFIX=\$HOME/nvshmem-libfabric" 2>&1 | tee "$said"
+    for wanted in \
+        '^Installed in /root/nvshmem-libfabric:$' \
+        '^ok +plugin-files( |$)' 'usable with tcp' \
+        '^([0-9]+) of \1 passed, with 2 PEs$' \
+        '^export LD_PRELOAD=/root/nvshmem-libfabric/lib/nvshmem_transport_libfabric\.so\.3:' \
+        '^&&&& PERF put_bw_+host_+size_+8_+BW [0-9.]+ ' '[1-9][0-9]* bytes compared, 0 wrong' \
+        '^/root/nvshmem-libfabric/bin/nvshmem-libfabric is removed$'; do
+        grep -qE "$wanted" "$said" || missing+=("$wanted")
+    done
+    if [[ ${#missing[@]} -gt 0 ]]; then
+        printf 'it did not print %s\n' "${missing[@]}" >&2
+        return 1
+    fi
+    if [[ -e $1/root/nvshmem-libfabric ]]; then
+        echo "'make uninstall' left: $(find "$1/root/nvshmem-libfabric")" >&2
+        return 1
+    fi
+}
+
+fresh_bookworm() { readme "$1" bookworm; }
+fresh_trixie() { readme "$1" trixie; }
+fresh_noble() {
+    if ! /usr/lib/apt/apt-helper -q download-file "$UBUNTU/$UBUNTU_KEYS" "$work/keys.deb" "SHA256:$UBUNTU_KEYS_SHA256"; then
+        skip noble "Ubuntu's packages are not at $UBUNTU"
+        return
+    fi
+    dpkg-deb --extract "$work/keys.deb" "$work/keys"
+    readme "$1" noble
+}
 fresh_tests() { make_tree "$1" trixie && as_root "$1" 'make test'; }
 fresh_threads() {
     make_tree "$1" trixie rustc cargo rust-src clang libclang-rt-dev llvm libfabric-dev iproute2 procps \
@@ -141,13 +204,6 @@ fresh_user() {
     as_user "$1" 'export LD_LIBRARY_PATH=/opt/libfabric && scripts/deps.sh test && make demo'
 }
 
-# Prints the commands of docs/install.md that are marked with a name.
-documented() {
-    awk -v mark="<!-- run: $1 -->" '$0 == mark { here = 1; next }
-        here && /^```sh$/ { on = 1; next }
-        on && /^```$/ { exit }
-        on' docs/install.md | grep . || { echo "docs/install.md has no commands marked $1" >&2; return 1; }
-}
 fresh_packages() {
     local release tree nvshmem commands
     make_tree "$1" bookworm
@@ -159,11 +215,11 @@ fresh_packages() {
         cp -r "$nvshmem/." "$tree/usr/local/nvshmem"
         cp "$1"/home/someone/tree/target/package/* crates/channel-c/tests/example.c "$tree/home/someone/tree/"
         chown -R 1000:1000 "$tree/home/someone"
-        commands=$(documented deb)
+        commands=$(documented docs/install.md deb)
         as_root "$tree" "set -ex; sudo() { \"\$@\"; }
 $commands
 dpkg --verify nvshmem-libfabric && apt-get remove -q -y nvshmem-libfabric"
-        commands=$(documented pip && documented pip-channel)
+        commands=$(documented docs/install.md pip && documented docs/install.md pip-channel)
         as_user "$tree" "set -ex
 $commands
 sha256sum --check SHA256SUMS && NVSHMEM_LIBFABRIC_PROVIDER=shm ./example"
@@ -190,14 +246,14 @@ fresh_docker() {
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, short, tests, threads" >&2
+        echo "no tree is called $name; there are bookworm, trixie, noble, libclang-cpp, user, packages, docker, tests, threads" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"
     began=$SECONDS
     # In a process of its own: 'set -e' does not hold within an 'if'.
     status=0
-    (set -e && "fresh_$name" "$work/$name") > >(sed -u "s/^/$name: /") 2>&1 &
+    (set -e && "fresh_$name" "$work/$name") > >(sed -u "/^SKIPPED /!s/^/$name: /") 2>&1 &
     wait $! || status=$?
     rm -rf --one-file-system "${work:?}/$name"
     echo "== fresh $name: $([[ $status -eq 0 ]] && echo passed || echo FAILED), $((SECONDS - began)) s"

@@ -4,7 +4,8 @@
 # A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both.
 # DIRECTORY has them then, with the release notes and SHA256SUMS, in place of those that were there.
 # The version is Cargo.toml's. SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to
-# Debian's tools.
+# Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else where this tree was cloned
+# from.
 set -euo pipefail
 prefix=$(realpath "$1")
 out=$(realpath -m "$2")
@@ -30,23 +31,13 @@ scripts/check-plugin.sh "$prefix/lib" recorder
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 
-# What the release notes say: the version's part of the changelog, or what is to be released.
-notes() {
-    awk -v head="^## \\\\[$1\\\\]" '$0 ~ head { on = 1; next } /^## \[/ { on = 0 } on' CHANGELOG.md
-}
+author=${DEBFULLNAME:-nvshmem-libfabric maintainers}
+address=${DEBEMAIL:-maintainers@localhost}
+home_page=${NVSHMEM_LIBFABRIC_HOME_PAGE:-$(git remote get-url origin 2>/dev/null | sed -nE 's|^(https://[^@ ]+)$|\1|p; s|^git@([^:]+):|https://\1/|p' || true)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/out"
-{
-    echo "# nvshmem-libfabric $version"
-    text=$(notes "${version//./\\\\.}")
-    [[ -n $text ]] || text=$(notes Unreleased)
-    if [[ -z $text ]]; then
-        echo "CHANGELOG.md says nothing of $version" >&2
-        exit 1
-    fi
-    echo "$text"
-} >"$work/out/RELEASE-NOTES.md"
+packaging/release-notes.sh "$version" >"$work/out/RELEASE-NOTES.md"
 
 scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
     packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-recorder nvshmem-libfabric >"$work/NOTICES"
@@ -63,22 +54,25 @@ if [[ -n $others ]]; then
     exit 1
 fi
 
-# Everything but debug information: copy_to DIRECTORY.
+# Everything but debug information and the record of the prefix: copy_to DIRECTORY.
 copy_to() {
     mkdir -p "$1"
-    cp -a "$prefix/bin" "$prefix/lib" "$prefix/include" "$1/"
-    rm -r "$1/lib/.debug"
+    cp -a "$prefix/bin" "$prefix/lib" "$prefix/include" "$prefix/share" "$1/"
+    rm -r "$1/lib/.debug" "$1/share/nvshmem-libfabric"
 }
 
 make_wheel() {
     local tree=$work/python python found=
     cp -r packaging/python "$tree"
     copy_to "$tree/nvshmem_libfabric"
+    # Where man and shells look, in the environment.
+    mv "$tree/nvshmem_libfabric/share" "$tree/"
     # A wheel has no links. What the compiler's linker looks for may be a text.
     rm "$tree"/nvshmem_libfabric/lib/libnvshmem_libfabric_channel.so
     echo 'INPUT(-l:libnvshmem_libfabric_channel.so.0)' >"$tree/nvshmem_libfabric/lib/libnvshmem_libfabric_channel.so"
     cp LICENSE "$work/NOTICES" "$tree/"
     local -x NVSHMEM_LIBFABRIC_VERSION=$version NVSHMEM_LIBFABRIC_WHEEL_PLATFORM
+    local -x DEBFULLNAME=$author DEBEMAIL=$address NVSHMEM_LIBFABRIC_HOME_PAGE=$home_page
     NVSHMEM_LIBFABRIC_WHEEL_PLATFORM=manylinux_${glibc/./_}_$(uname -m)
     for python in python3 /usr/bin/python3; do
         if "$python" -c 'import setuptools, wheel' 2>/dev/null; then
@@ -109,10 +103,12 @@ make_deb() {
         printf 'nvshmem-libfabric: Apache License, version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n\n'
         cat "$work/NOTICES"
     } >"$doc/copyright"
+    gzip -9 -n "$tree"/usr/share/man/man1/*.1
+    mv "$tree/usr/share/zsh/site-functions" "$tree/usr/share/zsh/vendor-completions"
     cp packaging/debian/triggers "$tree/DEBIAN/"
     sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@GLIBC@/$glibc/" \
         -e "s/@SIZE@/$(du -sk --apparent-size "$tree/usr" | cut -f1)/" \
-        -e "s/@MAINTAINER@/${DEBFULLNAME:-nvshmem-libfabric maintainers} <${DEBEMAIL:-maintainers@localhost}>/" \
+        -e "s/@MAINTAINER@/$author <$address>/" -e "s|@HOMEPAGE@|$home_page|; /^Homepage: $/d" \
         packaging/debian/control >"$tree/DEBIAN/control"
     (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     chmod -R u=rwX,go=rX "$tree"

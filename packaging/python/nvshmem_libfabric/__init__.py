@@ -5,8 +5,10 @@ BIN has the tool, LIB the plugin files and the device channel's library, INCLUDE
     cc -I "$(python3 -c 'import nvshmem_libfabric as n; print(n.INCLUDE)')" ...
 """
 
+from importlib.metadata import version
 from pathlib import Path
 
+__version__ = version("nvshmem-libfabric")
 BIN = Path(__file__).resolve().parent / "bin"
 LIB = BIN.parent / "lib"
 INCLUDE = BIN.parent / "include"

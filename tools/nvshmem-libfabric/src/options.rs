@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Info(InfoOptions),
     /// Check this machine, changing nothing: what is well, what is not and what helps
     Doctor(DoctorOptions),
-    /// Put the plugin files into a prefix, or the right one beside an NVSHMEM
+    /// Put all files into a prefix, or the right plugin file beside an NVSHMEM
     Install(InstallOptions),
     /// Undo what `install` has done
     Uninstall(UninstallOptions),
@@ -117,7 +117,7 @@ pub(crate) struct DoctorOptions {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Place {
-    /// A directory of our own: plugin files in DIR/lib, this program in DIR/bin
+    /// A directory with bin, lib, include and share, such as /usr/local
     #[arg(long, value_name = "DIR")]
     pub(crate) prefix: Option<PathBuf>,
     /// Beside an NVSHMEM, in place of its own file, which is kept: libnvshmem_host.so.3, or the

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, Entry};
-use super::{Staged, digest, refused};
+use super::{Content, Staged, digest, refused};
 use crate::error::ToolError;
 use crate::libraries::elf::Elf;
 use crate::libraries::linker::Linker;
@@ -151,7 +151,8 @@ fn replace(
         }
         _ => {}
     }
-    let staged = Staged::copy(plugin, &place.record)?;
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let staged = Staged::make(&Content::File(plugin.to_owned()), &name, &place.record)?;
     let (kept, before) = match before {
         // An update of ours: what we have replaced first stays.
         Now::Ours(is) => (old.is_some_and(|old| old.more.original), Some(is.clone())),
@@ -161,7 +162,6 @@ fn replace(
             (true, None)
         }
     };
-    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // Recorded before it is done, with what is there until then: whoever is killed in between
     // leaves a target that is either what it was or what it is to be, and the record knows both.
     let entry = Entry { name, sha256, before };

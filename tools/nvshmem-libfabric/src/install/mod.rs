@@ -6,11 +6,13 @@
 //! `uninstall` undoes what is recorded and no more.
 
 mod beside;
+mod contents;
 mod prefix;
 mod record;
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -66,24 +68,63 @@ fn refused<'a>(path: &'a Path, what: &'a str) -> impl Fn(io::Error) -> ToolError
 fn digest(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     io::copy(&mut File::open(path)?, &mut hash)?;
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(hash))
 }
 
-/// A copy of a file under a name of its own in the directory where it is to be, gone unless it gets
-/// there.
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a file that is installed is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Content {
+    /// What a file has.
+    File(PathBuf),
+    Text(Vec<u8>),
+    /// A symbolic link to this.
+    Link(String),
+}
+
+impl Content {
+    /// The digest of what is made of it.
+    fn digest(&self) -> Result<String, ToolError> {
+        match self {
+            Self::File(path) => digest(path).map_err(refused(path, "cannot be read")),
+            Self::Text(text) => Ok(hexadecimal(Sha256::new_with_prefix(text))),
+            Self::Link(to) => Ok(hexadecimal(Sha256::new_with_prefix(to))),
+        }
+    }
+
+    /// The digest of what is at a path, where a link is no more than what it says.
+    fn digest_at(path: &Path) -> io::Result<String> {
+        match fs::read_link(path) {
+            Ok(to) => Ok(hexadecimal(Sha256::new_with_prefix(to.as_os_str().as_encoded_bytes()))),
+            Err(_) => digest(path),
+        }
+    }
+}
+
+/// A file under a name of its own in the directory where it is to be, gone unless it gets there.
 struct Staged(Option<PathBuf>);
 
 impl Staged {
-    fn copy(file: &Path, directory: &Path) -> Result<Self, ToolError> {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        sweep(directory, &name);
+    fn make(content: &Content, name: &str, directory: &Path) -> Result<Self, ToolError> {
+        sweep(directory, name);
         let path = directory.join(format!(".{name}.{}", std::process::id()));
         let staged = Self(Some(path.clone()));
-        let copy = || {
-            fs::copy(file, &path)?;
-            File::open(&path)?.sync_all()
+        let make = || match content {
+            Content::File(file) => {
+                fs::copy(file, &path)?;
+                File::open(&path)?.sync_all()
+            }
+            Content::Text(text) => {
+                let mut file = File::create(&path)?;
+                file.write_all(text)?;
+                file.sync_all()
+            }
+            Content::Link(to) => symlink(to, &path),
         };
-        copy().map_err(refused(&path, "cannot be written"))?;
+        make().map_err(refused(&path, "cannot be written"))?;
         Ok(staged)
     }
 

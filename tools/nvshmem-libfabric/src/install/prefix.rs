@@ -1,26 +1,20 @@
-//! All our files in a prefix: the plugin files in `lib`, this program in `bin`.
+//! All our files in a prefix of their own, as `make install` and `install --prefix` leave them.
 
-use std::env;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::contents::{self, Named};
 use super::record::{self, Entry};
-use super::{Staged, digest, refused, sweep};
+use super::{Content, Staged, refused, sweep};
 use crate::error::ToolError;
 use crate::libraries::elf::Elf;
-use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers, recorder_name};
+use crate::libraries::plugins::Plugins;
 
 /// Where the record is.
 const RECORD: &str = "share/nvshmem-libfabric";
-/// This program.
-const PROGRAM: &str = "bin/nvshmem-libfabric";
-/// What debuggers read, which all plugin files share.
-const DEBUG: &str = "lib/.debug/nvshmem_transport_libfabric.debug";
-/// What they read of the file for NCCL.
-const NCCL_DEBUG: &str = "lib/.debug/libnccl-rma-nvshmem-libfabric.debug";
 
 /// What the record has beside the files.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -31,47 +25,26 @@ struct Made {
 
 type Record = record::Record<Made>;
 
-/// The names that an installation may have. What a record names beside these is not touched.
-fn names() -> Vec<String> {
-    let names = |number| [file_name(number), recorder_name(number)];
-    let plugins = numbers().into_iter().flat_map(names).map(|name| format!("lib/{name}"));
-    let others = [DEBUG, NCCL_DEBUG, PROGRAM].map(str::to_owned);
-    plugins.chain([nccl()]).chain(others).collect()
+/// Whether an installation may have a file of this name below its prefix. The record is a file that
+/// others may write, and what it names beside these is not touched.
+fn may_be_ours(name: &str) -> bool {
+    let path = Path::new(name);
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let stems = ["nvshmem_transport_", "nvshmem-libfabric", "nvshmem_libfabric"];
+    is_below(path) && stems.iter().any(|stem| file.contains(stem))
 }
 
-/// The file for NCCL.
-fn nccl() -> String {
-    format!("lib/{NCCL_FILE}")
+/// Whether a path has only names, so that it leads nowhere else.
+fn is_below(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError> {
     let prefix = std::path::absolute(prefix).unwrap_or_else(|_| prefix.to_owned());
-    let mut files: Vec<(PathBuf, String)> = Vec::new();
-    for number in numbers() {
-        let plugin = plugins.of(number)?;
-        files.push((plugin.path.clone(), format!("lib/{}", file_name(number))));
-        if let Ok(recorder) = plugin.recorder() {
-            files.push((recorder, format!("lib/{}", recorder_name(number))));
-        }
-    }
-    if let Some(plugin) = &plugins.nccl {
-        files.push((plugin.path.clone(), nccl()));
-    }
-    for name in [DEBUG, NCCL_DEBUG] {
-        let debug = plugins.directory.join(name.trim_start_matches("lib/"));
-        if debug.is_file() {
-            files.push((debug, name.to_owned()));
-        }
-    }
-    let program = env::current_exe();
-    let program = program.map_err(|error| {
-        ToolError::new(format!("this program's own file: {error}"), "is it there still?")
-    })?;
-    files.push((program, PROGRAM.to_owned()));
-
+    let files = contents::all(plugins)?;
     let old = Record::read(&prefix.join(RECORD))?;
-    for (file, name) in &files {
-        refuse(file, &prefix.join(name), name)?;
+    for (name, content) in &files {
+        refuse(content, &prefix.join(name), name)?;
     }
 
     let mut made = old.as_ref().map(|old| old.more.directories.clone()).unwrap_or_default();
@@ -85,14 +58,15 @@ pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError>
     }
     done?;
     println!("Installed in {}:", prefix.display());
-    for (_, name) in &files {
+    for (name, _) in &files {
         println!("  {name}");
     }
     Ok(())
 }
 
 /// Refuses to replace what is not ours, or the file itself.
-fn refuse(file: &Path, target: &Path, name: &str) -> Result<(), ToolError> {
+fn refuse(content: &Content, target: &Path, name: &str) -> Result<(), ToolError> {
+    let Content::File(file) = content else { return Ok(()) };
     if target.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -100,7 +74,8 @@ fn refuse(file: &Path, target: &Path, name: &str) -> Result<(), ToolError> {
         let message = format!("{} is the file that would be installed", target.display());
         return Err(ToolError::new(message, "it is in this prefix already; name another"));
     }
-    let is_plugin = name.starts_with("lib/nvshmem_transport") || name == nccl();
+    let is_plugin =
+        name.starts_with("lib/nvshmem_transport") || name.starts_with("lib/libnccl-rma");
     if is_plugin && Elf::read(target).ok().and_then(|elf| elf.transport).is_none() {
         let message = format!("{} is not of this project", target.display());
         let hint = "that is an NVSHMEM's own directory: `install --nvshmem` replaces a file there and keeps the original";
@@ -111,14 +86,14 @@ fn refuse(file: &Path, target: &Path, name: &str) -> Result<(), ToolError> {
 
 fn put(
     prefix: &Path,
-    files: &[(PathBuf, String)],
+    files: &[Named],
     old: Option<&Record>,
     fresh: &mut Vec<PathBuf>,
     made: &mut Vec<String>,
 ) -> Result<(), ToolError> {
     let mut staged = Vec::new();
     let mut entries = Vec::new();
-    let targets = files.iter().map(|(_, name)| prefix.join(name));
+    let targets = files.iter().map(|(name, _)| prefix.join(name));
     for directory in targets.chain([prefix.join(RECORD).join("x")]) {
         make_directories(directory.parent().unwrap_or(prefix), fresh)?;
     }
@@ -130,15 +105,20 @@ fn put(
         }
     }
     // All of them are there, under other names, before the first one is replaced.
-    for (file, name) in files {
+    for (name, content) in files {
         let target = prefix.join(name);
-        let sha256 = digest(file).map_err(refused(file, "cannot be read"))?;
         let is_ours = |is: &String| {
             old.and_then(|old| old.entry(name)).is_some_and(|entry| entry.is_ours(is))
         };
-        let before = digest(&target).ok().filter(is_ours);
-        entries.push(Entry { name: name.clone(), sha256, before });
-        staged.push((Staged::copy(file, target.parent().unwrap_or(prefix))?, target));
+        let before = Content::digest_at(&target).ok().filter(is_ours);
+        entries.push(Entry { name: name.clone(), sha256: content.digest()?, before });
+        let file = target.file_name().unwrap_or_default().to_string_lossy();
+        staged.push((Staged::make(content, &file, target.parent().unwrap_or(prefix))?, target));
+    }
+    // What an older version had and this one has not; the record still knows it if this is killed.
+    let kept = |name: &str| files.iter().any(|(kept, _)| kept == name);
+    for entry in old.iter().flat_map(|old| &old.files).filter(|entry| !kept(&entry.name)) {
+        remove(prefix, entry)?;
     }
     Record::new(entries, Made { directories: made.clone() }).write(&prefix.join(RECORD))?;
     staged.into_iter().try_for_each(|(staged, target)| staged.rename(&target))
@@ -170,29 +150,37 @@ pub(super) fn uninstall(prefix: &Path) -> Result<(), ToolError> {
         let hint = "`install --prefix` leaves a record there, in share/nvshmem-libfabric, and there is none";
         return Err(ToolError::new(message, hint));
     };
-    for name in names() {
-        let target = prefix.join(&name);
-        if let (Some(directory), Some(name)) = (target.parent(), target.file_name()) {
-            sweep(directory, &name.to_string_lossy());
-        }
-        let Some(entry) = record.entry(&name) else { continue };
-        if target.symlink_metadata().is_err() {
-            continue;
-        }
-        if !entry.is_ours(&digest(&target).unwrap_or_default()) {
-            println!("{} is not what was installed, so it stays", target.display());
-            continue;
-        }
-        fs::remove_file(&target).map_err(refused(&target, "cannot be removed"))?;
-        println!("{} is removed", target.display());
+    for entry in &record.files {
+        remove(&prefix, entry)?;
     }
     record::remove(&place)?;
     for directory in record.more.directories.iter().rev() {
         let below = Path::new(directory);
-        // Only names, so that no other place is meant; and only what is empty goes.
-        if below.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
+        // Only what is empty goes.
+        if is_below(below) {
             let _ = fs::remove_dir(prefix.join(below));
         }
     }
+    Ok(())
+}
+
+/// Removes a file that was installed, if it is the one still.
+fn remove(prefix: &Path, entry: &Entry) -> Result<(), ToolError> {
+    if !may_be_ours(&entry.name) {
+        return Ok(());
+    }
+    let target = prefix.join(&entry.name);
+    if let (Some(directory), Some(name)) = (target.parent(), target.file_name()) {
+        sweep(directory, &name.to_string_lossy());
+    }
+    if target.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if !entry.is_ours(&Content::digest_at(&target).unwrap_or_default()) {
+        println!("{} is not what was installed, so it stays", target.display());
+        return Ok(());
+    }
+    fs::remove_file(&target).map_err(refused(&target, "cannot be removed"))?;
+    println!("{} is removed", target.display());
     Ok(())
 }

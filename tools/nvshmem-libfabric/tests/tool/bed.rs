@@ -89,7 +89,7 @@ impl Drop for Scratch {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) bytes: Vec<u8>,
-    mode: u32,
+    pub(crate) mode: u32,
     modified: (i64, i64),
     inode: u64,
 }

@@ -12,6 +12,7 @@ use crate::bed::{
     MadeUp, RELEASES, Scratch, bad, copy_of, expect, file_name, good, json, of_wheels, plugins,
     tool, tree, trial,
 };
+use crate::packages;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = of_wheels("install::wheel", wheel);
@@ -20,6 +21,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("install::again_and_over_what_others_have_replaced", again),
         trial("install::links_and_nothing_at_all_come_back", links),
         trial("install::into_a_prefix_and_back", prefix),
+        trial("install::make_and_the_tool_do_the_same", by_make),
+        trial("install::an_update_leaves_nothing_of_what_is_gone", update),
+        trial("install::manual_and_completions_know_every_command", pages),
         trial("install::a_prefix_keeps_what_is_not_ours", prefix_keeps),
         trial("install::bad_input_changes_nothing", bad_input),
     ]);
@@ -177,6 +181,107 @@ fn prefix() -> Result<(), Failed> {
     expect(!fresh.exists(), || String::from("the prefix was made for it"))
 }
 
+/// The same files and the same record; and each undoes what the other has done.
+fn by_make() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    scratch.write("one/include/other.h", "somebody's");
+    scratch.write("other/include/other.h", "somebody's");
+    let (one, other) = (scratch.at("one"), scratch.at("other"));
+    let before = tree(&scratch.0);
+    good(&mut packages::make("install", &one))?;
+    let installed = one.join("bin/nvshmem-libfabric");
+    good(Command::new(&installed).args(["install", "--prefix"]).arg(&other))?;
+    let names = |prefix: &Path| -> Vec<(String, Vec<u8>, u32)> {
+        let entries = tree(prefix).into_iter();
+        let name = |path: &Path| path.strip_prefix(prefix).map(|path| path.display().to_string());
+        entries.map(|(path, is)| (name(&path).unwrap_or_default(), is.bytes, is.mode)).collect()
+    };
+    let all = names(&one);
+    expect(all == names(&other), || String::from("make and the tool leave the same"))?;
+    for name in [
+        "bin/nvshmem-libfabric",
+        "include/nvshmem_libfabric.h",
+        "lib/libnvshmem_libfabric_channel.so",
+        "lib/nvshmem_transport_recorder.so.7",
+        "lib/.debug/libnvshmem_libfabric_channel.debug",
+        "share/nvshmem-libfabric/installed.json",
+    ] {
+        expect(all.iter().any(|(path, ..)| path == name), || name.to_owned())?;
+    }
+    good(tool(&["uninstall", "--prefix"]).arg(&one))?;
+    good(&mut packages::make("uninstall", &other))?;
+    expect(tree(&scratch.0) == before, || format!("left: {:?}", tree(&scratch.0).keys()))?;
+    let again = packages::make("uninstall", &other).output()?;
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    expect(!again.status.success() && said.contains("name another PREFIX"), || said.clone())
+}
+
+/// Headers and library of a version that had the device channel go with an update to one that has
+/// it not.
+fn update() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let prefix = scratch.at("prefix");
+    let install = |from: &Path| {
+        good(tool(&["install", "--prefix"]).arg(&prefix).arg("--plugin-dir").arg(from))
+    };
+    install(&packages::prefix().join("lib"))?;
+    let header = prefix.join("include/nvshmem_libfabric.h");
+    expect(header.exists(), || String::from("the channel is installed"))?;
+    let theirs = prefix.join("include/nvshmem_libfabric_ring.h");
+    fs::write(&theirs, "another's")?;
+    let said = install(plugins())?;
+    expect(said.contains("so it stays"), || said.clone())?;
+    let link = prefix.join("lib/libnvshmem_libfabric_channel.so");
+    let gone = !header.exists() && link.symlink_metadata().is_err();
+    expect(gone && theirs.exists(), || String::from("what is ours goes, and no more"))?;
+    good(tool(&["uninstall", "--prefix"]).arg(&prefix))?;
+    fs::remove_file(&theirs)?;
+    let left: Vec<_> = tree(&prefix).into_values().filter(|is| !is.bytes.is_empty()).collect();
+    expect(left.is_empty(), || format!("{left:?}"))
+}
+
+/// A page of the manual for each command that `--help` lists, and completions that offer it.
+fn pages() -> Result<(), Failed> {
+    let share = packages::prefix().join("share");
+    let help = good(&mut tool(&["--help"]))?;
+    let (_, commands) = help.split_once("Commands:\n").unwrap_or_default();
+    let commands = commands.lines().take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = commands
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help")
+        .collect();
+    expect(commands.len() > 10, || format!("{commands:?}"))?;
+    let zsh = fs::read_to_string(share.join("zsh/site-functions/_nvshmem-libfabric"))?;
+    let fish = share.join("fish/vendor_completions.d/nvshmem-libfabric.fish");
+    let fish = fs::read_to_string(fish)?;
+    for command in &commands {
+        let page = share.join(format!("man/man1/nvshmem-libfabric-{command}.1"));
+        let page = fs::read_to_string(&page).map_err(|error| format!("{command}: {error}"))?;
+        expect(page.contains(&format!(".TH nvshmem-libfabric-{command} 1")), || page.clone())?;
+        let offered = zsh.contains(&format!("({command})")) && fish.contains(command);
+        expect(offered, || format!("zsh and fish know {command}"))?;
+    }
+    let page = fs::read_to_string(share.join("man/man1/nvshmem-libfabric-run.1"))?;
+    expect(page.contains("dry\\-run"), || page.clone())?;
+    let hidden = !share.join("man/man1/nvshmem-libfabric-probe.1").exists()
+        && ![&zsh, &fish].iter().any(|offered| offered.contains("probe"));
+    expect(hidden, || String::from("what is for the tool itself is not shown"))?;
+    let offered = |words: &str| {
+        let file = share.join("bash-completion/completions/nvshmem-libfabric");
+        let script = format!(
+            "complete() {{ complete=$2; }}; source {} && COMP_WORDS=({words}) && COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)) && \
+             \"$complete\" nvshmem-libfabric \"${{COMP_WORDS[-1]}}\" && echo \"${{COMPREPLY[@]}}\"",
+            file.display()
+        );
+        good(Command::new("bash").args(["-c", &script]))
+    };
+    let said = offered("nvshmem-libfabric se")?;
+    expect(said.trim() == "selftest", || said.clone())?;
+    let said = offered("nvshmem-libfabric run --dry")?;
+    expect(said.trim() == "--dry-run", || said.clone())
+}
+
 fn prefix_keeps() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let usr = scratch.at("usr");
@@ -185,7 +290,10 @@ fn prefix_keeps() -> Result<(), Failed> {
     fs::write(&changed, "another's")?;
     // A record that names other files is not followed.
     let record = usr.join("share/nvshmem-libfabric/installed.json");
-    let victim = scratch.write("victim", "precious");
+    let debug = "nvshmem_transport_libfabric.debug";
+    fs::create_dir(scratch.at("victim"))?;
+    let victim = scratch.at("victim").join(debug);
+    fs::copy(usr.join("lib/.debug").join(debug), &victim)?;
     let text = fs::read_to_string(&record)?.replace("lib/.debug", "../victim");
     let text = text.replace("\"directories\": [", "\"directories\": [\"../empty\", ");
     fs::write(&record, text)?;

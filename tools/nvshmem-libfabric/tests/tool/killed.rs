@@ -222,7 +222,7 @@ fn in_a_prefix() -> Result<(), Failed> {
             }
             // Whole files are hashed for each: the record's rename, some of the files', and the
             // last.
-            at += 3;
+            at += 11;
         }
         expect(at > 6, || format!("killed at {at} places only"))?;
     }

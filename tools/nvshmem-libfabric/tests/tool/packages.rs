@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -11,15 +12,18 @@ use serde_json::Value;
 use test_support::built;
 use test_support::needs::{self, Need};
 
-use crate::bed::{
-    MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, install_libraries, install_nccl,
-    json, trial,
-};
+use crate::bed::{MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, json, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         needs::trial("packages::a_wheel_in_a_fresh_environment", pip(), wheel),
         needs::trial("packages::a_deb_in_an_empty_tree", dpkg(), deb),
+        needs::trial("packages::the_channel_by_pkg_config", pkg_config(), by_pkg_config),
+        needs::trial("packages::the_channel_by_cmake", cmake(), by_cmake),
+        trial("packages::the_channel_of_readme", by_readme),
+        trial("packages::release_notes_are_of_one_release", release_notes),
+        needs::trial("packages::the_workflow_runs_what_ci_runs", python("import yaml"), workflow),
+        needs::trial("packages::a_tree_that_cannot_be_made_is_a_skip_by_name", git(), no_tree),
         trial("packages::what_does_not_fit_is_refused", bad_input),
         needs::trial("packages::the_recipe_for_spack", python("import sys"), spack),
     ]
@@ -65,22 +69,42 @@ fn dpkg() -> Need<()> {
     found.map(|_| ()).map_err(|error| format!("no dpkg here: {error}"))
 }
 
-/// What `make install` leaves in a prefix, of what was built with this program. Made once.
-fn prefix() -> &'static Path {
+/// `make` of this tree on what was built with this program, which it finds in place of a build of
+/// its own.
+pub(crate) fn make(target: &str, prefix: &Path) -> Command {
+    static STAGE: OnceLock<PathBuf> = OnceLock::new();
+    let stage = STAGE.get_or_init(|| {
+        let libraries = [
+            "libnvshmem_transport_libfabric.so",
+            "libnvshmem_transport_recorder.so",
+            "libnccl_rma_nvshmem_libfabric.so",
+            "libnvshmem_libfabric_channel.so",
+        ];
+        let built = built::directory("built-to-install", &libraries.map(|name| (name, name)));
+        let stage = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stage");
+        let _ = fs::remove_dir_all(&stage);
+        let release = stage.join("release");
+        fs::create_dir_all(&release).expect("directories");
+        for name in libraries {
+            symlink(built.join(name), release.join(name)).expect("a link");
+        }
+        symlink(TOOL, release.join("nvshmem-libfabric")).expect("a link");
+        stage
+    });
+    let mut make = command("make");
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.arg("--directory").arg(root()).arg(target).arg("CARGO=true");
+    make.arg(format!("TARGET={}", stage.display())).arg(format!("PREFIX={}", prefix.display()));
+    make
+}
+
+/// What `make install` leaves in a prefix. Made once.
+pub(crate) fn prefix() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package-prefix");
-        for transport in ["libfabric", "recorder"] {
-            install_libraries(transport, &prefix.join("lib"));
-        }
-        install_nccl(&prefix.join("lib"));
-        let library = "libnvshmem_libfabric_channel.so";
-        let built = built::directory("libraries-for-packages", &[(library, library)]);
-        let run = |command: &mut Command| good(command).expect("it is installed");
-        let script = root().join("scripts/install-channel.sh");
-        run(command(script).arg(built.join(library)).arg(&prefix));
-        let tool = prefix.join("bin/nvshmem-libfabric");
-        run(command("install").args(["-D", "-m", "755", "--strip", TOOL]).arg(tool));
+        let _ = fs::remove_dir_all(&prefix);
+        good(&mut make("install", &prefix)).expect("it is installed");
         prefix
     })
 }
@@ -91,13 +115,14 @@ fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     // What was made before goes.
     scratch.write("packages/SHA256SUMS", "of an older version");
     scratch.write("packages/older.whl", "");
-    good(command(root().join("scripts/package.sh")).args([prefix(), &out]).arg(kind))?;
+    let mut make = command(root().join("scripts/package.sh"));
+    make.env("DEBFULLNAME", "Someone").env("DEBEMAIL", "someone@somewhere");
+    make.env("NVSHMEM_LIBFABRIC_HOME_PAGE", "https://somewhere/");
+    good(make.args([prefix(), &out]).arg(kind))?;
     good(command("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(&out))?;
     let notes = fs::read_to_string(out.join("RELEASE-NOTES.md"))?;
-    let head = format!("# nvshmem-libfabric {VERSION}\n");
-    let heads = notes.lines().filter(|line| line.starts_with("## ")).count();
-    let told = notes.starts_with(&head) && notes.contains("\n### ") && heads == 0;
-    expect(told, || format!("release notes: {notes}"))?;
+    let head = format!("# nvshmem-libfabric {VERSION}");
+    expect(notes.starts_with(&head), || format!("release notes: {notes}"))?;
     let mut files: Vec<PathBuf> =
         fs::read_dir(&out)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
     files.retain(|file| !file.ends_with("SHA256SUMS") && !file.ends_with("RELEASE-NOTES.md"));
@@ -118,6 +143,20 @@ fn has_all_files(info: &Value, directory: &Path) -> Result<(), Failed> {
     expect(info["plugins"]["nccl"]["version"] == VERSION, || format!("{info:#}"))
 }
 
+/// That manual and completions are in a directory, and the record of a prefix is not.
+fn has_pages(directory: &Path, page: &str, zsh: &str) -> Result<(), Failed> {
+    let share = directory.join("share");
+    for name in [
+        page,
+        "bash-completion/completions/nvshmem-libfabric",
+        &format!("{zsh}/_nvshmem-libfabric"),
+        "fish/vendor_completions.d/nvshmem-libfabric.fish",
+    ] {
+        expect(share.join(name).is_file(), || format!("no {name} in {}", share.display()))?;
+    }
+    expect(!share.join("nvshmem-libfabric").exists(), || String::from("a package has no record"))
+}
+
 /// That `doctor` finds nothing wrong with what was installed.
 fn is_well(doctor: &mut Command) -> Result<(), Failed> {
     doctor.args(["doctor", "--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
@@ -129,14 +168,133 @@ fn is_well(doctor: &mut Command) -> Result<(), Failed> {
 
 /// A program of the device channel is compiled against headers and library of a package, and runs.
 fn channel(scratch: &Scratch, include: &Path, lib: &Path) -> Result<(), Failed> {
+    let flags =
+        format!("-I {} -L {} -lnvshmem_libfabric_channel", include.display(), lib.display());
+    built_by(scratch, &flags, lib)
+}
+
+/// The same by flags that somebody has told.
+fn built_by(scratch: &Scratch, flags: &str, lib: &Path) -> Result<(), Failed> {
     let program = scratch.at("channel");
-    let source = root().join("crates/channel-c/tests/example.c");
     let mut compile = command("cc");
-    compile.arg("-std=gnu11").arg(source).arg("-o").arg(&program);
-    compile.arg("-I").arg(include).arg("-L").arg(lib).arg("-lnvshmem_libfabric_channel");
-    compile.arg(format!("-Wl,-rpath,{}", lib.display()));
+    compile.arg("-std=gnu11").arg(example()).arg("-o").arg(&program);
+    compile.args(flags.split_whitespace()).arg(format!("-Wl,-rpath,{}", lib.display()));
     good(&mut compile)?;
     good(command(&program).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")).map(|_| ())
+}
+
+/// A program of the device channel.
+fn example() -> PathBuf {
+    root().join("crates/channel-c/tests/example.c")
+}
+
+fn pkg_config() -> Need<()> {
+    let found = command("pkg-config").arg("--version").output();
+    found.map(|_| ()).map_err(|error| format!("no pkg-config here: {error}"))
+}
+
+/// Also where the prefix has another name than when it was installed.
+fn by_pkg_config((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    for prefix in [prefix(), &moved(&scratch)?] {
+        let lib = prefix.join("lib");
+        let ask = |what: &[&str]| {
+            let mut ask = command("pkg-config");
+            ask.args(what).arg("nvshmem_libfabric_channel");
+            ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig"));
+            good(&mut ask)
+        };
+        expect(ask(&["--modversion"])?.trim() == VERSION, || String::from("its version"))?;
+        built_by(&scratch, &ask(&["--cflags", "--libs"])?, &lib)?;
+    }
+    Ok(())
+}
+
+fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
+    let moved = scratch.at("moved");
+    good(command("cp").arg("-a").arg(prefix()).arg(&moved))?;
+    Ok(moved)
+}
+
+/// What README shows of the device channel compiles as it is, but for what nvcc alone knows.
+fn by_readme() -> Result<(), Failed> {
+    let readme = fs::read_to_string(root().join("README.md"))?;
+    let blocks: Vec<&str> = readme.split("```c++\n").skip(1).collect();
+    let [block] = blocks[..] else { return Err(format!("{} blocks", blocks.len()).into()) };
+    let (block, _) = block.split_once("```").unwrap_or_default();
+    let launch = "<<<1, 1>>>";
+    expect(block.contains(launch), || block.to_owned())?;
+    let scratch = Scratch::new();
+    let cuda = "#define __global__\nstatic int cudaDeviceSynchronize(void) { return 0; }\n";
+    let source = scratch.write("readme.cc", &format!("{cuda}{}", block.replace(launch, "")));
+    let mut compile = command("c++");
+    compile.args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-c", "-o", "/dev/null"]);
+    good(compile.arg(source).arg("-I").arg(prefix().join("include"))).map(|_| ())
+}
+
+fn cmake() -> Need<()> {
+    let found = command("cmake").arg("--version").output();
+    found.map(|_| ()).map_err(|error| format!("no cmake here: {error}"))
+}
+
+/// And a version that has another interface is refused.
+fn by_cmake((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let moved = moved(&scratch)?;
+    let minor = VERSION.rsplit_once('.').map_or(VERSION, |(minor, _)| minor);
+    let build = |wanted: &str| {
+        let name = format!("cmake-{wanted}");
+        let lists = format!(
+            "cmake_minimum_required(VERSION 3.13)\nproject(example C)\n\
+             find_package(nvshmem_libfabric {wanted} REQUIRED)\n\
+             add_executable(example {})\n\
+             target_compile_options(example PRIVATE -std=gnu11)\n\
+             target_link_libraries(example PRIVATE nvshmem_libfabric::channel)\n",
+            example().display()
+        );
+        scratch.write(&format!("{name}/CMakeLists.txt"), &lists);
+        let at = scratch.at(&name);
+        let mut configure = command("cmake");
+        configure.arg("-S").arg(&at).arg("-B").arg(&at);
+        configure.arg(format!("-DCMAKE_PREFIX_PATH={}", moved.display()));
+        good(&mut configure).map(|_| at)
+    };
+    let at = build(minor)?;
+    good(command("cmake").arg("--build").arg(&at))?;
+    good(command(at.join("example")).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm"))?;
+    build(VERSION)?;
+    for wanted in ["0.0.9", "99.0", &format!("{VERSION}1")] {
+        let refused = build(wanted).err().and_then(|error| error.message().map(str::to_owned));
+        let said = refused.unwrap_or_default();
+        expect(said.contains("compatible"), || format!("{wanted} is refused: {said}"))?;
+    }
+    Ok(())
+}
+
+/// Notes are those of one version, in a text that stands alone.
+fn release_notes() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let changelog = "# Changelog\n\nIts form.\n\n## [Unreleased]\n\n### Added\n\n- Not yet.\n\n\
+        ## [0.2.0] - 2027-01-02\n\n### Fixed\n\n- A [fault](docs/errors.md) of [theirs](https://theirs/).\n\n\
+        ## [0.1.0] - 2026-12-01\n\n- The first.\n\n[0.2.0]: https://somewhere/0.2.0\n";
+    let changelog = scratch.write("CHANGELOG.md", changelog);
+    let notes = |version: &str| {
+        good(command(root().join("packaging/release-notes.sh")).arg(version).arg(&changelog))
+    };
+    let fault = "- A fault of [theirs](https://theirs/).\n";
+    for (version, wanted) in [
+        ("0.2.0", format!("# nvshmem-libfabric 0.2.0, 2027-01-02\n\n## Fixed\n\n{fault}")),
+        ("0.1.0", String::from("# nvshmem-libfabric 0.1.0, 2026-12-01\n\n- The first.\n")),
+        (
+            "0.3.0",
+            String::from("# nvshmem-libfabric 0.3.0, not released\n\n## Added\n\n- Not yet.\n"),
+        ),
+    ] {
+        let said = notes(version)?;
+        expect(said == wanted, || format!("{said:?} and not {wanted:?}"))?;
+    }
+    scratch.write("CHANGELOG.md", "# Changelog\n");
+    expect(notes("0.1.0").is_err(), || String::from("a changelog that says nothing"))
 }
 
 fn wheel((): ()) -> Result<(), Failed> {
@@ -164,6 +322,15 @@ fn wheel((): ()) -> Result<(), Failed> {
     expect(good(command(&tool).arg("--version"))? == version, || String::from("its version"))?;
     let module = ["-m", "nvshmem_libfabric", "--version"];
     expect(good(command(&python).args(module))? == version, || String::from("its version"))?;
+    let import = "import nvshmem_libfabric as n; print(n.__version__)";
+    let version = good(command(&python).args(["-c", import]))?;
+    expect(version.trim() == VERSION, || version.clone())?;
+    let metadata = "import importlib.metadata as m; print(m.metadata('nvshmem-libfabric'))";
+    let metadata = good(command(&python).args(["-c", metadata]))?;
+    for field in ["Author: Someone", "Author-email: someone@somewhere", "https://somewhere/"] {
+        expect(metadata.contains(field), || format!("{field} in {metadata}"))?;
+    }
+    has_pages(&environment, "man/man1/nvshmem-libfabric-run.1", "zsh/site-functions")?;
     let places = "import nvshmem_libfabric as n; print(n.BIN, n.LIB, n.INCLUDE, sep='\\n')";
     let places = good(command(&python).args(["-c", places]))?;
     let places: Vec<&Path> = places.lines().map(Path::new).collect();
@@ -253,6 +420,8 @@ fn deb((): ()) -> Result<(), Failed> {
     let recorder = lib.join(nvshmem_abi::file_name("recorder", 4));
     let recorder = format!("loaded {}\n", recorder.display());
     expect(said.starts_with(&recorder), || said.clone())?;
+    has_pages(&usr, "man/man1/nvshmem-libfabric-run.1.gz", "zsh/vendor-completions")?;
+    expect(field("Homepage")?.trim() == "https://somewhere/", || String::from("its home page"))?;
     let copyright = fs::read_to_string(usr.join("share/doc/nvshmem-libfabric/copyright"))?;
     expect(copyright.contains("Apache License, version 2.0"), || copyright.clone())?;
 
@@ -287,6 +456,56 @@ fn bad_input() -> Result<(), Failed> {
         )?;
     }
     refused(&old, &out, "wheel", &format!("{}: is missing", file_name(7)))
+}
+
+/// A checkout of git.
+fn git() -> Need<()> {
+    let found = command("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
+    let found = found.map_err(|error| format!("no git here: {error}"))?;
+    if found.status.success() { Ok(()) } else { Err(String::from("this is no checkout of git")) }
+}
+
+/// Who is not root can make none. That is a failure where skips are listed and it is not.
+fn no_tree((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    scratch.script("bin/id", "echo 1000");
+    let path = format!("{}:/usr/bin:/bin", scratch.at("bin").display());
+    let trees = |allowed: Option<&str>| {
+        let mut fresh = command(root().join("scripts/fresh.sh"));
+        fresh.args(["bookworm", "trixie"]).env("PATH", &path);
+        fresh.env_remove("NVSHMEM_TEST_SKIPS_ALLOWED");
+        let list = allowed.map(|list| scratch.write("allowed", list));
+        fresh.envs(list.map(|list| ("NVSHMEM_TEST_SKIPS_ALLOWED", list)));
+        fresh.output()
+    };
+    let [bookworm, trixie] =
+        ["bookworm", "trixie"].map(|name| format!("fresh {name}: it needs root"));
+    let output = trees(None)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    expect(output.status.success(), || said.clone())?;
+    expect(said == format!("SKIPPED {bookworm}\nSKIPPED {trixie}\n"), || said.clone())?;
+    for (allowed, is_well) in [
+        (format!("# Both.\n\n^{bookworm}$\n^{trixie}$\n"), true),
+        (format!("^{bookworm}$\n"), false),
+        (String::from("# None.\n"), false),
+    ] {
+        let output = trees(Some(&allowed))?;
+        expect(output.status.success() == is_well, || format!("{allowed}: {output:?}"))?;
+    }
+    Ok(())
+}
+
+fn workflow((): ()) -> Result<(), Failed> {
+    let read = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let path = root().join(".github/workflows/test.yml");
+    let workflow = json(command("python3").args(["-c", read]).arg(path))?;
+    let job = &workflow["jobs"]["test"];
+    let steps = job["steps"].as_array().cloned().unwrap_or_default();
+    let runs = steps.iter().any(|step| step["run"] == ".ci/run");
+    expect(runs && root().join(".ci/run").is_file(), || format!("{workflow:#}"))?;
+    // YAML 1.1 reads `on` as true.
+    let started = workflow["true"].is_object() && job["runs-on"].is_string();
+    expect(started && job["container"]["image"].is_string(), || format!("{workflow:#}"))
 }
 
 /// Spack itself is not to be had from package registries, so its words have stand-ins here, which

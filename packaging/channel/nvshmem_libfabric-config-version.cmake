@@ -1,0 +1,13 @@
+# Before 1.0, what has another minor version may have another interface.
+set(PACKAGE_VERSION "@VERSION@")
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if("${PACKAGE_FIND_VERSION}" VERSION_LESS_EQUAL PACKAGE_VERSION)
+  string(REGEX MATCH "^[0-9]+\\.[0-9]+" _nvshmem_libfabric_minor "${PACKAGE_VERSION}")
+  if("${PACKAGE_FIND_VERSION}." MATCHES "^${_nvshmem_libfabric_minor}\\.")
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+  unset(_nvshmem_libfabric_minor)
+endif()
+if("${PACKAGE_FIND_VERSION}" VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
