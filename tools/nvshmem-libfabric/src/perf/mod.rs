@@ -84,7 +84,7 @@ fn measured(
     page: Option<NewFile<'_>>,
 ) -> Result<(), BoxError> {
     let all = BySize { most: options.max, of_rails: false };
-    let MeasuredBySize { report, rows, compared } = job(options, plugins, all, None)?;
+    let MeasuredBySize { report, rows, compared, .. } = job(options, plugins, all, None)?;
     if options.json {
         println!("{}", json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?);
     } else {
