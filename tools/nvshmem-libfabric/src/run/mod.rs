@@ -136,11 +136,22 @@ impl Plan {
         } else {
             self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
         }
-        let set = self.set_variables(&files, options);
+        self.set_transport();
+        let set = self.set_preload(&files, options);
         self.have(set);
     }
 
-    fn set_variables(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
+    fn set_transport(&mut self) {
+        let why = match env::var(TRANSPORT) {
+            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
+                format!("else NVSHMEM would use `{theirs}`, as the environment has it")
+            }
+            _ => String::from("NVSHMEM uses another one by default"),
+        };
+        self.set(TRANSPORT, String::from("libfabric"), &why);
+    }
+
+    fn set_preload(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
         let paths: Vec<PathBuf> = match &options.record {
             None => files.iter().map(|file| file.path.clone()).collect(),
             Some(_) => files.iter().map(|file| file.recorder()).collect::<Result<_, _>>()?,
@@ -179,19 +190,6 @@ impl Plan {
                 self.notes.push(format!("{PRELOAD} would have the file that is missing: {why}"))
             }
             false => self.set(PRELOAD, preload.join(":"), why),
-        }
-        match env::var(TRANSPORT) {
-            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
-                self.set(
-                    TRANSPORT,
-                    String::from("libfabric"),
-                    &format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
-                );
-            }
-            _ => {
-                let why = "NVSHMEM uses another one by default";
-                self.set(TRANSPORT, String::from("libfabric"), why);
-            }
         }
         Ok(())
     }

@@ -184,6 +184,10 @@ fn missing() -> Result<(), Failed> {
         good(&mut command)
     };
     let files = plugins().display().to_string();
+    let few = scratch.at("few");
+    std::fs::create_dir(&few)?;
+    std::fs::copy(plugins().join(file_name(6)), few.join(file_name(6)))?;
+    let few = few.display().to_string();
     let set = [
         "export NVSHMEM_REMOTE_TRANSPORT=libfabric\n",
         "export NVSHMEM_LIBFABRIC_PROVIDER=tcp\n",
@@ -196,6 +200,10 @@ fn missing() -> Result<(), Failed> {
         (
             &["--nvshmem", &path][..],
             &["125: there is no plugin file beside", "LD_PRELOAD would have the file"][..],
+        ),
+        (
+            &["--nvshmem", &path, "--plugin-dir", &few, "--record", "%p"][..],
+            &["125: there is no ", "nvshmem_transport_recorder.so.6 to record with"][..],
         ),
         (
             &["--nvshmem", "/nonexistent", "--plugin-dir", &files][..],
