@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{Choice, CountersPage, StripeThreshold, name_of};
+use super::notice::near;
 use ofi::{BulkChoice, Devices};
 
 /// How a setting of type `T` is written.
@@ -32,7 +33,12 @@ impl<C: Choice> Kind<C> for Names {
 
     fn parse(&self, text: &str) -> Result<C, String> {
         let found = C::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-        found.map(|&(_, value)| value).ok_or_else(|| String::from("unknown value"))
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            match near(text, C::NAMES.iter().map(|&(name, _)| name)).first() {
+                Some(near) => format!("unknown value (did you mean {near}?)"),
+                None => String::from("unknown value"),
+            }
+        })
     }
 
     fn show(&self, value: &C) -> String {

@@ -1,9 +1,12 @@
 //! `info`: what is there, without a judgement.
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Display;
 
+use nvshmem_bench::output::print_whole;
 use nvshmem_transport_libfabric::logging;
-use nvshmem_transport_libfabric::settings::{Settings, Source};
+use nvshmem_transport_libfabric::settings::{Notice, Refused, Row, Settings, Source};
 use serde::Serialize;
 
 use crate::error::ToolError;
@@ -29,6 +32,9 @@ pub(crate) struct Info {
     /// The first is the one that programs likely use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nvshmem: Option<Vec<Nvshmem>>,
+    /// That `NVSHMEM_HOME` leads nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) wrong_home: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fabric: Option<Fabric>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,6 +52,9 @@ pub(crate) struct SettingRow {
     pub(crate) name: &'static str,
     /// The value in force; none where the user's is refused.
     pub(crate) value: Option<String>,
+    /// What is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) given: Option<String>,
     pub(crate) default: String,
     pub(crate) source: &'static str,
 }
@@ -61,6 +70,7 @@ impl Info {
         if wanted(Part::Nvshmem) {
             let linker = Linker::of_environment();
             info.nvshmem = Some(find::all(named.nvshmem.as_deref(), &linker)?);
+            info.wrong_home = named.nvshmem.is_none().then(find::wrong_home).flatten();
         }
         if wanted(Part::Plugins) {
             match Plugins::find(named.plugin_dir.as_deref()) {
@@ -84,53 +94,97 @@ impl Info {
     }
 }
 
+/// The settings as they are without what is refused, what else is to be said of the environment,
+/// and what is refused.
+pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
+    let error = match Settings::from_env() {
+        Ok((settings, notices)) => return (settings, notices, Vec::new()),
+        Err(error) => error,
+    };
+    let is_refused = |name: &OsString| {
+        let mut names = error.refused.iter().map(|refused| refused.name.split('='));
+        names.any(|mut parts| parts.next().is_some_and(|variable| name == variable))
+    };
+    let others = env::vars_os().filter(|(name, _)| !is_refused(name));
+    let (settings, notices) = Settings::load(others).unwrap_or_default();
+    (settings, notices, error.refused)
+}
+
+/// That the transport would start with these settings, of which one is given by an option.
+///
+/// # Errors
+/// Values that are refused.
+pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
+    let (_, _, refused) = accepted();
+    let refused: Vec<String> = refused
+        .iter()
+        .filter(|refused| given.is_none_or(|given| given != refused.name))
+        .map(ToString::to_string)
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(ToolError::new(refused.join("\n"), "correct it, or unset it"))
+}
+
 /// Every setting with value, default and source; and what the user should hear of.
-pub(crate) fn settings() -> (Vec<SettingRow>, Vec<String>) {
-    let defaults = Settings::default().describe();
-    let (read, complaints) = match Settings::from_env() {
-        Ok((settings, notices)) => {
-            (Some(settings.describe()), notices.iter().map(ToString::to_string).collect())
-        }
-        // Which of them would be in force is not known while one is refused.
-        Err(error) => (None, error.refused.iter().map(ToString::to_string).collect()),
-    };
-    let row = |(at, default): (usize, nvshmem_transport_libfabric::settings::Row)| {
-        let read = read.as_ref().map(|rows| &rows[at]);
+fn settings() -> (Vec<SettingRow>, Vec<String>) {
+    let (settings, notices, refused) = accepted();
+    let complaints = refused.iter().map(ToString::to_string);
+    let complaints = complaints.chain(notices.iter().map(ToString::to_string)).collect();
+    let row = |(row, default): (Row, Row)| {
+        let mut of =
+            refused.iter().filter(|refused| refused.name.split('=').next() == Some(row.name));
+        let given = of.next().map(|refused| refused.given.clone());
         SettingRow {
-            name: default.name,
-            value: read.map(|row| row.value.clone()),
-            default: default.value,
-            source: match read.map(|row| row.source) {
-                Some(Source::Environment) => "environment",
-                Some(Source::Default) => "default",
-                None => "refused",
+            name: row.name,
+            source: match (&given, row.source) {
+                (Some(_), _) => "refused",
+                (None, Source::Environment) => "environment",
+                (None, Source::Default) => "default",
             },
+            value: given.is_none().then_some(row.value),
+            given,
+            default: default.value,
         }
     };
-    let mut rows: Vec<SettingRow> = defaults.into_iter().enumerate().map(row).collect();
+    let defaults = Settings::default().describe();
+    let mut rows: Vec<SettingRow> =
+        settings.describe().into_iter().zip(defaults).map(row).collect();
     rows.extend(logging::VARIABLES.iter().map(|variable| {
-        let value = std::env::var(variable.name).ok().filter(|value| !value.trim().is_empty());
+        let value = env::var(variable.name).ok().filter(|value| !value.trim().is_empty());
         SettingRow {
             name: variable.name,
             source: if value.is_some() { "environment" } else { "default" },
             value: Some(value.unwrap_or_else(|| variable.default.to_owned())),
+            given: None,
             default: variable.default.to_owned(),
         }
     }));
     (rows, complaints)
 }
 
-/// Prints it.
+/// Prints it. Whether the environment has nothing that is wrong.
 ///
 /// # Errors
 /// See [`Info::gather`].
-pub(crate) fn show(options: &InfoOptions) -> Result<(), ToolError> {
+pub(crate) fn show(options: &InfoOptions) -> Result<bool, ToolError> {
     let info = Info::gather(&options.r#where, &options.only)?;
     if options.json {
-        println!("{}", json(&info)?);
-        return Ok(());
+        print_json(&info)?;
+    } else {
+        print!("{}", Text::of(&info, options.verbose));
     }
-    print!("{}", Text::of(&info));
+    let rows = info.settings.as_deref().unwrap_or_default();
+    Ok(info.wrong_home.is_none() && rows.iter().all(|row| row.given.is_none()))
+}
+
+/// Prints a value as JSON.
+///
+/// # Errors
+/// None that is known.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), ToolError> {
+    print_whole(format_args!("{}\n", json(value)?));
     Ok(())
 }
 
@@ -148,7 +202,7 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, ToolError> {
 struct Text(String);
 
 impl Text {
-    fn of(info: &Info) -> String {
+    fn of(info: &Info, all: bool) -> String {
         let mut text = Self::default();
         text.head(&format!("nvshmem-libfabric {}", info.version));
         if let Some(plugins) = &info.plugins {
@@ -163,6 +217,9 @@ impl Text {
                 text.row("looked in", "NVSHMEM_HOME, LD_LIBRARY_PATH, the packages of python3,");
                 text.row("", "the linker's cache, usual directories");
             }
+            if let Some(wrong) = &info.wrong_home {
+                text.row("warning", wrong);
+            }
             found.iter().for_each(|nvshmem| text.nvshmem(nvshmem));
         }
         if let Some(fabric) = &info.fabric {
@@ -172,7 +229,7 @@ impl Text {
             text.gpus(gpus);
         }
         if let Some(settings) = &info.settings {
-            text.settings(settings, &info.complaints);
+            text.settings(settings, &info.complaints, all);
         }
         text.0
     }
@@ -304,20 +361,24 @@ impl Text {
         }
     }
 
-    fn settings(&mut self, settings: &[SettingRow], complaints: &[String]) {
+    fn settings(&mut self, settings: &[SettingRow], complaints: &[String], all: bool) {
         self.head("Settings (docs/settings.md says what they do)");
-        for row in settings {
-            let (value, note) = match (&row.value, row.source) {
-                (Some(value), "environment") => {
-                    (value.as_str(), format!("environment; default {}", row.default))
+        for row in settings.iter().filter(|row| all || row.source != "default") {
+            let (value, note) = match (&row.given, &row.value, row.source) {
+                (Some(given), ..) => (given, format!("refused; default {}", row.default)),
+                (None, Some(value), "environment") => {
+                    (value, format!("environment; default {}", row.default))
                 }
-                (Some(value), source) => (value.as_str(), source.to_owned()),
-                (None, _) => ("?", format!("default {}", row.default)),
+                (None, _, source) => (&row.default, source.to_owned()),
             };
             self.0.push_str(&format!("  {:<44} {value}  ({note})\n", row.name));
         }
+        let defaults = settings.iter().filter(|row| row.source == "default").count();
+        if !all && defaults > 0 {
+            self.0.push_str(&format!("  {defaults} are at their defaults: -v lists them\n"));
+        }
         for complaint in complaints {
-            self.row("", complaint);
+            self.0.push_str(&format!("  {complaint}\n"));
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `docs/tool.md` is for its users. Exit status: 0 when what was asked for was done and is well, 1
 //! when it is not well, 2 when it could not be done. `run` ends as the program that it becomes, or
-//! with 125.
+//! with 125 to 127 when it has not become it.
 #![forbid(unsafe_code)]
 
 // In place of the standard library's, which panic where the reader of the output has gone.
@@ -27,9 +27,12 @@ mod selftest;
 mod top;
 mod trace;
 
+use std::env;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
+use nvshmem_bench::output;
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
@@ -43,8 +46,12 @@ const NOT_DONE: u8 = 2;
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
     nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS].concat());
-    let done: Result<bool, ToolError> = match Options::parse().command {
-        Command::Info(options) => info::show(&options).map(|()| true),
+    let command = match Options::try_parse() {
+        Ok(options) => options.command,
+        Err(answer) => return answered(&answer),
+    };
+    let done: Result<bool, ToolError> = match command {
+        Command::Info(options) => info::show(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Install(options) => install::install(&options).map(|()| true),
         Command::Uninstall(options) => install::uninstall(&options).map(|()| true),
@@ -73,5 +80,21 @@ fn main() -> ExitCode {
             error.print();
             ExitCode::from(NOT_DONE)
         }
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line.
+fn answered(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print().and_then(|()| io::stdout().flush());
+    if let (false, Err(error)) = (answer.use_stderr(), printed) {
+        output::unsaid(&error);
+    }
+    match answer.exit_code() {
+        0 => ExitCode::SUCCESS,
+        // Any other status may be the program's.
+        _ if env::args_os().nth(1).is_some_and(|command| command == "run") => {
+            ExitCode::from(run::FAILED)
+        }
+        _ => ExitCode::from(NOT_DONE),
     }
 }

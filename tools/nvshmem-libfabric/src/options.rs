@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use nvshmem_sim::Layout;
@@ -38,7 +39,7 @@ pub(crate) enum Command {
     ///
     /// For hardware that this project has not seen: row by row what works, what is slow and why.
     Qualify(QualifyOptions),
-    /// Measure bandwidth, latency and message rate between two PEs of this machine
+    /// Measure bandwidth, latency and message rate between two PEs, of this machine or of two
     ///
     /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Bytes are compared.
     Perf(PerfOptions),
@@ -86,6 +87,9 @@ pub(crate) struct InfoOptions {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     pub(crate) only: Vec<Part>,
+    /// Settings at their defaults, too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -108,6 +112,9 @@ pub(crate) struct DoctorOptions {
     /// Warnings count as errors do
     #[arg(long)]
     pub(crate) strict: bool,
+    /// The details of what is well, too
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -166,7 +173,7 @@ pub(crate) struct SelftestOptions {
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// The providers [default: what the transport would take on one host, and shm]
-    #[arg(long, value_delimiter = ',', value_parser = provider)]
+    #[arg(long, value_delimiter = ',', value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Vec<String>,
     /// What the symmetric heap is made of
     #[arg(long, value_enum, default_value_t = Memory::Host)]
@@ -177,6 +184,9 @@ pub(crate) struct SelftestOptions {
     /// Seconds after which a job is killed
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) deadline: u64,
+    /// With what a PE that failed has logged
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -189,7 +199,7 @@ pub(crate) struct QualifyOptions {
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// The provider [default: as the environment has it, else what a job over several hosts takes]
-    #[arg(long, value_parser = provider)]
+    #[arg(long, value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Option<String>,
     /// Only these rows, by their names or how these begin
     #[arg(long, value_delimiter = ',', value_name = "ROW")]
@@ -213,9 +223,14 @@ pub(crate) struct PerfOptions {
     /// The directory with this project's nvshmem_transport_libfabric.so.N
     #[arg(long, value_name = "DIR")]
     pub(crate) plugin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
     /// The provider [default: as the environment has it, else what the transport takes]
-    #[arg(long, value_parser = provider)]
+    #[arg(long, value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Option<String>,
+    /// What the symmetric heap is made of
+    #[arg(long, value_enum, default_value_t = Memory::Host)]
+    pub(crate) memory: Memory,
     /// The rails, as NVSHMEM_LIBFABRIC_DEVICES names them
     #[arg(long)]
     pub(crate) devices: Option<String>,
@@ -327,7 +342,7 @@ pub(crate) struct RunOptions {
     #[arg(long, conflicts_with_all = ["nvshmem", "any_nvshmem", "record"])]
     pub(crate) nccl: bool,
     /// The libfabric provider: auto, efa, cxi, verbs, tcp, shm
-    #[arg(long, value_parser = provider)]
+    #[arg(long, value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Option<String>,
     /// The libfabric to use
     #[arg(long, value_name = "FILE")]
@@ -363,12 +378,8 @@ fn layout(name: &str) -> Result<Layout, String> {
 }
 
 /// A provider by one of the names that the setting takes.
-fn provider(text: &str) -> Result<String, String> {
-    let names: Vec<String> = Provider::all().map(|provider| provider.to_string()).collect();
-    if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
-        return Ok(text.to_owned());
-    }
-    Err(format!("known are {}", names.join(", ")))
+fn provider() -> PossibleValuesParser {
+    Provider::NAMES.iter().map(|&(name, _)| name).into()
 }
 
 #[cfg(test)]

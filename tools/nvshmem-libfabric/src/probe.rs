@@ -12,7 +12,7 @@ use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
 use libfabric_sys::Library;
-use nvshmem_transport_libfabric::settings::Settings;
+use nvshmem_bench::output::print_whole;
 use ofi::{
     self, Devices, Discovery, MemoryKinds, OfiError, Options, Provider, Refusal, environment_wishes,
 };
@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::child;
+use crate::info::accepted;
 
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -40,7 +41,7 @@ pub(crate) struct Fabric {
     /// The file that this has led to.
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
-    /// Why it cannot be loaded, or the settings not be used.
+    /// Why it cannot be loaded.
     pub(crate) error: Option<String>,
     /// All that it has, useful or not.
     pub(crate) offered: Vec<Offered>,
@@ -169,15 +170,14 @@ pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
         }
         Subject::Gpus => serde_json::to_string(&ask_driver()),
     };
-    println!("{}", text?);
+    print_whole(format_args!("{}\n", text?));
     Ok(())
 }
 
 fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
-    let options = match Settings::from_env() {
-        Ok((settings, _)) => settings.ofi(),
-        Err(error) => return Fabric { error: Some(error.to_string()), ..Fabric::default() },
-    };
+    // What is refused is told elsewhere, once.
+    let (settings, ..) = accepted();
+    let options = settings.ofi();
     let asked = options.library.clone();
     let library = match Library::load(&asked) {
         Ok(library) => library,

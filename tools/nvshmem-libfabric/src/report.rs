@@ -16,6 +16,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use nvshmem_bench::output::print_whole;
+
 use self::redact::Redactor;
 use crate::doctor::Diagnosis;
 use crate::error::ToolError;
@@ -36,7 +38,7 @@ const OUTPUT: &str = "-";
 pub(crate) fn run(options: &ReportOptions) -> Result<bool, ToolError> {
     let path = options.out.clone().unwrap_or_else(|| PathBuf::from("nvshmem-libfabric-report.txt"));
     if path.as_os_str() == OUTPUT {
-        print!("{}", Redactor::of_process().redact(&gather(options)?));
+        print_whole(format_args!("{}", Redactor::of_process().redact(&gather(options)?)));
         return Ok(true);
     }
     // Made first: it is a pity when all has been run and then cannot be written.
@@ -78,7 +80,7 @@ pub(crate) fn unwritten(path: &Path, error: io::Error) -> ToolError {
 pub(crate) fn what_is_there(info: &Info) -> Result<String, ToolError> {
     let mut text = String::new();
     section(&mut text, "machine", &machine::describe());
-    section(&mut text, "doctor", &Diagnosis::of(info).text());
+    section(&mut text, "doctor", &Diagnosis::of(info).text(true));
     section(&mut text, "info", &json(info)?);
     section(&mut text, "environment", &environment());
     Ok(text)
@@ -119,7 +121,7 @@ fn self_test(options: &ReportOptions) -> (String, String) {
     let options = selftest::defaults(options.r#where.plugin_dir.clone());
     match selftest::runs(&options, &mut |_| {}) {
         Ok(runs) => {
-            let lines: Vec<String> = runs.iter().map(selftest::line).collect();
+            let lines: Vec<String> = runs.iter().map(|run| selftest::line(run, true)).collect();
             let log = runs.first().map(|run| run.log.clone()).unwrap_or_default();
             (lines.join("\n"), log)
         }

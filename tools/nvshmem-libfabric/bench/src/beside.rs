@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nvshmem_sim::BoxError;
 
 use crate::harness::fabric::{Fabric, Provider};
-use crate::harness::launch::jobs;
+use crate::harness::launch::{Ran, jobs};
 use crate::harness::pace::Rates;
 use crate::harness::suite::Suite;
 use crate::suites::puts::Puts;
@@ -67,7 +67,8 @@ impl Beside {
             settings: Vec::new(),
         };
         let rates = Rates::of(provider, n_jobs, rounds, round_ms.min(Self::ROUND_MS));
-        let (_, measured) = jobs(&Puts::BesideRaw, &fabric, &rates, provider, Puts::SHAPES[0])?;
+        let Ran { measured, .. } =
+            jobs(&Puts::BesideRaw, &fabric, &rates, provider, Puts::SHAPES[0])?;
         let compared = measured.into_iter().map(|(case, jobs)| {
             let seconds = |side| {
                 let all: Vec<f64> = jobs.iter().flat_map(|rounds| rounds.seconds(side)).collect();

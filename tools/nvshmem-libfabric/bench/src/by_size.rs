@@ -12,6 +12,7 @@ use crate::harness::suite::Suite;
 use crate::pe::window::Direction;
 use crate::suites::puts::{Puts, Transfers};
 use crate::times::case::Side;
+use crate::times::load::remarks;
 use crate::times::stats::Spread;
 
 /// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no
@@ -117,6 +118,8 @@ pub struct MeasuredBySize {
     pub rows: Vec<Row>,
     /// How many bytes were compared with what they are to be, all of them right.
     pub compared: u64,
+    /// What took the processors of the PEs meanwhile, if something did.
+    pub busy: Option<String>,
 }
 
 impl BySize {
@@ -159,7 +162,10 @@ impl BySize {
         // Each is begun with rounds that find out how long one is.
         let allowed = allowed.unwrap_or(ALLOWANCE + 10 * time * cases.len() as u32);
         let dir = PrivateDir::new("nvshmem-bench")?;
-        let report = run(made(suite.job(job)), &dir, allowed, &mut |told| {
+        let job = made(suite.job(job));
+        let host = |pe| job.remote_of_pe.get(&pe).map(|remote| remote.host.clone());
+        let hosts: Vec<_> = (0..job.n_pes).map(host).collect();
+        let report = run(job, &dir, allowed, &mut |told| {
             if let Told::Value(name, _) = told {
                 if cases.iter().any(|case| case.to_string() == name) {
                     step();
@@ -177,7 +183,8 @@ impl BySize {
         };
         let rows = self.rows().map(row).collect::<Result<_, BoxError>>()?;
         let compared = cases.iter().map(|case| case.bytes * case.window).sum();
-        Ok(MeasuredBySize { report, rows, compared })
+        let busy = remarks(&report, &hosts)?;
+        Ok(MeasuredBySize { report, rows, compared, busy })
     }
 
     /// The rows, test by test.

@@ -63,6 +63,11 @@ pub fn part() -> Option<Result<(), BoxError>> {
     })
 }
 
+/// The warning that figures carry where something took the processors of the PEs.
+pub fn unfit(busy: &str) -> String {
+    format!("{busy} while this was measured, so the figures are not of this transport alone")
+}
+
 /// Measures, and prints.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use ofi::Devices;
 use ofi::topology::{Known, PciAddress, Plan, Topology};
 
 use super::Check;
-use crate::info::Info;
+use crate::info::{Info, accepted};
 use crate::probe::{Fabric, Gpus, Rail};
 
 /// NVIDIA's number among PCI vendors.
@@ -23,13 +23,13 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
         return vec![none(&gpus)];
     }
     let fabric = info.fabric.clone().unwrap_or_default();
-    let settings = Settings::from_env().map(|(settings, _)| settings).unwrap_or_default();
+    let (settings, ..) = accepted();
     let mut checks = vec![driver(&gpus)];
     checks.extend(distances(&Topology::system(), &gpus, &fabric, &settings));
     checks.push(memory(&gpus, &fabric));
     checks.push(peer_memory(&gpus, &fabric, Path::new("/sys/module")));
     checks.push(gdrcopy(&gpus, &settings));
-    checks.push(staging_context(&gpus, &settings));
+    checks.push(staging_context(gpus.loads_kernels_lazily, &settings));
     checks
 }
 
@@ -189,17 +189,20 @@ fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
     }
 }
 
+/// How many queues a device has for the streams of a process.
+pub(crate) const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// Whether so many are so few that copies may wait behind a kernel.
+pub(crate) fn are_few(queues: &str) -> bool {
+    queues.trim().parse().is_ok_and(|few: u32| few <= 3)
+}
+
 /// What may hold up copies for staged memory that a kernel waits for.
-fn staging_context(gpus: &Gpus, settings: &Settings) -> Check {
+pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
     let disabled = env::var("NVSHMEM_DISABLE_CUDA_VMM").unwrap_or_default();
     let owned = !["", "0", "no", "false", "off"].contains(&disabled.to_lowercase().as_str());
-    let queues = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
-    staging_context_of(
-        gpus.loads_kernels_lazily,
-        settings.staging_context,
-        owned,
-        queues.as_deref(),
-    )
+    let queues = env::var(QUEUES).ok();
+    staging_context_of(lazy, settings.staging_context, owned, queues.as_deref())
 }
 
 /// `owned`: the heap belongs to a context of the program.
@@ -210,7 +213,7 @@ fn staging_context_of(
     queues: Option<&str>,
 ) -> Check {
     const ID: &str = "staging-context";
-    let few = queues.and_then(|text| text.trim().parse().ok()).is_some_and(|few: u32| few <= 3);
+    let few = queues.is_some_and(are_few);
     match choice {
         StagingChoice::Program if lazy || few => Check::warning(
             ID,

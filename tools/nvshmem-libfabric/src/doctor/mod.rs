@@ -2,14 +2,16 @@
 //! helps.
 
 mod fabric;
-mod gpus;
+pub(crate) mod gpus;
 mod host;
 mod versions;
+
+use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::ToolError;
-use crate::info::{Info, VERSION, json};
+use crate::info::{Info, VERSION, print_json};
 use crate::options::DoctorOptions;
 
 /// How a check has ended.
@@ -80,6 +82,11 @@ impl Check {
     fn details(self, details: Vec<String>) -> Self {
         Self { details, ..self }
     }
+
+    /// Whether it has details that are left out.
+    fn is_short(&self) -> bool {
+        self.verdict == Verdict::Ok && !self.details.is_empty()
+    }
 }
 
 /// All checks.
@@ -124,20 +131,27 @@ impl Diagnosis {
         Self { version: VERSION, usable, summary, checks }
     }
 
-    /// As lines for people.
-    pub(crate) fn text(&self) -> String {
-        let mut text = format!("nvshmem-libfabric {}\n", self.version);
-        for check in &self.checks {
+    /// As lines for people: what is worst first, and the details of what is well if all is asked
+    /// for.
+    pub(crate) fn text(&self, all: bool) -> String {
+        let mut text = format!("nvshmem-libfabric {}: {}\n\n", self.version, self.summary);
+        let mut checks: Vec<&Check> = self.checks.iter().collect();
+        checks.sort_by_key(|check| Reverse(check.verdict));
+        for check in checks {
             let (verdict, id) = (check.verdict.name(), check.id);
-            text.push_str(&format!("\n{verdict:<8} {id}\n         {}\n", check.reason));
-            for detail in &check.details {
-                text.push_str(&format!("           {detail}\n"));
+            text.push_str(&format!("{verdict:<8} {id:<20} {}\n", check.reason));
+            if all || check.verdict > Verdict::Ok {
+                for detail in &check.details {
+                    text.push_str(&format!("           {detail}\n"));
+                }
             }
             if let Some(remedy) = &check.remedy {
                 text.push_str(&format!("         -> {remedy}\n"));
             }
         }
-        text.push_str(&format!("\n{}\n", self.summary));
+        if !all && self.checks.iter().any(Check::is_short) {
+            text.push_str("\n-v has the details of what is ok\n");
+        }
         text
     }
 }
@@ -150,9 +164,9 @@ impl Diagnosis {
 pub(crate) fn run(options: &DoctorOptions) -> Result<bool, ToolError> {
     let diagnosis = Diagnosis::of(&Info::gather(&options.r#where, &[])?);
     if options.json {
-        println!("{}", json(&diagnosis)?);
+        print_json(&diagnosis)?;
     } else {
-        print!("{}", diagnosis.text());
+        print!("{}", diagnosis.text(options.verbose));
     }
     let most = if options.strict { Verdict::Note } else { Verdict::Warning };
     Ok(diagnosis.checks.iter().all(|check| check.verdict <= most))
@@ -165,8 +179,8 @@ mod tests {
     #[test]
     fn a_machine_is_usable_unless_there_is_an_error() {
         let nothing = Diagnosis::of(&Info::default());
-        assert!(!nothing.usable, "nothing was found out: {}", nothing.text());
-        let text = nothing.text();
+        assert!(!nothing.usable, "nothing was found out: {}", nothing.text(true));
+        let text = nothing.text(false);
         for check in &nothing.checks {
             assert!(check.verdict < Verdict::Warning || check.remedy.is_some(), "{check:?}");
             assert!(text.contains(check.id) && text.contains(&check.reason), "{check:?}");

@@ -22,6 +22,9 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
         );
     }
     checks.extend(found.iter().map(nvshmem));
+    checks.extend(info.wrong_home.as_ref().map(|wrong| {
+        Check::warning("nvshmem-home", wrong, "name the directory above its lib, or unset it")
+    }));
     checks.extend(transport(!found.is_empty()));
     checks.push(settings(info));
     checks

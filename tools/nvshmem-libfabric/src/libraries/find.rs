@@ -48,6 +48,17 @@ pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>,
     Ok(found)
 }
 
+/// What is wrong with `NVSHMEM_HOME`, where it is set and leads to no NVSHMEM.
+pub(crate) fn wrong_home() -> Option<String> {
+    let home = PathBuf::from(env::var_os("NVSHMEM_HOME").filter(|home| !home.is_empty())?);
+    let lacks = match home.is_dir() {
+        false => String::from("is no directory"),
+        true if in_prefix(&home).is_empty() => format!("has no {HOST_LIBRARY}* in lib or lib64"),
+        true => return None,
+    };
+    Some(format!("NVSHMEM_HOME={} {lacks}, so it is not heeded", home.display()))
+}
+
 /// Adds what is not there yet. What has the name and is no host library is passed over.
 fn add(found: &mut Vec<Nvshmem>, libraries: Vec<PathBuf>, by: &str, linker: &Linker) {
     for library in libraries {

@@ -1,5 +1,5 @@
-//! `perf`: the plugin measured between two PEs of this machine by the benches' rounds, in the
-//! layout of NVSHMEM's perftests.
+//! `perf`: the plugin measured between two PEs, of this machine or of two, by the benches' rounds,
+//! in the layout of NVSHMEM's perftests.
 
 mod plot;
 mod report;
@@ -10,16 +10,23 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nvshmem_bench::{Beside, BySize, Compared, MeasuredBySize};
+use nvshmem_bench::{Beside, BySize, Compared, MeasuredBySize, unfit};
 use nvshmem_sim::{BoxError, JobReport, JobSettings};
 use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
-use crate::info::json;
+use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
-use crate::options::PerfOptions;
+use crate::options::{Memory, PerfOptions};
+use crate::probe;
+use crate::selftest::PROVIDER;
+use crate::selftest::hosts;
+use crate::selftest::job::{Place, Trial, why};
 use report::Measured;
-use table::{Figure, print_machine_readable, print_tables, uneven};
+use table::{Figure, headline, print_machine_readable, print_tables, warnings};
+
+/// PEs that figures are between.
+const PES: u32 = 2;
 
 /// Jobs, and most rounds of each side in each of them, beside raw libfabric.
 const BESIDE: (u32, u32) = (2, 8);
@@ -27,16 +34,46 @@ const BESIDE: (u32, u32) = (2, 8);
 /// Measures, and prints.
 ///
 /// # Errors
-/// There are no plugin files, a PE failed, a byte was wrong, or the report cannot be written.
+/// There are no plugin files, no provider or no GPU, a host cannot take part, or the report cannot
+/// be written.
 pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
+    check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
-    plugins.of(options.layout.major().number().unsigned_abs())?;
+    let number = options.layout.major().number().unsigned_abs();
+    plugins.of(number)?;
+    let hosts = match options.reach.hosts.is_empty() {
+        true => Vec::new(),
+        false => hosts::find(&options.reach, options.plugin_dir.as_deref(), &[number])?,
+    };
+    let place = Place { pes: PES, hosts: hosts.iter().map(|host| (host, host.slots)).collect() };
+    let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+    if !hosts.is_empty() && slots != PES {
+        let message = format!("the hosts take {slots} PE(s), and {PES} are measured");
+        return Err(ToolError::new(message, "name two hosts, or one for both: --hosts a:2"));
+    }
+    hosts::check_memory(options.memory, &hosts)?;
+    let named = options.provider.as_slice();
+    let provider = if hosts.is_empty() {
+        let fabric = probe::fabric(options.memory == Memory::Gpu);
+        let provider = options.provider.clone().unwrap_or(fabric.one_host.asked.clone());
+        hosts::check_here(&fabric, std::slice::from_ref(&provider))?;
+        provider
+    } else {
+        hosts::providers(&hosts, named)?.swap_remove(0)
+    };
     // Made first: it is a pity when all has been measured and then cannot be written.
     let page = options.report.as_deref().map(NewFile::make).transpose()?;
-    match measured(options, &plugins, page) {
+    let trial = Trial {
+        plugins: &plugins,
+        layout: options.layout,
+        provider: &provider,
+        memory: options.memory,
+        deadline: Duration::ZERO,
+    };
+    match measured(options, &trial, &place, page) {
         Ok(()) => Ok(true),
         Err(error) => {
-            eprintln!("nvshmem-libfabric: {error}");
+            eprintln!("nvshmem-libfabric: {}{}", why(&error), place.hint());
             Ok(false)
         }
     }
@@ -80,17 +117,23 @@ impl Drop for NewFile<'_> {
 
 fn measured(
     options: &PerfOptions,
-    plugins: &Plugins,
+    trial: &Trial<'_>,
+    place: &Place<'_>,
     page: Option<NewFile<'_>>,
 ) -> Result<(), BoxError> {
     let all = BySize { most: options.max, of_rails: false };
-    let MeasuredBySize { report, rows, compared } = job(options, plugins, all, None)?;
+    let MeasuredBySize { report, rows, compared, busy } = job(options, trial, place, all, None)?;
+    let on = on(options.memory, place);
+    let mut warnings = warnings(&rows, busy.as_deref());
     if options.json {
-        println!("{}", json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?);
+        print_json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?;
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     } else {
+        println!("{}", headline(&rows));
+        warnings.iter().for_each(|warning| println!("warning  {warning}"));
         println!(
-            "2 PEs on this host; {}; NVSHMEM's interface in layout {} ({})",
-            plugins.directory.join(options.layout.soname()).display(),
+            "{on}; {}; NVSHMEM's interface in layout {} ({})",
+            trial.plugins.directory.join(options.layout.soname()).display(),
             options.layout,
             options.layout.releases().join(", "),
         );
@@ -100,7 +143,6 @@ fn measured(
         print_tables(&rows);
         print_machine_readable(&rows);
         println!("\nEvery byte arrived as it was sent: {compared} bytes compared, 0 wrong.");
-        uneven(&rows).iter().for_each(|uneven| println!("{uneven}."));
     }
     let Some(page) = page else { return Ok(()) };
     let opened = said(&report).into_iter().find(|line| line.contains(", provider "));
@@ -108,10 +150,19 @@ fn measured(
     let mut by_rails = Vec::new();
     let of_rails = BySize { of_rails: true, ..all };
     for rails in fewer(rails_of(&opened)) {
-        by_rails.push((rails, job(options, plugins, of_rails, Some(rails))?.rows));
+        let MeasuredBySize { rows, busy, .. } = job(options, trial, place, of_rails, Some(rails))?;
+        if warnings.is_empty() {
+            warnings.extend(busy.as_deref().map(unfit));
+        }
+        by_rails.push((rails, rows));
     }
-    let beside = beside(&opened, plugins, options.milliseconds)?;
-    let text = Measured { opened, rows, by_rails, beside }.page()?;
+    let beside = match options.memory == Memory::Host && place.hosts.is_empty() {
+        true => beside(&opened, trial.plugins, options.milliseconds)?,
+        false => Err(String::from(
+            "raw libfabric is measured between PEs of one host, on memory of the host",
+        )),
+    };
+    let text = Measured { on, opened, warnings, rows, by_rails, beside }.page()?;
     let path = page.path;
     page.write(&text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     if !options.json {
@@ -120,16 +171,28 @@ fn measured(
     Ok(())
 }
 
+/// What the PEs are on.
+fn on(memory: Memory, place: &Place<'_>) -> String {
+    let memory = match memory {
+        Memory::Host => "memory of the host",
+        Memory::Gpu => "memory of GPUs",
+    };
+    let hosts = match place.hosts.len() {
+        0 | 1 => "one host",
+        _ => "two hosts",
+    };
+    format!("two PEs on {hosts}, {memory}")
+}
+
 /// One job, on so many rails at most.
 fn job(
     options: &PerfOptions,
-    plugins: &Plugins,
+    trial: &Trial<'_>,
+    place: &Place<'_>,
     what: BySize,
     rails: Option<u32>,
 ) -> Result<MeasuredBySize, BoxError> {
     let settings = [
-        ("NVSHMEM_DEBUG", Some(String::from("INFO"))),
-        ("NVSHMEM_LIBFABRIC_PROVIDER", options.provider.clone()),
         ("NVSHMEM_LIBFABRIC_DEVICES", options.devices.clone()),
         ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails.map(|rails| rails.to_string())),
     ];
@@ -137,9 +200,12 @@ fn job(
         settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
     let time = Duration::from_millis(options.milliseconds);
     let mut progress = Progress::new(what.len());
-    let made =
-        |job: JobSettings| settings.iter().fold(job, |job, (name, value)| job.env(*name, value));
-    let measured = what.run(options.layout, &plugins.directory, time, None, &made, &mut || {
+    let made = |job: JobSettings| {
+        let job = trial.on(job, place);
+        settings.iter().fold(job, |job, (name, value)| job.env(*name, value))
+    };
+    let directory = &trial.plugins.directory;
+    let measured = what.run(options.layout, directory, time, None, &made, &mut || {
         progress.step();
     });
     progress.end();

@@ -3,19 +3,24 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use nvshmem_bench::{Compared, Row, Test};
 use serde_json::json;
 
 use super::plot::{Across, Curve, Plot, bytes, number};
-use super::table::Figure;
+use super::table::{Figure, headline};
 use crate::report::machine::first;
 
 /// All that was measured.
 #[derive(Debug)]
 pub(super) struct Measured {
+    /// Where the PEs were, and on what memory.
+    pub(super) on: String,
     /// What was opened, in the words of the log.
     pub(super) opened: String,
+    /// What makes the figures less than they look like.
+    pub(super) warnings: Vec<String>,
     pub(super) rows: Vec<Row>,
     /// The same job with fewer rails, and with all.
     pub(super) by_rails: Vec<(u32, Vec<Row>)>,
@@ -49,12 +54,18 @@ impl Measured {
         );
         let _ = writeln!(
             page,
-            "<p>Version {}; two PEs on one host, memory of the host. The figures are what the software costs, and not a network. Each is the \
-             median of its rounds.</p>\n<p><code>{}</code></p>\n<p>{}</p>",
+            "<p><strong>{}</strong></p>\n<p>{}, version {}; {}. Each figure is the median of its rounds; on one host they are what the software \
+             costs, and not a network.</p>\n<p><code>{}</code></p>\n<p>{}</p>",
+            escaped(&headline(&self.rows)),
+            date(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())),
             env!("CARGO_PKG_VERSION"),
+            escaped(&self.on),
             escaped(&self.opened),
             escaped(&machine())
         );
+        for warning in &self.warnings {
+            let _ = writeln!(page, "<p><strong>Warning:</strong> {}.</p>", escaped(warning));
+        }
         self.by_size(&mut page)?;
         self.by_rails(&mut page)?;
         self.beside_raw(&mut page)?;
@@ -185,7 +196,9 @@ impl Measured {
             })
         });
         json!({
+            "on": self.on,
             "opened": self.opened,
+            "warnings": self.warnings,
             "figures": figures(&self.rows),
             "by_rails": rails.collect::<Vec<_>>(),
             "beside_raw": compared.collect::<Vec<_>>(),
@@ -245,6 +258,26 @@ fn machine() -> String {
     format!("{processor}, {cores} cores for this process, Linux {kernel}")
 }
 
+/// The day and the minute of a time in seconds since 1970.
+fn date(since: u64) -> String {
+    let (mut day, minute) = (since / 86_400, since % 86_400 / 60);
+    let is_leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let mut year = 1970;
+    while day >= 365 + u64::from(is_leap(year)) {
+        day -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for days in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02} {:02}:{:02} UTC", day + 1, minute / 60, minute % 60)
+}
+
 /// As text of a page.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
@@ -261,7 +294,9 @@ mod tests {
             .flat_map(|test| [8, 64, 4096].map(|size| row(test, size)))
             .collect();
         let by_rails = vec![(1, rows.clone()), (2, rows.clone())];
-        Measured { opened: String::from("a <b> & c"), rows, by_rails, beside }
+        let warnings = vec![String::from("others & more took it")];
+        let (on, opened) = (String::from("two PEs on two hosts"), String::from("a <b> & c"));
+        Measured { on, opened, warnings, rows, by_rails, beside }
     }
 
     #[test]
@@ -277,6 +312,11 @@ mod tests {
         let page = measured(Ok(compared.to_vec())).page().unwrap();
         assert_eq!(page.matches("<svg").count(), 6);
         assert!(page.contains("a &lt;b&gt; &amp; c") && page.contains("put, raw libfabric"));
+        let parts =
+            ["<strong>put ", " UTC, version ", "two PEs on two hosts. ", "others &amp; more"];
+        for part in parts {
+            assert!(page.contains(part), "no {part} in {page}");
+        }
         // 64 bytes in two microseconds and in one, of puts and of gets: GB/s.
         let rates = ["0.032", "0.064", "0.032", "0.064"].map(|rate| format!("<td>{rate}</td>"));
         assert!(page.contains(&format!("<tr><td>64 B</td>{}</tr>", rates.concat())), "{page}");
@@ -289,6 +329,19 @@ mod tests {
         let numbers: serde_json::Value = serde_json::from_str(numbers).unwrap();
         assert_eq!(numbers["beside_raw"][1]["ratio"], 0.5);
         assert_eq!(numbers["by_rails"][1]["rails"], 2);
+    }
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        let dates = [0, 951_782_399, 951_782_400, 1_735_689_599, 1_795_996_740].map(date);
+        let expected = [
+            "1970-01-01 00:00 UTC",
+            "2000-02-28 23:59 UTC",
+            "2000-02-29 00:00 UTC",
+            "2024-12-31 23:59 UTC",
+            "2026-11-29 23:59 UTC",
+        ];
+        assert_eq!(dates, expected);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Figures in the layout of NVSHMEM's perftests: columns for people, and lines for programs.
 
-use nvshmem_bench::{Row, Test};
+use nvshmem_bench::{Row, Test, unfit};
 use serde::Serialize;
+
+use super::plot::{bytes, number};
 
 /// Rounds of which the fast ones are more than this much faster than the slow ones have been
 /// disturbed.
@@ -16,24 +18,58 @@ fn column(test: Test) -> (&'static str, &'static str, &'static str, char) {
     }
 }
 
-/// What is to be said of rows whose rounds differ so much that something else ran beside them.
-pub(super) fn uneven(rows: &[Row]) -> Option<String> {
+/// What most people look for: the most bandwidth, the least latency, the most messages.
+pub(super) fn headline(rows: &[Row]) -> String {
+    let best = |tests: [Test; 2]| {
+        let of = tests.into_iter().filter_map(|test| {
+            let of = || rows.iter().filter(move |row| row.test == test);
+            let value = |row: &&Row| row.value;
+            let by = |a: &&Row, b: &&Row| value(a).total_cmp(&value(b));
+            let row = if column(test).3 == '+' { of().max_by(by) } else { of().min_by(by) };
+            row.map(|Row { test, size, value, .. }| {
+                let (_, _, unit, _) = column(*test);
+                let name = test.name().split('_').next().unwrap_or_default();
+                format!("{name} {} {unit} ({})", number(*value), bytes(*size))
+            })
+        });
+        of.collect::<Vec<_>>()
+    };
+    let rates = rows.iter().filter(|row| row.test == Test::PutRate);
+    let rate = rates.map(|row| row.value).max_by(f64::total_cmp);
+    let rate = rate.map(|rate| format!("{} million puts a second", number(rate)));
+    let bandwidth = best([Test::PutBandwidth, Test::GetBandwidth]);
+    let latency = best([Test::PutLatency, Test::GetLatency]);
+    bandwidth.into_iter().chain(latency).chain(rate).collect::<Vec<_>>().join(", ")
+}
+
+/// What is to be said of figures that are as much other programs': of what took the processors, and
+/// of rows whose rounds differ.
+pub(super) fn warnings(rows: &[Row], busy: Option<&str>) -> Vec<String> {
+    let mut warnings: Vec<String> = busy.map(unfit).into_iter().collect();
     let uneven = rows.iter().filter(|row| row.spread.1 > UNEVEN * row.spread.0).count();
-    (uneven > 0).then(|| {
-        format!(
-            "{uneven} of {} rows differ by more than a factor of two from round to round: other programs are busy here, \
-             and these figures are as much theirs",
+    if uneven > 0 {
+        warnings.push(format!(
+            "{uneven} of {} rows differ by more than a factor of two from round to round",
             rows.len()
-        )
-    })
+        ));
+    }
+    warnings
 }
 
 pub(super) fn print_tables(rows: &[Row]) {
     for test in Test::ALL {
         println!("\n#{}", test.name());
-        println!("{:<16}{:<10}{}", "size(B)", "scope", column(test).0);
-        for row in rows.iter().filter(|row| row.test == test) {
-            println!("{:<16}{:<10}{:.6}", row.size, "host", row.value);
+        println!(
+            "{:<12}{:<8}{:<18}{}",
+            "size(B)",
+            "scope",
+            column(test).0,
+            "p10..p90 of the rounds"
+        );
+        for Row { size, value, spread: (p10, p90), .. } in
+            rows.iter().filter(|row| row.test == test)
+        {
+            println!("{size:<12}{:<8}{value:<18.6}{p10:.6}..{p90:.6}", "host");
         }
     }
 }
@@ -72,11 +108,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uneven_rows_are_counted() {
+    fn uneven_rows_and_a_busy_machine_are_told() {
         let row = |spread| Row { test: Test::PutRate, size: 8, value: 1.0, spread };
         let even = row((0.9, 1.1));
-        assert_eq!(uneven(&[even]), None);
-        let said = uneven(&[even, row((0.9, 1.9)), row((0.5, 1.0))]).unwrap();
-        assert!(said.starts_with("1 of 3 rows"), "{said}");
+        assert!(warnings(&[even], None).is_empty());
+        let said = warnings(&[even, row((0.9, 1.9)), row((0.5, 1.0))], Some("others"));
+        assert!(said.len() == 2 && said[0].starts_with("others "), "{said:?}");
+        assert!(said[1].starts_with("1 of 3 rows"), "{said:?}");
+    }
+
+    #[test]
+    fn the_headline_has_the_best_of_each_kind() {
+        let row = |test, size, value| Row { test, size, value, spread: (value, value) };
+        let rows = [
+            row(Test::PutBandwidth, 8, 0.5),
+            row(Test::PutBandwidth, 4 << 20, 12.0),
+            row(Test::PutLatency, 8, 2.5),
+            row(Test::PutLatency, 64, 3.5),
+            row(Test::PutRate, 8, 1.25),
+        ];
+        let expected = "put 12 GB/sec (4 MiB), put 2.5 us (8 B), 1.25 million puts a second";
+        assert_eq!(headline(&rows), expected);
     }
 }

@@ -67,6 +67,9 @@ impl Found {
             let none = without.map(|at| format!("CUDA's driver shows no GPU on host {}", at + 1));
             (hosts::providers(&hosts, &named)?.into_iter().next(), none)
         };
+        if hosts.is_empty() {
+            hosts::check_here(&fabric, &named)?;
+        }
         let provider = provider.ok_or_else(|| {
             let why = fabric.error.clone();
             let why = why.unwrap_or_else(|| String::from("no provider can be used here"));

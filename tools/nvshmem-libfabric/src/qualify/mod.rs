@@ -23,9 +23,11 @@ use self::look::Found;
 use self::rows::{On, Pes, ROWS, Rails, Row, Traffic, Tries};
 use self::verdict::{Seen, Verdict};
 use crate::error::ToolError;
+use crate::info::check_settings;
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, QualifyOptions};
 use crate::perf::table::Figure;
+use crate::selftest::PROVIDER;
 use crate::selftest::hosts::Host;
 use crate::selftest::job::{Place, Trial, failure, opened};
 use crate::selftest::named::Named;
@@ -55,6 +57,7 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     let path = options.out.clone();
     let path = path.unwrap_or_else(|| PathBuf::from("nvshmem-libfabric-qualify.txt"));
     check_names(&options.only)?;
+    check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
     if options.reach.hosts.len() > MOST_HOSTS {
         let message = format!("{} hosts are more than {MOST_HOSTS}", options.reach.hosts.len());
         return Err(ToolError::new(message, "two tell most of what is to be known"));

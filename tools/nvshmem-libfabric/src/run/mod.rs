@@ -13,7 +13,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nvshmem_bench::output::print_whole;
+
+use crate::doctor::Verdict;
+use crate::doctor::gpus::{QUEUES, are_few, staging_context};
 use crate::error::ToolError;
+use crate::info::accepted;
+use crate::libraries::find::{self, wrong_home};
 use crate::libraries::linker::{self, Linker};
 use crate::libraries::nvshmem::Nvshmem;
 use crate::libraries::plugins::{Plugin, Plugins};
@@ -25,6 +31,9 @@ use program::Program;
 pub(crate) const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 pub(crate) const FAILED: u8 = 125;
+
+/// What stands for a file of ours for each NVSHMEM.
+const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks for";
 
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
@@ -40,13 +49,17 @@ struct Variable {
 }
 
 /// What will be done.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Plan {
-    program: PathBuf,
+    program: Option<PathBuf>,
     words: Vec<OsString>,
     set: Vec<Variable>,
     /// What is told of the rest.
     notes: Vec<String>,
+    /// What the program may hang by.
+    warnings: Vec<String>,
+    /// Why it cannot be done, with the exit status that this has. A dry run shows the rest.
+    missing: Vec<Failed>,
 }
 
 /// A failure, with the exit status that it has.
@@ -57,55 +70,88 @@ pub(crate) type Failed = (ToolError, u8);
 /// # Errors
 /// There is no such program, no NVSHMEM is found, or none of our files fits it.
 pub(crate) fn run(options: &RunOptions) -> Result<(), Failed> {
-    let plan = Plan::make(options)?;
+    let plan = Plan::make(options);
     if options.dry_run {
         plan.print();
         return Ok(());
     }
-    let mut command = Command::new(&plan.program);
+    if let Some(failed) = plan.missing.into_iter().next() {
+        return Err(failed);
+    }
+    let program = plan.program.unwrap_or_default();
+    for warning in &plan.warnings {
+        eprintln!("nvshmem-libfabric: {warning}");
+    }
+    let mut command = Command::new(&program);
     command.args(&plan.words[1..]).arg0(&plan.words[0]);
     command.envs(plan.set.iter().map(|variable| (variable.name, &variable.value)));
     let error = command.exec();
     let hint = "look at the file: `run --dry-run` shows the whole command";
-    Err((ToolError::file(&plan.program, "cannot be started", error, hint), NOT_STARTED))
+    Err((ToolError::file(&program, "cannot be started", error, hint), NOT_STARTED))
 }
 
 impl Plan {
-    fn make(options: &RunOptions) -> Result<Self, Failed> {
-        let words = options.command.clone();
-        let first = words.first().cloned().unwrap_or_default();
-        let program = linker::program(&first).ok_or_else(|| {
-            let message = format!("there is no program {}", first.to_string_lossy());
-            let hint = "give a path, or a name that is on PATH";
-            (ToolError::new(message, hint), NOT_FOUND)
-        })?;
-        let failed = |error| (error, FAILED);
-        let plugins = Plugins::find(options.r#where.plugin_dir.as_deref()).map_err(failed)?;
-        if options.nccl {
-            let mut plan = Self { program, words, set: Vec::new(), notes: Vec::new() };
-            plan.set_nccl(&plugins).map_err(failed)?;
-            plan.set_fabric(options).map_err(failed)?;
-            plan.notes.extend(forwarding(&plan.words));
-            return Ok(plan);
+    fn make(options: &RunOptions) -> Self {
+        let mut plan = Self { words: options.command.clone(), ..Self::default() };
+        match program_of(&plan.words) {
+            Ok(program) => plan.program = Some(program),
+            Err(failed) => plan.missing.push(failed),
         }
-        let (files, notes) = if options.any_nvshmem {
-            let note = "a file for every NVSHMEM: each takes the one that it asks for".to_owned();
-            (plugins.files.iter().collect(), vec![note])
-        } else {
-            let (nvshmem, found) = nvshmem(options, &words).map_err(failed)?;
-            let number = nvshmem.certain_number().map_err(failed)?;
-            let file = plugins.of(number).map_err(failed)?;
-            let mut notes = vec![format!("{}: {found}", nvshmem.describe())];
-            notes.extend(beside_ours(&nvshmem));
-            (vec![file], notes)
-        };
-        let mut plan = Self { program, words, set: Vec::new(), notes };
-        plan.set_variables(&files, options).map_err(failed)?;
+        let plugins = plan.have(Plugins::find(options.r#where.plugin_dir.as_deref()));
+        match (options.nccl, &plugins) {
+            (false, plugins) => plan.set_nvshmem(options, plugins.as_ref()),
+            (true, Some(plugins)) => {
+                let set = plan.set_nccl(plugins);
+                plan.have(set);
+            }
+            (true, None) => {}
+        }
+        let set = plan.set_fabric(options);
+        plan.have(set);
         plan.notes.extend(forwarding(&plan.words));
-        Ok(plan)
+        plan.warnings.extend(held_up());
+        if plan.warnings.is_empty() {
+            plan.notes.extend(few_queues());
+        }
+        plan
     }
 
-    fn set_variables(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
+    /// What there is; or that it is missing.
+    fn have<T>(&mut self, found: Result<T, ToolError>) -> Option<T> {
+        found.map_err(|error| self.missing.push((error, FAILED))).ok()
+    }
+
+    /// Our file for the NVSHMEM of the command line; all of them where none is known.
+    fn set_nvshmem(&mut self, options: &RunOptions, plugins: Option<&Plugins>) {
+        let all = plugins.map_or(&[][..], |plugins| &plugins.files);
+        let mut files: Vec<&Plugin> = all.iter().collect();
+        if options.any_nvshmem {
+            self.notes.push(String::from(EACH));
+        } else if let Some((nvshmem, found)) = self.have(nvshmem(options, &self.words)) {
+            self.notes.push(format!("{}: {found}", nvshmem.describe()));
+            self.notes.extend(beside_ours(&nvshmem));
+            let number = self.have(nvshmem.certain_number());
+            let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
+            files = file.and_then(|file| self.have(file)).into_iter().collect();
+        } else {
+            self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
+        }
+        self.set_transport();
+        let set = self.set_preload(&files, options);
+        self.have(set);
+    }
+
+    fn set_transport(&mut self) {
+        let why = match env::var(TRANSPORT) {
+            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
+                format!("else NVSHMEM would use `{theirs}`, as the environment has it")
+            }
+            _ => String::from("NVSHMEM uses another one by default"),
+        };
+        self.set(TRANSPORT, String::from("libfabric"), &why);
+    }
+
+    fn set_preload(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
         let paths: Vec<PathBuf> = match &options.record {
             None => files.iter().map(|file| file.path.clone()).collect(),
             Some(_) => files.iter().map(|file| file.recorder()).collect::<Result<_, _>>()?,
@@ -138,25 +184,14 @@ impl Plan {
                 .map(str::to_owned)
                 .collect::<Vec<_>>(),
         );
-        self.set(
-            PRELOAD,
-            preload.join(":"),
-            "what is loaded under the name that NVSHMEM asks for comes before its own file",
-        );
-        match env::var(TRANSPORT) {
-            Ok(theirs) if theirs != "libfabric" && !theirs.is_empty() => {
-                self.set(
-                    TRANSPORT,
-                    String::from("libfabric"),
-                    &format!("else NVSHMEM would use `{theirs}`, as the environment has it"),
-                );
+        let why = "what is loaded under the name that NVSHMEM asks for comes before its own file";
+        match files.is_empty() {
+            true => {
+                self.notes.push(format!("{PRELOAD} would have the file that is missing: {why}"))
             }
-            _ => {
-                let why = "NVSHMEM uses another one by default";
-                self.set(TRANSPORT, String::from("libfabric"), why);
-            }
+            false => self.set(PRELOAD, preload.join(":"), why),
         }
-        self.set_fabric(options)
+        Ok(())
     }
 
     /// What has NCCL load the file for it, and use it.
@@ -186,16 +221,23 @@ impl Plan {
     }
 
     fn print(&self) {
-        for note in &self.notes {
+        for (error, status) in &self.missing {
+            let text = format!(
+                "MISSING, and so without --dry-run status {status}: {error}\nhint: {}",
+                error.hint
+            );
+            text.lines().for_each(|line| println!("# {line}"));
+        }
+        for note in self.notes.iter().chain(&self.warnings) {
             println!("# {note}");
         }
         for Variable { name, value, why } in &self.set {
             println!("# {why}");
-            println!("export {name}={}", quoted(value));
+            print_whole(format_args!("export {name}={}\n", quoted(value)));
         }
         let words: Vec<String> =
             self.words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
-        println!("exec {}", words.join(" "));
+        print_whole(format_args!("exec {}\n", words.join(" ")));
     }
 }
 
@@ -215,23 +257,59 @@ fn nvshmem(options: &RunOptions, words: &[OsString]) -> Result<(Nvshmem, String)
     if let Some(found) = Program::nvshmem_in(words, &linker) {
         return Ok(found);
     }
-    let mut all = crate::libraries::find::all(None, &linker)?;
+    let mut all = find::all(None, &linker)?;
     if all.is_empty() {
-        let message = format!(
-            "no NVSHMEM is found for {}",
-            words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-        );
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
+        let message = format!("no NVSHMEM is found for {}{home}", words.join(" "));
         let hint = "name it with --nvshmem PATH, or use --any-nvshmem, which has a file ready for each; where a \
                     launcher starts the program in a container or on another host, put `nvshmem-libfabric run --` \
                     in front of the program there";
         return Err(ToolError::new(message, hint));
     }
     let first = all.swap_remove(0);
+    let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
     let found = format!(
-        "the first of this machine ({}), as the command line does not show which it uses",
+        "the first of this machine ({}), as the command line does not show which it uses{home}",
         first.found_by.join("; ")
     );
     Ok((first, found))
+}
+
+/// The program that a command line begins with.
+fn program_of(words: &[OsString]) -> Result<PathBuf, Failed> {
+    let first = words.first().cloned().unwrap_or_default();
+    if let Some(program) = linker::program(&first) {
+        return Ok(program);
+    }
+    let word = first.to_string_lossy();
+    // As a shell tells them apart.
+    if word.contains('/') && Path::new(&first).exists() {
+        let message = format!("{word} is no program that can be started");
+        return Err((ToolError::new(message, "is it a file, and executable?"), NOT_STARTED));
+    }
+    let message = format!("there is no program {word}");
+    Err((ToolError::new(message, "give a path, or a name that is on PATH"), NOT_FOUND))
+}
+
+/// What a kernel that waits for staged data hangs by, with these variables.
+fn held_up() -> Option<String> {
+    let (settings, ..) = accepted();
+    // Unless it is told otherwise, CUDA loads kernels at their first launch.
+    let eager =
+        env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode.eq_ignore_ascii_case("EAGER"));
+    let check = staging_context(!eager, &settings);
+    let remedy = check.remedy.unwrap_or_default();
+    (check.verdict == Verdict::Warning).then(|| format!("{}: {remedy}", check.reason))
+}
+
+/// What hangs with few queues, where the transport has no context of its own for copies.
+fn few_queues() -> Option<String> {
+    let queues = env::var(QUEUES).ok().filter(|queues| are_few(queues))?;
+    Some(format!(
+        "{QUEUES}={queues}: where the log says that memory is staged in the program's context, a kernel that waits for staged \
+         data hangs, as the copies wait behind it"
+    ))
 }
 
 /// That it would load ours anyway.

@@ -21,8 +21,8 @@ use crate::child;
 use crate::error::ToolError;
 use crate::info::VERSION;
 use crate::libraries::plugins::file_name;
-use crate::options::Reach;
-use crate::probe::{Choice, Fabric, Gpus};
+use crate::options::{Memory, Reach};
+use crate::probe::{self, Choice, Fabric, Gpus, Refused};
 use crate::selftest::named::Named;
 
 /// What a host may take to say what it has: a login, and drivers that start many GPUs.
@@ -348,6 +348,55 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
         return Err(ToolError::new(message, "`nvshmem-libfabric doctor` on that host says more"));
     }
     Ok(taken.into_iter().cloned().collect())
+}
+
+/// That this host has the providers which are named.
+///
+/// # Errors
+/// It has not, and why.
+pub(crate) fn check_here(fabric: &Fabric, named: &[String]) -> Result<(), ToolError> {
+    const HINT: &str = "`nvshmem-libfabric doctor -v` says what can be used";
+    if let Some(error) = &fabric.error {
+        return Err(ToolError::new(error, HINT));
+    }
+    for name in named {
+        // What `auto` gives is not looked for among them.
+        let all = [&fabric.one_host].into_iter().chain(&fabric.providers);
+        let choice = all.into_iter().rfind(|choice| choice.asked.eq_ignore_ascii_case(name));
+        if let Some(choice) = choice.filter(|choice| choice.provider.is_none()) {
+            let mut message = format!("{name} cannot be used here");
+            for Refused { what, reason } in &choice.refused {
+                message.push_str(&match what.eq_ignore_ascii_case(name) {
+                    true => format!(": {reason}"),
+                    false => format!("\n  {what}: {reason}"),
+                });
+            }
+            return Err(ToolError::new(message, HINT));
+        }
+    }
+    Ok(())
+}
+
+/// That there are GPUs for memory of GPUs: on the hosts, or on this one where none is named.
+///
+/// # Errors
+/// A host has none, and why.
+pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolError> {
+    if memory == Memory::Host {
+        return Ok(());
+    }
+    let message = match hosts.iter().find(|host| host.gpus == 0) {
+        Some(host) => format!("CUDA's driver shows no GPU on {}", host.name),
+        None if !hosts.is_empty() => return Ok(()),
+        None => match probe::gpus() {
+            gpus if !gpus.devices.is_empty() => return Ok(()),
+            gpus => {
+                let why = gpus.error.map_or_else(String::new, |why| format!(": {why}"));
+                format!("CUDA's driver shows no GPU here{why}")
+            }
+        },
+    };
+    Err(ToolError::new(message, "without --memory gpu it is memory of the host"))
 }
 
 impl Host {

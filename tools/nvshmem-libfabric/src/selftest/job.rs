@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nvshmem_sim::traffic::resident::RESIDENT;
-use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind};
+use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, Layout, MemoryKind, PeReport};
 
 use super::hosts::Host;
 use crate::libraries::plugins::Plugins;
@@ -71,7 +71,9 @@ impl Trial<'_> {
             .env("NVSHMEM_LIBFABRIC_PROVIDER", self.provider)
             .env("NVSHMEM_DEBUG", "INFO");
         if self.memory == Memory::Gpu {
-            job = job.memory(MemoryKind::DeviceVmm);
+            let whole = |bytes: u64| bytes.next_multiple_of(DEVICE_CHUNK);
+            let (heap, chunk) = (whole(job.heap_bytes), whole(job.chunk_bytes));
+            job = job.memory(MemoryKind::DeviceVmm).heap(heap, chunk);
         }
         let mut first = 0;
         for (host, pes) in &place.hosts {
@@ -82,20 +84,55 @@ impl Trial<'_> {
     }
 }
 
-/// How the job has failed: what the launcher saw, and the PE that failed first.
+/// How the job has failed: which PE first, and why, in the transport's own words where it has said
+/// why.
 pub(crate) fn failure(report: &JobReport) -> String {
     let mut text = report.cause.clone().unwrap_or_default();
-    let first = report.first_failure.unwrap_or(0);
-    for pe in report.pes.iter().filter(|pe| pe.pe == first) {
-        if !text.contains(&pe.outcome.to_string()) {
-            text.push_str(&format!("\nPE {} {}", pe.pe, pe.outcome));
+    if let Some(pe) = failed_first(report) {
+        let outcome = pe.outcome.to_string();
+        if !text.contains(&outcome) {
+            text.push_str(&format!("\nPE {} {outcome}", pe.pe));
         }
-        let lines = &pe.output[pe.output.len().saturating_sub(MOST_LINES)..];
-        for (_, line) in lines {
-            text.push_str(&format!("\n  {line}"));
+        if let Some(error) = first_error(pe) {
+            // What a call has returned says less.
+            match text.find(" failed: ") {
+                Some(at) => text.replace_range(at.., &format!(": {error}")),
+                None => text.push_str(&format!("\n{error}")),
+            }
         }
     }
     text.trim_start().to_owned()
+}
+
+/// Why figures could not be had: how the job has failed, or whatever else it is.
+pub(crate) fn why(error: &BoxError) -> String {
+    match error.downcast_ref::<JobFailed>() {
+        Some(JobFailed(report)) => failure(report),
+        None => error.to_string(),
+    }
+}
+
+/// What the PE that failed first has logged in the end.
+pub(crate) fn log_of_failure(report: &JobReport) -> String {
+    let output = failed_first(report).map_or(&[][..], |pe| &pe.output);
+    let last = &output[output.len().saturating_sub(MOST_LINES)..];
+    last.iter().map(|(_, line)| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn failed_first(report: &JobReport) -> Option<&PeReport> {
+    report.pes.iter().find(|pe| pe.pe == report.first_failure.unwrap_or(0))
+}
+
+/// The first error in a PE's log, with the lines that belong to it, without the call's name.
+fn first_error(pe: &PeReport) -> Option<String> {
+    let mut lines = pe.output.iter().map(|(_, line)| line.as_str());
+    let error = lines.by_ref().find_map(|line| Some(line.split_once(" NVSHMEM ERROR ")?.1))?;
+    let error = match error.split_once(": ") {
+        Some((call, error)) if call.starts_with("nvshmemt_") => error,
+        _ => error,
+    };
+    let more = lines.take_while(|line| line.starts_with("  "));
+    Some([error].into_iter().chain(more).collect::<Vec<_>>().join("\n"))
 }
 
 /// The line of the log with provider and rails.

@@ -16,12 +16,15 @@ use nvshmem_sim::{Layout, PeReport};
 use serde::Serialize;
 
 use crate::error::ToolError;
-use crate::info::json;
+use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, Reach, SelftestOptions};
 use crate::probe::{self, Fabric};
 use hosts::Host;
-use job::{Place, Trial, failure, opened};
+use job::{Place, Trial, failure, log_of_failure, opened};
+
+/// The setting that `--provider` stands for.
+pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
 const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
@@ -47,6 +50,9 @@ pub(crate) struct Run {
     /// How it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
+    /// The last lines of the PE that failed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failure_log: Option<String>,
     /// What PE 0's transport said of what it had opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) opened: Option<String>,
@@ -81,6 +87,7 @@ pub(crate) fn defaults(plugin_dir: Option<PathBuf>) -> SelftestOptions {
         memory: Memory::Host,
         every_file: false,
         deadline: 120,
+        verbose: false,
         json: false,
     }
 }
@@ -93,6 +100,7 @@ pub(crate) fn runs(
     options: &SelftestOptions,
     told: &mut dyn FnMut(Told<'_>),
 ) -> Result<Vec<Run>, ToolError> {
+    check_settings((!options.provider.is_empty()).then_some(PROVIDER))?;
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     let newest = Layout::ALL[Layout::ALL.len() - 1];
     let layouts: Vec<Layout> =
@@ -112,11 +120,12 @@ pub(crate) fn runs(
         let hint = "name more hosts, or how many PEs one takes: --hosts a:2";
         return Err(ToolError::new(message, hint));
     }
+    hosts::check_memory(options.memory, &hosts)?;
     let fabric = hosts.is_empty().then(|| probe::fabric(options.memory == Memory::Gpu));
     let providers = match (&options.provider[..], &fabric) {
         (named, None) => hosts::providers(&hosts, named)?,
         ([], Some(fabric)) => providers(fabric)?,
-        (named, Some(_)) => named.to_vec(),
+        (named, Some(fabric)) => hosts::check_here(fabric, named).map(|()| named.to_vec())?,
     };
     if !hosts.is_empty() {
         told(Told::Hosts(&hosts));
@@ -217,13 +226,14 @@ fn one(
         passed: report.succeeded(),
         seconds: report.elapsed.as_secs_f64(),
         failure: (!report.succeeded()).then(|| failure(&report) + &place.hint()),
+        failure_log: (!report.succeeded()).then(|| log_of_failure(&report)),
         opened: opened(&report),
         log: report.pes.first().map(PeReport::text).unwrap_or_default(),
     })
 }
 
-/// A line for people.
-pub(crate) fn line(run: &Run) -> String {
+/// A line for people, and behind that of a failure what was logged, if all is asked for.
+pub(crate) fn line(run: &Run, all: bool) -> String {
     let verdict = if run.passed { "ok" } else { "FAILED" };
     let mut text = format!(
         "{verdict:<6} {:<12} {:<34} {:<12} {:>6.2} s  {}",
@@ -237,6 +247,9 @@ pub(crate) fn line(run: &Run) -> String {
     if let Some(failure) = &run.failure {
         text.push_str(&format!("\n{failure}"));
     }
+    if let Some(log) = run.failure_log.as_ref().filter(|_| all) {
+        text.push_str(&format!("\n{log}"));
+    }
     text
 }
 
@@ -248,18 +261,22 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     let runs = runs(options, &mut |told| match told {
         _ if options.json => {}
         Told::Hosts(hosts) => println!("{}\n", hosts::table(hosts)),
-        Told::Run(run) => println!("{}", line(run)),
+        Told::Run(run) => println!("{}", line(run, options.verbose)),
     })?;
     let passed = runs.iter().filter(|run| run.passed).count();
     if options.json {
-        println!("{}", json(&runs)?);
+        print_json(&runs)?;
     } else {
         print!("{}", pair_table(&runs));
         let pes = match &options.reach.hosts[..] {
             [] => format!("{} PEs", options.pes),
             _ => String::from("PEs on these hosts"),
         };
-        println!("{passed} of {} passed, with {pes}", runs.len());
+        let log = match passed < runs.len() && !options.verbose {
+            true => "; -v shows what was logged",
+            false => "",
+        };
+        println!("{passed} of {} passed, with {pes}{log}", runs.len());
     }
     Ok(passed == runs.len())
 }

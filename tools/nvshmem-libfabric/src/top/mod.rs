@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use nvshmem_bench::output;
 use nvshmem_transport_libfabric::job::counters::page as pages;
 use nvshmem_transport_libfabric::job::counters::page::Life;
 use serde::Serialize;
 
 use self::page::Page;
 use crate::error::ToolError;
-use crate::info::json;
+use crate::info::print_json;
 use crate::options::TopOptions;
 
 /// What has PEs publish their counters.
@@ -132,14 +133,13 @@ pub(crate) fn run(options: &TopOptions) -> Result<bool, ToolError> {
             }
             look => look?,
         };
-        let size = terminal_size::terminal_size();
-        let (width, height) = size.map_or((80, 24), |(width, height)| (width.0, height.0));
-        let mut lines = table::lines(&look, before.as_ref(), options.peers);
+        let (width, height) = output::size(&io::stdout()).unwrap_or((usize::MAX, usize::MAX));
+        let mut lines = table::lines(&look, before.as_ref(), options.peers, width);
         if look.pes.is_empty() {
             lines.push(format!("no PE publishes counters in {}", directory.display()));
             lines.push(format!("hint: {HOW}"));
         }
-        let screen = table::screen(&lines, width.into(), height.into());
+        let screen = table::screen(&lines, width, height);
         let mut out = io::stdout().lock();
         if out.write_all(screen.as_bytes()).and_then(|()| out.flush()).is_err() {
             // Nobody looks any more.
@@ -153,11 +153,12 @@ pub(crate) fn run(options: &TopOptions) -> Result<bool, ToolError> {
 
 fn show_once(options: &TopOptions, look: &Look) -> Result<bool, ToolError> {
     if options.json {
-        println!("{}", json(look)?);
+        print_json(look)?;
     } else if options.prometheus {
-        print!("{}", prometheus::text(&look.pes));
+        output::print_whole(format_args!("{}", prometheus::text(&look.pes)));
     } else {
-        for line in table::lines(look, None, options.peers) {
+        let width = output::size(&io::stdout()).map_or(usize::MAX, |(width, _)| width);
+        for line in table::lines(look, None, options.peers, width) {
             println!("{line}");
         }
     }

@@ -9,32 +9,69 @@ use super::{Look, Pe, State};
 /// Milliseconds without an answer of the proxy thread that are told.
 const STILL: u64 = 3_000;
 
-/// A column: its head, the counter, and whether a rate stands beside it.
-type Column = (&'static str, &'static str, bool);
+/// A column: its head, the counter, and when it and its rate are left out where there is no room:
+/// what has the highest number first. A rate without a number is none.
+#[derive(Clone, Copy)]
+struct Column {
+    head: &'static str,
+    counter: &'static str,
+    rank: u8,
+    rate: Option<u8>,
+}
+
+const fn column(head: &'static str, counter: &'static str, rank: u8) -> Column {
+    Column { head, counter, rank, rate: None }
+}
+
+impl Column {
+    const fn per_second(self, rank: u8) -> Self {
+        Self { rate: Some(rank), ..self }
+    }
+
+    /// Of those whose rank is below that.
+    fn below(self, rank: u8) -> Option<Self> {
+        let rate = self.rate.filter(|rate| *rate < rank);
+        (self.rank < rank).then_some(Self { rate, ..self })
+    }
+
+    fn width(&self) -> usize {
+        1 + self.head.len().max(VALUE) + self.rate.map_or(0, |_| 1 + VALUE)
+    }
+}
 
 const RAIL: [Column; 8] = [
-    ("bytes", "bytes", true),
-    ("bulk", "bulk_bytes", false),
-    ("segments", "posted", true),
-    ("in flight", "max_in_flight", false),
-    ("queued", "queued", false),
-    ("no room", "again", false),
-    ("failed", "failures", false),
-    ("again", "reissued", false),
+    column("bytes", "bytes", 0).per_second(0),
+    column("bulk", "bulk_bytes", 4),
+    column("segments", "posted", 1).per_second(2),
+    column("in flight", "max_in_flight", 5),
+    column("queued", "queued", 1),
+    column("no room", "again", 3),
+    column("failed", "failures", 0),
+    column("again", "reissued", 0),
 ];
 
 const PEER: [Column; 4] = [
-    ("writes", "writes", true),
-    ("reads", "reads", true),
-    ("sent", "sent", true),
-    ("received", "received", true),
+    column("writes", "writes", 0).per_second(0),
+    column("reads", "reads", 0).per_second(1),
+    column("sent", "sent", 0).per_second(2),
+    column("received", "received", 0).per_second(3),
 ];
 
-/// Columns of what a row is of.
+/// Columns of a number, and most of what a row is of.
+const VALUE: usize = 7;
 const NAME: usize = 26;
 
-/// The lines of the table. Rates are since `before`, where a PE is in both.
-pub(super) fn lines(look: &Look, before: Option<&Look>, peers: usize) -> Vec<String> {
+/// The columns that a terminal of that width has room for, beside names.
+fn fitting(columns: &[Column], width: usize, name: usize) -> Vec<Column> {
+    let below = |rank| columns.iter().filter_map(|column| column.below(rank)).collect::<Vec<_>>();
+    let fits =
+        |columns: &Vec<Column>| name + columns.iter().map(Column::width).sum::<usize>() <= width;
+    (1..=u8::MAX).rev().map(below).find(fits).unwrap_or_else(|| below(1))
+}
+
+/// The lines of the table, of as many columns as a terminal has. Rates are since `before`, where a
+/// PE is in both.
+pub(super) fn lines(look: &Look, before: Option<&Look>, peers: usize, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for pe in &look.pes {
         let same = |other: &&Pe| (other.page.pid, other.page.pe) == (pe.page.pid, pe.page.pe);
@@ -45,7 +82,7 @@ pub(super) fn lines(look: &Look, before: Option<&Look>, peers: usize) -> Vec<Str
                 let seconds = seconds(page, &pe.page)?;
                 Some((page.lanes.iter().find(|other| other.lane == lane.lane)?, seconds))
             });
-            of_lane(&mut lines, lane, before, peers);
+            of_lane(&mut lines, lane, before, peers, width);
         }
         lines.push(String::new());
     }
@@ -73,12 +110,25 @@ fn head(pe: &Pe) -> String {
     text
 }
 
-fn of_lane(lines: &mut Vec<String>, lane: &Lane, before: Option<(&Lane, f64)>, peers: usize) {
-    lines.push(heads(&format!("  {} lane", lane.lane), &RAIL));
-    for (at, rail) in lane.rails.iter().enumerate() {
+fn of_lane(
+    lines: &mut Vec<String>,
+    lane: &Lane,
+    before: Option<(&Lane, f64)>,
+    peers: usize,
+    width: usize,
+) {
+    let title = format!("  {} lane", lane.lane);
+    let rails = lane.rails.iter().enumerate();
+    let rails: Vec<String> = rails.map(|(at, rail)| format!("  rail {at} {}", rail.name)).collect();
+    let names = rails.iter().chain([&title]).map(|name| name.chars().count());
+    // Names have what they need, up to a bound.
+    let name = names.max().unwrap_or(0).min(NAME);
+    let columns = fitting(&RAIL, width, name);
+    lines.push(heads(&title, name, &columns));
+    for (at, (rail, row_name)) in lane.rails.iter().zip(&rails).enumerate() {
         let same =
             before.and_then(|(lane, seconds)| Some((&lane.rails.get(at)?.counters, seconds)));
-        lines.push(row(&format!("  rail {at} {}", rail.name), &RAIL, &rail.counters, same));
+        lines.push(row(row_name, name, &columns, &rail.counters, same));
     }
     let traffic = |counters: &Counters| counters.values().sum::<u64>();
     let mut busiest: Vec<_> =
@@ -87,13 +137,14 @@ fn of_lane(lines: &mut Vec<String>, lane: &Lane, before: Option<(&Lane, f64)>, p
         return;
     }
     busiest.sort_by_key(|peer| (std::cmp::Reverse(traffic(&peer.counters)), peer.pe));
-    lines.push(heads("  its peers", &PEER));
+    let columns = fitting(&PEER, width, name);
+    lines.push(heads("  its peers", name, &columns));
     for peer in busiest.iter().take(peers) {
         let same = before.and_then(|(lane, seconds)| {
             let before = lane.peers.iter().find(|other| other.pe == peer.pe)?;
             Some((&before.counters, seconds))
         });
-        lines.push(row(&format!("  PE {}", peer.pe), &PEER, &peer.counters, same));
+        lines.push(row(&format!("  PE {}", peer.pe), name, &columns, &peer.counters, same));
     }
     let others = busiest.len().saturating_sub(peers) as u64 + lane.peers_left_out;
     if others > 0 {
@@ -101,24 +152,30 @@ fn of_lane(lines: &mut Vec<String>, lane: &Lane, before: Option<(&Lane, f64)>, p
     }
 }
 
-fn heads(name: &str, columns: &[Column]) -> String {
-    let mut text = format!("{name:<NAME$}");
-    for (head, _, has_rate) in columns {
-        let _ = write!(text, " {head:>9}");
-        if *has_rate {
-            let _ = write!(text, " {:>7}", "/s");
+fn heads(of: &str, name: usize, columns: &[Column]) -> String {
+    let mut text = format!("{of:<name$}");
+    for Column { head, rate, .. } in columns {
+        let _ = write!(text, " {head:>VALUE$}");
+        if rate.is_some() {
+            let _ = write!(text, " {:>VALUE$}", "/s");
         }
     }
     text
 }
 
-fn row(name: &str, columns: &[Column], now: &Counters, before: Option<(&Counters, f64)>) -> String {
-    let name: String = name.chars().take(NAME).collect();
-    let mut text = format!("{name:<NAME$}");
-    for (_, counter, has_rate) in columns {
+fn row(
+    of: &str,
+    name: usize,
+    columns: &[Column],
+    now: &Counters,
+    before: Option<(&Counters, f64)>,
+) -> String {
+    let of: String = of.chars().take(name).collect();
+    let mut text = format!("{of:<name$}");
+    for Column { head, counter, rate, .. } in columns {
         let value = now.get(*counter).copied().unwrap_or(0);
-        let _ = write!(text, " {:>9}", short(value as f64));
-        if *has_rate {
+        let _ = write!(text, " {:>1$}", short(value as f64), head.len().max(VALUE));
+        if rate.is_some() {
             let rate = before.map(|(before, seconds)| {
                 let was = before.get(*counter).copied().unwrap_or(0);
                 // Those of peers begin anew at 2^32.
@@ -127,7 +184,7 @@ fn row(name: &str, columns: &[Column], now: &Counters, before: Option<(&Counters
                     .unwrap_or_else(|| (value + (1 << 32)).saturating_sub(was));
                 more as f64 / seconds
             });
-            let _ = write!(text, " {:>7}", rate.map_or_else(|| String::from("-"), short));
+            let _ = write!(text, " {:>VALUE$}", rate.map_or_else(|| String::from("-"), short));
         }
     }
     text
@@ -165,6 +222,8 @@ mod tests {
     use super::*;
     use crate::top::page::tests::page;
 
+    const WIDE: usize = 200;
+
     fn look(written_ms: u64, posted: u64) -> Look {
         let pes = (0..2).map(|pe| Pe { state: State::Running, page: page(pe, written_ms, posted) });
         Look { pes: pes.collect(), ..Look::default() }
@@ -172,7 +231,7 @@ mod tests {
 
     #[test]
     fn every_pe_rail_and_peer_has_a_row_and_rates_are_per_second() {
-        let lines = lines(&look(3000, 2_500_000), Some(&look(1000, 500_000)), 8);
+        let lines = lines(&look(3000, 2_500_000), Some(&look(1000, 500_000)), 8, WIDE);
         let first =
             lines.iter().position(|line| line.starts_with("PE 0: a b (100) over tcp")).unwrap();
         assert!(lines[first].contains("has not answered for"), "1970: {}", lines[first]);
@@ -192,7 +251,7 @@ mod tests {
     #[test]
     fn without_a_time_before_there_is_no_rate() {
         for before in [None, Some(look(1000, 5))] {
-            let lines = lines(&look(1000, 7), before.as_ref(), 0);
+            let lines = lines(&look(1000, 7), before.as_ref(), 0, WIDE);
             let rail = lines.iter().find(|line| line.contains("rail 0")).unwrap();
             assert_eq!(rail.matches('-').count(), 2, "{rail}");
             assert!(lines.contains(&String::from("  and 4 others")));
@@ -202,8 +261,29 @@ mod tests {
     #[test]
     fn counters_that_have_begun_anew_have_no_mad_rate() {
         let counters = |writes| Counters::from([(String::from("writes"), writes)]);
-        let text = row("x", &PEER[..1], &counters(10), Some((&counters((1 << 32) - 10), 2.0)));
+        let now = counters(10);
+        let text = row("x", 1, &PEER[..1], &now, Some((&counters((1 << 32) - 10), 2.0)));
         assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["x", "10", "10"]);
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_the_columns_that_matter() {
+        let heads = |columns: Vec<Column>| columns.iter().map(|c| c.head).collect::<Vec<_>>();
+        let all = |columns: &[Column]| columns.iter().map(|c| c.head).collect::<Vec<_>>();
+        assert_eq!(heads(fitting(&RAIL, WIDE, NAME)), all(&RAIL));
+        for name in [18, NAME] {
+            let rail = fitting(&RAIL, 80, name);
+            assert!(rail[0].rate.is_some(), "bytes a second");
+            let kept = heads(rail);
+            for head in ["bytes", "segments", "queued", "failed", "again"] {
+                assert!(kept.contains(&head), "{head}: {kept:?}");
+            }
+            assert_eq!(heads(fitting(&PEER, 80, name)), all(&PEER));
+        }
+        for line in lines(&look(3000, 2_500_000), Some(&look(1000, 500_000)), 8, 80) {
+            assert!(line.starts_with("PE ") || line.chars().count() <= 80, "{line}");
+        }
+        assert_eq!(heads(fitting(&RAIL, 1, NAME)), ["bytes", "failed", "again"]);
     }
 
     #[test]

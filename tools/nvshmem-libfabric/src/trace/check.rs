@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::job::{CallId, Job, name};
 use super::order::{Missing, Unordered, unordered_reads};
 use crate::error::ToolError;
-use crate::info::json;
+use crate::info::print_json;
 use crate::options::TraceCheckOptions;
 
 /// Most findings of a kind that are told.
@@ -63,7 +63,7 @@ pub(super) fn run(options: &TraceCheckOptions) -> Result<bool, ToolError> {
     let job = Job::read(&options.files)?;
     let report = Report::of(&job);
     if options.json {
-        println!("{}", json(&report)?);
+        print_json(&report)?;
     } else {
         println!("{}", report.text());
         report.remarks.iter().for_each(|remark| eprintln!("{remark}"));

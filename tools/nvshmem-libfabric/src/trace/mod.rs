@@ -9,6 +9,8 @@ mod timeline;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 
+use nvshmem_bench::output;
+
 use self::job::Job;
 use crate::error::ToolError;
 use crate::options::{TraceCommand, TraceShowOptions};
@@ -31,14 +33,10 @@ fn show(options: &TraceShowOptions) -> Result<(), ToolError> {
     }
     let Some(path) = &options.out else {
         let mut out = BufWriter::new(io::stdout().lock());
-        return match timeline::write(&job, &mut out).and_then(|()| out.flush()) {
-            // Who reads it may have seen enough.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(ToolError::new(
-                format!("standard output cannot be written: {error}"),
-                "name a file with --out",
-            )),
-            _ => Ok(()),
-        };
+        if let Err(error) = timeline::write(&job, &mut out).and_then(|()| out.flush()) {
+            output::unsaid(&error);
+        }
+        return Ok(());
     };
     let file = File::create_new(path).map_err(|error| {
         let hint = "name another file with --out; none is overwritten";

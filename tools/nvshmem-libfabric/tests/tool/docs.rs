@@ -46,6 +46,7 @@ const NOT_RUN: &str = "# Not run in the tests";
 const WRAPPER: &str = r#"
 tool=OPT/bin/nvshmem-libfabric
 case "FULL $*" in
+"no perf --memory gpu") export LD_LIBRARY_PATH=CUDA; set -- "$@" --milliseconds 1 --max 65536 ;;
 *'--memory gpu'*) export LD_LIBRARY_PATH=CUDA ;;
 "no bench puts "*) exec $tool bench puts --only shm --jobs 1 --rounds 2 --round-ms 1 ;;
 "no bench connect "*) set -- "$@" --jobs 1 ;;

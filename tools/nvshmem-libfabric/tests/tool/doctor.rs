@@ -93,10 +93,14 @@ fn calm() -> Result<(), Failed> {
     for provider in ["efa: ", "cxi: ", "verbs: ", "shm: "] {
         expect(others.contains(provider), || format!("no {provider} in {others}"))?;
     }
-    // The same for people.
-    let text = good(&mut doctor(&[]))?;
-    let last = text.lines().last().unwrap_or_default();
-    expect(last.starts_with("usable with tcp"), || text.clone())
+    // The same for people, whose first line is the verdict, and the rest on demand.
+    let (text, all) = (good(&mut doctor(&[]))?, good(&mut doctor(&["-v"]))?);
+    let first = text.lines().next().unwrap_or_default();
+    expect(first.contains(": usable with tcp"), || text.clone())?;
+    let details = |text: &str| text.contains("  efa: ");
+    expect(details(&all) && !details(&text) && text.contains("\nok       provider "), || {
+        text.clone()
+    })
 }
 
 fn wrong() -> Result<(), Failed> {
@@ -110,6 +114,17 @@ fn wrong() -> Result<(), Failed> {
     wrong("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent.so", "libfabric", "cannot load libfabric")?;
     wrong("NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "NVSHMEM_LIBFABRIC_YIELD")?;
     wrong("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "nothing there has this name")?;
+    // One mistake is one error, and libfabric is none.
+    let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"), 1)?;
+    let errors = diagnosis["checks"].as_array().into_iter().flatten();
+    let errors: Vec<&Value> = errors.filter(|check| check["verdict"] == "error").collect();
+    let one = errors.len() == 1 && errors[0].to_string().contains("did you mean verbs?");
+    expect(one && check(&diagnosis, "libfabric")["verdict"] == "ok", || format!("{errors:#?}"))?;
+    let mut lost = doctor(&["--json"]);
+    let diagnosis = json(lost.env("NVSHMEM_HOME", "/nonexistent"))?;
+    let home = check(&diagnosis, "nvshmem-home").to_string();
+    expect(home.contains("/nonexistent is no directory"), || format!("{diagnosis:#}"))?;
+    documented(&diagnosis)?;
     // What is no obstacle is one for who asks for that.
     let odd = |options: &[&str], status| {
         diagnosed(doctor(options).env("NVSHMEM_LIBFABRIC_COLOUR", "red"), status)

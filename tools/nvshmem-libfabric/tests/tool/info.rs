@@ -111,6 +111,14 @@ fn looked_for() -> Result<(), Failed> {
     let packages = format!("the packages of {}", python.display());
     let by = found_by(info().env("PATH", &path))?;
     expect(by == [packages.clone()], || format!("{by:?}"))?;
+    // One that leads nowhere is told.
+    for (home, says) in
+        [("/nonexistent", "is no directory"), ("/usr/bin", "has no libnvshmem_host")]
+    {
+        let output = tool(&["info", "--only", "nvshmem"]).env("NVSHMEM_HOME", home).output()?;
+        let told = String::from_utf8_lossy(&output.stdout).contains(&format!("{home} {says}"));
+        expect(told && output.status.code() == Some(1), || format!("{output:?}"))?;
+    }
     // Once, with all ways that lead to it.
     let by = found_by(info().env("PATH", &path).env("NVSHMEM_HOME", prefix))?;
     expect(by == [String::from("NVSHMEM_HOME"), packages], || format!("{by:?}"))
@@ -164,13 +172,30 @@ fn settings() -> Result<(), Failed> {
     expect(row("NVSHMEM_LIBFABRIC_DEVICES")["source"] == "default", || format!("{info:#}"))?;
     let complaint = info["complaints"][0].as_str().unwrap_or_default();
     expect(complaint.contains("NVSHMEM_LIBFABRIC_COLOUR"), || format!("{info:#}"))?;
-    // What is refused is told, and is no reason to say nothing else.
-    let info = json_of(
-        tool(&["info", "--json", "--only", "settings"]).env("NVSHMEM_LIBFABRIC_YIELD", "sometimes"),
-    )?;
-    let complaint = info["complaints"][0].as_str().unwrap_or_default();
-    expect(complaint.contains("NVSHMEM_LIBFABRIC_YIELD"), || format!("{info:#}"))?;
-    expect(info["settings"][0]["source"] == "refused", || format!("{info:#}"))
+    // What is refused is told, is no reason to say nothing else, and is in the status.
+    let mut command = tool(&["info", "--json", "--only", "settings"]);
+    command.env("NVSHMEM_LIBFABRIC_YIELD", "sometimes").env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
+    let output = command.env("NVSHMEM_LIBFABRIC_DEBUG", "words=maybe,queue_depth=2").output()?;
+    let info: Value = serde_json::from_slice(&output.stdout)?;
+    expect(output.status.code() == Some(1), || format!("{output:?}"))?;
+    let row = |name: &str| {
+        let rows = info["settings"].as_array().cloned().unwrap_or_default();
+        rows.into_iter().find(|row| row["name"] == name).unwrap_or_default()
+    };
+    for (name, given) in
+        [("NVSHMEM_LIBFABRIC_YIELD", "sometimes"), ("NVSHMEM_LIBFABRIC_DEBUG", "maybe")]
+    {
+        let row = row(name);
+        let refused = row["source"] == "refused" && row["given"] == given && row["value"].is_null();
+        expect(refused && info["complaints"].to_string().contains(name), || format!("{info:#}"))?;
+    }
+    expect(row("NVSHMEM_LIBFABRIC_PROVIDER") == provider, || format!("{info:#}"))?;
+    expect(row("NVSHMEM_LIBFABRIC_DEVICES")["value"] == "all", || format!("{info:#}"))?;
+    // For people, those at their defaults on demand.
+    let text = |options: &[&str]| good(tool(&["info", "--only", "settings"]).args(options));
+    let (few, all) = (text(&[])?, text(&["-v"])?);
+    let listed = |text: &str| text.contains("NVSHMEM_LIBFABRIC_DEVICES");
+    expect(listed(&all) && !listed(&few) && few.contains("at their defaults"), || few.clone())
 }
 
 fn gpus() -> Result<(), Failed> {

@@ -17,6 +17,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("run::lines_of_launchers", launchers),
         trial("run::lines_of_python", python),
         trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
+        trial("run::a_dry_run_prints_whatever_is_missing", missing),
+        trial("run::what_will_hang_is_told", hangs),
         trial("run::nccl_is_given_its_file", nccl),
         trial("run::the_environment_of_the_user_stays", environment),
         trial("run::the_recorder_is_in_front", recorder),
@@ -52,7 +54,7 @@ fn no_dashes() -> Result<(), Failed> {
     let said = good(&mut command)?;
     expect(said == "--provider shm -- --help\n", || said.clone())?;
     let mut misspelt = tool(&["run", "--any-nvshmem", "--providr", "tcp", "echo"]);
-    let said = bad(&mut misspelt, 2)?;
+    let said = bad(&mut misspelt, 125)?;
     expect(said.contains("--providr"), || said.clone())
 }
 
@@ -170,6 +172,76 @@ fn dry_run() -> Result<(), Failed> {
     expect(tree(&scratch.0) == before, || String::from("nothing is changed"))
 }
 
+/// What would be set and what is missing, each without the other's being there.
+fn missing() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
+    let path = made.prefix.display().to_string();
+    let dry = |options: &[&str]| {
+        let mut command = tool(&["run", "--dry-run", "--provider", "tcp"]);
+        command.env("PATH", scratch.at("nowhere")).env("NVSHMEM_HOME", "/nonexistent");
+        command.args(options).args(["./no-such-program", "1"]);
+        good(&mut command)
+    };
+    let files = plugins().display().to_string();
+    let few = scratch.at("few");
+    std::fs::create_dir(&few)?;
+    std::fs::copy(plugins().join(file_name(6)), few.join(file_name(6)))?;
+    let few = few.display().to_string();
+    let set = [
+        "export NVSHMEM_REMOTE_TRANSPORT=libfabric\n",
+        "export NVSHMEM_LIBFABRIC_PROVIDER=tcp\n",
+        "exec ./no-such-program 1\n",
+        "# MISSING, and so without --dry-run status 127: there is no program ./no-such-program\n",
+    ];
+    let preload = format!("export LD_PRELOAD={}", plugins().join(file_name(6)).display());
+    for (options, more) in [
+        (&["--nvshmem", &path, "--plugin-dir", &files][..], &[preload.as_str()][..]),
+        (
+            &["--nvshmem", &path][..],
+            &["125: there is no plugin file beside", "LD_PRELOAD would have the file"][..],
+        ),
+        (
+            &["--nvshmem", &path, "--plugin-dir", &few, "--record", "%p"][..],
+            &["125: there is no ", "nvshmem_transport_recorder.so.6 to record with"][..],
+        ),
+        (
+            &["--nvshmem", "/nonexistent", "--plugin-dir", &files][..],
+            &["125: /nonexistent is no NVSHMEM", "export LD_PRELOAD=", "with --any-nvshmem"][..],
+        ),
+    ] {
+        let said = dry(options)?;
+        for part in set.iter().chain(more) {
+            expect(said.contains(part), || format!("{options:?}: {part} is not in\n{said}"))?;
+        }
+    }
+    // Nothing at all is found only on a machine without any.
+    let said = dry(&["--plugin-dir", &files])?;
+    let none = said.contains("125: no NVSHMEM is found for ./no-such-program 1; NVSHMEM_HOME=");
+    let some = said.contains("does not show which it uses; NVSHMEM_HOME=");
+    expect(none || some, || said.clone())?;
+    expect(said.contains("NVSHMEM_HOME=/nonexistent is no directory"), || said.clone())
+}
+
+/// Where copies may wait behind the kernel that waits for them.
+fn hangs() -> Result<(), Failed> {
+    let few = |options: &[&str], variables: &[(&str, &str)]| {
+        let mut command = run(&[&["--any-nvshmem"], options].concat(), &["true"]);
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", "1").envs(variables.iter().copied());
+        let output = command.output()?;
+        let (out, err) = (&output.stdout, &output.stderr);
+        let said = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+        expect(output.status.success(), || said.clone())?;
+        Ok::<_, Failed>(said)
+    };
+    let said = few(&["--dry-run"], &[])?;
+    expect(said.contains("# CUDA_DEVICE_MAX_CONNECTIONS=1: where the log says"), || said.clone())?;
+    expect(few(&[], &[])?.is_empty(), || String::from("copies have a context of their own"))?;
+    let program = ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "program");
+    let said = few(&[], &[program, ("CUDA_MODULE_LOADING", "EAGER")])?;
+    expect(said.contains("stands still while") && said.contains("unset it"), || said.clone())
+}
+
 /// No NVSHMEM is looked for, and nothing is preloaded.
 fn nccl() -> Result<(), Failed> {
     let file = plugins().join("libnccl-rma-nvshmem-libfabric.so").display().to_string();
@@ -178,7 +250,7 @@ fn nccl() -> Result<(), Failed> {
     let options = ["--nccl", "--provider", "shm"];
     let said = good(&mut run(&options, &["sh", "-c", print]))?;
     expect(said == format!("{file} {file} 2 shm\n"), || said.clone())?;
-    let said = bad(&mut run(&["--nccl", "--any-nvshmem"], &["true"]), 2)?;
+    let said = bad(&mut run(&["--nccl", "--any-nvshmem"], &["true"]), 125)?;
     expect(said.contains("--any-nvshmem"), || said.clone())
 }
 
@@ -276,7 +348,8 @@ fn bad_input() -> Result<(), Failed> {
     let any = ["--any-nvshmem"];
     for (options, line, status, says) in [
         (&any[..], vec!["no-such-program"], 127, "there is no program"),
-        (&any[..], vec![text.as_str()], 127, "there is no program"),
+        (&any[..], vec![text.as_str()], 126, "is no program that can be started"),
+        (&any[..], vec!["/"], 126, "is no program that can be started"),
         (&any[..], vec![garbage.as_str()], 126, "cannot be started"),
         (&["--nvshmem", &text][..], vec!["true"], 125, "is no NVSHMEM"),
         (
@@ -285,9 +358,9 @@ fn bad_input() -> Result<(), Failed> {
             125,
             "is no libfabric",
         ),
-        (&["--any-nvshmem", "--record", "pe"][..], vec!["true"], 2, "there is no %p in it"),
-        (&["--any-nvshmem", "--provider", "ucx"][..], vec!["true"], 2, "known are auto, efa"),
-        (&["--any-nvshmem", "--nvshmem", &text][..], vec!["true"], 2, "cannot be used with"),
+        (&["--any-nvshmem", "--record", "pe"][..], vec!["true"], 125, "there is no %p in it"),
+        (&["--any-nvshmem", "--provider", "verbz"][..], vec!["true"], 125, "exists: 'verbs'"),
+        (&["--any-nvshmem", "--nvshmem", &text][..], vec!["true"], 125, "cannot be used with"),
     ] {
         let said = bad(&mut run(options, &line), status)?;
         expect(said.contains(says), || format!("{options:?} {line:?}: {said}"))?;
@@ -295,7 +368,8 @@ fn bad_input() -> Result<(), Failed> {
     let mut command = tool(&["run", "--any-nvshmem", "--plugin-dir"]);
     let said = bad(command.arg(&spaced).args(["--", "true"]), 125)?;
     expect(said.contains("has a space or a colon"), || said.clone())?;
-    bad(&mut tool(&["run"]), 2)?;
+    bad(&mut tool(&["run"]), 125)?;
+    good(&mut tool(&["run", "--help"]))?;
     // Nothing at all is found only on a machine without any.
     let mut command = run(&[], &["/bin/true"]);
     command.env("PATH", scratch.at("nowhere"));

@@ -14,6 +14,7 @@ use crate::harness::suite::Suite;
 use crate::pe::CONTROL;
 use crate::pe::control::CONTROL_BYTES;
 use crate::times::case::{Case, Shape};
+use crate::times::load::remarks;
 use crate::times::rounds::Rounds;
 
 /// What a job may take beyond its rounds.
@@ -60,6 +61,15 @@ pub(crate) fn decoded(report: &JobReport, case: &impl Case) -> Result<Rounds, Bo
 /// What one case has measured on one provider, job by job.
 pub(crate) type Measured<C> = Vec<(C, Vec<Rounds>)>;
 
+/// Jobs of one kind.
+pub(crate) struct Ran<C> {
+    /// What the first PE has opened.
+    pub(crate) opened: String,
+    pub(crate) measured: Measured<C>,
+    /// What took the processors beside the last job that had to share them.
+    pub(crate) busy: Option<String>,
+}
+
 /// Measures a suite on every provider asked for, and keeps its figures. Returns all rounds.
 ///
 /// # Errors
@@ -73,13 +83,14 @@ pub(crate) fn measure<S: Suite>(
     let mut all = Vec::new();
     for provider in rates.providers() {
         for &shape in S::SHAPES {
-            let (opened, measured) = loop {
+            let Ran { opened, measured, busy } = loop {
                 match jobs(&suite, fabric, rates, provider, shape) {
                     Err(error) if all.is_empty() && suite.retreat(&error) => {}
                     result => break result?,
                 }
             };
             println!("\n{}, {shape} ({opened})", provider.full_name());
+            busy.iter().for_each(|busy| println!("  WARNING: {}", crate::unfit(busy)));
             for (case, jobs) in &measured {
                 report.measured(provider.name(), case, jobs, rates.samples)?;
             }
@@ -89,7 +100,7 @@ pub(crate) fn measure<S: Suite>(
     Ok(all)
 }
 
-/// All jobs of one kind. Returns what the first PE has opened as well.
+/// All jobs of one kind.
 ///
 /// # Errors
 /// As [`measure`].
@@ -99,12 +110,12 @@ pub(crate) fn jobs<S: Suite>(
     rates: &Rates,
     provider: Provider,
     shape: Shape,
-) -> Result<(String, Measured<S::Case>), BoxError> {
+) -> Result<Ran<S::Case>, BoxError> {
     let Effort { jobs, rounds } = rates.effort(S::EFFORT);
     let mut measured: Measured<S::Case> =
         suite.cases(shape).into_iter().map(|case| (case, Vec::new())).collect();
     let sides: usize = measured.iter().map(|(case, _)| case.sides().len()).sum();
-    let mut opened = String::new();
+    let (mut opened, mut busy) = (String::new(), None);
     for _ in 0..jobs {
         let job = fabric
             .job(S::NAME, provider, shape)?
@@ -116,6 +127,7 @@ pub(crate) fn jobs<S: Suite>(
             jobs.push(decoded(&report, case)?);
         }
         opened = report.pes[0].value("opened").unwrap_or_default().to_owned();
+        busy = remarks(&report, &vec![None; report.pes.len()])?.or(busy);
     }
-    Ok((opened, measured))
+    Ok(Ran { opened, measured, busy })
 }

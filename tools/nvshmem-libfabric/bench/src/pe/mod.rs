@@ -22,6 +22,7 @@ use std::time::Duration;
 use nvshmem_sim::{BoxError, Host, Job};
 
 use crate::raw::{Opening, Promise, RECORD, Raw};
+use crate::times::load::{LOAD, Load};
 use control::{Command, Control};
 use party::{Party, RawSide};
 use source::Source;
@@ -67,6 +68,7 @@ pub(crate) fn part<S: Send + 'static>(
     let (told, heard) = mpsc::channel();
     let relayed = (!job.params().contains_key(CONTROL)).then(|| control.again());
     let control = if relayed.is_some() { control.with_bell(told.clone()) } else { control };
+    let before = Load::now();
     let running = host.proxy().start_run(move |ops| -> Result<(), String> {
         if binds {
             cores::bind(me, n_pes).map_err(|e| e.to_string())?;
@@ -91,6 +93,9 @@ pub(crate) fn part<S: Send + 'static>(
         }
     }
     running.wait()??;
+    if let Some((before, now)) = before.zip(Load::now()) {
+        job.report(LOAD, serde_json::to_string(&now.since(before))?)?;
+    }
     host.finalize()?;
     Ok(())
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod case;
 pub(crate) mod laps;
+pub(crate) mod load;
 pub(crate) mod rounds;
 pub(crate) mod stats;

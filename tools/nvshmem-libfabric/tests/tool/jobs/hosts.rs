@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
+        case("figures_between_two_hosts", figures),
         case("everything_and_its_figures_between_two_hosts", qualify),
         case("pairs_of_three_hosts_and_two_that_do_not_reach_each_other", three),
         case("hosts_that_cannot_take_part_are_told", refused),
@@ -137,6 +138,27 @@ fn two() -> Result<(), Failed> {
     let asked = fs::read_to_string(bed.scratch.at("asked"))?;
     let bare = asked.lines().all(|line| line == "a /bin/sh" || line == "b /bin/sh");
     expect(bare && asked.lines().count() == 2 + 5 * 3, || asked.clone())
+}
+
+/// Those of `perf`, in the words that are for one host as well.
+fn figures() -> Result<(), Failed> {
+    let bed = Bed::new(2, 1)?;
+    let perf = |hosts: &str| {
+        let mut command =
+            tool(&["perf", "--milliseconds", "1", "--max", "64", "--provider", "tcp"]);
+        command.args(["--hosts", hosts, "--ssh"]).arg(bed.scratch.at("agent"));
+        command.arg("--plugin-dir").arg(plugins()).env("NVSHMEM_LIBFABRIC_YIELD", "always");
+        command
+    };
+    let (status, text) = ends(&mut perf("a,b"))?;
+    let told = ["two PEs on two hosts, memory of the host; ", "\n#get_latency\n", " 0 wrong."];
+    let right = status == Some(0) && told.iter().all(|told| text.contains(told));
+    expect(right, || format!("{status:?}\n{text}"))?;
+    for hosts in ["a", "a,b:2"] {
+        let said = bad(&mut perf(hosts), 2)?;
+        expect(said.contains("PE(s), and 2 are measured"), || said.clone())?;
+    }
+    Ok(())
 }
 
 /// Figures, too, whose PEs have no file together; and no name of a host in the file.

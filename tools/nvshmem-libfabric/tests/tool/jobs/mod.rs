@@ -4,7 +4,7 @@ mod hosts;
 mod perf;
 mod qualify;
 mod selftest;
-mod top;
+pub(crate) mod top;
 mod trace;
 
 use libtest_mimic::Trial;

@@ -1,11 +1,13 @@
 //! `perf`: rows for people and for programs, of a plugin whose every byte is checked.
 
 use std::fs;
+use std::process::{Child, Command};
+use std::thread;
 
 use libtest_mimic::{Failed, Trial};
 
 use serde_json::Value;
-use test_support::needs;
+use test_support::{built, needs};
 
 use crate::bed::{Scratch, bad, expect, good, json, plugins, tool, trial};
 use crate::browser;
@@ -13,6 +15,8 @@ use crate::browser;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("perf::rows_of_every_test", rows),
+        trial("perf::memory_of_gpus", gpus),
+        trial("perf::a_busy_machine_is_told", busy),
         needs::trial("perf::report_in_a_browser", browser::chromium(), |()| report()),
         trial("perf::bench_beside_raw_libfabric", bench),
         trial("perf::bad_input", bad_input),
@@ -36,6 +40,9 @@ fn rows() -> Result<(), Failed> {
         })?;
     }
     expect(text.contains(" 0 wrong."), || text.clone())?;
+    let headline = text.lines().next().unwrap_or_default();
+    let all = ["put ", " GB/sec (", ", get ", " us (", " million puts a second"];
+    expect(all.iter().all(|part| headline.contains(part)), || text.clone())?;
     // Puts of 8 bytes, which are measured once: GB/s, and millions of them a second.
     let agree = |bandwidth: f64, rate: f64| {
         let half_a_digit = 0.5e-6 * (1e3 / 8.0 + 1.0);
@@ -55,10 +62,17 @@ fn rows() -> Result<(), Failed> {
     let row = |test: &str| {
         let table = text.split_once(&format!("#{test}\n")).map_or("", |(_, table)| table);
         let row = table.lines().find(|line| line.starts_with("8 "));
-        let value = row.and_then(|row| row.split_whitespace().last());
+        let value = row.and_then(|row| row.split_whitespace().nth(2));
         value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("no {test} in\n{text}"))
     };
     agree(row("put_bw")?, row("put_message_rate")?)?;
+    // The median lies between what it is the median of.
+    for line in text.lines().filter(|line| line.contains("..") && line.contains(" host ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (low, high) = words[3].split_once("..").ok_or("no spread")?;
+        let (low, high, median): (f64, f64, f64) = (low.parse()?, high.parse()?, words[2].parse()?);
+        expect(low <= median && median <= high, || line.to_owned())?;
+    }
     let figures = json(&mut perf(&["--json", "--layout", "3a"]))?;
     let figures = figures.as_array().cloned().unwrap_or_default();
     for test in TESTS {
@@ -72,6 +86,47 @@ fn rows() -> Result<(), Failed> {
         figure.and_then(|figure| figure["value"].as_f64()).ok_or_else(|| format!("no {test}"))
     };
     agree(figure("put_bw")?, figure("put_message_rate")?)
+}
+
+/// A stand-in's, whose driver says that PEs were on it.
+fn gpus() -> Result<(), Failed> {
+    let mut command = tool(&["perf", "--provider", "shm", "--milliseconds", "1", "--max", "64"]);
+    command.args(["--memory", "gpu", "--plugin-dir"]).arg(plugins());
+    let text = good(command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()))?;
+    let on = text.contains("two PEs on one host, memory of GPUs;");
+    expect(on && text.contains(" 0 wrong.") && text.contains("\n#get_latency\n"), || text.clone())
+}
+
+/// Programs that take all they get of the processors, until they are dropped.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    fn new() -> Result<Self, Failed> {
+        let processors = thread::available_parallelism()?.get();
+        let mut hogs = Self(Vec::new());
+        for _ in 0..processors {
+            hogs.0.push(Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?);
+        }
+        Ok(hogs)
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            // One that has ended is no worse.
+            let _ = hog.kill().and_then(|()| hog.wait());
+        }
+    }
+}
+
+fn busy() -> Result<(), Failed> {
+    let _hogs = Hogs::new()?;
+    let mut command = tool(&["perf", "--provider", "shm", "--milliseconds", "1", "--max", "8"]);
+    let text = good(command.arg("--plugin-dir").arg(plugins()))?;
+    let second = text.lines().nth(1).unwrap_or_default();
+    let told = second.contains("other programs took ") && second.contains(" processors");
+    expect(second.starts_with("warning  ") && told, || text.clone())
 }
 
 /// The page is what a browser shows: every plot in full, with a line for each curve, and nothing
@@ -149,11 +204,18 @@ fn bad_input() -> Result<(), Failed> {
         command
     };
     let page = scratch.write("page.html", "mine");
-    let said = bad(perf().arg(&page).arg("--plugin-dir").arg(plugins()), 2)?;
+    let mut command = perf();
+    let command = command.arg(&page).env_remove("NVSHMEM_LIBFABRIC_DEVICES");
+    let said = bad(command.arg("--plugin-dir").arg(plugins()), 2)?;
     expect(said.contains("cannot be made") && fs::read(&page)? == b"mine", || said.clone())?;
     // What could not be measured leaves nothing.
     let new = scratch.at("new.html");
-    let output = perf().arg(&new).arg("--plugin-dir").arg(plugins()).output()?;
-    expect(output.status.code() == Some(1) && !new.exists(), || format!("{output:?}"))?;
-    Ok(())
+    let said = bad(perf().arg(&new).arg("--plugin-dir").arg(plugins()), 2)?;
+    expect(said.contains("mlx5_77") && !new.exists(), || said.clone())?;
+    let mut command = perf();
+    command.arg(&new).args(["--provider", "shm", "--plugin-dir"]).arg(plugins());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let told = said.contains("mlx5_77") && !said.contains("returned");
+    expect(told && output.status.code() == Some(1) && !new.exists(), || format!("{output:?}"))
 }

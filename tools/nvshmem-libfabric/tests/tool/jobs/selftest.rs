@@ -13,6 +13,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("selftest::host_memory_over_shm", host),
         trial("selftest::memory_of_gpus", gpus),
         trial("selftest::a_plugin_that_does_not_work_fails", wrong),
+        trial("selftest::one_mistake_is_one_error", one_mistake),
         trial("selftest::bad_input", bad_input),
     ]
 }
@@ -51,8 +52,52 @@ fn wrong() -> Result<(), Failed> {
     expect(output.status.code() == Some(1), || format!("{output:?}"))?;
     let failure = runs[0]["failure"].as_str().unwrap_or_default();
     let told = runs[0]["passed"] == false && failure.contains("mlx5_77");
+    expect(!failure.contains("returned"), || format!("{runs:#}"))?;
     // Once: no other scenario would get further.
-    expect(told && runs.as_array().is_some_and(|runs| runs.len() == 1), || format!("{runs:#}"))
+    expect(told && runs.as_array().is_some_and(|runs| runs.len() == 1), || format!("{runs:#}"))?;
+    // For people in two lines, and the log on demand.
+    for (options, has_log) in [(&[][..], false), (&["-v"][..], true)] {
+        let mut command = selftest(options);
+        command.arg("--plugin-dir").arg(&lib).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
+        let text = String::from_utf8_lossy(&command.output()?.stdout).into_owned();
+        let first = text.starts_with("FAILED shm ") && text.contains("\nPE ");
+        expect(first && text.contains("NVSHMEM ERROR") == has_log, || text.clone())?;
+    }
+    Ok(())
+}
+
+/// In one block, before anything is started, and the same of `perf` and `qualify`.
+fn one_mistake() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let out = scratch.at("out.txt").display().to_string();
+    let commands: [&[&str]; 3] =
+        [&["selftest"], &["perf", "--milliseconds", "1"], &["qualify", "--out", &out]];
+    for command in commands {
+        let told = |options: &[&str], variables: &[(&str, &str)], says: &str| {
+            let mut command = tool(command);
+            command.args(options).arg("--plugin-dir").arg(plugins());
+            let said = bad(command.envs(variables.iter().copied()), 2)?;
+            let one = said.matches("nvshmem-libfabric: ").count() <= 1 && !said.contains("FAILED");
+            let twice = said.matches(says).count();
+            expect(one && twice == 1 && !said.contains("returned"), || {
+                format!("{command:?}: {says} is there {twice} times in\n{said}")
+            })
+        };
+        // As where libfabric has no other.
+        let only = ("FI_PROVIDER", "shm");
+        told(&["--provider", "tcp"], &[only], "tcp cannot be used here: ")?;
+        told(&["--provider", "verbz"], &[], "a similar value exists: 'verbs'")?;
+        let misspelt = ("NVSHMEM_LIBFABRIC_PROVIDER", "verbz");
+        told(&[], &[misspelt], "(did you mean verbs?)")?;
+        if command[0] != "qualify" {
+            let hidden = ("CUDA_VISIBLE_DEVICES", "");
+            told(&["--memory", "gpu", "--provider", "shm"], &[hidden], "shows no GPU here")?;
+        }
+    }
+    // What an option gives is not asked of the environment.
+    let mut command = selftest(&["--plugin-dir"]);
+    good(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_PROVIDER", "verbz"))?;
+    Ok(())
 }
 
 fn bad_input() -> Result<(), Failed> {

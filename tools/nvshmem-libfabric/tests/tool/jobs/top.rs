@@ -218,7 +218,10 @@ fn terminal() -> Result<(), Failed> {
 }
 
 fn drawn(pages: &Path) -> Result<(), Failed> {
-    let line = format!("exec {TOOL} top --interval 0.1 --dir {}", pages.display());
+    let line = format!(
+        "stty columns 80 rows 60; exec {TOOL} top --interval 0.1 --dir {}",
+        pages.display()
+    );
     let mut script = Command::new("script");
     script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = script.spawn()?;
@@ -231,13 +234,24 @@ fn drawn(pages: &Path) -> Result<(), Failed> {
         let text = String::from_utf8_lossy(&seen);
         let screens = text.matches("\x1b[H").count();
         if read == 0 || screens > 2 {
-            break screens > 2 && text.matches("PE 0: ").count() >= 2;
+            let heads = text.split("\r\n").filter(|line| line.contains("proxy lane"));
+            let matter = heads.clone().all(|head| head.contains("failed") && head.contains(" /s"));
+            let longest = text.split("\r\n").map(plain).map(|line| line.chars().count()).max();
+            let fits = heads.count() >= 2 && matter && longest <= Some(80);
+            break screens > 2 && text.matches("PE 0: ").count() >= 2 && fits;
         }
     };
     // What it runs ends with its terminal.
     child.kill()?;
     child.wait()?;
     expect(is_drawn, || String::from_utf8_lossy(&seen).into_owned())
+}
+
+/// A line without what moves a terminal's cursor.
+fn plain(line: &str) -> String {
+    ["\x1b[2J", "\x1b[H", "\x1b[K", "\x1b[J"]
+        .iter()
+        .fold(line.to_owned(), |line, code| line.replace(code, ""))
 }
 
 fn ended() -> Result<(), Failed> {
@@ -310,7 +324,7 @@ fn bad_input() -> Result<(), Failed> {
 }
 
 /// That a command starts, and ends well.
-fn starts(command: &str, arguments: &[&str]) -> Need<()> {
+pub(crate) fn starts(command: &str, arguments: &[&str]) -> Need<()> {
     match Command::new(command).args(arguments).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
