@@ -312,6 +312,12 @@ impl Connection {
         self.words += 1;
     }
 
+    /// What was to leave as a request has not: it is a put still.
+    pub(crate) fn displace(&mut self, segment: &mut Segment) {
+        self.words -= 1;
+        segment.class = self.puts;
+    }
+
     /// A segment is under way, whose class was told apart.
     #[inline(always)]
     pub(crate) fn begin(&mut self, direction: Direction) {

@@ -6,7 +6,7 @@ mod completions;
 pub(crate) mod dispatch;
 mod doorbell;
 mod drain;
-mod fast;
+pub(in crate::posting) mod fast;
 pub(crate) mod load;
 mod memory;
 mod rails;
