@@ -159,12 +159,12 @@ struct PutSignal<'a> {
 }
 
 /// The common put with signal: one piece, of few bytes. None if it is of another kind, or for
-/// another way; nothing has happened then. A function of its own with its arguments in memory, so
-/// that registers are free for what is sent.
+/// another way; nothing has happened then. That way has its arguments in memory, so that registers
+/// are free for what is sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-#[inline(never)]
+#[inline(always)]
 unsafe fn try_put_signal(call: &PutSignal<'_>) -> Option<()> {
     let PutSignal { transport, ref put, amo, signal, signal_bytes, qp } = *call;
     if qp == HOST_QP || transport.is_null() {

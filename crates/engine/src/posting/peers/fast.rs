@@ -12,7 +12,7 @@ use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::counts::{Counting, Tags};
 use crate::state::messages::table::MessageTable;
-use crate::state::segment::{Stage, WriteClass};
+use crate::state::segment::Stage;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{ATOMIC, PUT_SIGNAL_HEAD};
 
@@ -104,7 +104,7 @@ impl<P: Port> Core<P> {
         if addr % width as u64 != 0 {
             return false;
         }
-        let Some(wr_id) = way.segments.next_wr_id() else { return false };
+        let Some((wr_id, segment)) = way.segments.take_slot() else { return false };
         // All is in its place before the fabric is asked, so that nothing is kept through the call.
         // If it declines, the message is one that waits.
         let (seq, ack) = (channel.next, channel.ack());
@@ -121,9 +121,8 @@ impl<P: Port> Core<P> {
         if part.is_some() || in_order {
             channel.last_put = seq;
         }
-        // The target sees to the order of what has left, data or none.
-        let (path, class) = ((pe, rail_id), WriteClass::Word);
-        way.segments.take_sent(path, slot, failures.stamp(), width, class, batch);
+        segment.make_sent((pe, rail_id), slot, failures.stamp(), width, batch);
+        way.segments.batches.begin(batch);
         channel.carried(ack);
         channel.take_number();
         if channel.enters_control() {

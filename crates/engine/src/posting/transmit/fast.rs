@@ -126,9 +126,9 @@ impl<P: Port> Transmit<P> {
     /// in a burst, which the general way ends.
     #[inline(always)]
     pub(in crate::posting) fn clear_way(&mut self, rail: RailId) -> Option<Way<'_, P>> {
-        let Self { port, rails, segments, paths, has_fast_path, burst, .. } = self;
+        let Self { port, rails, segments, paths, burst, .. } = self;
         let rail = rails.get(rail.index())?;
-        let is_clear = *has_fast_path && !burst.has_withheld() && rail.is_clear();
+        let is_clear = !burst.has_withheld() && rail.is_clear();
         is_clear.then_some(Way { port, rail, segments, paths })
     }
 
