@@ -136,11 +136,8 @@ impl Width {
     /// Its bytes.
     #[inline]
     pub fn bytes(self) -> usize {
-        match self {
-            Width::Two => 2,
-            Width::Four => 4,
-            Width::Eight => 8,
-        }
+        // A shift takes fewer instructions than the table that would be made of a match.
+        2 << self as usize
     }
 
     /// The bits of a word of this width.

@@ -97,7 +97,7 @@ unsafe fn hinted(
                 end_burst(transport);
                 status
             }
-            None => rma_general(transport, pe, remote, local, qp, verb, bytes),
+            None => rma_general(transport, pe, remote, local, qp, &verb, &bytes),
         }
     }
 }

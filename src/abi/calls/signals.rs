@@ -137,32 +137,36 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    let amo = signal_verb.into();
+    let put = Put { pe, verb: &write_verb, remote, local, bytes };
+    let call = PutSignal { transport, put, amo: signal_verb.into(), signal, signal_bytes, qp };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        let put = Put { pe, verb: &write_verb, remote, local, bytes };
-        if try_put_signal(transport, &put, amo, signal, signal_bytes, qp).is_some() {
-            return c::NVT_STATUS_SUCCESS;
+        match try_put_signal(&call) {
+            Some(()) => c::NVT_STATUS_SUCCESS,
+            None => put_signal_general(&call),
         }
-        put_signal_general(transport, &put, amo, signal, signal_bytes, qp)
     }
 }
 
-/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for
-/// another way; nothing has happened then. Nothing that was read is kept for that, so that
-/// registers are free for what is sent.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-#[inline(always)]
-unsafe fn try_put_signal(
+/// The host's arguments of a put with signal.
+struct PutSignal<'a> {
     transport: *mut Transport,
-    put: &Put<'_>,
+    put: Put<'a>,
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
-) -> Option<()> {
+}
+
+/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for
+/// another way; nothing has happened then. That way has its arguments in memory, so that registers
+/// are free for what is sent.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn try_put_signal(call: &PutSignal<'_>) -> Option<()> {
+    let PutSignal { transport, ref put, amo, signal, signal_bytes, qp } = *call;
     if qp == HOST_QP || transport.is_null() {
         return None;
     }
@@ -181,14 +185,8 @@ unsafe fn try_put_signal(
 /// Rules 1, 3 and 4.
 #[cold]
 #[inline(never)]
-unsafe fn put_signal_general(
-    transport: *mut Transport,
-    put: &Put<'_>,
-    amo: Amo,
-    signal: *const AmoMem,
-    signal_bytes: AmoBytes,
-    qp: c_int,
-) -> c_int {
+unsafe fn put_signal_general(call: &PutSignal<'_>) -> c_int {
+    let PutSignal { transport, ref put, amo, signal, signal_bytes, qp } = *call;
     guard("put_signal", || {
         // SAFETY: rules 1, 3 and 4.
         unsafe {

@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn rma(
     unsafe {
         match try_rma(transport, pe, remote, local, qp, &verb, &bytes) {
             Some(status) => status,
-            None => rma_general(transport, pe, remote, local, qp, verb, bytes),
+            None => rma_general(transport, pe, remote, local, qp, &verb, &bytes),
         }
     }
 }
@@ -61,14 +61,14 @@ pub(crate) unsafe fn rma_general(
     remote: *const RmaMem,
     local: *const RmaMem,
     qp: c_int,
-    verb: RmaVerb,
-    bytes: RmaBytes,
+    verb: &RmaVerb,
+    bytes: &RmaBytes,
 ) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
-        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
+        let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
         match (qp == HOST_QP, blocking) {
             // SAFETY: rule 3.
             (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,

@@ -10,11 +10,9 @@ use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::port::Port;
 use crate::posting::Core;
-use crate::posting::peers::fast::Data;
 pub use crate::request::Rest;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::state::batch::Batch;
-use crate::wire::handle::HandleView;
 use crate::wire::message::MAX_EAGER;
 
 impl<P: Port> Lane<P> {
@@ -126,18 +124,15 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         batch: Batch,
     ) -> bool {
-        let Request { pe, remote_handle, remote_addr, local, len, .. } = *part;
-        let LocalSide::Memory(from) = local else { return false };
-        if !self.signals.is_eager() || len.wrapping_sub(1) >= MAX_EAGER {
+        let LocalSide::Memory(from) = part.local else { return false };
+        if !self.signals.is_eager() || part.len.wrapping_sub(1) >= MAX_EAGER {
             return false;
         }
         // Where they may be on a device, the general way looks.
-        if !self.core.transmit.is_loadable(from, len) {
+        if !self.core.transmit.is_loadable(from, part.len) {
             return false;
         }
-        let Some(remote) = HandleView::sound(pe, remote_handle) else { return false };
-        let Some(to) = remote.spot(remote_addr, len as u64) else { return false };
-        self.core.try_send::<ORDERED>(signal, Some(Data { from, len, to }), batch)
+        self.core.try_send::<ORDERED>(signal, Some(part), batch)
     }
 
     /// As [`Lane::put_signal_fast`], once its local memory was looked for.

@@ -53,15 +53,11 @@ impl<P: Port> Lane<P> {
             match next {
                 Incoming::Nothing => break,
                 Incoming::Message => {
-                    self.core.peers.unseal(&mut packet);
-                    self.message(rail, packet.bytes());
+                    let len = packet.len();
+                    self.core.peers.unseal(&mut packet, len);
+                    self.message(rail, packet.first(len));
                 }
-                Incoming::ImmediateData(data) => match self.signals.landed(&mut self.core, data) {
-                    Ok(None) => {}
-                    Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
-                    Err(foreign) => self.core.transmit.drop_foreign(rail, &foreign),
-                },
-                Incoming::Broken { code } => self.core.transmit.drop_foreign(rail, &Broken(code)),
+                rare => self.receive_rare(rail, rare),
             }
             next = self.core.transmit.port_mut().receive(rail, &mut packet);
         }
@@ -69,6 +65,20 @@ impl<P: Port> Lane<P> {
         self.execute_due();
         // All words of a poll go to a device together.
         self.staging.settle(&mut self.core);
+    }
+
+    /// Takes what has come in and is no message.
+    #[inline(never)]
+    fn receive_rare(&mut self, rail: RailId, incoming: Incoming) {
+        match incoming {
+            Incoming::Nothing | Incoming::Message => {}
+            Incoming::ImmediateData(data) => match self.signals.landed(&mut self.core, data) {
+                Ok(None) => {}
+                Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
+                Err(foreign) => self.core.transmit.drop_foreign(rail, &foreign),
+            },
+            Incoming::Broken { code } => self.core.transmit.drop_foreign(rail, &Broken(code)),
+        }
     }
 
     #[inline(always)]
@@ -100,8 +110,16 @@ impl<P: Port> Lane<P> {
         let PlainMessage { from: pe, at, atomic, to, payload, .. } = *message;
         let Some(connection) = self.core.peers.find_mut(pe) else { return false };
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
+        // Acknowledgements are for the general way, which takes the request with them. Others may
+        // wait for this one.
+        if channel.holds || message.ack != channel.ack_received {
+            return false;
+        }
         let width = atomic.width.bytes();
         let Some(word) = self.core.transmit.regions().place(at, width) else { return false };
+        if word % width != 0 {
+            return false;
+        }
         let mut data = 0;
         if !payload.is_empty() {
             let Some(place) = self.core.transmit.regions().place(to, payload.len()) else {
@@ -109,15 +127,11 @@ impl<P: Port> Lane<P> {
             };
             data = place;
         }
-        // Acknowledgements are for the general way, which takes the request with them. Others may
-        // wait for this one.
-        if channel.holds || word % width != 0 || message.ack != channel.ack_received {
-            return false;
-        }
+        let mut may_be_due = false;
         match channel.received.arrive(message.seq) {
             Arrival::Beyond => return false,
             // The sender does not know that it is here.
-            Arrival::Duplicate => channel.ack_due = true,
+            Arrival::Duplicate => (channel.ack_due, may_be_due) = (true, true),
             Arrival::New => {
                 let stored = match payload {
                     [] => Ok(()),
@@ -131,8 +145,8 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        channel.check_wanted();
-        if channel.enters_control() {
+        may_be_due |= channel.check_wanted();
+        if may_be_due && channel.enters_control() {
             self.core.peers.owe_control(pe);
         }
         true

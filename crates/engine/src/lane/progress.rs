@@ -302,7 +302,8 @@ impl<P: Port> Lane<P> {
         let mut packet = Packet::EMPTY;
         for rail in self.core.transmit.rail_ids() {
             while self.core.transmit.port_mut().receive_control(rail, &mut packet) {
-                self.core.peers.unseal(&mut packet);
+                let len = packet.len();
+                self.core.peers.unseal(&mut packet, len);
                 self.message_at_length(rail, packet.bytes());
             }
         }

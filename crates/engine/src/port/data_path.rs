@@ -117,25 +117,23 @@ pub trait Completions {
     }
 }
 
-/// Hands the completions of a poll over: what goes together at a stretch. `others` gets what is not
-/// in the lane's table.
+/// Hands the completions of a poll over: what goes together at a stretch. `others` gets those that
+/// are left when the first of them is not in the lane's table; it takes that one, and as many behind
+/// it as it likes that are not either, and says how many.
 #[inline(always)]
 pub fn hand_over<E>(
     completions: &mut impl Completions,
     entries: &[E],
     index_of: impl Fn(&E) -> usize,
-    mut others: impl FnMut(&E),
+    mut others: impl FnMut(&[E]) -> usize,
 ) {
     let mut left = entries;
     loop {
         let alike = completions.take_alike(left.iter().map(&index_of));
-        let Some((entry, behind)) = left.get(alike..).and_then(<[_]>::split_first) else {
-            break;
-        };
-        if !completions.take(index_of(entry)) {
-            others(entry);
-        }
-        left = behind;
+        left = left.get(alike..).unwrap_or_default();
+        let Some(entry) = left.first() else { break };
+        let taken = if completions.take(index_of(entry)) { 1 } else { others(left).max(1) };
+        left = left.get(taken..).unwrap_or_default();
     }
 }
 

@@ -45,6 +45,18 @@ impl<const N: usize> PacketOf<N> {
         &self.bytes[..self.len]
     }
 
+    /// Its length.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// So many bytes of it from the first on; all of them, if there are no more.
+    #[inline(always)]
+    pub(crate) fn first(&self, len: usize) -> &[u8] {
+        self.bytes.get(..len).unwrap_or(&self.bytes)
+    }
+
     /// Writes eight bytes.
     pub(crate) fn put(&mut self, at: usize, word: u64) {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());

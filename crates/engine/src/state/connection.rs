@@ -28,6 +28,9 @@ const HAS_PENDING: u8 = 2;
 /// Segments for the peer wait by themselves: see [`crate::posting::transmit::blocked`].
 const BLOCKED: u8 = 4;
 
+/// Nothing ever goes out in the fast path: there is none.
+const SLOW: u8 = 8;
+
 /// State of one (lane, peer). Opened at the first operation to the peer.
 ///
 /// # Fences
@@ -60,7 +63,7 @@ pub(crate) struct Connection {
     pub(crate) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
     pub(crate) fast_limit: usize,
-    /// Why nothing may go out in the fast path: [`CLOSED`], [`HAS_PENDING`] and [`BLOCKED`];
+    /// Why nothing may go out in the fast path: [`CLOSED`], [`HAS_PENDING`], [`BLOCKED`], [`SLOW`];
     /// `fast_limit` is 0 while there is a reason.
     shut: u8,
     /// What `fast_limit` is otherwise.
@@ -116,7 +119,7 @@ impl Connection {
             pe,
             next,
             fast_limit,
-            shut: 0,
+            shut: if fast_limit == 0 { SLOW } else { 0 },
             open_limit: fast_limit,
             begun: [FIRST; 2],
             ended: [FIRST; 2],
@@ -310,6 +313,12 @@ impl Connection {
     pub(crate) fn place_put(&mut self, class: WriteClass) {
         self.leave_class(Direction::Write, class);
         self.words += 1;
+    }
+
+    /// What was to leave as a request has not: it is a put still.
+    pub(crate) fn displace(&mut self, segment: &mut Segment) {
+        self.words -= 1;
+        segment.class = self.puts;
     }
 
     /// A segment is under way, whose class was told apart.

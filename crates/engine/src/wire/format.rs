@@ -50,7 +50,12 @@ pub(crate) fn plain_of(code: u8, operand: u64) -> Option<Atomic> {
 
 #[inline(always)]
 fn from_parts(op: AtomicOp, code: u8, operand: u64) -> Option<Atomic> {
-    let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
+    let width = match code >> 5 & 3 {
+        0 => Width::Two,
+        1 => Width::Four,
+        2 => Width::Eight,
+        _ => return None,
+    };
     Some(Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 })
 }
 

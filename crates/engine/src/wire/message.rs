@@ -55,10 +55,12 @@ pub const fn eager_in(message: usize) -> usize {
 }
 
 const HEAD: usize = 16;
-const ATOMIC: usize = 32;
+/// Bytes of an atomic.
+pub(crate) const ATOMIC: usize = 32;
 const FETCH: usize = 48;
 const REPLY: usize = 24;
-const PUT_SIGNAL_HEAD: usize = 48;
+/// Bytes of a put with signal before its payload.
+pub(crate) const PUT_SIGNAL_HEAD: usize = 48;
 
 // Bytes that come from elsewhere begin behind it, and are not there yet when the message is sealed.
 const _: () = assert!(PUT_SIGNAL_HEAD >= COVERED);
@@ -191,50 +193,47 @@ impl<const N: usize> PacketOf<N> {
         self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
     }
 
+    /// What it comes behind, as [`PacketOf::set_behind`] has written it.
+    pub(crate) fn behind(&self) -> u16 {
+        split_offset(get64(&self.bytes, 16)).1
+    }
+
     /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
     #[inline(always)]
     pub(crate) fn atomic(&mut self, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
-        self.head(KIND_ATOMIC, code_of(atomic), from, numbers, at.slot);
-        put64(&mut self.bytes, 16, at.offset);
-        put64(&mut self.bytes, 24, atomic.operand);
+        self.word(KIND_ATOMIC, from, numbers, at, atomic);
         self.len = ATOMIC;
     }
 
-    /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room.
-    /// `len` is at most as much as the packet has room for; beyond it is cut.
+    /// Writes the signal of a put with signal, likewise.
     #[inline(always)]
-    pub(crate) fn put_signal(
-        &mut self,
-        from: Pe,
-        numbers: (Seq, Seq),
-        at: Spot,
-        atomic: &Atomic,
-        to: Spot,
-        len: usize,
-    ) -> &mut [u8] {
+    pub(crate) fn signal(&mut self, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
+        self.word(KIND_PUT_SIGNAL, from, numbers, at, atomic);
+    }
+
+    /// Writes where the payload of a put with signal goes, and gives the room for its `len` bytes:
+    /// at most as many as the packet has room for; beyond it is cut.
+    #[inline(always)]
+    pub(crate) fn data(&mut self, to: Spot, len: usize) -> &mut [u8] {
         let len = len.min(eager_in(N));
-        self.put_signal_head(from, numbers, at, atomic, to, len);
+        self.place(to, len);
         self.len = PUT_SIGNAL_HEAD + len;
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
     }
 
-    /// Writes what goes before the payload of `len` bytes of a put with signal.
+    /// Writes the place of `len` bytes of payload.
     #[inline(always)]
-    fn put_signal_head(
-        &mut self,
-        from: Pe,
-        numbers: (Seq, Seq),
-        at: Spot,
-        atomic: &Atomic,
-        to: Spot,
-        len: usize,
-    ) {
-        self.head(KIND_PUT_SIGNAL, code_of(atomic), from, numbers, at.slot);
-        put64(&mut self.bytes, 16, at.offset);
-        put64(&mut self.bytes, 24, atomic.operand);
+    fn place(&mut self, to: Spot, len: usize) {
         put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
         put64(&mut self.bytes, 40, to.offset);
-        self.len = PUT_SIGNAL_HEAD;
+    }
+
+    /// Writes the first 32 bytes of what changes a word.
+    #[inline(always)]
+    fn word(&mut self, kind: u8, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
+        put64(&mut self.bytes, 16, at.offset);
+        put64(&mut self.bytes, 24, atomic.operand);
+        self.head(kind, code_of(atomic), from, numbers, at.slot);
     }
 
     /// Writes the first 16 bytes.
@@ -285,7 +284,10 @@ impl<'a> PlainMessage<'a> {
         }
         let (head, second) = (get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
-        let (offset, 0) = split_offset(get64(bytes, 16)) else { return None };
+        let offset = get64(bytes, 16);
+        if split_offset(offset).1 != 0 {
+            return None;
+        }
         let nowhere = Spot { slot: 0, offset: 0 };
         let (to, payload) = match head as u8 {
             ATOMIC_HEAD if bytes.len() == ATOMIC => (nowhere, &bytes[ATOMIC..]),
@@ -360,11 +362,15 @@ impl<'a> Message<'a> {
             }
             Body::PutSignal { at, atomic, to, payload } => {
                 debug_assert!(payload.len() <= eager_in(N));
-                let room = packet.put_signal(from, numbers, at, &atomic, to, payload.len());
+                packet.signal(from, numbers, at, &atomic);
+                let room = packet.data(to, payload.len());
                 return room.copy_from_slice(&payload[..room.len()]);
             }
             Body::PutSignalHead { at, atomic, to, len } => {
-                return packet.put_signal_head(from, numbers, at, &atomic, to, len);
+                packet.signal(from, numbers, at, &atomic);
+                packet.place(to, len);
+                packet.len = PUT_SIGNAL_HEAD;
+                return;
             }
             Body::CountedSignal { at, atomic, tag, segments } => {
                 (code, word) = (code_of(&atomic), at.slot);

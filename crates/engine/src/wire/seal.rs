@@ -64,36 +64,52 @@ impl Seal {
     /// Seals a message to a PE. Gives the head as it was.
     #[inline(always)]
     pub fn close<const N: usize>(&self, to: Pe, packet: &mut PacketOf<N>) -> Head {
+        self.close_as(to, packet, packet.len)
+    }
+
+    /// The same, of a message of which the caller knows the length, or that it has at least
+    /// [`COVERED`] bytes.
+    #[inline(always)]
+    pub(crate) fn close_as<const N: usize>(
+        &self,
+        to: Pe,
+        packet: &mut PacketOf<N>,
+        len: usize,
+    ) -> Head {
         let head = Head::of(packet);
-        let added = of_receiver(self.receiver, to).wrapping_add(self.of_body(packet));
-        let mut block = Block::from(head.number().wrapping_add(added).to_le_bytes());
-        self.encipher.encrypt_block(&mut block);
-        packet.bytes[..HEAD].copy_from_slice(&block);
+        let added = self.of_body(packet, len).wrapping_add(of_receiver(self.receiver, to));
+        head_mut(packet).copy_from_slice(&head.number().wrapping_add(added).to_le_bytes());
+        self.encipher.encrypt_block(head_mut(packet));
         head
     }
 
     /// Opens what has come in for this PE. Less than a head stays as it is.
     #[inline(always)]
     pub fn open<const N: usize>(&self, packet: &mut PacketOf<N>) {
-        if packet.len < HEAD {
+        self.open_as(packet, packet.len);
+    }
+
+    /// The same, of a message of which the caller knows the length.
+    #[inline(always)]
+    pub(crate) fn open_as<const N: usize>(&self, packet: &mut PacketOf<N>, len: usize) {
+        if len < HEAD {
             return;
         }
-        let added = self.mine.wrapping_add(self.of_body(packet));
-        let mut block = Block::from(Head::of(packet).0);
-        self.decipher.decrypt_block(&mut block);
-        let head = Head(block.into()).number().wrapping_sub(added);
-        packet.bytes[..HEAD].copy_from_slice(&head.to_le_bytes());
+        self.decipher.decrypt_block(head_mut(packet));
+        let added = self.mine.wrapping_add(self.of_body(packet, len));
+        let head = Head::of(packet).number().wrapping_sub(added);
+        head_mut(packet).copy_from_slice(&head.to_le_bytes());
     }
 
     /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of
     /// these there are. A message whose last bytes come from elsewhere is longer than that without
     /// them, so it makes no difference whether they are here.
     #[inline(always)]
-    fn of_body<const N: usize>(&self, packet: &PacketOf<N>) -> u128 {
+    fn of_body<const N: usize>(&self, packet: &PacketOf<N>, len: usize) -> u128 {
         let [first, second] = self.body;
         let [short, long] = self.lengths;
         // Requests have 32 bytes, and with a word of data all that are covered.
-        match packet.len {
+        match len {
             32 => short.wrapping_add(product(whole(packet, HEAD), first)),
             COVERED.. => {
                 let body = product(whole(packet, HEAD), first);
@@ -110,6 +126,12 @@ impl Seal {
             }
         }
     }
+}
+
+/// The head of a message, to be enciphered where it lies.
+#[inline(always)]
+fn head_mut<const N: usize>(packet: &mut PacketOf<N>) -> &mut Block {
+    Block::from_mut_slice(&mut packet.bytes[..HEAD])
 }
 
 /// NH of two words.

@@ -52,6 +52,8 @@ pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
                 | AtomicOp::Add
                 | AtomicOp::SignalAdd
                 | AtomicOp::FetchAdd => {
+                    // A copy, so that in no other case the operation has to be in memory.
+                    let atomic = *atomic;
                     let sum = |before: $bits| Some(atomic.apply(u64::from(before)) as $bits);
                     let (Ok(before) | Err(before)) = word.fetch_update(AcqRel, Acquire, sum);
                     before
@@ -60,10 +62,13 @@ pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
             u64::from(before)
         }};
     }
+    // The most common first.
+    if atomic.width == Width::Eight {
+        return on!(AtomicU64, u64);
+    }
     match atomic.width {
         Width::Two => on!(AtomicU16, u16),
-        Width::Four => on!(AtomicU32, u32),
-        Width::Eight => on!(AtomicU64, u64),
+        _ => on!(AtomicU32, u32),
     }
 }
 

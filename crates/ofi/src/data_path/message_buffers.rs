@@ -82,9 +82,10 @@ impl MessageBuffers {
     #[inline]
     pub(crate) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
         let index = self.contexts.index_of(context)?;
-        Some(match index.checked_sub(self.sends) {
-            None => BufferId::Send(index as u32),
-            Some(index) => BufferId::Receive(index as u32),
+        Some(if index < self.sends {
+            BufferId::Send(index as u32)
+        } else {
+            BufferId::Receive((index - self.sends) as u32)
         })
     }
 

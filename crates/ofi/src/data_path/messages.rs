@@ -1,6 +1,5 @@
 //! The messages of one rail of a port: which buffers are in use, and what has come in.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::slice;
 
@@ -12,7 +11,7 @@ use crate::data_path::message_buffers::BufferId;
 use crate::data_path::rail::Rail;
 use crate::error::{port_error, refused};
 use crate::objects::domain::Gate;
-use crate::objects::endpoint::MessageBuffer;
+use crate::objects::endpoint::{Direct, MessageBuffer};
 use engine::ids::WrId;
 use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
 use engine::wire::message::PacketOf;
@@ -24,6 +23,8 @@ use engine::wire::message::PacketOf;
 pub(crate) struct Messages {
     /// Longest message that needs no buffer.
     inject_size: usize,
+    /// The way to post a receive.
+    direct: Direct,
     /// Send buffers that are not in use.
     free: Vec<u32>,
     /// The work-request id of the message in each send buffer.
@@ -33,7 +34,9 @@ pub(crate) struct Messages {
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and
     /// a batch of immediate data that takes none, since the lane takes everything before the next
     /// poll. There is no room for more, and none is made.
-    arrived: VecDeque<Arrived>,
+    arrived: Vec<Arrived>,
+    /// How many of those the lane has taken.
+    taken: usize,
     /// Receive buffers that the provider had no room for.
     unposted: Vec<u32>,
     /// Why a receive buffer could not be posted; for the next poll.
@@ -48,6 +51,21 @@ struct Receive {
     buffer: MessageBuffer,
     /// The provider has it.
     posted: bool,
+}
+
+impl Receive {
+    /// Gives it to the provider; what that has answered.
+    #[inline(always)]
+    fn post(&mut self, direct: Direct, gate: &Gate) -> isize {
+        // SAFETY: these messages belong to the port's one thread, and the gate is entered where
+        // there is one. The rail keeps the endpoint open, and buffer and context until that is
+        // closed. Nobody touches the buffer before it comes back: it was in none of the lists but
+        // the one it was just taken from.
+        let give = || unsafe { direct.receive(&self.buffer) };
+        let code = if gate.is_absent() { give() } else { gate.within(give) };
+        self.posted = code == 0;
+        code
+    }
 }
 
 /// Something that has come in.
@@ -81,27 +99,31 @@ impl Messages {
         let (longest, desc) = (buffers.longest(), rail.messages_desc());
         Self {
             inject_size: rail.domain().info().inject_size().min(longest),
+            direct: rail.endpoint().direct(),
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
             receives: (0..receives as u32)
                 .filter_map(|index| buffers.buffer(BufferId::Receive(index), longest, desc))
                 .map(|buffer| Receive { buffer, posted: false })
                 .collect(),
-            arrived: VecDeque::with_capacity(receives + POLL_BATCH),
+            arrived: Vec::with_capacity(receives + POLL_BATCH),
+            taken: 0,
             unposted: (0..receives as u32).rev().collect(),
             broken: None,
             unsettled: true,
         }
     }
 
-    /// The endpoint was closed, and the provider has no buffer any more; what had come in and was
+    /// The endpoint was closed and another is in its place, and the provider has no buffer any more; what had come in and was
     /// not taken is lost. Receives are posted anew by [`Self::settle`].
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self, rail: &Rail) {
+        self.direct = rail.endpoint().direct();
         self.sending.fill(None);
         self.receives.iter_mut().for_each(|receive| receive.posted = false);
         self.free = (0..self.sending.len() as u32).rev().collect();
         self.unposted = (0..self.receives.len() as u32).rev().collect();
         self.arrived.clear();
+        self.taken = 0;
         self.broken = None;
         self.unsettled = true;
     }
@@ -212,17 +234,32 @@ impl Messages {
         Ok(Posted::Yes)
     }
 
-    /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
+    /// Takes note of a completion if it is that of a message that has come in.
+    #[inline(always)]
+    pub(crate) fn take_message(&mut self, rail: &Rail, entry: &fi_cq_data_entry) -> bool {
+        let buffers = rail.message_buffers();
+        let Some(BufferId::Receive(index)) = buffers.of_context(entry.op_context) else {
+            return false;
+        };
+        let is_plain = entry.flags & FI_REMOTE_CQ_DATA == 0 && entry.len <= buffers.longest();
+        if !is_plain || !self.taken_back(index) {
+            return false;
+        }
+        self.arrived.push(Arrived::Message { index, len: entry.len as u32 });
+        true
+    }
+
+    /// Takes note of a completion that is no segment's: of something else that has come in, of a
+    /// message that was sent, or of a peer's write.
     ///
     /// # Errors
     /// It is none of these either, or there is no room.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn take_entry(
         &mut self,
         rail: &Rail,
         entry: &fi_cq_data_entry,
     ) -> Result<(), PortError> {
-        let len = entry.len;
         match rail.message_buffers().of_context(entry.op_context) {
             Some(BufferId::Send(index)) => match self.sent(index) {
                 Some(_) => Ok(()),
@@ -232,15 +269,12 @@ impl Messages {
                 if entry.flags & FI_REMOTE_CQ_DATA != 0 {
                     // The length is the write's.
                     let (data, taken) = (entry.data, Some(index));
-                    self.arrived.push_back(Arrived::ImmediateData { data, taken });
+                    self.arrived.push(Arrived::ImmediateData { data, taken });
                     return Ok(());
                 }
-                if len > rail.message_buffers().longest() {
-                    let (code, taken) = (FI_ETRUNC as i32, Some(index));
-                    self.arrived.push_back(Arrived::Broken { code, taken });
-                    return Ok(());
-                }
-                self.arrived.push_back(Arrived::Message { index, len: len as u32 });
+                // Longer than the rail's longest message.
+                let (code, taken) = (FI_ETRUNC as i32, Some(index));
+                self.arrived.push(Arrived::Broken { code, taken });
                 Ok(())
             }
             // Such a write belongs to no operation of ours, so it has no context unless it takes a
@@ -263,7 +297,7 @@ impl Messages {
         if self.arrived.len() == self.arrived.capacity() {
             return Err(full());
         }
-        self.arrived.push_back(arrived);
+        self.arrived.push(arrived);
         Ok(())
     }
 
@@ -291,7 +325,7 @@ impl Messages {
                     return Failed::Rail;
                 }
                 debug!("rail {}: {error}", rail.name());
-                self.arrived.push_back(Arrived::Broken { code, taken: Some(index) });
+                self.arrived.push(Arrived::Broken { code, taken: Some(index) });
                 Failed::Received
             }
             // A write that breaks off, where it takes no receive, and what is no message of the
@@ -314,6 +348,18 @@ impl Messages {
         !self.arrived.is_empty()
     }
 
+    /// Takes the oldest of what has come in.
+    #[inline(always)]
+    fn next_arrived(&mut self) -> Option<Arrived> {
+        let next = self.arrived.get(self.taken).copied()?;
+        self.taken += 1;
+        if self.taken == self.arrived.len() {
+            self.arrived.clear();
+            self.taken = 0;
+        }
+        Some(next)
+    }
+
     /// Takes the oldest of what has come in. A message is copied out, and the buffer that was taken
     /// posted again.
     #[inline(always)]
@@ -323,7 +369,7 @@ impl Messages {
         gate: &Gate,
         into: &mut PacketOf<N>,
     ) -> Incoming {
-        let (index, len) = match self.arrived.pop_front() {
+        let (index, len) = match self.next_arrived() {
             None => return Incoming::Nothing,
             Some(Arrived::Message { index, len }) => (index, len as usize),
             Some(Arrived::ImmediateData { data, taken }) => {
@@ -335,35 +381,32 @@ impl Messages {
                 return Incoming::Broken { code };
             }
         };
-        if let Some(Receive { buffer, .. }) = self.receives.get(index as usize) {
-            // SAFETY: the buffer has room for the rail's longest message, and no message is longer.
-            // The provider has given it back, and it is posted again only below; this thread alone
-            // uses the rail's buffers.
-            into.fill(unsafe { slice::from_raw_parts(buffer.buf.cast(), len) });
+        let Some(receive) = self.receives.get_mut(index as usize) else {
+            return Incoming::Nothing;
+        };
+        // SAFETY: the buffer has room for the rail's longest message, and no message is longer. The
+        // provider has given it back, and it is posted again only below; this thread alone uses the
+        // rail's buffers.
+        into.fill(unsafe { slice::from_raw_parts(receive.buffer.buf.cast(), len) });
+        let code = receive.post(self.direct, gate);
+        if code != 0 {
+            self.not_posted(rail, index, code);
         }
-        self.post(rail, gate, index);
         Incoming::Message
     }
 
     /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
-    #[inline(always)]
+    #[inline(never)]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
         let Some(receive) = self.receives.get_mut(index as usize) else { return false };
-        // SAFETY: these messages belong to the port's one thread, and the gate is entered where
-        // there is one. The rail keeps buffer and context until the endpoint is closed. Nobody
-        // touches the buffer before it comes back: it was in none of the lists but the one it was
-        // just taken from.
-        let give = || unsafe { rail.endpoint().receive(&receive.buffer) };
-        let code = if gate.is_absent() { give() } else { gate.within(give) };
-        receive.posted = code == 0;
+        let code = receive.post(self.direct, gate);
         if code != 0 {
             self.not_posted(rail, index, code);
         }
         code == 0
     }
 
-    /// Posts a buffer that no message has taken, if any. Out of the way of messages.
-    #[inline(never)]
+    /// Posts a buffer that no message has taken, if any.
     fn post_again(&mut self, rail: &Rail, gate: &Gate, taken: Option<u32>) {
         if let Some(index) = taken {
             self.post(rail, gate, index);

@@ -9,8 +9,8 @@ use libfabric_sys::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE,
     FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, FI_RECV, FI_TRANSMIT, Library, Padded,
     fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_inject, fi_msg,
-    fi_msg_rma, fi_read, fi_recv, fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata,
-    fi_writemsg, fid, fid_ep, iovec,
+    fi_msg_rma, fi_read, fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fi_writemsg,
+    fid, fid_ep, iovec,
 };
 use log::debug;
 
@@ -274,13 +274,17 @@ impl Endpoint {
             ((*table).write, (*table).read)
         };
         // SAFETY: as above.
-        let inject = unsafe { (*(*self.as_ptr()).msg).inject };
+        let (inject, receive) = unsafe {
+            let table = (*self.as_ptr()).msg;
+            ((*table).inject, (*table).recv)
+        };
         Direct {
             raw: self.as_ptr(),
             write: write.unwrap_or(no_write),
             read: read.unwrap_or(no_read),
             inject: inject.unwrap_or(no_inject),
             inject_size: self.domain.info().inject_size().min(MAX_MESSAGE),
+            receive: receive.unwrap_or(no_receive),
         }
     }
 
@@ -330,18 +334,6 @@ impl Endpoint {
         // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
         // promise.
         unsafe { fi_sendmsg(self.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
-    }
-
-    /// Posts a buffer for a message from anybody.
-    ///
-    /// # Safety
-    /// One thread at a time, inside the domain's gate. Nobody touches the buffer, and it and the
-    /// context are valid, until the operation completes or the endpoint is closed.
-    #[inline]
-    pub(crate) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
-        let MessageBuffer { buf, len, desc, context } = *buffer;
-        // SAFETY: enabled; the rest is the caller's promise.
-        unsafe { fi_recv(self.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
     }
 }
 
@@ -465,7 +457,18 @@ pub struct Direct {
     read: Read,
     inject: Inject,
     inject_size: usize,
+    receive: Receive,
 }
+
+/// `fi_recv` as the provider has it.
+type Receive = unsafe extern "C" fn(
+    *mut fid_ep,
+    *mut c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    *mut c_void,
+) -> isize;
 
 /// `fi_inject` as the provider has it.
 type Inject = unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> isize;
@@ -532,6 +535,18 @@ unsafe extern "C" fn no_inject(_: *mut fid_ep, _: *const c_void, _: usize, _: fi
     -(FI_ENOSYS as isize)
 }
 
+/// As [`no_write`].
+unsafe extern "C" fn no_receive(
+    _: *mut fid_ep,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: fi_addr_t,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
 impl Direct {
     /// Longest message for [`Direct::inject`].
     #[inline(always)]
@@ -547,6 +562,19 @@ impl Direct {
     pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: the caller's promise.
         unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
+    }
+
+    /// Posts a buffer for a message from anybody.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate, while the endpoint is open. Nobody touches
+    /// the buffer, and it and the context are valid, until the operation completes or the endpoint
+    /// is closed.
+    #[inline(always)]
+    pub(crate) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
+        let MessageBuffer { buf, len, desc, context } = *buffer;
+        // SAFETY: the caller's promise.
+        unsafe { (self.receive)(self.raw, buf, len, desc, FI_ADDR_UNSPEC, context) }
     }
 
     /// As [`Endpoint::write`]: `fi_write`, by the function of the endpoint's own table.

@@ -222,7 +222,8 @@ impl DataPath for FakePort {
                 None => break,
             }
         }
-        let unknown = |wr_id: &usize| panic!("no segment of the lane has work-request id {wr_id}");
+        let unknown =
+            |left: &[usize]| panic!("no segment of the lane has work-request id {}", left[0]);
         hand_over(completions, &done[..count], |wr_id| *wr_id, unknown);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }

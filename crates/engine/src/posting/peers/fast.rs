@@ -4,27 +4,20 @@
 //! At the first obstacle, before anything has happened, it gives up; the general way
 //! ([`super::requests`]) takes over.
 
+use crate::ids::{Pe, WrId};
 use crate::port::Port;
 use crate::posting::Core;
-use crate::request::{AtomicRequest, Request, Rest};
+use crate::request::{AtomicRequest, LocalSide, Request, Rest};
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::counts::{Counting, Tags};
 use crate::state::messages::table::MessageTable;
-use crate::state::segment::WriteClass;
+use crate::state::segment::Stage;
 use crate::wire::handle::HandleView;
-use crate::wire::message::Spot;
+use crate::wire::message::{ATOMIC, PUT_SIGNAL_HEAD};
 
 /// Of a request that comes behind all requests before it.
 const BEHIND_ALL: u16 = 1;
-
-/// Bytes that go with a signal.
-#[derive(Clone, Copy)]
-pub(crate) struct Data {
-    pub(crate) from: usize,
-    pub(crate) len: usize,
-    pub(crate) to: Spot,
-}
 
 impl<P: Port> Core<P> {
     /// Posts a put that is counted for the next signal; see
@@ -57,83 +50,115 @@ impl<P: Port> Core<P> {
         tried
     }
 
-    /// Sends an operation on a word, after `data` if there is some, in one message. `ORDERED`:
-    /// signals come behind signals.
+    /// Sends an operation on a word, after the bytes of `part` if there is one, in one message.
+    /// Whether it is on its way; if not, nothing has happened. `ORDERED`: signals come behind
+    /// signals. A part is as long as a message has room for, and the processor reaches its bytes.
     #[inline(always)]
     pub(crate) fn try_send<const ORDERED: bool>(
         &mut self,
         request: &AtomicRequest<'_>,
-        data: Option<Data>,
+        part: Option<&Request<'_>>,
         batch: Batch,
     ) -> bool {
         let AtomicRequest { pe, remote_handle, remote_addr: addr, ref atomic, .. } = *request;
         let width = atomic.width.bytes();
-        let Some(connection) = self.peers.connections.find_mut(pe) else { return false };
-        let path = connection.next;
-        let Some(word) = HandleView::sound(pe, remote_handle) else { return false };
-        let Some(at) = word.spot(addr, width as u64) else { return false };
+        let Self { transmit, peers, failures } = self;
+        let Some(connection) = peers.connections.find_mut(pe) else { return false };
         // A connection that has failed is closed as well, and one with pending operations shut.
-        let closed = connection.bars_fast_path();
+        if connection.bars_fast_path() {
+            return false;
+        }
         let puts_under_way = connection.puts_under_way();
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         // A signal comes behind the puts before it, which the general way sees to, but where it
         // comes behind all messages before it, of which none waits.
         let in_order = ORDERED && atomic.op.is_signal();
-        let follows = in_order || data.is_none() && atomic.op.is_signal();
+        let follows = in_order || part.is_none() && atomic.op.is_signal();
         if follows && (puts_under_way != 0 || !in_order && channel.has_sent_puts()) {
-            return false;
-        }
-        if closed || !self.transmit.is_clear(path.rail) {
             return false;
         }
         if ORDERED && in_order && channel.tags.as_deref().is_some_and(Tags::has_open) {
             return false;
         }
-        if !channel.has_room_for_new(&self.peers.messages) {
+        if !channel.has_room_for_new(&peers.messages) {
             return false;
         }
+        let (rail_id, to) = (connection.next.rail, connection.next.to);
+        let Some(way) = transmit.clear_way(rail_id) else { return false };
+        // The packet is written as what goes into it is found, so that nothing of it is kept.
+        let Some(packet) = peers.messages.next_packet() else { return false };
+        let len = match part {
+            None => ATOMIC,
+            Some(part) => {
+                let LocalSide::Memory(from) = part.local else { return false };
+                let Some(remote) = HandleView::sound(pe, part.remote_handle) else { return false };
+                let Some(to) = remote.spot(part.remote_addr, part.len as u64) else { return false };
+                if way.port.load(from, packet.data(to, part.len)).is_err() {
+                    return false;
+                }
+                PUT_SIGNAL_HEAD + part.len
+            }
+        };
+        let Some(word) = HandleView::sound(pe, remote_handle) else { return false };
+        let Some(at) = word.spot(addr, width as u64) else { return false };
         if addr % width as u64 != 0 {
             return false;
         }
-        let Some(wr_id) = self.transmit.next_wr_id() else { return false };
-        let Some(mut message) = self.peers.messages.next() else { return false };
-        let numbers = (channel.next, channel.ack());
-        let slot = message.index;
-        let packet = message.packet();
-        match data {
-            None => packet.atomic(self.peers.me, numbers, at, atomic),
-            Some(Data { from, len, to }) => {
-                let room = packet.put_signal(self.peers.me, numbers, at, atomic, to, len);
-                if self.transmit.port_mut().load(from, room).is_err() {
-                    return false;
-                }
-            }
+        let Some((wr_id, segment)) = way.segments.take_slot() else { return false };
+        // All is in its place before the fabric is asked, so that nothing is kept through the call.
+        // If it declines, the message is one that waits.
+        let (seq, ack) = (channel.next, channel.ack());
+        let is_behind = in_order && channel.has_sent_puts();
+        let taken = peers.messages.take_next(channel, rail_id, wr_id.0);
+        let Some((slot, packet)) = taken else { return false };
+        match part {
+            None => packet.atomic(peers.me, (seq, ack), at, atomic),
+            Some(_) => packet.signal(peers.me, (seq, ack), at, atomic),
         }
-        if in_order && channel.has_sent_puts() {
+        if is_behind {
             packet.set_behind(BEHIND_ALL);
         }
-        let named = MessageTable::wr_id(slot, numbers.0);
-        let head = self.peers.seal.close(pe, packet);
-        if !self.transmit.try_send(&path, named, packet.bytes()) {
-            return false;
+        if part.is_some() || in_order {
+            channel.last_put = seq;
         }
-        head.put_back(packet);
-        if data.is_some() || in_order {
-            channel.last_put = numbers.0;
-        }
-        let left = message.leave(wr_id.0, numbers.0, path.rail);
-        self.peers.messages.take_next(channel, left);
-        let born = self.failures.stamp();
-        // The target sees to the order of what has left, data or none.
-        let class = WriteClass::Word;
-        self.transmit.take_sent((pe, path.rail), slot, born, width, class, batch);
-        channel.carried(numbers.1);
+        segment.make_sent((pe, rail_id), slot, failures.stamp(), width, batch);
+        way.segments.batches.begin(batch);
+        channel.carried(ack);
         channel.take_number();
         if channel.enters_control() {
-            self.peers.control.push_back(pe);
+            peers.control.push_back(pe);
         }
         connection.begin_word();
-        self.transmit.rotate(connection);
+        connection.rotate(way.paths);
+        let head = peers.seal.close_as(pe, packet, len);
+        let (named, bytes) = (MessageTable::wr_id(slot, seq), packet.first(len));
+        let has_left = way.port.try_send(way.rail.fast, rail_id, to, named, bytes);
+        head.put_back(packet);
+        if !has_left {
+            self.wait_untaken(pe);
+        }
         true
+    }
+
+    /// The message to a peer that has its latest number, and that the fabric has not taken, has
+    /// none any more: it is tried again with reasons, and waits if there is no room.
+    #[cold]
+    #[inline(never)]
+    fn wait_untaken(&mut self, pe: Pe) {
+        let Self { transmit, peers, failures } = self;
+        let Some(connection) = peers.connections.find_mut(pe) else { return };
+        let Some(channel) = connection.channel.as_deref_mut() else { return };
+        let Some((slot, segment)) = peers.messages.take_back(channel) else { return };
+        let is_put = channel.last_put == channel.next;
+        let wr_id = WrId(segment);
+        let segment = transmit.segment_mut(wr_id);
+        segment.stage = Stage::Ready;
+        segment.born = failures.stamp();
+        segment.behind_sent = peers.messages.packet_mut(slot).behind() != 0;
+        let rail = segment.rail;
+        if is_put {
+            connection.displace(segment);
+        }
+        self.dispatch(wr_id, rail);
     }
 }

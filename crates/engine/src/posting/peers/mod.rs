@@ -222,10 +222,10 @@ impl Peers {
         self.seal.close(pe, packet);
     }
 
-    /// Opens a message that has come in.
-    #[inline]
-    pub(crate) fn unseal<const N: usize>(&self, packet: &mut PacketOf<N>) {
-        self.seal.open(packet);
+    /// Opens a message that has come in, of so many bytes.
+    #[inline(always)]
+    pub(crate) fn unseal<const N: usize>(&self, packet: &mut PacketOf<N>, len: usize) {
+        self.seal.open_as(packet, len);
     }
 
     /// What a segment of a counted put carries.

@@ -8,6 +8,8 @@ use crate::port::Direction;
 use crate::port::copies::Reach;
 use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
 use crate::request::PutSignalRequest;
+use crate::state::batch::Batch;
+use crate::state::segment::{Stage, WriteClass};
 
 /// What tests of other rooms do.
 impl Peers {
@@ -56,4 +58,34 @@ fn a_signal_comes_behind_the_data_of_a_put_with_signal_of_the_fast_path() {
     assert!(channel.has_sent_puts());
     let packet = core.peers.messages.packet_mut(channel.newest);
     assert_eq!(packet.bytes()[22..24], 1_u16.to_le_bytes(), "behind the message before it");
+}
+
+/// As any other that finds no room: without a number, a put if it brings data, until it leaves.
+#[test]
+fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
+    for brings_data in [false, true] {
+        let mut bed = Bed::new(Setup { fast: true, ..PLAIN });
+        bed.atomic(1, AtomicOp::Inc);
+        let heaps = Arc::clone(&bed.heaps);
+        let parts = [request(&heaps, Direction::Write, 1)];
+        let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+        bed.fabric.refuse(Pe(1), true);
+        let is_taken = match brings_data {
+            true => bed.lane.put_signal_found(&PutSignalRequest { parts: &parts, signal }),
+            false => bed.lane.atomic_fast(&signal, Batch::NONE),
+        };
+        assert!(is_taken);
+        let wr_id = bed.wr_id(|segment| segment.stage == Stage::Ready);
+        let state = |bed: &Bed| {
+            let channel = bed.lane.core().peers.channel(Pe(1)).unwrap();
+            let class = bed.lane.core().transmit.segment(wr_id).class;
+            (channel.unsent, channel.counts().0, class == WriteClass::Word)
+        };
+        assert_eq!(state(&bed), (1, 1, !brings_data));
+        bed.lane.audit().unwrap();
+        bed.fabric.refuse(Pe(1), false);
+        bed.lane.iterate();
+        assert_eq!(state(&bed), (0, 2, true));
+        bed.lane.audit().unwrap();
+    }
 }

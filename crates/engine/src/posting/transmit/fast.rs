@@ -4,18 +4,27 @@
 //! wrong, or finds room. The last obstacle is the fabric: by then the segment is in its place.
 
 use crate::error::EngineError;
-use crate::ids::{Pe, RailId, WrId};
+use crate::ids::RailId;
 use crate::port::{Local, Operation, Port, Posted, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
-use crate::rails::paths::Hop;
+use crate::rails::paths::PathTable;
 use crate::request::{LocalSide, Request, Rest};
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::rail::Rail;
+use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Segment, Stage, WriteClass};
 use crate::wire::handle::HandleView;
 use crate::wire::message::Tag;
+
+/// See [`Transmit::clear_way`].
+pub(in crate::posting) struct Way<'a, P: Port> {
+    pub(in crate::posting) port: &'a mut P,
+    pub(in crate::posting) rail: &'a Rail<P::Fast>,
+    pub(in crate::posting) segments: &'a mut SegmentTable,
+    pub(in crate::posting) paths: &'a PathTable,
+}
 
 impl<P: Port> Transmit<P> {
     /// Posts a put or a get, to the peer that this connection is of, as one segment on the
@@ -113,40 +122,14 @@ impl<P: Port> Transmit<P> {
         }
     }
 
-    /// Whether a message may be sent over a rail right away: nothing waits before it there, nor in
-    /// a burst, which the general way ends.
+    /// What sends a message over a rail right away. None where something waits before it there, or
+    /// in a burst, which the general way ends.
     #[inline(always)]
-    pub(in crate::posting) fn is_clear(&self, rail: RailId) -> bool {
-        self.has_fast_path
-            && !self.burst.has_withheld()
-            && self.rails.get(rail.index()).is_some_and(Rail::is_clear)
-    }
-
-    /// Hands a message to the fabric, over a rail that is clear. Whether it has taken it.
-    #[inline(always)]
-    pub(in crate::posting) fn try_send(&mut self, path: &Hop, wr_id: WrId, bytes: &[u8]) -> bool {
-        let Some(rail) = self.rails.get(path.rail.index()) else { return false };
-        self.port.try_send(rail.fast, path.rail, path.to, wr_id, bytes)
-    }
-
-    /// The segment that [`Transmit::take_sent`] takes next.
-    #[inline(always)]
-    pub(in crate::posting) fn next_wr_id(&self) -> Option<WrId> {
-        self.segments.next_wr_id()
-    }
-
-    /// See [`SegmentTable::take_sent`](crate::state::segment::table::SegmentTable::take_sent).
-    #[inline(always)]
-    pub(in crate::posting) fn take_sent(
-        &mut self,
-        path: (Pe, RailId),
-        message: u32,
-        born: u32,
-        width: usize,
-        class: WriteClass,
-        batch: Batch,
-    ) {
-        self.segments.take_sent(path, message, born, width, class, batch);
+    pub(in crate::posting) fn clear_way(&mut self, rail: RailId) -> Option<Way<'_, P>> {
+        let Self { port, rails, segments, paths, burst, .. } = self;
+        let rail = rails.get(rail.index())?;
+        let is_clear = !burst.has_withheld() && rail.is_clear();
+        is_clear.then_some(Way { port, rail, segments, paths })
     }
 
     /// Whether memory is registered, which is not where memory was found last. From here on that is

@@ -6,7 +6,7 @@ mod completions;
 pub(crate) mod dispatch;
 mod doorbell;
 mod drain;
-mod fast;
+pub(in crate::posting) mod fast;
 pub(crate) mod load;
 mod memory;
 mod rails;
@@ -45,8 +45,6 @@ pub(crate) struct Transmit<P: Port> {
     refuses_bare: bool,
     /// Local memory may be staged.
     devices: bool,
-    /// Whether the port has a fast path on every rail.
-    has_fast_path: bool,
     ops: OpTable,
     /// How busy and how fast the rails are.
     balance: Box<Balance>,
@@ -168,7 +166,6 @@ impl<P: Port> Transmit<P> {
             reserved: 0,
             transfer_room: sizes.transfers,
             in_flight_room: rails.iter().map(|rail| rail.depth).sum(),
-            has_fast_path: port.has_fast_path(),
             devices,
             needs_desc,
             refuses_bare: needs_desc && !port.takes_unregistered(),
@@ -188,7 +185,7 @@ impl<P: Port> Transmit<P> {
     /// Bytes of the longest segment that may go out in the fast path; 0 where there is none.
     pub(super) fn fast_limit(&self) -> usize {
         let least = self.rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
-        let limit = if self.has_fast_path { least } else { 0 };
+        let limit = if self.port.has_fast_path() { least } else { 0 };
         limit.min(self.balance.balanced_from - 1)
     }
 

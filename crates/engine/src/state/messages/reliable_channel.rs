@@ -65,6 +65,9 @@ pub(crate) struct ReliableChannel {
     ack_sent: Seq,
     /// The peer asked for everything before this number to be acknowledged.
     wanted: Option<Seq>,
+    /// As long as the acknowledgement to be given is before this one, none becomes due: it is to be
+    /// looked at then.
+    look_at: Seq,
     /// Control messages that are due; the lane's control queue knows of the connection then.
     pub(crate) request_due: bool,
     pub(crate) ack_due: bool,
@@ -118,6 +121,7 @@ impl ReliableChannel {
             received: Received::new(FIRST),
             ack_sent: FIRST,
             wanted: None,
+            look_at: FIRST,
             request_due: false,
             ack_due: false,
             owed: 0,
@@ -205,6 +209,13 @@ impl ReliableChannel {
             self.want_ack();
         }
         seq
+    }
+
+    /// The message that was to leave with the latest number has not, nor what it acknowledges.
+    pub(super) fn give_number_back(&mut self) {
+        self.next = Seq(self.next.0.wrapping_sub(1));
+        self.unsent += 1;
+        self.ack_due = true;
     }
 
     /// Somebody waits for what has been sent: asks for an acknowledgement, unless that was done.
@@ -344,6 +355,7 @@ impl ReliableChannel {
             Some(wanted) if seq.is_before(wanted) => Some(wanted),
             _ => Some(seq),
         };
+        self.look_at = self.ack();
         // What waits for its data may wait long; what is before it need not.
         if self.unapplied.is_some() && (recovers || self.ack() != self.ack_sent) {
             self.ack_due = true;
@@ -351,10 +363,19 @@ impl ReliableChannel {
         self.check_wanted();
     }
 
-    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it
-    /// waits for a message that carries it, or for the peer to ask.
+    /// A message has arrived, or was applied: whether an acknowledgement may have become due.
+    /// Otherwise it waits for a message that carries it, or for the peer to ask.
     #[inline(always)]
-    pub(crate) fn check_wanted(&mut self) {
+    pub(crate) fn check_wanted(&mut self) -> bool {
+        let looks = !self.ack().is_before(self.look_at);
+        if looks {
+            self.look_whether_due();
+        }
+        looks
+    }
+
+    #[cold]
+    fn look_whether_due(&mut self) {
         let ack = self.ack();
         if self.wanted.is_some_and(|wanted| !ack.is_before(wanted)) {
             self.wanted = None;
@@ -363,6 +384,13 @@ impl ReliableChannel {
         if ack.after(self.ack_sent) >= WINDOW / 2 {
             self.ack_due = true;
         }
+        // Once one is due nothing changes before it has left, with what is acknowledged then.
+        let given = if self.ack_due { ack } else { self.ack_sent };
+        let latest = Seq(given.0.wrapping_add(WINDOW / 2));
+        self.look_at = match self.wanted {
+            Some(wanted) if wanted.is_before(latest) => wanted,
+            _ => latest,
+        };
     }
 
     /// The acknowledgement that a message to the peer carries: everything before it was applied.

@@ -35,37 +35,6 @@ pub(super) struct Outgoing {
     next: u32,
 }
 
-/// The slot that the next message takes.
-#[derive(Debug)]
-pub(crate) struct Next<'a> {
-    pub(crate) index: u32,
-    slot: &'a mut Outgoing,
-}
-
-/// A slot whose message has left, and which is to be taken: it, and the next free one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
-    index: u32,
-    free: u32,
-}
-
-impl Next<'_> {
-    /// The message's bytes.
-    #[inline(always)]
-    pub(crate) fn packet(&mut self) -> &mut Packet {
-        &mut self.slot.packet
-    }
-
-    /// The message, a segment's, has left with this number.
-    #[inline(always)]
-    pub(crate) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Leaving {
-        let Self { index, slot } = self;
-        (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
-        slot.tail.len = 0;
-        Leaving { index, free: std::mem::replace(&mut slot.next, NIL) }
-    }
-}
-
 /// The messages of a lane that are queued or not acknowledged.
 #[derive(Debug)]
 pub(crate) struct MessageTable {
@@ -174,23 +143,44 @@ impl MessageTable {
         Some(index)
     }
 
-    /// The slot that the next message takes. Nothing is taken before [`MessageTable::take_next`].
+    /// The packet of the slot that is taken next. None where all are in use.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Next<'_>> {
-        let index = self.free;
-        self.slots.get_mut(index as usize).map(|slot| Next { index, slot })
+    pub(crate) fn next_packet(&mut self) -> Option<&mut Packet> {
+        self.slots.get_mut(self.free as usize).map(|slot| &mut slot.packet)
     }
 
-    /// Takes the slot of which [`Next::leave`] has told, for a message of the channel.
+    /// Takes that slot, for a message of the channel that is about to leave over a rail, with the
+    /// channel's next number, and completes a segment. Gives its index and its packet.
     #[inline(always)]
     pub(crate) fn take_next(
         &mut self,
         channel: &mut ReliableChannel,
-        Leaving { index, free }: Leaving,
-    ) {
-        self.free = free;
-        self.left -= 1;
+        rail: RailId,
+        segment: u32,
+    ) -> Option<(u32, &mut Packet)> {
+        let index = self.free;
         self.append(channel, index);
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.left -= 1;
+        (slot.seq, slot.rail, slot.lost, slot.segment) = (channel.next, rail, false, segment);
+        (slot.tail.len, slot.next) = (0, NIL);
+        Some((index, &mut slot.packet))
+    }
+
+    /// The channel's newest message has not left: it has no number. Its slot and its segment.
+    #[cold]
+    pub(crate) fn take_back(&mut self, channel: &mut ReliableChannel) -> Option<(u32, u32)> {
+        let index = channel.newest;
+        let segment = self.slots.get(index as usize)?.segment;
+        let before = self.list(channel.oldest).take_while(|other| *other != index).last();
+        match before {
+            None => channel.oldest = NIL,
+            Some(before) => self.slots[before as usize].next = NIL,
+        }
+        channel.newest = before.unwrap_or(NIL);
+        channel.give_number_back();
+        Some((index, segment))
     }
 
     /// Gives a slot back.

@@ -148,11 +148,30 @@ fn a_wr_id_names_one_message_and_none_is_that_of_control_messages() {
     assert_eq!(table.named_by(MessageTable::wr_id(index, seq.next())), None);
 }
 
+/// It has no number then, and the messages before it stay as they are.
+#[test]
+fn what_has_not_left_is_the_newest_message_no_longer() {
+    for sent in 0..3 {
+        let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));
+        (0..sent).for_each(|_| assert!(send(&mut table, &mut channel, 0) < 4));
+        let (next, oldest, newest) = (channel.next, channel.oldest, channel.newest);
+        let (slot, _) = table.take_next(&mut channel, RailId(1), 7).unwrap();
+        channel.take_number();
+        assert_eq!((channel.newest, table.left), (slot, 3 - sent));
+        assert_eq!(table.take_back(&mut channel), Some((slot, 7)));
+        assert_eq!((channel.next, channel.unsent, channel.ack_due), (next, 1, true));
+        assert_eq!((channel.oldest, channel.newest), (oldest, newest));
+        let seq = channel.take_number();
+        table.sent(&mut channel, slot, seq, RailId(0));
+        let all = channel.next;
+        assert_eq!(ack(&mut table, &mut channel, all), sent + 1);
+    }
+}
+
 #[test]
 fn slots_count_for_the_segments_that_they_stand_for() {
     let mut table = MessageTable::new(4);
-    let index = table.next().unwrap().index;
-    assert_eq!(table.take(1), Some(index));
+    let index = table.take(1).unwrap();
     let beside = table.take_beside(2).unwrap();
     assert_eq!((table.segments(), table.left), (1, 2));
     table.forget_segment(index);
@@ -162,7 +181,7 @@ fn slots_count_for_the_segments_that_they_stand_for() {
     table.give_beside(index);
     assert_eq!((table.segments(), table.left), (0, 4));
     let all: Vec<u32> = (0..4).map(|_| table.take(1).unwrap()).collect();
-    assert!(!table.has_room() && table.next().is_none() && table.take(1).is_none());
+    assert!(!table.has_room() && table.next_packet().is_none() && table.take(1).is_none());
     table.set_aside(all[2]);
     table.set_aside(all[0]);
     assert!(!table.has_room() && table.segments() == 4, "they stay in use");

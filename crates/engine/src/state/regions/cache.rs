@@ -118,6 +118,26 @@ impl RegionIndex {
     }
 }
 
+/// Memory that peers may use and the CPU reaches, at its place; or none.
+#[derive(Debug)]
+struct Target {
+    /// Its slot; for none, that of another place.
+    slot: u32,
+    base: usize,
+    len: u64,
+}
+
+impl Target {
+    fn of((place, view): (usize, &Option<Arc<View>>)) -> Self {
+        let view = view.as_deref().filter(|view| view.remote && view.reach == Reach::Direct);
+        view.map_or(Self { slot: !(place as u32), base: 0, len: 0 }, |view| Self {
+            slot: slot_of(view.place, view.stamp),
+            base: view.base,
+            len: view.len as u64,
+        })
+    }
+}
+
 /// A lane's copy of the index.
 #[derive(Debug)]
 pub(crate) struct RegionCache {
@@ -125,6 +145,8 @@ pub(crate) struct RegionCache {
     kind: LaneKind,
     epoch: u64,
     views: Views,
+    /// By place, what messages of peers change right away.
+    targets: Vec<Target>,
     /// First and last address of all regions that the CPU does not reach, ascending.
     beyond: Vec<(usize, usize, Reach)>,
     /// All regions that the fabric reaches, ascending by address, each with the last end of those
@@ -145,6 +167,7 @@ impl RegionCache {
             kind,
             epoch: 0,
             views: Views::new(),
+            targets: Vec::new(),
             beyond: Vec::new(),
             within: Vec::new(),
             recent: Recent::NONE,
@@ -368,20 +391,21 @@ impl RegionCache {
     /// is reached directly.
     #[inline(always)]
     pub(crate) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
-        let view = self.views.get(place_of(spot.slot))?.as_deref();
-        let view = view.filter(|view| view.is_for(spot))?;
+        let target = self.targets.get(place_of(spot.slot))?;
         let end = spot.offset.checked_add(len as u64)?;
-        if end > view.len as u64 || view.reach != Reach::Direct {
+        if target.slot != spot.slot || end > target.len {
             return None;
         }
         // At most the region's length, so it fits, and the sum is an address in the region.
-        Some(view.base + spot.offset as usize)
+        Some(target.base + spot.offset as usize)
     }
 
     #[cold]
     fn refresh(&mut self) {
         self.epoch = self.index.views.read(|views| self.views.clone_from(views));
         self.recent = Recent::NONE;
+        self.targets.clear();
+        self.targets.extend(self.views.iter().enumerate().map(Target::of));
         let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
         self.within.clear();
         self.within.extend(within.map(|view| (Arc::clone(view), view.base + view.len)));

@@ -11,7 +11,7 @@ use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Context, Direction, Transfer};
 use crate::state::batch::Batch;
 use crate::state::segment::waits::Waits;
-use crate::state::segment::work::{Work, no_bytes};
+use crate::state::segment::work::{MessageSlot, Work, no_bytes};
 use crate::wire::format::{RequestId, Tag};
 use crate::wire::window::Seq;
 
@@ -199,6 +199,28 @@ impl Segment {
         self.direction = direction;
         self.plain = batch.0;
         self.follows = Follows::Nothing;
+    }
+
+    /// Makes it a message about a word of `width` bytes that leaves now, in slot `message` of the
+    /// message table, counted by no operation. The target sees to the order of what has left.
+    #[inline(always)]
+    pub(crate) fn make_sent(
+        &mut self,
+        (pe, rail): (Pe, RailId),
+        message: u32,
+        born: u32,
+        width: usize,
+        batch: Batch,
+    ) {
+        self.pe = pe;
+        self.stage = Stage::Sent;
+        self.direction = Direction::Write;
+        self.plain = batch.0;
+        self.follows = Follows::Nothing;
+        self.class = WriteClass::Word;
+        self.rail = rail;
+        self.born = born;
+        self.work = Work::Message { slot: MessageSlot::of(message), len: width };
     }
 
     /// A plain segment moves these bytes.

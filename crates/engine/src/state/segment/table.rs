@@ -7,12 +7,11 @@
 #[cfg(any(test, feature = "audit"))]
 use std::iter;
 
-use crate::ids::{Pe, RailId, WrId};
+use crate::ids::{Pe, WrId};
 use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::segment::work::{MessageSlot, Work};
 use crate::state::segment::{Follows, NIL, NOT_PLAIN, Plain, Segment, Stage, WriteClass};
 
 /// What remains to be done for a segment that has completed.
@@ -83,37 +82,6 @@ impl SegmentTable {
         self.free = slot.next;
         self.used += 1;
         Some((WrId(index), slot))
-    }
-
-    /// The slot that the next segment takes.
-    #[inline(always)]
-    pub(crate) fn next_wr_id(&self) -> Option<WrId> {
-        self.slots.get(self.free as usize).map(|_| WrId(self.free))
-    }
-
-    /// Takes the slot that [`SegmentTable::next_wr_id`] has named, for a message that has been
-    /// sent: about a word of `width` bytes, in slot `message` of the message table.
-    #[inline(always)]
-    pub(crate) fn take_sent(
-        &mut self,
-        (pe, rail): (Pe, RailId),
-        message: u32,
-        born: u32,
-        width: usize,
-        class: WriteClass,
-        batch: Batch,
-    ) {
-        self.batches.begin(batch);
-        let Some((_, slot)) = self.take_slot() else { return };
-        slot.pe = pe;
-        slot.stage = Stage::Sent;
-        slot.direction = Direction::Write;
-        slot.plain = batch.0;
-        slot.follows = Follows::Nothing;
-        slot.class = class;
-        slot.rail = rail;
-        slot.born = born;
-        slot.work = Work::Message { slot: MessageSlot::of(message), len: width };
     }
 
     /// Gives a slot back.
@@ -282,6 +250,7 @@ impl std::ops::IndexMut<u32> for SegmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::RailId;
     use crate::wire::format::Tag;
 
     fn take(table: &mut SegmentTable) -> u32 {
@@ -304,12 +273,11 @@ mod tests {
     #[test]
     fn a_slot_put_to_no_use_is_the_next_one_again() {
         let mut table = SegmentTable::new(2, |_| Context(0));
-        let first = table.next_wr_id().unwrap();
-        assert_eq!(table.take(), Some(first));
+        let first = table.take().unwrap();
         table.give_unused(first);
-        assert_eq!((table.used(), table.next_wr_id()), (0, Some(first)));
-        let (_, _) = (take(&mut table), take(&mut table));
-        assert_eq!(table.next_wr_id(), None, "it is full");
+        assert_eq!((table.used(), take(&mut table)), (0, first.0));
+        take(&mut table);
+        assert_eq!(table.take(), None, "it is full");
     }
 
     #[test]
@@ -354,12 +322,15 @@ mod tests {
     #[test]
     fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
         let mut table = SegmentTable::new(3, |_| Context(0));
-        let index = table.next_wr_id().unwrap().0;
-        let path = (Pe(3), RailId(1));
-        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        let take_sent = |table: &mut SegmentTable| {
+            let (wr_id, segment) = table.take_slot().unwrap();
+            segment.make_sent((Pe(3), RailId(1)), 7, 0, 8, Batch::NONE);
+            wr_id.0
+        };
+        let index = take_sent(&mut table);
         assert_eq!(table.finish_message(index), Some(WriteClass::Word));
         assert_eq!((table.used(), table.finish_message(index)), (0, None));
-        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        assert_eq!(take_sent(&mut table), index);
         table[index].stage = Stage::Posted;
         assert_eq!(table.finish_message(index), None);
         table[index].stage = Stage::Sent;

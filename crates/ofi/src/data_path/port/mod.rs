@@ -287,7 +287,7 @@ impl RailControl for OfiPort {
         *queue = rail.endpoint().queue().direct();
         self.fetched = 0;
         // Receives are posted with the next poll.
-        messages.forget();
+        messages.forget(rail);
         *address = match (bulk, others) {
             (Some(bulk), Some(others)) => {
                 let moved = bulk.replace(others, *queue)?;

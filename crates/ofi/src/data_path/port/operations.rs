@@ -164,7 +164,7 @@ impl DataPath for OfiPort {
         let mut others = Others { count: 0, wrong: None };
         let places = contexts.places();
         let index_of = |entry: &fi_cq_data_entry| places.index_of(entry.op_context);
-        hand_over(completions, entries, index_of, |entry| others.take(port_rail, entry));
+        hand_over(completions, entries, index_of, |left| others.take(port_rail, contexts, left));
         if others.count == 0 {
             return Polled::Completed(entries.len());
         }
@@ -181,13 +181,35 @@ struct Others {
 }
 
 impl Others {
+    /// Takes the first entry, and those behind it up to one of a segment's. How many.
     #[inline(never)]
-    fn take(&mut self, port_rail: &mut PortRail, entry: &fi_cq_data_entry) {
-        self.count += 1;
+    fn take(
+        &mut self,
+        port_rail: &mut PortRail,
+        contexts: &Contexts,
+        left: &[fi_cq_data_entry],
+    ) -> usize {
         let PortRail { rail, messages, .. } = port_rail;
-        if let Err(error) = messages.take_entry(rail, entry) {
-            self.wrong.get_or_insert(error);
+        let places = contexts.places();
+        let is_other =
+            |entry: &fi_cq_data_entry| places.index_of(entry.op_context) >= contexts.capacity();
+        let mut taken = 0;
+        for entry in left {
+            // Most are messages that have come in, which need not be asked whose they are.
+            if messages.take_message(rail, entry) {
+                taken += 1;
+                continue;
+            }
+            if taken != 0 && !is_other(entry) {
+                break;
+            }
+            taken += 1;
+            if let Err(error) = messages.take_entry(rail, entry) {
+                self.wrong.get_or_insert(error);
+            }
         }
+        self.count += taken;
+        taken
     }
 
     /// What a poll has found that gave so many.

@@ -132,7 +132,7 @@ impl DataPath for Crowd {
             let count = if world.holds { 0 } else { world.posted.len().min(POLL_BATCH) };
             world.posted.drain(..count).collect::<Vec<_>>()
         });
-        hand_over(completions, &done, |wr_id| wr_id.index(), |_| {});
+        hand_over(completions, &done, |wr_id| wr_id.index(), |_| 1);
         if done.is_empty() { Polled::Empty } else { Polled::Completed(done.len()) }
     }
 }

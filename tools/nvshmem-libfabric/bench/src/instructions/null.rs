@@ -124,7 +124,7 @@ impl DataPath for Null {
 
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
-        hand_over(completions, &self.posted[..count], |wr_id| wr_id.index(), |_| {});
+        hand_over(completions, &self.posted[..count], |wr_id| wr_id.index(), |_| 1);
         self.posted.drain(..count);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
