@@ -324,4 +324,4 @@ pub(crate) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<I
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,13 +11,13 @@ use super::*;
 use crate::options::tests::options;
 
 /// An answer of which everything is zero.
-fn empty() -> Info {
+pub(crate) fn empty() -> Info {
     let library = Library::load(&options().library).expect("a libfabric");
     Info { library, raw: NonNull::new(library.allocinfo()).expect("memory") }
 }
 
 /// Lets a test write to what it made.
-fn edit(info: &mut Info, with: impl FnOnce(&mut fi_info)) {
+pub(crate) fn edit(info: &mut Info, with: impl FnOnce(&mut fi_info)) {
     // SAFETY: owned and live, and not shared.
     with(unsafe { info.raw.as_mut() });
 }
@@ -110,11 +110,8 @@ fn writes_are_freed_of_their_order_and_of_nothing_else() {
 /// A NIC is told of in parts, and a provider may leave out each.
 #[test]
 fn of_a_nic_what_is_there_is_read() {
-    let nothing = |info: &Info| {
-        (info.nic_name(), info.pci_function(), info.link_speed()) == (None, None, None)
-    };
     let mut info = empty();
-    assert!(nothing(&info));
+    assert_eq!((info.nic_name(), info.pci_function(), info.link_speed()), (None, None, None));
     // SAFETY: numbers and pointers, for which zeroes are a value.
     let (mut nic, mut device, mut bus, mut link): (
         fid_nic,
@@ -130,18 +127,29 @@ fn of_a_nic_what_is_there_is_read() {
     (pci.bus_id, pci.device_id, pci.function_id) = (0xe1, 0x02, 0x7);
     link.speed = 400_000_000_000;
     edit(&mut info, |raw| raw.nic = &raw mut nic);
-    assert!(nothing(&info), "a NIC of which nothing is said");
-    nic.device_attr = &raw mut device;
-    assert_eq!(info.nic_name().as_deref(), Some("mlx5_3"));
-    nic.bus_attr = &raw mut bus;
-    assert_eq!(info.pci_function(), None, "a bus of another kind");
-    bus.bus_type = FI_BUS_PCI;
-    assert_eq!(info.pci_function().as_deref(), Some("001a:e1:02.7"));
-    nic.link_attr = &raw mut link;
-    assert_eq!(info.link_speed(), Some(400_000));
+    // SAFETY: what it points to lives as long as this test.
+    let mut nic = |with: fn(&mut fid_nic, *mut c_void), part: *mut c_void| {
+        edit(&mut info, |raw| with(unsafe { &mut *raw.nic }, part));
+        (info.nic_name(), info.pci_function(), info.link_speed())
+    };
+    let mut now = nic(|_, _| {}, std::ptr::null_mut());
+    assert_eq!(now, (None, None, None), "a NIC of which nothing is said");
+    now = nic(|nic, device| nic.device_attr = device.cast(), (&raw mut device).cast());
+    assert_eq!(now, (Some(String::from("mlx5_3")), None, None));
+    now = nic(|nic, bus| nic.bus_attr = bus.cast(), (&raw mut bus).cast());
+    assert_eq!(now.1, None, "a bus of another kind");
+    // SAFETY: as above.
+    now = nic(|nic, _| unsafe { (*nic.bus_attr).bus_type = FI_BUS_PCI }, std::ptr::null_mut());
+    assert_eq!(now.1.as_deref(), Some("001a:e1:02.7"));
+    now = nic(|nic, link| nic.link_attr = link.cast(), (&raw mut link).cast());
+    assert_eq!(now.2, Some(400_000));
     for (bits, speed) in [(0, None), (999_999, None), (1_000_000, Some(1)), (usize::MAX, None)] {
-        link.speed = bits;
-        assert_eq!(info.link_speed(), speed, "{bits}");
+        let set = |nic: &mut fid_nic, bits: *mut c_void| {
+            // SAFETY: as above.
+            unsafe { (*nic.link_attr).speed = bits.addr() };
+        };
+        now = nic(set, std::ptr::without_provenance_mut(bits));
+        assert_eq!(now.2, speed, "{bits}");
     }
     // Libfabric did not allocate it.
     edit(&mut info, |raw| raw.nic = std::ptr::null_mut());
