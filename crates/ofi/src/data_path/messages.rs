@@ -438,4 +438,4 @@ fn full() -> PortError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -577,3 +577,6 @@ impl Drop for Endpoint {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;
