@@ -39,6 +39,31 @@ fn limits_follow_the_settings() {
     }
 }
 
+#[test]
+fn a_report_is_a_line_in_words() {
+    for provider in PROVIDERS {
+        let mut report = open(&options(provider)).report;
+        let line = |report: &Report| report.to_string();
+        let (library, path) = (report.library_version, report.library.clone());
+        assert!(line(&report).starts_with(&format!("libfabric {library} ({path}), provider ")));
+        assert!(line(&report).contains(&format!("asked for {}, got", report.asked)));
+        assert!(line(&report).contains("; 2 rail(s): "), "{report}");
+        (report.rails[0].bulk, report.rails[1].bulk) = (0, 3);
+        let [one, other] = &report.rails[..] else { panic!("{report}") };
+        let rails = format!(
+            " {} (depth {}) {} (depth {}, 3 thread(s) for bulk)",
+            one.name, one.depth, other.name, other.depth
+        );
+        assert!(line(&report).ends_with(&rails), "{report}");
+        for (is_so, truly, offered) in [(true, "truly", "yes"), (false, "not", "no")] {
+            report.verdict.truly_automatic = is_so;
+            report.immediate_data.offered = is_so;
+            assert!(line(&report).contains(&format!("({truly} automatic: ")), "{report}");
+            assert!(line(&report).contains(&format!("immediate data: {offered} (")), "{report}");
+        }
+    }
+}
+
 /// A rail that fails is told to peers by endpoints of their own: where one is done without.
 #[test]
 fn rails_have_endpoints_for_control_where_one_can_be_done_without() {
