@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is
 # what does it.
-#   [MODULE=NAME] [LIST=FILE] scripts/mutants.sh engine|abi|job|channel|cuda|ofi [COUNT [SEED]]
+#   [MODULE=NAME] [LIST=FILE] [EACH=SECONDS] scripts/mutants.sh engine|abi|job|channel|cuda|ofi [COUNT [SEED]]
 # Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1). With MODULE
 # those alone whose file or function has the name in it, as recovery; with LIST those of an earlier
-# missed.txt. What came of each is in target/mutants/PART afterwards; docs/testing.md says what
-# stays and why. All parts but the engine are in one build, with the suites that drive the plugin.
+# missed.txt. No test begins later than EACH seconds after the first of a mutant (60). What came of
+# each is in target/mutants/PART afterwards; docs/testing.md says what stays and why. All parts but
+# the engine are in one build, with the suites that drive the plugin.
 #   scripts/mutants.sh PART --kit
 # Only builds: the kit has a run.sh then. That of the engine runs on a machine without Rust.
 set -euo pipefail
@@ -40,8 +41,8 @@ if [[ $kit == plugin ]]; then
         --test ofi --test topology --test tool)
     # A suite's test may be several processes, of which two keep two cores busy. Left out is what
     # takes minutes, and what loads no plugin of ours.
-    limits=(--isolated --jobs 2 --longest 12 --times 4 --each 60 --rows 1)
-    for suite in soak faults strangers storm largest efa:: cxi::; do
+    limits=(--isolated --jobs 2 --longest 12 --times 4 --each "${EACH:-60}" --rows 1)
+    for suite in soak faults strangers storm largest; do
         limits+=(--skip "plugin $suite")
     done
     for suite in order host_order wrong_plugin; do
@@ -74,6 +75,12 @@ sources=$(git ls-files -z --cached --others --exclude-standard -- '*.rs' '*.toml
 if [[ ! -e $kit/sources || $(<"$kit/sources") != "$sources" ]]; then
     CARGO_TARGET_DIR=$build "$tool" make "${what[@]}" --copy "$copy" --kit "$kit" -- \
         "$cargo" "${tests[@]}" --no-run
+    # A process loads one libfabric, so its objects have a program for the second one.
+    if [[ -e $kit/bin/ofi && -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
+        printf '#!/bin/sh\nOFI_TEST_LIBRARY=%q exec "$(dirname "$0")/ofi" "$@"\n' \
+            "$NVSHMEM_TEST_LIBFABRIC2" >"$kit/bin/ofi_2"
+        chmod +x "$kit/bin/ofi_2"
+    fi
     echo "$sources" >"$kit/sources"
 fi
 cp "$tool" "$kit/"

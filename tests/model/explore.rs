@@ -52,6 +52,38 @@ pub(crate) struct Explored {
     pub(crate) ended: u64,
     pub(crate) states: usize,
     pub(crate) longest: usize,
+    pub(crate) met: Met,
+}
+
+/// What has gone wrong in any of the executions.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Met {
+    pub(crate) again: bool,
+    pub(crate) duplicate: bool,
+    pub(crate) failure: bool,
+    pub(crate) rail_failure: bool,
+}
+
+impl Met {
+    fn note(&mut self, choice: Choice) {
+        match choice {
+            Choice::Again(true) => self.again = true,
+            Choice::ArriveTwice(_) => self.duplicate = true,
+            Choice::LoseWrite(_) | Choice::LoseMessage(_) => self.failure = true,
+            Choice::LoseRail(..) => self.rail_failure = true,
+            _ => {}
+        }
+    }
+
+    /// All that a case has.
+    pub(crate) fn of(case: &Case) -> Self {
+        Self {
+            again: case.again > 0,
+            duplicate: case.duplicates > 0 && case.has_messages(),
+            failure: case.failures > 0,
+            rail_failure: case.rail_failures > 0,
+        }
+    }
 }
 
 impl Explored {
@@ -130,6 +162,7 @@ fn explore_by(
             }
         }
         explored.executions += 1;
+        search.path.iter().for_each(|fork| explored.met.note(fork.taken));
         explored.longest = explored.longest.max(search.path.len());
         if !goes_on(&mut explored, &mut search) {
             return explored;

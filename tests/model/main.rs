@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
-use explore::{Explored, explore, wander};
+use explore::{Explored, Met, explore, wander};
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use program::{Case, OPS};
 use search::Random;
@@ -58,7 +58,7 @@ fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
     let cases = cases.into_iter().skip(turn).step_by(turns);
     let started = Instant::now();
     // Not captured: the numbers are part of the result.
-    let say = |name: &str, Explored { executions, ended, states, longest }: Explored| {
+    let say = |name: &str, Explored { executions, ended, states, longest, .. }: Explored| {
         let seconds = started.elapsed().as_secs_f64();
         let _ = writeln!(
             std::io::stderr(),
@@ -70,12 +70,16 @@ fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
     let mut total = Explored::default();
     for case in cases {
         let explored = explore(&case);
+        let name = &case.name;
+        assert!(explored.ended > 0 && explored.executions > 1, "{name}: {explored:?}");
+        assert_eq!(explored.met, Met::of(&case), "what goes wrong in {name}");
         if explored.executions > 20_000 {
             say(&case.name, explored);
         }
         count += 1;
         total.add(explored);
     }
+    assert!(count > 0, "{what}: nothing was explored");
     say(&format!("{count} programs, from number {turn} in steps of {turns}"), total);
 }
 

@@ -110,6 +110,15 @@ impl Case {
         self.programs[number / OPS][number % OPS]
     }
 
+    /// Whether any operation sends a message.
+    pub(crate) fn has_messages(&self) -> bool {
+        self.ops().any(|(_, op)| match op.what {
+            What::Signal(_) => self.signals != SignalEngine::Counted,
+            What::SignalBehind | What::Add | What::FetchAdd => true,
+            What::Put(_) | What::Fence | What::Quiet => false,
+        })
+    }
+
     /// All operations, each with its number.
     pub(crate) fn ops(&self) -> impl Iterator<Item = (usize, Op)> + '_ {
         (0..2).flat_map(|pe| {

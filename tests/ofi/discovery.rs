@@ -2,7 +2,9 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Direction, Local, Transfer};
-use ofi::{Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, Report};
+use ofi::{
+    Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, RailLoss, Report,
+};
 
 use super::process::*;
 
@@ -33,6 +35,51 @@ fn limits_follow_the_settings() {
             };
             process.run(Lane::Proxy, RailId(1), WrId(0), &transfer);
             assert_eq!(target.now_all(), value.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn a_report_is_a_line_in_words() {
+    for provider in PROVIDERS {
+        let mut report = open(&options(provider)).report;
+        let line = |report: &Report| report.to_string();
+        let (library, path) = (report.library_version, report.library.clone());
+        assert!(line(&report).starts_with(&format!("libfabric {library} ({path}), provider ")));
+        assert!(line(&report).contains(&format!("asked for {}, got", report.asked)));
+        assert!(line(&report).contains("; 2 rail(s): "), "{report}");
+        (report.rails[0].bulk, report.rails[1].bulk) = (0, 3);
+        let [one, other] = &report.rails[..] else { panic!("{report}") };
+        let rails = format!(
+            " {} (depth {}) {} (depth {}, 3 thread(s) for bulk)",
+            one.name, one.depth, other.name, other.depth
+        );
+        assert!(line(&report).ends_with(&rails), "{report}");
+        for (is_so, truly, offered) in [(true, "truly", "yes"), (false, "not", "no")] {
+            report.verdict.truly_automatic = is_so;
+            report.immediate_data.offered = is_so;
+            assert!(line(&report).contains(&format!("({truly} automatic: ")), "{report}");
+            assert!(line(&report).contains(&format!("immediate data: {offered} (")), "{report}");
+        }
+    }
+}
+
+/// A rail that fails is told to peers by endpoints of their own: where one is done without.
+#[test]
+fn rails_have_endpoints_for_control_where_one_can_be_done_without() {
+    for provider in PROVIDERS {
+        for (rail_loss, few) in [
+            (RailLoss::EndsJob, false),
+            (RailLoss::SurvivedWhereShown, false),
+            (RailLoss::SurvivedWherePossible, false),
+            (RailLoss::SurvivedWherePossible, true),
+        ] {
+            let max_nic_per_pe = if few { 1 } else { 16 };
+            let mut opened = open(&Options { rail_loss, max_nic_per_pe, ..options(provider) });
+            let is_shown = provider == Provider::Tcp && opened.report.provider == "tcp";
+            let expected = is_shown && rail_loss != RailLoss::EndsJob && !few;
+            assert_eq!(opened.proxy.control().is_some(), expected, "{provider:?} {rail_loss:?}");
+            assert!(opened.host.control().is_none());
         }
     }
 }

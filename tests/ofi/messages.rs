@@ -345,6 +345,14 @@ fn wrong_messages_are_refused_with_a_reason() {
             let nothing = port.receive(RailId(rail), &mut LongPacket::EMPTY.clone());
             assert_eq!(nothing, Incoming::Nothing);
         }
+        // Nor is there anything else of a rail that there is not.
+        let none = RailId(9);
+        let tail = Tail { addr: 0, len: 0 };
+        assert!(port.send_with_tail(none, peer, MESSAGE, &[1], tail).is_err());
+        assert!(port.reset_rail(none).is_err() && port.insert_address(none, &[1]).is_err());
+        assert!(!port.can_reset(none) && !port.has_message(none) && port.trouble(none).is_none());
+        assert_eq!((port.address(none).len(), port.first_address(none).len()), (0, 0));
+        assert_eq!(port.first_address(RailId(1)), port.address(RailId(1)));
     }
 }
 

@@ -12,29 +12,21 @@ const MOST: usize = libc::CPU_SETSIZE as usize;
 /// Where that is not known, or there is one node only, or the thread may not run on any of them,
 /// nothing changes.
 pub fn keep_near(device: &Path) -> Option<String> {
-    let node = node_of(device)?;
-    let cpus = cpus_of(node)?;
+    let (node, cpus) = near(Path::new("/sys"), device)?;
     let near = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())?;
     set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
 
-/// The node of a device. None if the system says none, as with one node only.
-fn node_of(device: &Path) -> Option<u32> {
-    let nodes = fs::read_to_string("/sys/devices/system/node/online").ok()?;
-    if cpus(&nodes, MOST).len() < 2 {
+/// The node of a device, whose path is from a sysfs or absolute, and its CPUs. None if the system
+/// says none, as with one node only.
+fn near(sysfs: &Path, device: &Path) -> Option<(u32, Vec<usize>)> {
+    let nodes = sysfs.join("devices/system/node");
+    if cpus(&fs::read_to_string(nodes.join("online")).ok()?, MOST).len() < 2 {
         return None;
     }
-    let path = if device.is_absolute() {
-        device.join("numa_node")
-    } else {
-        Path::new("/sys").join(device).join("numa_node")
-    };
-    numa_node(&fs::read_to_string(path).ok()?)
-}
-
-fn cpus_of(node: u32) -> Option<Vec<usize>> {
-    let list = format!("/sys/devices/system/node/node{node}/cpulist");
-    Some(cpus(&fs::read_to_string(list).ok()?, MOST)).filter(|cpus| !cpus.is_empty())
+    let node = numa_node(&fs::read_to_string(sysfs.join(device).join("numa_node")).ok()?)?;
+    let list = fs::read_to_string(nodes.join(format!("node{node}/cpulist"))).ok()?;
+    Some((node, cpus(&list, MOST))).filter(|(_, cpus)| !cpus.is_empty())
 }
 
 fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
@@ -65,6 +57,61 @@ fn set_affinity(cpus: &[usize]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_near_a_device_where_there_are_several_nodes() {
+        let name = format!("nvshmem-affinity-{}", std::process::id());
+        let sysfs = std::env::temp_dir().join(name);
+        let write = |file: &str, text: &str| {
+            let file = sysfs.join(file);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, text).expect("a file");
+        };
+        let nic = Path::new("devices/pci0000:80/0000:81:00.0");
+        let found = || {
+            let from = near(&sysfs, nic);
+            assert_eq!(from, near(&sysfs, &sysfs.join(nic)));
+            from
+        };
+        write("devices/system/node/online", "0-1\n");
+        write("devices/system/node/node0/cpulist", "0-1\n");
+        write("devices/system/node/node1/cpulist", "2-3,6\n");
+        assert_eq!(found(), None, "nothing is known of the device");
+        for (node, expected) in [
+            ("1\n", Some((1, vec![2, 3, 6]))),
+            ("0\n", Some((0, vec![0, 1]))),
+            ("-1\n", None),
+            ("2\n", None),
+        ] {
+            write("devices/pci0000:80/0000:81:00.0/numa_node", node);
+            assert_eq!(found(), expected, "{node}");
+        }
+        write("devices/pci0000:80/0000:81:00.0/numa_node", "1\n");
+        write("devices/system/node/node1/cpulist", "\n");
+        assert_eq!(found(), None, "memory alone");
+        write("devices/system/node/node1/cpulist", "2-3,6\n");
+        write("devices/system/node/online", "0\n");
+        assert_eq!(found(), None, "one node");
+        fs::remove_dir_all(&sysfs).expect("it was there");
+        assert_eq!(both(&[0, 2, 3, 7], &[2, 3, 6]), [2, 3]);
+    }
+
+    #[test]
+    fn a_thread_keeps_near_the_device_of_a_machine_with_nodes() {
+        let nics = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+        for nic in nics.map(|entry| entry.path()) {
+            std::thread::scope(|scope| {
+                let kept = scope.spawn(|| (keep_near(&nic), allowed().expect("the kernel tells")));
+                let (kept, now) = kept.join().expect("no panic");
+                let all = allowed().expect("the kernel tells");
+                let known = near(Path::new("/sys"), &nic);
+                let expected =
+                    known.map(|(_, cpus)| both(&all, &cpus)).filter(|own| !own.is_empty());
+                assert_eq!(kept.is_some(), expected.is_some());
+                assert_eq!(now, expected.unwrap_or(all));
+            });
+        }
+    }
 
     #[test]
     fn a_thread_can_be_kept_to_the_cpus_it_has() {

@@ -64,6 +64,8 @@ mod tests {
         assert_eq!(auto(&[50_000], 64, 2), [2]);
         assert_eq!(auto(&[25_000], 64, 2), [0], "the proxy thread is enough");
         assert_eq!(auto(&[10_000, 10_000], 64, 2), [0, 0], "together, too");
+        assert_eq!(auto(&[15_000, 10_000], 64, 2), [0, 0], "just enough");
+        assert_eq!(auto(&[15_000, 11_000], 64, 2), [1, 1], "not quite");
         assert_eq!(auto(&[25_000, 25_000], 64, 2), [1, 1]);
         assert_eq!(auto(&[0], 64, 2), [0], "of an unknown speed");
         assert_eq!(auto(&[0; 4], 16, 2), [1; 4]);

@@ -501,3 +501,6 @@ fn no_control(reason: &str) {
 fn alike(one: &Rail, other: &Rail) -> bool {
     one.domain().addressing() == other.domain().addressing()
 }
+
+#[cfg(test)]
+mod tests;

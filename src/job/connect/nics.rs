@@ -148,6 +148,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_machine_is_known_by_its_start() {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("Linux has one");
+        assert_eq!(machine(), fabric_hash(&boot));
+        assert_ne!(machine(), fabric_hash(""));
+    }
+
+    #[test]
     fn what_pes_tell_reads_back() {
         for gpu in ["", "0000:3b:00.0", "10000:e1:1f.7", "ffffffff:ff:1f.7"] {
             let gpu: Option<PciAddress> = gpu.parse().ok();

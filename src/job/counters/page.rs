@@ -225,6 +225,26 @@ mod tests {
     }
 
     #[test]
+    fn processes_and_users_are_known_by_the_kernel_s_numbers() {
+        let link = fs::read_link("/proc/self/ns/pid").unwrap();
+        assert_eq!(format!("pid:[{}]", namespace().unwrap()), link.to_str().unwrap());
+        let owner = fs::metadata("/proc/self").unwrap().uid();
+        let directory = format!("/dev/shm/nvshmem-libfabric-{owner}");
+        assert_eq!(default_directory(), Path::new(&directory));
+        let mut child = Command::new("true").spawn().unwrap();
+        let is_gone = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+            stat.contains(") Z ")
+        };
+        while !is_gone() {
+            std::thread::yield_now();
+        }
+        assert_eq!(start_of(child.id()), None, "it has ended, and nobody has waited for it");
+        child.wait().unwrap();
+        assert!(start_of(std::process::id()).is_some());
+    }
+
+    #[test]
     fn a_page_is_its_users_alone_and_gone_when_it_is_removed() {
         let directory = scratch("one").join("below");
         let page = Page::new(&directory).unwrap();

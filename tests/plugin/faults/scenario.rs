@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
-use super::{PES, Phase};
+use super::{PES, Phase, QUIETED};
 
 /// Rounds of traffic, few enough for a byte.
 const ROUNDS: u64 = 120;
@@ -102,6 +102,9 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
         host.proxy().put(pe, places.large[me as usize], places.outgoing, LARGE)?;
     }
     job.report("phase", Phase::Quiet.text())?;
+    host.proxy().quiet()?;
+    host.user().quiet()?;
+    job.report(QUIETED, true)?;
     host.barrier()?;
     Ok(())
 }

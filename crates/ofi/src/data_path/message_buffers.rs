@@ -153,6 +153,7 @@ mod tests {
     fn every_buffer_is_found_by_its_context_and_no_two_overlap() {
         for longest in [1, 64, 256, 4160] {
             let buffers = MessageBuffers::new(3, 2, longest);
+            assert_eq!((buffers.sends(), buffers.receives(), buffers.longest()), (3, 2, longest));
             let ids = [0, 1, 2].map(BufferId::Send).into_iter();
             let ids: Vec<BufferId> = ids.chain([0, 1].map(BufferId::Receive)).collect();
             let (start, len) = buffers.memory();

@@ -481,4 +481,4 @@ fn full() -> PortError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -249,9 +249,44 @@ fn needs_desc(mr_mode: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+    use libfabric_sys::{FI_HMEM, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 
-    use super::{at_most, needs_desc};
+    use super::{Rail, at_most, needs_desc, with_help};
+    use crate::discovery::device::Device;
+    use crate::error::refused;
+    use crate::objects::info::tests::{edit, empty};
+    use crate::options::Options;
+    use crate::provider::{Provider, candidates};
+
+    #[test]
+    fn descriptors_are_given_where_the_answer_or_the_profile_wants_them() {
+        let wants = |provider, mr_mode, caps| {
+            let mut info = empty();
+            // SAFETY: the attributes of an empty info exist.
+            edit(&mut info, |raw| unsafe {
+                (*raw.domain_attr).mr_mode = mr_mode;
+                raw.caps = caps;
+            });
+            let device = Device::new(String::from("one"), candidates(provider)[0], info);
+            Rail::limits_of(&device, &Options::default()).needs_desc
+        };
+        for (provider, mr_mode, caps, wanted) in [
+            (Provider::Tcp, 0, 0, false),
+            (Provider::Tcp, 0, FI_HMEM, false),
+            (Provider::Tcp, FI_MR_LOCAL, 0, true),
+            (Provider::Cxi, 0, 0, false),
+            (Provider::Cxi, 0, FI_HMEM, true),
+        ] {
+            assert_eq!(wants(provider, mr_mode, caps), wanted, "{provider} {mr_mode} {caps}");
+        }
+    }
+
+    #[test]
+    fn help_is_for_the_call_that_it_is_about() {
+        let text = |call, help| with_help(refused("fi_enable", "no".into()), call, help).text;
+        assert_eq!(text("fi_enable", "more handles"), "no (more handles)");
+        assert_eq!((text("fi_enable", ""), text("fi_av_insert", "x")), ("no".into(), "no".into()));
+    }
 
     #[test]
     fn memory_of_devices_is_named_by_its_descriptor_wherever_any_is() {

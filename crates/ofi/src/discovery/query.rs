@@ -211,6 +211,49 @@ mod tests {
         Step::ladder(&options, candidates(provider)[0]).iter().map(Step::to_string).collect()
     }
 
+    /// What is demanded of a provider, as libfabric gets it: the later a demand stands here, the
+    /// more of it there is.
+    #[test]
+    fn a_demand_is_what_libfabric_is_asked_for() {
+        const MODES: i32 =
+            FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+        let library = Library::load(&crate::options::tests::options().library).expect("libfabric");
+        let hints = |provider, demand, reaching| {
+            let profile = candidates(provider)[0];
+            let hints = Hints::new(library, profile, Some("efa-direct"), demand, reaching);
+            // SAFETY: a live entry.
+            unsafe { Info::copy(library, hints.expect("memory").raw.as_ptr()) }.expect("memory")
+        };
+        let [tcp, efa] = [Provider::Tcp, Provider::Efa];
+        let name = hints(tcp, Demand::Provider, Reaching::Devices);
+        assert_eq!((name.provider().as_str(), name.fabric_name().as_str()), ("tcp", "efa-direct"));
+        assert_eq!((name.caps(), name.mode(), name.mr_mode(), name.tx_op_flags()), (0, 0, 0, 0));
+
+        let rma = hints(tcp, Demand::Rma, Reaching::Host);
+        assert_eq!((rma.caps(), rma.mode()), (FI_MSG | FI_RMA, FI_CONTEXT | FI_CONTEXT2));
+        assert_eq!((rma.mr_mode(), rma.tx_op_flags()), (MODES, 0));
+        assert_eq!(hints(efa, Demand::Rma, Reaching::Host).mode(), rma.mode() | FI_RX_CQ_DATA);
+        let devices = hints(tcp, Demand::Rma, Reaching::Devices);
+        assert_eq!(devices.caps(), FI_MSG | FI_RMA | FI_HMEM);
+        assert_eq!(devices.mr_mode(), MODES | FI_MR_HMEM);
+
+        for (progress, asked) in
+            [(Progress::Auto, FI_PROGRESS_AUTO), (Progress::Manual, FI_PROGRESS_MANUAL)]
+        {
+            for (threading, level) in [
+                (Threading::Completion, FI_THREAD_COMPLETION),
+                (Threading::Domain, FI_THREAD_DOMAIN),
+                (Threading::Safe, FI_THREAD_SAFE),
+            ] {
+                let step = Demand::Full(Step { progress, threading });
+                let full = hints(tcp, step, Reaching::Host);
+                assert_eq!((full.data_progress(), full.threading()), (asked, level));
+                assert_eq!(full.tx_op_flags(), FI_DELIVERY_COMPLETE);
+                assert_eq!(full.caps(), rma.caps());
+            }
+        }
+    }
+
     #[test]
     fn the_ladder_starts_at_the_settings() {
         assert_eq!(

@@ -515,3 +515,6 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
     };
     infos.iter().flatten().map(describe).collect()
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -249,3 +249,29 @@ impl Drop for Domain {
         unsafe { close(self.library(), "domain", self.raw.as_ptr().cast()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_counted_or_drawn_and_none_is_used_twice() {
+        let counted = Keys::new(false);
+        let keys = [(); 3].map(|()| counted.next().expect("a number"));
+        assert_eq!(keys, [1, 2, 3]);
+        let drawn = [(); 64].map(|()| Keys::new(true).next().expect("the system has some"));
+        assert!((0..64).all(|at| !drawn[..at].contains(&drawn[at])), "{drawn:?}");
+        assert!(drawn.iter().any(|key| *key >> 32 != 0), "of 64 bits: {drawn:?}");
+    }
+
+    #[test]
+    fn a_gate_keeps_others_out_while_a_call_lasts() {
+        let (absent, gate) = (Gate(None), Gate(Some(Arc::default())));
+        assert!(absent.is_absent() && absent.enter().is_none() && !gate.is_absent());
+        let closed = || gate.0.as_ref().is_some_and(|mutex| mutex.try_lock().is_err());
+        assert_eq!(gate.within(|| (closed(), 7)), (true, 7));
+        assert_eq!((closed(), absent.within(|| 5)), (false, 5));
+        let entered = gate.enter();
+        assert!(entered.is_some() && closed());
+    }
+}

@@ -605,3 +605,6 @@ impl Drop for Endpoint {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

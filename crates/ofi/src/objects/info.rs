@@ -322,3 +322,6 @@ pub(crate) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<I
         _ => None,
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

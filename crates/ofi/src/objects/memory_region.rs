@@ -87,6 +87,11 @@ impl Rights {
         }
     }
 
+    /// These and our own, which are all.
+    fn with_our_own(self) -> u64 {
+        FI_READ | FI_WRITE | FI_SEND | FI_RECV | self.of_peers()
+    }
+
     /// As libfabric's flags.
     fn of_peers(self) -> u64 {
         match self {
@@ -145,7 +150,7 @@ impl Region {
                 flags = FI_MR_DMABUF;
             }
         }
-        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | rights.of_peers();
+        attr.access = rights.with_our_own();
         attr.requested_key = match key {
             Some(key) => key,
             None => domain.next_key()?,
@@ -231,6 +236,19 @@ mod tests {
     use crate::provider::Provider;
     use crate::{Discovery, MemoryKinds};
     use engine::port::registration::is_unclosed;
+
+    #[test]
+    fn a_region_is_for_all_of_ours_and_for_what_peers_may() {
+        let ours = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
+        for (access, peers) in [
+            (Access::Local, FI_REMOTE_READ),
+            (Access::LocalAndRemote, FI_REMOTE_READ | FI_REMOTE_WRITE),
+            (Access::Signals, FI_REMOTE_READ | FI_REMOTE_WRITE),
+        ] {
+            assert_eq!(Rights::of(access).with_our_own(), ours | peers, "{access:?}");
+        }
+        assert_eq!(Rights::None.with_our_own(), ours);
+    }
 
     unsafe extern "C" fn busy(_: *mut fid) -> i32 {
         -FI_EBUSY

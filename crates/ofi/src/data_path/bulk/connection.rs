@@ -437,3 +437,23 @@ impl Drop for Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_without_room_is_left_alone_and_after_some_all_are() {
+        let mut refusals = Refusals::default();
+        assert!(!refusals.has(PeerAddr(1)));
+        for peer in 1..REFUSALS as u64 {
+            refusals.add(PeerAddr(peer));
+            assert!((1..=peer).all(|peer| refusals.has(PeerAddr(peer))));
+            assert!(!refusals.has(PeerAddr(peer + 1)) && !refusals.has(PeerAddr(0)));
+        }
+        for _ in 0..2 {
+            refusals.add(PeerAddr(99));
+            assert!(refusals.has(PeerAddr(0)), "an iteration ends");
+        }
+    }
+}

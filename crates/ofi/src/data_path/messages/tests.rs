@@ -23,7 +23,7 @@ use engine::wire::message::LongPacket;
 const RAIL: RailId = RailId(0);
 const HANG: Duration = Duration::from_secs(60);
 
-fn rail(provider: Provider) -> Rail {
+pub(crate) fn rail(provider: Provider) -> Rail {
     let devices = match provider {
         Provider::Shm => Devices::Include(vec![String::from("shm")]),
         _ => Devices::Any,

@@ -1,0 +1,229 @@
+//! What a search tells of what it has passed over, and what it asks for.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::objects::info::tests::{edit, empty};
+use crate::options::Threading;
+use crate::options::tests::options;
+
+/// A search that has found tcp's loopback, as a test changes it.
+pub(crate) fn found(options: Options) -> Discovery {
+    let tcp = Options { provider: Provider::Tcp, ..crate::options::tests::options() };
+    let found = Discovery::run(&tcp, true, MemoryKinds::Host).expect("loopback");
+    Discovery { options, ..found }
+}
+
+/// The same, as if it were of another provider.
+pub(crate) fn found_of(provider: Provider, options: Options) -> Discovery {
+    Discovery { profile: profile(provider), ..found(options) }
+}
+
+pub(crate) fn profile(provider: Provider) -> &'static Profile {
+    candidates(provider)[0]
+}
+
+/// A sysfs of its own for a test.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    fn new(test: &str) -> Self {
+        let name = format!("nvshmem-search-{}-{test}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    /// With a NIC of a driver.
+    fn with(self, nic: &str, driver: &str) -> Self {
+        let device = self.0.join("class/infiniband").join(nic).join("device");
+        fs::create_dir_all(&device).expect("a folder");
+        let link = PathBuf::from("../../../../bus/pci/drivers").join(driver);
+        std::os::unix::fs::symlink(link, device.join("driver")).expect("a link");
+        self
+    }
+}
+
+impl Drop for Sysfs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn rails_are_as_many_as_the_settings_allow() {
+    let rails = |max_nic_per_pe| found(Options { max_nic_per_pe, ..options() }).default_rails();
+    assert_eq!((rails(1), rails(2), rails(16)), (vec![0], vec![0, 1], vec![0, 1]));
+    let named = Options { devices: Devices::Include(vec![String::from("lo")]), ..options() };
+    assert!(found(options()).depends_on_hosts() && !found(named).depends_on_hosts());
+    let verbs = found_of(Provider::Verbs, options());
+    assert!(!verbs.depends_on_hosts() && !verbs.is_for_one_host());
+    assert!(Discovery { profile: profile(Provider::Shm), ..verbs }.is_for_one_host());
+}
+
+#[test]
+fn a_provider_that_has_nics_and_is_not_used_is_told() {
+    let sysfs = Sysfs::new("unused").with("rdmap0", "efa").with("mlx5_0", "mlx5_core");
+    let without = Sysfs::new("without").with("mlx5_0", "mlx5_core");
+    let mut found = found(Options { provider: Provider::Auto, ..options() });
+    let refused = |provider, reason: &str| refusal(profile(provider), None, reason.to_owned());
+    found.refusals =
+        vec![refused(Provider::Efa, "no handles"), refused(Provider::Verbs, "no ports")];
+    let told = found.unused(&sysfs.0);
+    let is_of_efa = |told: &String| told.contains("NICs of efa (rdmap0)");
+    let efa = told.iter().find(|told| is_of_efa(told)).expect("efa");
+    let used = format!("provider {} is used in its place: no handles;", found.profile.name);
+    assert!(efa.contains(&used), "{efa}");
+    assert!(efa.contains("NVSHMEM_LIBFABRIC_PROVIDER=efa"), "{efa}");
+    assert!(!found.unused(&without.0).iter().any(is_of_efa), "it has none");
+    assert_eq!(found.unused_of(profile(Provider::Shm), &sysfs.0), None, "nobody misses it");
+    let own = Discovery { profile: profile(Provider::Efa), ..found };
+    assert!(own.unused(&sysfs.0).is_empty(), "it is used");
+    let devices = Devices::Include(vec![String::from("lo")]);
+    let named = Options { provider: Provider::Auto, devices, ..options() };
+    let named = Discovery { options: named, profile: profile(Provider::Tcp), ..own };
+    assert!(named.unused(&sysfs.0).is_empty(), "who names devices has chosen");
+}
+
+#[test]
+fn what_keeps_device_memory_from_the_fabric_is_told_with_what_helps() {
+    let mut found = found(options());
+    assert_eq!(found.hmem_refused(), None);
+    found.hmem_refused = Some(String::from("no such thing"));
+    assert_eq!(found.hmem_refused().as_deref(), Some("no such thing"));
+    found.profile = profile(Provider::Efa);
+    let told = found.hmem_refused().expect("it was refused");
+    assert_eq!(told, format!("no such thing; {}", *found.profile.device_memory_takes));
+    found.profile = profile(Provider::Verbs);
+    for device in &mut found.devices {
+        device.domain = String::from("rocep1s0");
+    }
+    let told = found.hmem_refused().expect("it was refused");
+    let named = "which rocep1s0 lack";
+    let is_named = found.library.version() < libfabric_sys::Version::new(2, 7);
+    assert_eq!(told.contains(named), is_named, "each NIC once: {told}");
+}
+
+#[test]
+fn nics_that_carry_nothing_are_told() {
+    let mut found = found(options());
+    assert_eq!(found.idle_nics(), None);
+    found.unlisted = vec![String::from("mlx5_1"), String::from("mlx5_2")];
+    let told = found.idle_nics().expect("there are some");
+    assert!(told.contains("carry nothing: mlx5_1, mlx5_2."), "{told}");
+    let provider = found.profile.name;
+    assert!(told.contains(&format!("provider {provider}; an address of the port")), "{told}");
+    assert!(told.contains(&format!("libfabric {}", found.library.version())), "{told}");
+    assert!(!found.reaches_devices());
+    let sysfs = Sysfs::new("active").with("rdmap0", "efa");
+    let port = sysfs.0.join("class/infiniband/rdmap0/ports/1");
+    fs::create_dir_all(&port).expect("a folder");
+    let nic = profile(Provider::Efa).nic.expect("it has a class");
+    for (state, active) in [("4: ACTIVE\n", 1), ("1: DOWN\n", 0)] {
+        fs::write(port.join("state"), state).expect("a file");
+        assert_eq!(nic.active(&sysfs.0).len(), active, "{state}");
+    }
+}
+
+/// Which question is asked of the provider at all, and what comes of each answer.
+#[test]
+fn device_memory_is_asked_for_where_that_makes_sense() {
+    let ask = |provider, gpu_direct, kinds, answer: Result<usize, &str>| {
+        let options = Options { gpu_direct, ..options() };
+        let mut asked = false;
+        let offered = offers_devices(profile(provider), &options, kinds, || {
+            asked = true;
+            let infos = answer.map(|count| (0..count).map(|_| empty()).collect());
+            infos.map_err(|text| crate::error::refused("fi_getinfo", text.to_owned()))
+        });
+        (offered, asked)
+    };
+    let (host, both) = (MemoryKinds::Host, MemoryKinds::HostAndDevices);
+    let (auto, always, never) = (GpuDirect::Auto, GpuDirect::Always, GpuDirect::Never);
+    for (provider, gpu_direct, kinds) in
+        [(Provider::Efa, always, host), (Provider::Efa, never, both), (Provider::Tcp, auto, both)]
+    {
+        assert_eq!(ask(provider, gpu_direct, kinds, Ok(1)), (Err(None), false), "{provider}");
+    }
+    for (provider, gpu_direct) in [(Provider::Efa, auto), (Provider::Tcp, always)] {
+        assert_eq!(ask(provider, gpu_direct, both, Ok(1)), (Ok(()), true));
+        let (none, asked) = ask(provider, gpu_direct, both, Ok(0));
+        assert!(asked && none == Err(Some(String::from("only other providers answered"))));
+        let (refused, _) = ask(provider, gpu_direct, both, Err("no dma-bufs"));
+        assert!(refused.expect_err("refused").expect("told").contains("no dma-bufs"));
+    }
+}
+
+#[test]
+fn an_answer_without_delivery_or_room_is_not_used() {
+    let mut info = empty();
+    let reason = |info: &Info| reason_against(info).unwrap_or_default();
+    let set = |info: &mut Info, flags, size, longest| {
+        // SAFETY: the attributes of an empty info exist.
+        edit(info, |raw| unsafe {
+            ((*raw.tx_attr).op_flags, (*raw.tx_attr).size) = (flags, size);
+            (*raw.ep_attr).max_msg_size = longest;
+        });
+    };
+    for (flags, size, longest, why) in [
+        (0, 1, 1, "FI_DELIVERY_COMPLETE"),
+        (FI_DELIVERY_COMPLETE, 0, 1, "no room"),
+        (FI_DELIVERY_COMPLETE, 1, 0, "no room"),
+    ] {
+        set(&mut info, flags, size, longest);
+        assert!(reason(&info).contains(why), "{flags} {size} {longest}");
+    }
+    set(&mut info, FI_DELIVERY_COMPLETE, 1, 1);
+    assert_eq!(reason_against(&info), None);
+}
+
+#[test]
+fn what_a_libfabric_does_not_have_is_told() {
+    let library = Library::load(&options().library).expect("a libfabric");
+    assert_eq!(is_there(library, profile(Provider::TcpRxm)), Ok(()));
+    let nobody = Box::leak(Box::new(Profile { name: "nobody", ..*profile(Provider::Efa) }));
+    let told = is_there(library, nobody).expect_err("nobody has it");
+    assert!(
+        told.contains("does not have it on this machine") && told.ends_with(*nobody.missing),
+        "{told}"
+    );
+
+    let step = Step { progress: Progress::Manual, threading: Threading::Safe };
+    let at = |ip: [u8; 4]| {
+        let (profile, demand) = (profile(Provider::TcpRxm), Demand::Full(step));
+        at_address(library, profile, None, demand, Reaching::Host, IpAddr::from(ip))
+    };
+    assert_eq!(at([127, 0, 0, 9]).expect("loopback").source_ip(), Some([127, 0, 0, 9].into()));
+    assert!(at([203, 0, 113, 7]).expect_err("not ours").contains("not an address of this host"));
+}
+
+/// Fabrics are asked for by preference, and the user's alone where there is one.
+#[test]
+fn every_fabric_that_refuses_is_told() {
+    let library = Library::load(&options().library).expect("a libfabric");
+    let asked = |fabric: Option<&str>| {
+        let options = Options { fabric: fabric.map(str::to_owned), ..options() };
+        let mut refusals = Vec::new();
+        let profile = profile(Provider::Efa);
+        let kinds = MemoryKinds::Host;
+        assert!(ask_in_turn(library, profile, &options, kinds, &mut refusals).is_none());
+        refusals.into_iter().filter_map(|refusal| refusal.device).collect::<Vec<_>>()
+    };
+    // Nobody has the NICs here.
+    if is_there(library, profile(Provider::Efa)).is_err() {
+        assert_eq!(asked(None), ["fabric efa-direct", "fabric efa"]);
+        assert_eq!(asked(Some("efa")), ["fabric efa"]);
+    }
+}
+
+#[test]
+fn addresses_are_listed_with_their_interfaces() {
+    let devices = found(options()).devices;
+    let infos: Vec<_> = devices.iter().map(|device| device.info.for_any_thread()).collect();
+    let listed = list(&infos);
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|listed| listed.loopback && listed.running && listed.ip.is_some()));
+    let of_lo = listed.iter().find(|listed| listed.ip == Some([127, 0, 0, 1].into()));
+    assert_eq!(of_lo.expect("127.0.0.1").interface.as_deref(), Some("lo"));
+    let nothing = list(&[None, Some(empty())]);
+    assert!(nothing.len() == 1 && nothing[0].running && !nothing[0].loopback);
+}

@@ -1,0 +1,186 @@
+//! What is read of an answer, with one that is made by hand.
+
+use std::ffi::CString;
+
+use libfabric_sys::{
+    FI_CONTEXT, FI_DELIVERY_COMPLETE, FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MSG, FI_ORDER_SAS,
+    FI_PROGRESS_AUTO, FI_THREAD_COMPLETION, fi_bus_attr, fi_device_attr, fi_link_attr, fid_nic,
+};
+
+use super::*;
+use crate::options::tests::options;
+
+/// An answer of which everything is zero.
+pub(crate) fn empty() -> Info {
+    let library = Library::load(&options().library).expect("a libfabric");
+    Info { library, raw: NonNull::new(library.allocinfo()).expect("memory") }
+}
+
+/// Lets a test write to what it made.
+pub(crate) fn edit(info: &mut Info, with: impl FnOnce(&mut fi_info)) {
+    // SAFETY: owned and live, and not shared.
+    with(unsafe { info.raw.as_mut() });
+}
+
+macro_rules! set {
+    ($info:ident: $($part:ident.$field:ident = $value:expr),* $(,)?) => {
+        // SAFETY: the attributes of an empty info exist.
+        edit(&mut $info, |raw| unsafe { $((*raw.$part).$field = $value;)* })
+    };
+}
+
+/// As libfabric frees it.
+fn text(text: &str) -> *mut c_char {
+    let text = CString::new(text).expect("no zero");
+    // SAFETY: a string.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+#[test]
+fn everything_is_read_from_its_own_place() {
+    let mut info = empty();
+    assert_eq!((info.provider(), info.domain_name()), (String::new(), String::new()));
+    set!(info:
+        fabric_attr.prov_name = text("tcp;ofi_rxm"), fabric_attr.prov_version = 117 << 16 | 3,
+        fabric_attr.name = text("10.0.0.0/8"), domain_attr.name = text("eth7"),
+        domain_attr.mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR, domain_attr.cq_data_size = 4,
+        domain_attr.threading = FI_THREAD_COMPLETION, domain_attr.data_progress = FI_PROGRESS_AUTO,
+        tx_attr.size = 11, rx_attr.size = 12, tx_attr.inject_size = 13, ep_attr.max_msg_size = 14,
+        tx_attr.op_flags = FI_DELIVERY_COMPLETE,
+    );
+    edit(&mut info, |raw| (raw.caps, raw.mode) = (FI_MSG, FI_CONTEXT));
+    assert_eq!(info.provider(), "tcp;ofi_rxm");
+    assert_eq!(info.provider_version(), Version::new(117, 3));
+    assert_eq!(info.fabric_name(), "10.0.0.0/8");
+    assert_eq!(info.domain_name(), "eth7");
+    assert_eq!(info.mr_mode(), FI_MR_LOCAL | FI_MR_VIRT_ADDR);
+    assert_eq!((info.tx_size(), info.rx_size(), info.inject_size()), (11, 12, 13));
+    assert_eq!((info.max_message(), info.cq_data_size()), (14, 4));
+    assert_eq!((info.caps(), info.mode()), (FI_MSG, FI_CONTEXT));
+    assert_eq!(info.tx_op_flags(), FI_DELIVERY_COMPLETE);
+    assert_eq!((info.threading_text(), info.progress_text()), ("COMPLETION".into(), "AUTO".into()));
+    let modes = info.mr_mode_text();
+    assert!(modes.contains("LOCAL") && modes.contains("VIRT_ADDR"), "{modes}");
+    assert!(!modes.contains("FI_MR") && !modes.contains(['[', ']']), "{modes}");
+    assert_eq!(empty().mr_mode_text(), "none");
+
+    assert!(!info.reaches_devices());
+    edit(&mut info, |raw| raw.caps |= FI_HMEM);
+    assert!(info.reaches_devices() && info.caps() == FI_MSG | FI_HMEM);
+}
+
+#[test]
+fn a_copy_is_for_any_thread_and_lacks_no_part() {
+    let mut info = empty();
+    set!(info: domain_attr.threading = FI_THREAD_COMPLETION,
+        domain_attr.data_progress = FI_PROGRESS_AUTO, domain_attr.control_progress = FI_PROGRESS_AUTO,
+        tx_attr.size = 5);
+    let other = info.for_any_thread().expect("memory");
+    assert_eq!((other.threading(), other.data_progress()), (FI_THREAD_SAFE, FI_PROGRESS_MANUAL));
+    assert_eq!(other.domain_attr().control_progress, FI_PROGRESS_MANUAL);
+    assert_eq!(other.tx_size(), 5);
+    assert_eq!(info.threading(), FI_THREAD_COMPLETION, "as it was");
+
+    let library = info.library();
+    macro_rules! without {
+        ($($part:ident)*) => {$(
+            let mut kept = std::ptr::null_mut();
+            edit(&mut info, |raw| kept = std::mem::replace(&mut raw.$part, std::ptr::null_mut()));
+            // SAFETY: a live entry.
+            let copy = unsafe { Info::copy(library, info.as_ptr()) };
+            assert!(copy.is_none(), stringify!($part));
+            edit(&mut info, |raw| raw.$part = kept);
+        )*};
+    }
+    without!(tx_attr rx_attr ep_attr domain_attr fabric_attr);
+    // SAFETY: a live entry.
+    assert!(unsafe { Info::copy(library, info.as_ptr()) }.is_some());
+}
+
+#[test]
+fn writes_are_freed_of_their_order_and_of_nothing_else() {
+    let mut info = empty();
+    let all = FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_SAS;
+    set!(info: tx_attr.msg_order = all, rx_attr.msg_order = all);
+    info.free_writes();
+    assert_eq!(info.tx_attr().msg_order, FI_ORDER_SAS);
+    assert_eq!(info.rx_attr().msg_order, FI_ORDER_SAS);
+}
+
+/// A NIC is told of in parts, and a provider may leave out each.
+#[test]
+fn of_a_nic_what_is_there_is_read() {
+    let mut info = empty();
+    assert_eq!((info.nic_name(), info.pci_function(), info.link_speed()), (None, None, None));
+    // SAFETY: numbers and pointers, for which zeroes are a value.
+    let (mut nic, mut device, mut bus, mut link): (
+        fid_nic,
+        fi_device_attr,
+        fi_bus_attr,
+        fi_link_attr,
+    ) = unsafe { std::mem::zeroed() };
+    let name = CString::new("mlx5_3").expect("no zero");
+    device.name = name.as_ptr().cast_mut();
+    bus.attr.pci.domain_id = 0x1a;
+    // SAFETY: the union has one member.
+    let pci = unsafe { &mut bus.attr.pci };
+    (pci.bus_id, pci.device_id, pci.function_id) = (0xe1, 0x02, 0x7);
+    link.speed = 400_000_000_000;
+    edit(&mut info, |raw| raw.nic = &raw mut nic);
+    // SAFETY: what it points to lives as long as this test.
+    let mut nic = |with: fn(&mut fid_nic, *mut c_void), part: *mut c_void| {
+        edit(&mut info, |raw| with(unsafe { &mut *raw.nic }, part));
+        (info.nic_name(), info.pci_function(), info.link_speed())
+    };
+    let mut now = nic(|_, _| {}, std::ptr::null_mut());
+    assert_eq!(now, (None, None, None), "a NIC of which nothing is said");
+    now = nic(|nic, device| nic.device_attr = device.cast(), (&raw mut device).cast());
+    assert_eq!(now, (Some(String::from("mlx5_3")), None, None));
+    now = nic(|nic, bus| nic.bus_attr = bus.cast(), (&raw mut bus).cast());
+    assert_eq!(now.1, None, "a bus of another kind");
+    // SAFETY: as above.
+    now = nic(|nic, _| unsafe { (*nic.bus_attr).bus_type = FI_BUS_PCI }, std::ptr::null_mut());
+    assert_eq!(now.1.as_deref(), Some("001a:e1:02.7"));
+    now = nic(|nic, link| nic.link_attr = link.cast(), (&raw mut link).cast());
+    assert_eq!(now.2, Some(400_000));
+    for (bits, speed) in [(0, None), (999_999, None), (1_000_000, Some(1)), (usize::MAX, None)] {
+        let set = |nic: &mut fid_nic, bits: *mut c_void| {
+            // SAFETY: as above.
+            unsafe { (*nic.link_attr).speed = bits.addr() };
+        };
+        now = nic(set, std::ptr::without_provenance_mut(bits));
+        assert_eq!(now.2, speed, "{bits}");
+    }
+    // Libfabric did not allocate it.
+    edit(&mut info, |raw| raw.nic = std::ptr::null_mut());
+}
+
+#[test]
+fn an_address_is_an_ip_address_or_none() {
+    let v4 = [0x1f, 0x90, 10, 1, 2, 3];
+    let mut inet = [0_u8; 16];
+    inet[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    inet[2..8].copy_from_slice(&v4);
+    let mut inet6 = [0_u8; 28];
+    inet6[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+    inet6[8..24].copy_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    let here = Some(IpAddr::from([10, 1, 2, 3]));
+    let six = Some("fd00::9".parse().expect("an address"));
+    // SAFETY: the length is at most that of the bytes.
+    let read = |bytes: &[u8], len: usize| unsafe { sockaddr_ip(bytes.as_ptr().cast(), len) };
+    assert_eq!((read(&inet, 16), read(&inet, 15), read(&inet, 1)), (here, None, None));
+    assert_eq!((read(&inet6, 28), read(&inet6, 27)), (six, None));
+    inet6[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+    assert_eq!(read(&inet6, 28), None);
+    // SAFETY: nothing is read of none.
+    assert_eq!(unsafe { sockaddr_ip(std::ptr::null(), 16) }, None);
+
+    let mut info = empty();
+    assert_eq!((info.source_ip(), info.string_addresses()), (None, false));
+    edit(&mut info, |raw| (raw.src_addr, raw.src_addrlen) = (inet.as_mut_ptr().cast(), 16));
+    assert_eq!(info.source_ip(), here);
+    edit(&mut info, |raw| raw.addr_format = FI_ADDR_STR);
+    assert_eq!((info.source_ip(), info.string_addresses()), (None, true));
+    // Libfabric did not allocate it.
+    edit(&mut info, |raw| raw.src_addr = std::ptr::null_mut());
+}
