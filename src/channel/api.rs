@@ -19,8 +19,8 @@ use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
-use crate::channel::regions::{Registered, check_len, entries, free};
-use crate::channel::registration::{Registration, agree, lowest};
+use crate::channel::regions::{self, Registered, check_len, entries, free};
+use crate::channel::registration::{Free, Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
@@ -108,6 +108,7 @@ impl Channel {
         let drained = OnceLock::new();
         let channel =
             Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
+        channel.register_own()?;
         info!(
             target: logging::PROXY,
             "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
@@ -403,8 +404,16 @@ impl Channel {
         }
     }
 
-    /// Registers memory on all PEs under one index. `failed` is what went wrong here before; the
-    /// others are told.
+    /// Lets kernels and peers reach the library's own memory. It goes with the channel.
+    fn register_own(&self) -> Result<(), ChannelError> {
+        let mut serial = self.serial_here()?;
+        let own = (self.state.shared.own(), size_of::<c::nlf_own>());
+        let (registered, peers) = self.agree_on(&mut serial, regions::own(), own, None, None)?;
+        let Registered { index, base, len, .. } = registered;
+        self.set_in_proxy(index, Some(Box::new(Region { base, len: len as u64, peers })))
+    }
+
+    /// Registers memory on all PEs. `failed` is what went wrong here before; the others are told.
     fn register_all(
         &self,
         base: usize,
@@ -413,6 +422,20 @@ impl Channel {
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;
+        let free = free(&serial.regions);
+        let (registered, peers) = self.agree_on(&mut serial, free, (base, len), memory, failed)?;
+        self.enter(&mut serial, registered, peers)
+    }
+
+    /// The same, under an index of those that all have free, which nobody is shown yet.
+    fn agree_on(
+        &self,
+        serial: &mut Serial,
+        free: Free,
+        (base, len): (usize, usize),
+        memory: Option<SymmetricMemory>,
+        failed: Option<ChannelError>,
+    ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
         let registered = match failed {
             Some(failed) => Err(failed),
             None => check_len(base, len)
@@ -421,7 +444,7 @@ impl Channel {
         let registration = Registration {
             len: len as u64,
             base: base as u64,
-            free: free(&serial.regions),
+            free,
             handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
             failed: registered.as_ref().err().map(ToString::to_string),
         };
@@ -432,8 +455,7 @@ impl Channel {
             .and_then(|gathered| agree(&gathered, &registration));
         match agreed {
             Ok((index, peers)) => {
-                let registered = Registered::new(index, (base, len), true, handle, memory);
-                self.enter(&mut serial, registered, peers)
+                Ok((Registered::new(index, (base, len), true, handle, memory), peers))
             }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.

@@ -36,9 +36,17 @@ impl Registered {
 /// The indices that are not in use.
 pub(crate) fn free(regions: &[Registered]) -> Free {
     let mut free: Free = [0xff; size_of::<Free>()];
-    for index in regions.iter().map(|region| region.index).chain([c::NLF_NO_REGION as u8]) {
+    let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
+    for index in regions.iter().map(|region| region.index).chain(not_theirs) {
         free[usize::from(index / 8)] &= !(1 << (index % 8));
     }
+    free
+}
+
+/// The index of the library's own memory alone, as one that is free.
+pub(crate) fn own() -> Free {
+    let mut free: Free = [0; size_of::<Free>()];
+    free[c::NLF_OWN_REGION as usize / 8] = 1 << (c::NLF_OWN_REGION % 8);
     free
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod collective;
 mod device;
 mod failures;
 mod life;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
     pe_entry(&[
         ("traffic", traffic::traffic),
         ("quiet", traffic::quiet_beside_others),
+        ("collective", collective::collective),
         ("stop", failures::stop),
         ("late", failures::late_pushes),
         ("sizes", failures::sizes),
@@ -72,6 +74,12 @@ fn jobs() -> Vec<Job> {
     {
         add(job("traffic", fabric, n_pes));
     }
+    for (fabric, n_pes) in [(Fabric::Shm, 5), (Fabric::Rxm, 3), (Fabric::Tcp2, 2), (Fabric::Shm, 1)]
+    {
+        add(job("collective", fabric, n_pes));
+    }
+    add(job("collective", Fabric::Rxm, 2).on("mixed"));
+    add(job("collective", Fabric::Cxi, 2).on("device"));
     for fabric in FABRICS {
         add(job("quiet", fabric, 2));
         add(job("stop", fabric, 2));

@@ -53,7 +53,8 @@ fn one(pe: &Pe<'_>, check: &Check, form: Form, rings: u32) -> Result<(), Machine
     let kernel = match pe.job.me {
         0 => Some(check.kernel),
         1 => check.peer,
-        _ => None,
+        // The others have a part in what is of all PEs.
+        _ => check.peer.filter(|peer| *peer == check.kernel),
     };
     if let Some(kernel) = kernel {
         let bytes = check.bytes as usize;
