@@ -41,6 +41,14 @@ NLF_FN void nlfk_blocking(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
+/* Takes its time, and then each thread writes a word: for who puts behind it, on its stream. */
+NLF_FN void nlfk_stamp(const nlfk_args *a, const nlfk_self *self) {
+    for (uint64_t look = 0; look < 1000 * a->rounds; look++) {
+        nlfp_pause(256);
+    }
+    nlfk_area(a, NLFK_SRC)[self->thread] = nlfk_mix(self->thread, a->rounds);
+}
+
 /* As `quiet`, of rings by name, and of one PE. */
 NLF_FN void nlfk_rings(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *src = nlfk_area(a, NLFK_SRC) + self->unit * self->members;

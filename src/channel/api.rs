@@ -15,6 +15,7 @@ use crate::bootstrap::gathering::Gathering;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
+use crate::channel::on_stream::StreamRing;
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
@@ -42,16 +43,16 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_
 const SLACK: Duration = Duration::from_secs(2);
 
 /// What collectives, and changes of the table of regions, are under.
-struct Serial {
+pub(crate) struct Serial {
     bootstrap: Box<dyn Bootstrap>,
-    regions: Vec<Registered>,
+    pub(crate) regions: Vec<Registered>,
 }
 
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any
-/// thread at any time. The others are collective: every PE makes the same calls in the same order,
+/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and what is on streams may
+/// be called from any thread at any time. The others are collective: every PE makes the same calls in the same order,
 /// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
 /// bound to any of that; they must have ended, or see that the channel was stopped, before it is
 /// dropped.
@@ -387,7 +388,8 @@ impl Channel {
 
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
-        let heads = self.state.shared.heads()?;
+        let mut heads = self.state.shared.heads()?;
+        heads.extend(self.state.stream_ring.get().map(|ring| ring.head()));
         self.send(Control::Drain { heads, patience: self.drain, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
         match wait_for(&outcome, self.drain.saturating_add(SLACK)) {
@@ -521,6 +523,22 @@ impl Channel {
         self.answer(&is_done)
     }
 
+    /// The ring that host functions in streams put into, which the first of them brings.
+    pub(crate) fn stream_ring(&self) -> Result<Arc<StreamRing>, ChannelError> {
+        let _serial = self.serial_here()?;
+        if let Some(ring) = self.state.stream_ring.get() {
+            return Ok(Arc::clone(ring));
+        }
+        let ring = StreamRing::new();
+        // SAFETY: once, here; the proxy thread has a part of `state`, which keeps it.
+        let consumer = unsafe { ring.consumer()? };
+        let kept = self.state.stream_ring.get_or_init(|| ring);
+        let (done, is_done) = bounded(1);
+        self.send(Control::Ring { ring: Box::new(consumer), done })?;
+        self.answer(&is_done)?;
+        Ok(Arc::clone(kept))
+    }
+
     /// What the proxy thread answers to a user thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Result<T, ChannelError> {
         wait_for(answer, PATIENCE).map_err(|error| match error {
@@ -549,7 +567,7 @@ impl Channel {
 
     /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock
     /// may be held for ever.
-    fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
+    pub(crate) fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
         if fork::is_child() { Err(ChannelError::Child) } else { Ok(self.serial()) }
     }
 

@@ -5,6 +5,7 @@
 //! proxy         the thread that carries descriptors out, and what it needs for that
 //! registration  what PEs agree on when they register memory together
 //! memory        what is shared with kernels, and where it is
+//! on_stream     puts that are begun in a stream of CUDA
 //! ring          a ring and the descriptors in it, as the C header describes them
 //! kernels       the compiled kernels that check and measure all this
 //! ```
@@ -15,6 +16,7 @@ pub mod kernels;
 #[doc(hidden)]
 pub mod measure;
 mod memory;
+mod on_stream;
 mod options;
 mod proxy;
 mod regions;
@@ -25,4 +27,5 @@ pub use api::Channel;
 pub use channel_sys as sys;
 pub use error::ChannelError;
 pub use memory::symmetric_memory::MemoryLocation;
+pub use on_stream::StreamSignal;
 pub use options::Options;

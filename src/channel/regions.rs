@@ -63,3 +63,19 @@ pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::registration::lowest;
+
+    #[test]
+    fn the_library_has_an_index_that_no_program_gets() {
+        let count = |free: Free| free.iter().map(|bits| bits.count_ones()).sum::<u32>();
+        let own = lowest(&own()).unwrap();
+        assert_eq!((u32::from(own), count(super::own())), (c::NLF_OWN_REGION, 1));
+        let theirs = free(&[]);
+        assert_eq!(count(theirs), c::NLF_MAX_REGIONS);
+        assert_eq!(theirs[usize::from(own / 8)] & 1 << (own % 8), 0);
+    }
+}

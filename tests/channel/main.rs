@@ -8,6 +8,7 @@ mod device;
 mod failures;
 mod life;
 mod memory;
+mod on_stream;
 mod traffic;
 
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ("beside", device::beside),
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
+        ("on_stream", on_stream::on_stream),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -100,6 +102,9 @@ fn jobs() -> Vec<Job> {
     ] {
         add(job("traffic", fabric, n_pes).on(memory));
         add(job("quiet", fabric, n_pes).on(memory));
+    }
+    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3), (Fabric::Cxi, 2)] {
+        add(job("on_stream", fabric, n_pes).on("device"));
     }
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));

@@ -458,6 +458,7 @@ extern "C" fn answer_once(_: u32) {
     ANSWER.with_borrow_mut(|answer| {
         let (ring, answer) = answer.as_mut().unwrap();
         while ring.take().is_some() {}
+        ring.publish_tail();
         answer(ring);
     });
 }
