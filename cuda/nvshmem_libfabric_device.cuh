@@ -18,8 +18,8 @@
  *
  * Order. An operation goes through the ring of the calling block, or the one that its flags name
  * (NLF_RING). Operations of a ring are begun in their order, but delivered in any; see nlf_fence.
- * Threads of one block are ordered among themselves if a barrier orders the calls. There is no order
- * among rings, nor among blocks that do not order themselves.
+ * Threads of one block are ordered among themselves if a barrier orders the calls. There is no
+ * order among rings, nor among blocks that do not order themselves.
  *
  * Memory. What the calling thread has written before (for _warp and _block: any of them) is what is
  * sent. That costs a fence of system scope in each call, or one for all threads that call together;
@@ -30,10 +30,10 @@
  * any more. An operation that returns an error was not begun. One of zero bytes is no operation.
  *
  * Waits. A call waits only where the ring is full, and in blocking forms (those that have an _nbi
- * beside them, and nlf_g), quiets, nlf_wait_until_* and barriers. Every wait ends when the proxy has
- * ended, and, but for those for peers, after nlf_context.spins looks between which the proxy has
- * moved nothing: NLF_ERROR_STUCK. Who gives up while the ring is full leaves the context unusable
- * for all.
+ * beside them, and nlf_g), quiets, nlf_wait_until_* and barriers. Every wait ends when the proxy
+ * has ended, and, but for those for peers, after nlf_context.spins looks between which the proxy
+ * has moved nothing: NLF_ERROR_STUCK. Who gives up while the ring is full leaves the context
+ * unusable for all.
  */
 #ifndef NVSHMEM_LIBFABRIC_DEVICE_CUH
 #define NVSHMEM_LIBFABRIC_DEVICE_CUH
@@ -160,8 +160,8 @@ NLFI_COOPERATIVE(nlf_get, (const nlf_context *ctx, void *dst, const void *src, s
                  (ctx, dst, src, bytes, pe, flags))
 
 /*
- * `*value` = `*src` at `pe`, as nlf_get; `value` may be any variable of the thread, and changes with
- * NLF_OK alone. T has 1, 2, 4 or 8 bytes. At most NLF_LANDINGS are under way, others wait.
+ * `*value` = `*src` at `pe`, as nlf_get; `value` may be any variable of the thread, and changes
+ * with NLF_OK alone. T has 1, 2, 4 or 8 bytes. At most NLF_LANDINGS are under way, others wait.
  */
 template <typename T>
 NLF_TEMPLATE_FN int nlf_g(const nlf_context *ctx, T *value, const T *src, int pe, unsigned flags = 0) {
@@ -292,8 +292,8 @@ NLF_TEMPLATE_FN int nlf_atomic_compare_swap(const nlf_context *ctx, T *result, T
  */
 
 /*
- * Puts, signals and atomics to `pe` that went into the ring before it are visible there before those
- * that go in after it. It waits for nothing. Gets and results are not ordered by it.
+ * Puts, signals and atomics to `pe` that went into the ring before it are visible there before
+ * those that go in after it. It waits for nothing. Gets and results are not ordered by it.
  */
 NLF_FN int nlf_fence(const nlf_context *ctx, int pe, unsigned flags = 0) {
     return nlfi_bare(ctx, NLF_OP_FENCE, pe, 0, flags, NULL);
@@ -309,10 +309,10 @@ NLFI_COOPERATIVE(nlf_fence, (const nlf_context *ctx, int pe, unsigned flags = 0)
 NLFI_COOPERATIVE(nlf_fence_all, (const nlf_context *ctx, unsigned flags = 0), (ctx, flags))
 
 /*
- * Waits until everything that is in the ring is delivered: whatever this thread, and threads that it
- * is ordered after, have put in, and what others of the same ring have. Puts and atomics are then
- * visible at their peers; gets and results are here, and seen by the thread (_warp, _block: by all
- * of them).
+ * Waits until everything that is in the ring is delivered: whatever this thread, and threads that
+ * it is ordered after, have put in, and what others of the same ring have. Puts and atomics are
+ * then visible at their peers; gets and results are here, and seen by the thread (_warp, _block: by
+ * all of them).
  */
 NLF_FN int nlf_quiet(const nlf_context *ctx, unsigned flags = 0) {
     return ctx->version != NLF_RING_VERSION ? NLF_ERROR_VERSION : nlfi_quiet(ctx, nlfi_ring_index(ctx, flags));
@@ -320,8 +320,8 @@ NLF_FN int nlf_quiet(const nlf_context *ctx, unsigned flags = 0) {
 NLFI_COOPERATIVE(nlf_quiet, (const nlf_context *ctx, unsigned flags = 0), (ctx, flags))
 
 /*
- * The same of what is in the ring for `pe`: where other PEs are slow, they are not waited for. Never
- * later than nlf_quiet, and no sooner either while others put to `pe` without end.
+ * The same of what is in the ring for `pe`: where other PEs are slow, they are not waited for.
+ * Never later than nlf_quiet, and no sooner either while others put to `pe` without end.
  */
 NLF_FN int nlf_quiet_pe(const nlf_context *ctx, int pe, unsigned flags = 0) { return nlfi_quiet_pe(ctx, pe, flags); }
 NLFI_COOPERATIVE(nlf_quiet_pe, (const nlf_context *ctx, int pe, unsigned flags = 0), (ctx, pe, flags))

@@ -11,9 +11,9 @@
 /* ------------------------------------------------------------------------------------------------
  * Words
  *
- * Words here, of symmetric memory, are compared to a value as asked (NLF_CMP_*). Where that is true,
- * what was delivered before the word was changed is seen after. An unknown comparison is never true.
- * T is an integer or a floating-point number of 4 or 8 bytes, and compared as that.
+ * Words here, of symmetric memory, are compared to a value as asked (NLF_CMP_*). Where that is
+ * true, what was delivered before the word was changed is seen after. An unknown comparison is
+ * never true. T is an integer or a floating-point number of 4 or 8 bytes, and compared as that.
  *
  * Of arrays, those words are left out whose entry of `skip` is not 0; `skip` may be NULL. With no
  * word that counts, "all" is true, and "any" and "some" are as well, with no word: index `count`.
@@ -189,9 +189,9 @@ NLF_TEMPLATE_FN int nlf_wait_until_all_block(const nlf_context *ctx, const T *wo
 /* ------------------------------------------------------------------------------------------------
  * All PEs
  *
- * One caller at a time at each PE (a thread, a warp or a block), the same function in the same order
- * everywhere; others of the PE are behind it if a barrier of their own, of the grid for one, orders
- * them so. The host's nlf_barrier is another one.
+ * One caller at a time at each PE (a thread, a warp or a block), the same function in the same
+ * order everywhere; others of the PE are behind it if a barrier of their own, of the grid for one,
+ * orders them so. The host's nlf_barrier is another one.
  */
 
 /*

@@ -93,8 +93,8 @@ int nlf_release(nlf_channel *channel, void *addr);
  * A put, and with it a signal (NLF_KIND_SET or NLF_KIND_ADD), is begun when the earlier work of the
  * stream is done, whose writes are sent. Later work does not wait for it: `src` may change, and the
  * peer is known to have it, behind nlf_quiet_on_stream, which holds the stream up until everything
- * that any stream has put before is delivered, or the channel has failed: see nlf_check. Streams are
- * not ordered with one another, nor with rings. A stream waits for a signal of a peer by
+ * that any stream has put before is delivered, or the channel has failed: see nlf_check. Streams
+ * are not ordered with one another, nor with rings. A stream waits for a signal of a peer by
  * cuStreamWaitValue64 on its word.
  */
 int nlf_put_on_stream(nlf_channel *channel, void *dst, const void *src, size_t bytes, uint32_t pe, void *stream);

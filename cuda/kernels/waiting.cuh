@@ -6,8 +6,8 @@
 #ifndef NLFK_WAITING_CUH
 #define NLFK_WAITING_CUH
 
-/* What is put by a blocking form is there, and what it was put from may change; what is got is here.
- * `out` counts rounds in which all was. */
+/* What is put by a blocking form is there, and what it was put from may change; what is got is
+ * here. `out` counts rounds in which all was. */
 NLF_FN void nlfk_blocking(const nlfk_args *a, const nlfk_self *self) {
     for (uint64_t round = 0; round < a->rounds; round++) {
         const uint64_t n = round * self->units + self->unit;

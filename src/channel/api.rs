@@ -52,10 +52,10 @@ pub(crate) struct Serial {
 ///
 /// # Threads
 /// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and what is on streams may
-/// be called from any thread at any time. The others are collective: every PE makes the same calls in the same order,
-/// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
-/// bound to any of that; they must have ended, or see that the channel was stopped, before it is
-/// dropped.
+/// be called from any thread at any time. The others are collective: every PE makes the same calls
+/// in the same order, from one thread at a time. Kernels, and CPU threads that use the context as
+/// they do, are not bound to any of that; they must have ended, or see that the channel was
+/// stopped, before it is dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
     serial: Mutex<Serial>,

@@ -2,9 +2,9 @@
 //! error.
 //!
 //! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
-//! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for both
-//! sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU can
-//! write there. Who writes what:
+//! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
+//! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
+//! can write there. Who writes what:
 //! - slots, `nlf_producers`, `nlf_own_producers`: producers;
 //! - `nlf_own`: the fabric;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];

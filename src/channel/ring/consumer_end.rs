@@ -251,8 +251,8 @@ impl Ring {
         }
     }
 
-    /// Says that what the [`Descriptor::Quiet`] in a slot asks for is so. Those whose slots have the
-    /// same number modulo `NLF_QUIETS` are told in the order of their slots.
+    /// Says that what the [`Descriptor::Quiet`] in a slot asks for is so. Those whose slots have
+    /// the same number modulo `NLF_QUIETS` are told in the order of their slots.
     pub fn publish_quiet(&mut self, slot: u64) {
         let word = (slot % u64::from(c::NLF_QUIETS)) as usize;
         self.publish(|published| published.quiet[word].store(slot + 1, Ordering::Release));

@@ -434,8 +434,8 @@ fn rings_are_drained_when_what_was_taken_is_done() {
     assert_eq!((published(&shared, 1), published(&shared, 0)), (head, 0), "{late}: too late");
 }
 
-/// Who waits for one PE is told though another one is slow, in the order of those that share a word;
-/// and by `done` when all is over.
+/// Who waits for one PE is told though another one is slow, in the order of those that share a
+/// word; and by `done` when all is over.
 #[test]
 fn a_slow_peer_delays_nobody_who_waits_for_another() {
     let mut random = Random(3);
