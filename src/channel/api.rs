@@ -7,11 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use channel_sys as c;
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use log::{info, warn};
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::gathering::Gathering;
+use crate::channel::answer::{NoAnswer, PAUSES, wait_for};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
@@ -35,9 +36,6 @@ use ofi::{fork, posix_signals};
 /// What the proxy thread may take to serve a user thread: its iterations are short, but for calls
 /// that wait for room.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Between two looks for an answer, at least and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
 
 /// What an end adds to the deadline of what is drained: the proxy thread's iteration.
 const SLACK: Duration = Duration::from_secs(2);
@@ -591,30 +589,5 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (me, n_pes) = (self.me(), self.n_pes());
         f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
-    }
-}
-
-/// Why there is no answer.
-enum NoAnswer {
-    Late,
-    Ended,
-}
-
-/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables
-/// of the thread, which exit handlers may not have any more, and what happens while this process is
-/// stopped is no delay.
-fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
-    let (mut pause, longest) = PAUSES;
-    let mut wait = Wait::new();
-    loop {
-        match answer.try_recv() {
-            Ok(answer) => return Ok(answer),
-            Err(TryRecvError::Disconnected) => return Err(NoAnswer::Ended),
-            Err(TryRecvError::Empty) if wait.left_of(patience).is_none() => {
-                return Err(NoAnswer::Late);
-            }
-            Err(TryRecvError::Empty) => std::thread::sleep(pause),
-        }
-        pause = (2 * pause).min(longest);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! api           the Rust interface: a channel, its memory, its end
+//! answer        what the proxy thread answers to user threads
 //! proxy         the thread that carries descriptors out, and what it needs for that
 //! registration  what PEs agree on when they register memory together
 //! memory        what is shared with kernels, and where it is
@@ -10,6 +11,7 @@
 //! kernels       the compiled kernels that check and measure all this
 //! ```
 
+mod answer;
 mod api;
 mod error;
 pub mod kernels;

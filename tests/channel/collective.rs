@@ -59,7 +59,7 @@ pub(crate) fn collective(place: &Place) {
         assert_eq!(p.sync_all(), 0);
     }
     assert_eq!(p.quiet_pe(n as i32), c::NLF_ERROR_PE as i32);
-    assert_eq!(channel.error().is_some(), true);
+    assert!(channel.error().is_some());
     channel.barrier().unwrap();
     channel.stop().unwrap();
 }

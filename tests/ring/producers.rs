@@ -449,9 +449,12 @@ fn a_ring_that_is_named_is_the_one_used() {
     assert_eq!(producer.quiet(), 0);
 }
 
+/// What a consumer says when a producer waits.
+type Answer = fn(&mut Ring);
+
 thread_local! {
-    /// What answers this thread's wait for one PE.
-    static ANSWER: RefCell<Option<(Ring, fn(&mut Ring))>> = const { RefCell::new(None) };
+    /// The consumer that answers this thread's waits, and how.
+    static ANSWER: RefCell<Option<(Ring, Answer)>> = const { RefCell::new(None) };
 }
 
 extern "C" fn answer_once(_: u32) {
@@ -466,7 +469,7 @@ extern "C" fn answer_once(_: u32) {
 /// Who waits for one PE is told by its own word, or when all before it is done.
 #[test]
 fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
-    let answers: [(u64, fn(&mut Ring)); 3] = [
+    let answers: [(u64, Answer); 3] = [
         (6, |ring| ring.publish_quiet(ring.taken() - 1)),
         // One that came later has been told, with the same word.
         (2, |ring| ring.publish_quiet(ring.taken() + 3)),
@@ -483,7 +486,7 @@ fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
         set_pause(Some(answer_once));
         assert_eq!(producer.quiet_pe(1), 0, "{before} before");
         // Another one's word is no answer, nor is what its own was before.
-        let not_it: fn(&mut Ring) = |ring| ring.publish_quiet(ring.taken());
+        let not_it: Answer = |ring| ring.publish_quiet(ring.taken());
         ANSWER.with_borrow_mut(|of| of.as_mut().unwrap().1 = not_it);
         assert_eq!(producer.quiet_pe(1), c::NLF_ERROR_STUCK as i32, "{before} before");
         set_pause(None);
