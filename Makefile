@@ -189,6 +189,10 @@ gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and 
 channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check: the device channel on a GPU, checked and measured
 	$(CARGO) build --locked --release -p channel-check
 
+.PHONY: device-bitcode
+device-bitcode: ## Build target/libnvshmem_libfabric_device.bc: the device API as LLVM bitcode, checked; needs clang
+	scripts/device-bitcode.sh $(TARGET)/libnvshmem_libfabric_device.bc
+
 .PHONY: demo
 demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	$(CARGO) run --locked --release -p nvshmem-libfabric -- perf --plugin-dir $(PLUGINS) \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One-sided communication from kernels, without NVSHMEM: put, put with signal, atomics, get, fence,
- * quiet, wait.
+ * quiet, wait, barrier.
  *
  * A context comes from the host library (nvshmem_libfabric.h). C++14; nvcc for sm_70 and newer. A
  * host C++ compiler takes the same functions, for CPU threads that produce into the same rings;
@@ -16,9 +16,10 @@
  * operation of all threads of the warp or block, all of which must call it, with the same
  * arguments; what they have written before is covered, and all get the status.
  *
- * Order. An operation goes through the ring of the calling block. Operations of a ring are begun in
- * their order, but delivered in any; see nlf_fence. Threads of one block are ordered among
- * themselves if a barrier orders the calls. There is no order among blocks.
+ * Order. An operation goes through the ring of the calling block, or the one that its flags name
+ * (NLF_RING). Operations of a ring are begun in their order, but delivered in any; see nlf_fence.
+ * Threads of one block are ordered among themselves if a barrier orders the calls. There is no
+ * order among rings, nor among blocks that do not order themselves.
  *
  * Memory. What the calling thread has written before (for _warp and _block: any of them) is what is
  * sent. That costs a fence of system scope in each call, or one for all threads that call together;
@@ -28,10 +29,11 @@
  * with PE, address and length. After NLF_ERROR_STUCK, _STOPPED or _FAILED a context takes nothing
  * any more. An operation that returns an error was not begun. One of zero bytes is no operation.
  *
- * Waits. A call waits only where the ring is full, and in nlf_quiet, nlf_wait_until and blocking
- * forms. Every wait ends when the proxy has ended, and, but for nlf_wait_until, after
- * nlf_context.spins looks between which the proxy has moved nothing: NLF_ERROR_STUCK. Who gives up
- * while the ring is full leaves the context unusable for all.
+ * Waits. A call waits only where the ring is full, and in blocking forms (those that have an _nbi
+ * beside them, and nlf_g), quiets, nlf_wait_until_* and barriers. Every wait ends when the proxy
+ * has ended, and, but for those for peers, after nlf_context.spins looks between which the proxy
+ * has moved nothing: NLF_ERROR_STUCK. Who gives up while the ring is full leaves the context
+ * unusable for all.
  */
 #ifndef NVSHMEM_LIBFABRIC_DEVICE_CUH
 #define NVSHMEM_LIBFABRIC_DEVICE_CUH
@@ -40,9 +42,13 @@
 
 #include "nvshmem_libfabric_push.cuh"
 
-/* What the thread has written before was made visible to the system already, by a fence of its
- * own. */
-#define NLF_NO_FENCE 1u
+/*
+ * Flags of operations, to be added up:
+ * - NLF_NO_FENCE: what the thread has written before was made visible to the system already, by a
+ *   fence of its own;
+ * - NLF_RING(n): through ring n, modulo their number (nlf_context.n_rings). Whoever waits for the
+ *   operation, or orders others with it, names the same ring.
+ */
 
 /* How nlf_wait_until and nlf_test compare: word, then value. */
 #define NLF_CMP_EQ 0
@@ -73,10 +79,22 @@
  * NLF_MAX_BYTES.
  */
 NLF_FN int nlf_put_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0) {
-    return nlfi_transfer(ctx, NLF_OP_PUT, dst, src, bytes, pe, (flags & NLF_NO_FENCE) == 0);
+    return nlfi_transfer(ctx, NLF_OP_PUT, dst, src, bytes, pe, flags, NULL);
 }
 NLFI_COOPERATIVE(nlf_put_nbi,
                  (const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0),
+                 (ctx, dst, src, bytes, pe, flags))
+
+/*
+ * The same, and waits until `dst` has them, and what is before it in the ring is delivered. `src`
+ * may change then.
+ */
+NLF_FN int nlf_put(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0) {
+    uint64_t ticket = 0;
+    const int status = nlfi_transfer(ctx, NLF_OP_PUT, dst, src, bytes, pe, flags, &ticket);
+    return nlfi_wait_for(ctx, status, ticket, flags);
+}
+NLFI_COOPERATIVE(nlf_put, (const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0),
                  (ctx, dst, src, bytes, pe, flags))
 
 /*
@@ -84,12 +102,16 @@ NLFI_COOPERATIVE(nlf_put_nbi,
  * has 1, 2, 4 or 8 bytes. `dst` is not known to have it before a quiet.
  */
 template <typename T>
-NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsigned flags = 0) {
+NLF_TEMPLATE_FN void nlfi_is_value() {
     static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "a value of 1, 2, 4 or 8 bytes");
     static_assert(std::is_trivially_copyable<T>::value, "a value that is its bytes");
+}
+template <typename T>
+NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsigned flags = 0) {
+    nlfi_is_value<T>();
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));
-    return nlfi_put_value(ctx, dst, bits, sizeof(T), pe, (flags & NLF_NO_FENCE) == 0);
+    return nlfi_put_value(ctx, dst, bits, sizeof(T), pe, flags);
 }
 
 /*
@@ -99,9 +121,21 @@ NLF_TEMPLATE_FN int nlf_p(const nlf_context *ctx, T *dst, T value, int pe, unsig
  */
 NLF_FN int nlf_put_signal_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal,
                               uint64_t value, unsigned kind, int pe, unsigned flags = 0) {
-    return nlfi_put_signal(ctx, dst, src, bytes, signal, value, kind, pe, (flags & NLF_NO_FENCE) == 0);
+    return nlfi_put_signal(ctx, dst, src, bytes, signal, value, kind, pe, flags, NULL);
 }
 NLFI_COOPERATIVE(nlf_put_signal_nbi,
+                 (const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
+                  unsigned kind, int pe, unsigned flags = 0),
+                 (ctx, dst, src, bytes, signal, value, kind, pe, flags))
+
+/* The same, and waits until both are there, as nlf_put. */
+NLF_FN int nlf_put_signal(const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal,
+                          uint64_t value, unsigned kind, int pe, unsigned flags = 0) {
+    uint64_t ticket = 0;
+    const int status = nlfi_put_signal(ctx, dst, src, bytes, signal, value, kind, pe, flags, &ticket);
+    return nlfi_wait_for(ctx, status, ticket, flags);
+}
+NLFI_COOPERATIVE(nlf_put_signal,
                  (const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal, uint64_t value,
                   unsigned kind, int pe, unsigned flags = 0),
                  (ctx, dst, src, bytes, signal, value, kind, pe, flags))
@@ -110,11 +144,35 @@ NLFI_COOPERATIVE(nlf_put_signal_nbi,
  * Copies `bytes` from `src` at `pe` to `dst` here. `dst` has them after a quiet, and not before.
  */
 NLF_FN int nlf_get_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0) {
-    return nlfi_transfer(ctx, NLF_OP_GET, src, dst, bytes, pe, (flags & NLF_NO_FENCE) == 0);
+    return nlfi_transfer(ctx, NLF_OP_GET, src, dst, bytes, pe, flags, NULL);
 }
 NLFI_COOPERATIVE(nlf_get_nbi,
                  (const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0),
                  (ctx, dst, src, bytes, pe, flags))
+
+/* The same, and waits until `dst` has them, and what is before it in the ring is delivered. */
+NLF_FN int nlf_get(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0) {
+    uint64_t ticket = 0;
+    const int status = nlfi_transfer(ctx, NLF_OP_GET, src, dst, bytes, pe, flags, &ticket);
+    return nlfi_wait_for(ctx, status, ticket, flags);
+}
+NLFI_COOPERATIVE(nlf_get, (const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe, unsigned flags = 0),
+                 (ctx, dst, src, bytes, pe, flags))
+
+/*
+ * `*value` = `*src` at `pe`, as nlf_get; `value` may be any variable of the thread, and changes
+ * with NLF_OK alone. T has 1, 2, 4 or 8 bytes. At most NLF_LANDINGS are under way, others wait.
+ */
+template <typename T>
+NLF_TEMPLATE_FN int nlf_g(const nlf_context *ctx, T *value, const T *src, int pe, unsigned flags = 0) {
+    nlfi_is_value<T>();
+    uint64_t bits = 0;
+    const int status = nlfi_get_value(ctx, &bits, src, sizeof(T), pe, flags);
+    if (status == NLF_OK) {
+        memcpy(value, &bits, sizeof(T));
+    }
+    return status;
+}
 
 /* ------------------------------------------------------------------------------------------------
  * Signals and atomics
@@ -129,7 +187,7 @@ NLF_FN int nlf_signal(const nlf_context *ctx, uint64_t *signal, uint64_t value, 
                       unsigned flags = 0) {
     /* Kinds beyond are atomics, and no signals. */
     const unsigned checked = kind > NLF_KIND_ADD ? NLF_KIND_MASK : kind;
-    return nlfi_atomic(ctx, checked, signal, 8, value, 0, NULL, pe, (flags & NLF_NO_FENCE) == 0, NULL);
+    return nlfi_atomic(ctx, checked, signal, 8, value, 0, NULL, pe, flags, NULL);
 }
 NLFI_COOPERATIVE(nlf_signal,
                  (const nlf_context *ctx, uint64_t *signal, uint64_t value, unsigned kind, int pe, unsigned flags = 0),
@@ -147,19 +205,17 @@ NLF_TEMPLATE_FN uint64_t nlfi_bits(T value) {
 template <typename T>
 NLF_TEMPLATE_FN int nlfi_atomic_nbi(const nlf_context *ctx, unsigned kind, T *result, T *word, T value, T compare, int pe,
                                     unsigned flags) {
-    return nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe,
-                       (flags & NLF_NO_FENCE) == 0, NULL);
+    return nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe, flags, NULL);
 }
 
 /* The same, and waits for this one. */
 template <typename T>
 NLF_TEMPLATE_FN int nlfi_atomic_wait(const nlf_context *ctx, unsigned kind, T *result, T *word, T value, T compare, int pe,
                                      unsigned flags) {
-    /* Its slot when it is done; what is before it in the ring, too. */
     uint64_t ticket = 0;
-    const int status = nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe,
-                                   (flags & NLF_NO_FENCE) == 0, &ticket);
-    return status != NLF_OK ? status : nlfi_wait_done(ctx, &ctx->rings[nlfi_ring_index(ctx)], ticket);
+    const int status =
+        nlfi_atomic(ctx, kind, word, sizeof(T), nlfi_bits(value), nlfi_bits(compare), result, pe, flags, &ticket);
+    return nlfi_wait_for(ctx, status, ticket, flags);
 }
 
 /* `*word` at `pe` = value; += value; &= value; |= value; ^= value. Sums wrap. T is an integer of 4
@@ -194,12 +250,12 @@ NLF_TEMPLATE_FN int nlf_atomic_xor(const nlf_context *ctx, T *word, T value, int
 #define NLFI_FETCHING(name, kind)                                                                                      \
     template <typename T>                                                                                              \
     NLF_TEMPLATE_FN int name##_nbi(const nlf_context *ctx, T *result, T *word, T value, int pe, unsigned flags = 0) {  \
-        return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T))                \
+        return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T), flags)                \
                               : nlfi_atomic_nbi(ctx, kind, result, word, value, (T)0, pe, flags);                      \
     }                                                                                                                  \
     template <typename T>                                                                                              \
     NLF_TEMPLATE_FN int name(const nlf_context *ctx, T *result, T *word, T value, int pe, unsigned flags = 0) {        \
-        return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T))                \
+        return result == NULL ? nlfi_report(ctx, NLF_ERROR_ADDRESS, NLF_OP_ATOMIC, pe, NULL, sizeof(T), flags)                \
                               : nlfi_atomic_wait(ctx, kind, result, word, value, (T)0, pe, flags);                     \
     }
 NLFI_FETCHING(nlf_atomic_fetch_add, NLF_KIND_ADD)
@@ -236,31 +292,41 @@ NLF_TEMPLATE_FN int nlf_atomic_compare_swap(const nlf_context *ctx, T *result, T
  */
 
 /*
- * Puts, signals and atomics to `pe` that went into the calling block's ring before it are visible
- * there before those that go in after it. It waits for nothing. Gets and results are not ordered by
- * it.
+ * Puts, signals and atomics to `pe` that went into the ring before it are visible there before
+ * those that go in after it. It waits for nothing. Gets and results are not ordered by it.
  */
-NLF_FN int nlf_fence(const nlf_context *ctx, int pe) { return nlfi_fence(ctx, pe, 0); }
+NLF_FN int nlf_fence(const nlf_context *ctx, int pe, unsigned flags = 0) {
+    return nlfi_bare(ctx, NLF_OP_FENCE, pe, 0, flags, NULL);
+}
 
 /* The same for every PE. */
-NLF_FN int nlf_fence_all(const nlf_context *ctx) { return nlfi_fence(ctx, 0, NLF_FLAG_ALL_PES); }
+NLF_FN int nlf_fence_all(const nlf_context *ctx, unsigned flags = 0) {
+    return nlfi_bare(ctx, NLF_OP_FENCE, 0, NLF_FLAG_ALL_PES, flags, NULL);
+}
 
 /* For a warp or block: they order what any of its threads has put in before and puts in after. */
-NLFI_COOPERATIVE(nlf_fence, (const nlf_context *ctx, int pe), (ctx, pe))
-NLFI_COOPERATIVE(nlf_fence_all, (const nlf_context *ctx), (ctx))
+NLFI_COOPERATIVE(nlf_fence, (const nlf_context *ctx, int pe, unsigned flags = 0), (ctx, pe, flags))
+NLFI_COOPERATIVE(nlf_fence_all, (const nlf_context *ctx, unsigned flags = 0), (ctx, flags))
 
 /*
- * Waits until everything that is in the calling block's ring is delivered: whatever this thread,
- * and threads that it is ordered after, have put in, and what others of the same ring have. Puts
- * and atomics are then visible at their peers; gets and results are here, and seen by the thread
- * (_warp, _block: by all of them).
+ * Waits until everything that is in the ring is delivered: whatever this thread, and threads that
+ * it is ordered after, have put in, and what others of the same ring have. Puts and atomics are
+ * then visible at their peers; gets and results are here, and seen by the thread (_warp, _block: by
+ * all of them).
  */
-NLF_FN int nlf_quiet(const nlf_context *ctx) {
-    return ctx->version != NLF_RING_VERSION ? NLF_ERROR_VERSION : nlfi_quiet(ctx, nlfi_ring_index(ctx));
+NLF_FN int nlf_quiet(const nlf_context *ctx, unsigned flags = 0) {
+    return ctx->version != NLF_RING_VERSION ? NLF_ERROR_VERSION : nlfi_quiet(ctx, nlfi_ring_index(ctx, flags));
 }
-NLFI_COOPERATIVE(nlf_quiet, (const nlf_context *ctx), (ctx))
+NLFI_COOPERATIVE(nlf_quiet, (const nlf_context *ctx, unsigned flags = 0), (ctx, flags))
 
-/* The same for all rings, one after another. */
+/*
+ * The same of what is in the ring for `pe`: where other PEs are slow, they are not waited for.
+ * Never later than nlf_quiet, and no sooner either while others put to `pe` without end.
+ */
+NLF_FN int nlf_quiet_pe(const nlf_context *ctx, int pe, unsigned flags = 0) { return nlfi_quiet_pe(ctx, pe, flags); }
+NLFI_COOPERATIVE(nlf_quiet_pe, (const nlf_context *ctx, int pe, unsigned flags = 0), (ctx, pe, flags))
+
+/* As nlf_quiet for all rings, one after another. */
 NLF_FN int nlf_quiet_all(const nlf_context *ctx) {
     if (ctx->version != NLF_RING_VERSION) {
         return NLF_ERROR_VERSION;
@@ -275,64 +341,7 @@ NLF_FN int nlf_quiet_all(const nlf_context *ctx) {
 }
 NLFI_COOPERATIVE(nlf_quiet_all, (const nlf_context *ctx), (ctx))
 
-/* ------------------------------------------------------------------------------------------------
- * Waiting for peers
- */
-
-/*
- * Whether the word here, of symmetric memory, compares to `value` as asked (NLF_CMP_*). If so, what
- * was delivered before the word was changed is seen after. An unknown comparison is never true. T
- * is an integer or a floating-point number of 4 or 8 bytes, and compared as that.
- */
-template <typename T>
-NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, T value) {
-    const T now = nlfp_load_acquire(word);
-    switch (comparison) {
-    case NLF_CMP_EQ: return now == value;
-    case NLF_CMP_NE: return now != value;
-    case NLF_CMP_GT: return now > value;
-    case NLF_CMP_GE: return now >= value;
-    case NLF_CMP_LT: return now < value;
-    case NLF_CMP_LE: return now <= value;
-    default: return false;
-    }
-}
-
-/*
- * Waits until nlf_test is true. For as long as the proxy runs: how long a peer takes is not known
- * here. When the proxy has ended, or the context is over, the word is looked at once more before
- * that is reported.
- */
-template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
-    if (ctx->version != NLF_RING_VERSION) {
-        return NLF_ERROR_VERSION;
-    }
-    if (comparison > NLF_CMP_LE) {
-        return nlfi_report(ctx, NLF_ERROR_KIND, 0, (int)ctx->me, word, sizeof(T));
-    }
-    const nlf_published *published = ctx->rings[nlfi_ring_index(ctx)].published;
-    for (unsigned looks = 0;; looks++) {
-        if (nlf_test(word, comparison, value)) {
-            return NLF_OK;
-        }
-        /* Over the bus, so not each time. */
-        if (looks % 64 == 63 && nlfi_is_over(ctx, published)) {
-            return nlf_test(word, comparison, value) ? NLF_OK : nlfi_give_up(ctx, published);
-        }
-        nlfp_pause(looks);
-    }
-}
-template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until_warp(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
-    nlfp_warp_sync();
-    return nlfp_warp_status(nlfp_lane() == 0 ? nlf_wait_until(ctx, word, comparison, value) : NLF_OK);
-}
-template <typename T>
-NLF_TEMPLATE_FN int nlf_wait_until_block(const nlf_context *ctx, const T *word, unsigned comparison, T value) {
-    nlfp_block_sync();
-    return nlfp_block_status(nlfp_thread_of_block() == 0 ? nlf_wait_until(ctx, word, comparison, value) : NLF_OK);
-}
+#include "nvshmem_libfabric_wait.cuh"
 
 #undef NLFI_COOPERATIVE
 

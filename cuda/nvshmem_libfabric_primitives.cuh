@@ -48,11 +48,34 @@ NLF_FN unsigned nlfp_lane() {
     return lane;
 }
 
+NLF_FN unsigned nlfp_threads_per_warp() { return 32; }
+
 NLF_FN void nlfp_warp_sync() { __syncwarp(); }
 NLF_FN void nlfp_block_sync() { __syncthreads(); }
 
 /* The first lane's status, for all. */
 NLF_FN int nlfp_warp_status(int status) { return __shfl_sync(0xffffffffu, status, 0); }
+
+/* The worst status of the threads of a block, for all: any of those that are no NLF_OK; also a
+ * barrier, and behind one. */
+NLF_FN int nlfp_block_worst(int status) {
+    __shared__ int worst;
+    if (nlfp_thread_of_block() == 0) {
+        worst = NLF_OK;
+    }
+    __syncthreads();
+    if (status != NLF_OK) {
+        atomicMax(&worst, status);
+    }
+    __syncthreads();
+    return worst;
+}
+
+/* The same of a warp. */
+NLF_FN int nlfp_warp_worst(int status) {
+    const unsigned failed = __ballot_sync(0xffffffffu, status != NLF_OK);
+    return failed == 0 ? NLF_OK : __shfl_sync(0xffffffffu, status, __ffs((int)failed) - 1);
+}
 
 /* The first thread's status, for all; also a barrier. The next call that writes is behind a barrier
  * as well. */
@@ -106,6 +129,11 @@ NLF_FN uint64_t nlfp_load_device(const uint64_t *word) {
 
 NLF_FN void nlfp_raise_device(uint64_t *word, uint64_t value) {
     atomicMax((unsigned long long *)word, (unsigned long long)value);
+}
+
+/* What was there before. */
+NLF_FN uint64_t nlfp_add_device(uint64_t *word, uint64_t value) {
+    return atomicAdd((unsigned long long *)word, (unsigned long long)value);
 }
 
 /* What somebody outside this device writes: what it wrote before is seen after. */
@@ -211,6 +239,9 @@ NLF_FN void nlfp_warp_sync() {}
 NLF_FN void nlfp_block_sync() {}
 NLF_FN int nlfp_warp_status(int status) { return status; }
 NLF_FN int nlfp_block_status(int status) { return status; }
+NLF_FN int nlfp_warp_worst(int status) { return status; }
+NLF_FN int nlfp_block_worst(int status) { return status; }
+NLF_FN unsigned nlfp_threads_per_warp() { return 1; }
 
 NLF_FN nlfp_reserved nlfp_reserve(uint64_t *head, unsigned slots) {
     nlfp_reserved reserved;
@@ -225,6 +256,10 @@ NLF_FN bool nlfp_leads(const nlfp_reserved *) { return true; }
 NLF_FN int nlfp_status_of_leader(const nlfp_reserved *, int status) { return status; }
 
 NLF_FN uint64_t nlfp_load_device(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+NLF_FN uint64_t nlfp_add_device(uint64_t *word, uint64_t value) {
+    return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
 
 NLF_FN void nlfp_raise_device(uint64_t *word, uint64_t value) {
     uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);

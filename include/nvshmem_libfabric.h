@@ -86,6 +86,22 @@ int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
  * not freed, until this is called again, by this PE alone, or until nlf_finalize. */
 int nlf_release(nlf_channel *channel, void *addr);
 
+/*
+ * On a stream of CUDA: a CUstream or cudaStream_t of the context that is current on the calling
+ * thread, NULL for its default stream, and not one that is captured into a graph. Any thread.
+ *
+ * A put, and with it a signal (NLF_KIND_SET or NLF_KIND_ADD), is begun when the earlier work of the
+ * stream is done, whose writes are sent. Later work does not wait for it: `src` may change, and the
+ * peer is known to have it, behind nlf_quiet_on_stream, which holds the stream up until everything
+ * that any stream has put before is delivered, or the channel has failed: see nlf_check. Streams
+ * are not ordered with one another, nor with rings. A stream waits for a signal of a peer by
+ * cuStreamWaitValue64 on its word.
+ */
+int nlf_put_on_stream(nlf_channel *channel, void *dst, const void *src, size_t bytes, uint32_t pe, void *stream);
+int nlf_put_signal_on_stream(nlf_channel *channel, void *dst, const void *src, size_t bytes, uint64_t *signal,
+                             uint64_t value, uint32_t kind, uint32_t pe, void *stream);
+int nlf_quiet_on_stream(nlf_channel *channel, void *stream);
+
 /* Returns when all PEs have called it. Collective. */
 int nlf_barrier(nlf_channel *channel);
 

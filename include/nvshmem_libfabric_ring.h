@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 /* Kernels and library that disagree on it do not work together: nlf_context.version. */
-#define NLF_RING_VERSION 3
+#define NLF_RING_VERSION 4
 
 /* ------------------------------------------------------------------------------------------------
  * Bounds
@@ -36,7 +36,8 @@
 #define NLF_MAX_RINGS 32       /* a power of two */
 #define NLF_MIN_SLOTS 64       /* of a ring: more than one warp reserves at once, twice 32 */
 #define NLF_MAX_SLOTS 1048576  /* of a ring: 32 MiB */
-#define NLF_MAX_REGIONS 255    /* NLF_NO_REGION is none of them */
+#define NLF_MAX_REGIONS 254    /* of a program; the two that follow are none of them */
+#define NLF_OWN_REGION 254     /* nlf_own, which is in no table */
 #define NLF_NO_REGION 255
 #define NLF_MAX_PES 65536
 #define NLF_MAX_BYTES 0xffffffffu      /* of one put or get: 4 GiB less one byte */
@@ -66,7 +67,7 @@
  * values are of that width. What was there before comes to `fetch`, a word of that width in memory
  * of this PE, if `fetch` is not NLF_NO_REGION with offset 0. A put of a value has it in the
  * descriptor, 1, 2, 4 or 8 bytes. Only puts with signal or of a value and atomics are extended, and
- * only those that have to be or that fetch. A fence has a PE and nothing else. Fields
+ * only those that have to be or that fetch. A fence and a quiet have a PE and nothing else. Fields
  * that an operation does not use are zero.
  */
 
@@ -95,6 +96,7 @@
 #define NLF_OP_FENCE 5      /* writes and atomics to the PE, on any ring, before it in the proxy's order are visible
                                before those after it */
 #define NLF_OP_PUT_VALUE 6  /* the value to dst */
+#define NLF_OP_QUIET 7      /* asks for nlf_published.quiet */
 
 /* Flags: the kind of an atomic or a signal, and: */
 #define NLF_KIND_MASK 0x0fu
@@ -119,11 +121,16 @@ typedef struct {
  * One line, written by the proxy alone, in memory that it writes and kernels read. All only ever
  * rise, but for `state`.
  */
+#define NLF_QUIETS 4
 typedef struct {
     uint64_t tail;  /* slots that were taken: their room is free */
     uint64_t done;  /* slots whose operations are all delivered: visible at the peer, landed here */
     uint32_t state; /* NLF_STATE_* */
-    uint32_t reserved[11];
+    uint32_t reserved;
+    /* Of an NLF_OP_QUIET in slot n: word n mod NLF_QUIETS is more than n when all slots before n
+     * that are for its PE are done, or some that came later as well. */
+    uint64_t quiet[NLF_QUIETS];
+    uint64_t unused;
 } nlf_published;
 
 #define NLF_STATE_RUNNING 0
@@ -202,6 +209,25 @@ typedef struct {
     const nlf_published *published;
 } nlf_ring;
 
+/*
+ * The library's own memory at every PE, of the host: region NLF_OWN_REGION of descriptors.
+ */
+#define NLF_BARRIER_ROUNDS 16 /* 2 to this is NLF_MAX_PES */
+#define NLF_LANDINGS 1008
+typedef struct {
+    /* Of round r, how often the PE that is 2 to the r before this one, round and round, has come
+     * there. Wraps. */
+    uint64_t arrived[NLF_BARRIER_ROUNDS];
+    uint64_t landed[NLF_LANDINGS]; /* what comes of nlf_g */
+} nlf_own;
+
+/* The producers' side of it, in memory like that of nlf_producers. */
+typedef struct {
+    uint64_t barriers; /* that this PE has begun; wraps as `arrived` does */
+    uint64_t landings; /* tried by now */
+    uint32_t landing_claims[NLF_LANDINGS]; /* 1: somebody waits for a value there */
+} nlf_own_producers;
+
 typedef struct {
     uint32_t version; /* NLF_RING_VERSION */
     uint32_t me;
@@ -215,6 +241,8 @@ typedef struct {
     nlf_error *error;       /* in memory that the proxy reads */
     uint32_t *error_claims; /* in memory like that of nlf_producers; 0: `error` is nobody's yet */
     const nlf_error *proxy_error;
+    const nlf_own *own;
+    nlf_own_producers *own_producers;
 } nlf_context;
 
 /* ------------------------------------------------------------------------------------------------
@@ -233,6 +261,8 @@ NLF_ASSERT(sizeof(nlf_error) == 64);
 NLF_ASSERT(sizeof(nlf_region) == 16);
 NLF_ASSERT(sizeof(nlf_producers) == 128);
 NLF_ASSERT(sizeof(nlf_ring) == 24);
-NLF_ASSERT(sizeof(nlf_context) == 72);
+NLF_ASSERT(sizeof(nlf_own) == 8192);
+NLF_ASSERT(sizeof(nlf_own_producers) == 4048);
+NLF_ASSERT(sizeof(nlf_context) == 88);
 
 #endif

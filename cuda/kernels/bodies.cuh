@@ -315,6 +315,8 @@ NLF_FN void nlfk_errors(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *words = nlfk_area(a, NLFK_DST);
     uint64_t *end = a->heap + NLFK_AREAS * a->area;
     int got = NLF_OK;
+    uint64_t value = 0;
+    size_t index = 0;
     switch (self->thread) {
     case 0: got = nlf_put_nbi(c, words, words, 8, (int)c->n_pes); break;
     case 1: got = nlf_put_nbi(c, words, words, 8, -1); break;
@@ -333,10 +335,18 @@ NLF_FN void nlfk_errors(const nlfk_args *a, const nlfk_self *self) {
     case 14: got = nlf_atomic_fetch(c, (uint64_t *)NULL, words, 0); break;
     /* In memory that peers have not. */
     case 15: got = nlf_put_nbi(c, a->out, words, 8, 0); break;
+    case 16: got = nlf_quiet_pe(c, (int)c->n_pes); break;
+    case 17: got = nlf_g(c, &value, (const uint64_t *)end, 0); break;
+    case 18: got = nlf_g(c, &value, (const uint64_t *)words, -1); break;
+    case 19: got = nlf_put(c, words, words, 8, -1, NLF_RING(3)); break;
+    case 20: got = nlf_wait_until_any(c, (const uint64_t *)words, 1, (const int *)NULL, 6u, (uint64_t)0, &index); break;
+    case 21: got = nlf_wait_until_all(c, (const uint64_t *)words, 1, (const int *)NULL, 6u, (uint64_t)0); break;
     /* And what must not be. */
-    case 16: got = nlf_put_nbi(c, words, a->out, 0, 0); break;
-    case 17: got = nlf_put_nbi(c, words, a->out + 40, 8, 0); break;
-    case 18: got = nlf_put_nbi(c, end - 1, end - 1, 8, 0); break;
+    case 22: got = nlf_put_nbi(c, words, a->out, 0, 0); break;
+    case 23: got = nlf_put_nbi(c, words, a->out + 40, 8, 0); break;
+    case 24: got = nlf_put_nbi(c, end - 1, end - 1, 8, 0); break;
+    case 25: got = nlf_put(c, words, a->out, 0, 0); break;
+    case 26: got = nlf_wait_until_any(c, (const uint64_t *)words, 0, (const int *)NULL, 0u, (uint64_t)0, &index); break;
     default: break;
     }
     a->out[self->thread] = (uint64_t)got;
@@ -394,7 +404,7 @@ NLF_FN void nlfk_put_bandwidth(const nlfk_args *a, const nlfk_self *self) {
  * PE 0 begins. The peer runs this kernel as well, or stands in for it.
  */
 NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
-    if (self->unit != 0) {
+    if (self->unit != 0 || a->ctx->me > 1) {
         return;
     }
     const int peer = 1 - (int)a->ctx->me;
@@ -413,6 +423,7 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
 }
 
 #include "experts.cuh"
+#include "waiting.cuh"
 
 /* Every kernel. */
 #define NLFK_ALL(X)                                                                                                    \
@@ -427,6 +438,12 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     X(wait)                                                                                                            \
     X(answer)                                                                                                          \
     X(mixed)                                                                                                           \
+    X(blocking)                                                                                                        \
+    X(stamp)                                                                                                           \
+    X(rings)                                                                                                           \
+    X(words)                                                                                                           \
+    X(answer_words)                                                                                                    \
+    X(barrier)                                                                                                         \
     X(errors)                                                                                                          \
     X(push)                                                                                                            \
     X(push_two)                                                                                                        \

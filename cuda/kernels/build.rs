@@ -20,7 +20,7 @@ pub(crate) fn build() {
     for path in ["cuda/kernels", "include/nvshmem_libfabric_ring.h"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for header in ["device", "primitives", "push"] {
+    for header in ["device", "primitives", "push", "wait"] {
         println!("cargo::rerun-if-changed=cuda/nvshmem_libfabric_{header}.cuh");
     }
     for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH"] {

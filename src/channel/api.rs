@@ -7,20 +7,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use channel_sys as c;
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use log::{info, warn};
 
 use crate::bootstrap::Bootstrap;
 use crate::bootstrap::gathering::Gathering;
+use crate::channel::answer::{NoAnswer, PAUSES, wait_for};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
+use crate::channel::on_stream::StreamRing;
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
-use crate::channel::regions::{Registered, check_len, entries, free};
-use crate::channel::registration::{Registration, agree, lowest};
+use crate::channel::regions::{self, Registered, check_len, entries, free};
+use crate::channel::registration::{Free, Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
@@ -35,26 +37,23 @@ use ofi::{fork, posix_signals};
 /// that wait for room.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks for an answer, at least and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
-
 /// What an end adds to the deadline of what is drained: the proxy thread's iteration.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// What collectives, and changes of the table of regions, are under.
-struct Serial {
+pub(crate) struct Serial {
     bootstrap: Box<dyn Bootstrap>,
-    regions: Vec<Registered>,
+    pub(crate) regions: Vec<Registered>,
 }
 
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any
-/// thread at any time. The others are collective: every PE makes the same calls in the same order,
-/// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
-/// bound to any of that; they must have ended, or see that the channel was stopped, before it is
-/// dropped.
+/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and what is on streams may
+/// be called from any thread at any time. The others are collective: every PE makes the same calls
+/// in the same order, from one thread at a time. Kernels, and CPU threads that use the context as
+/// they do, are not bound to any of that; they must have ended, or see that the channel was
+/// stopped, before it is dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
     serial: Mutex<Serial>,
@@ -108,6 +107,7 @@ impl Channel {
         let drained = OnceLock::new();
         let channel =
             Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
+        channel.register_own()?;
         info!(
             target: logging::PROXY,
             "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
@@ -386,7 +386,8 @@ impl Channel {
 
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
-        let heads = self.state.shared.heads()?;
+        let mut heads = self.state.shared.heads()?;
+        heads.extend(self.state.stream_ring.get().map(|ring| ring.head()));
         self.send(Control::Drain { heads, patience: self.drain, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
         match wait_for(&outcome, self.drain.saturating_add(SLACK)) {
@@ -403,8 +404,16 @@ impl Channel {
         }
     }
 
-    /// Registers memory on all PEs under one index. `failed` is what went wrong here before; the
-    /// others are told.
+    /// Lets kernels and peers reach the library's own memory. It goes with the channel.
+    fn register_own(&self) -> Result<(), ChannelError> {
+        let mut serial = self.serial_here()?;
+        let own = (self.state.shared.own(), size_of::<c::nlf_own>());
+        let (registered, peers) = self.agree_on(&mut serial, regions::own(), own, None, None)?;
+        let Registered { index, base, len, .. } = registered;
+        self.set_in_proxy(index, Some(Box::new(Region { base, len: len as u64, peers })))
+    }
+
+    /// Registers memory on all PEs. `failed` is what went wrong here before; the others are told.
     fn register_all(
         &self,
         base: usize,
@@ -413,6 +422,20 @@ impl Channel {
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;
+        let free = free(&serial.regions);
+        let (registered, peers) = self.agree_on(&mut serial, free, (base, len), memory, failed)?;
+        self.enter(&mut serial, registered, peers)
+    }
+
+    /// The same, under an index of those that all have free, which nobody is shown yet.
+    fn agree_on(
+        &self,
+        serial: &mut Serial,
+        free: Free,
+        (base, len): (usize, usize),
+        memory: Option<SymmetricMemory>,
+        failed: Option<ChannelError>,
+    ) -> Result<(Registered, Box<[PeerRegion]>), ChannelError> {
         let registered = match failed {
             Some(failed) => Err(failed),
             None => check_len(base, len)
@@ -421,7 +444,7 @@ impl Channel {
         let registration = Registration {
             len: len as u64,
             base: base as u64,
-            free: free(&serial.regions),
+            free,
             handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
             failed: registered.as_ref().err().map(ToString::to_string),
         };
@@ -432,8 +455,7 @@ impl Channel {
             .and_then(|gathered| agree(&gathered, &registration));
         match agreed {
             Ok((index, peers)) => {
-                let registered = Registered::new(index, (base, len), true, handle, memory);
-                self.enter(&mut serial, registered, peers)
+                Ok((Registered::new(index, (base, len), true, handle, memory), peers))
             }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
@@ -499,6 +521,22 @@ impl Channel {
         self.answer(&is_done)
     }
 
+    /// The ring that host functions in streams put into, which the first of them brings.
+    pub(crate) fn stream_ring(&self) -> Result<Arc<StreamRing>, ChannelError> {
+        let _serial = self.serial_here()?;
+        if let Some(ring) = self.state.stream_ring.get() {
+            return Ok(Arc::clone(ring));
+        }
+        let ring = StreamRing::new();
+        // SAFETY: once, here; the proxy thread has a part of `state`, which keeps it.
+        let consumer = unsafe { ring.consumer()? };
+        let kept = self.state.stream_ring.get_or_init(|| ring);
+        let (done, is_done) = bounded(1);
+        self.send(Control::Ring { ring: Box::new(consumer), done })?;
+        self.answer(&is_done)?;
+        Ok(Arc::clone(kept))
+    }
+
     /// What the proxy thread answers to a user thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Result<T, ChannelError> {
         wait_for(answer, PATIENCE).map_err(|error| match error {
@@ -527,7 +565,7 @@ impl Channel {
 
     /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock
     /// may be held for ever.
-    fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
+    pub(crate) fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
         if fork::is_child() { Err(ChannelError::Child) } else { Ok(self.serial()) }
     }
 
@@ -551,30 +589,5 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (me, n_pes) = (self.me(), self.n_pes());
         f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
-    }
-}
-
-/// Why there is no answer.
-enum NoAnswer {
-    Late,
-    Ended,
-}
-
-/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables
-/// of the thread, which exit handlers may not have any more, and what happens while this process is
-/// stopped is no delay.
-fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
-    let (mut pause, longest) = PAUSES;
-    let mut wait = Wait::new();
-    loop {
-        match answer.try_recv() {
-            Ok(answer) => return Ok(answer),
-            Err(TryRecvError::Disconnected) => return Err(NoAnswer::Ended),
-            Err(TryRecvError::Empty) if wait.left_of(patience).is_none() => {
-                return Err(NoAnswer::Late);
-            }
-            Err(TryRecvError::Empty) => std::thread::sleep(pause),
-        }
-        pause = (2 * pause).min(longest);
     }
 }

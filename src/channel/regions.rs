@@ -36,9 +36,17 @@ impl Registered {
 /// The indices that are not in use.
 pub(crate) fn free(regions: &[Registered]) -> Free {
     let mut free: Free = [0xff; size_of::<Free>()];
-    for index in regions.iter().map(|region| region.index).chain([c::NLF_NO_REGION as u8]) {
+    let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
+    for index in regions.iter().map(|region| region.index).chain(not_theirs) {
         free[usize::from(index / 8)] &= !(1 << (index % 8));
     }
+    free
+}
+
+/// The index of the library's own memory alone, as one that is free.
+pub(crate) fn own() -> Free {
+    let mut free: Free = [0; size_of::<Free>()];
+    free[c::NLF_OWN_REGION as usize / 8] = 1 << (c::NLF_OWN_REGION % 8);
     free
 }
 
@@ -54,4 +62,20 @@ pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
         return Err(ChannelError::Register { addr, len, why });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::registration::lowest;
+
+    #[test]
+    fn the_library_has_an_index_that_no_program_gets() {
+        let count = |free: Free| free.iter().map(|bits| bits.count_ones()).sum::<u32>();
+        let own = lowest(&own()).unwrap();
+        assert_eq!((u32::from(own), count(super::own())), (c::NLF_OWN_REGION, 1));
+        let theirs = free(&[]);
+        assert_eq!(count(theirs), c::NLF_MAX_REGIONS);
+        assert_eq!(theirs[usize::from(own / 8)] & 1 << (own % 8), 0);
+    }
 }

@@ -261,6 +261,7 @@ impl Seen {
             context.rings = rings.as_ptr();
             context.regions = see(context.regions, c::NLF_MAX_REGIONS as usize);
             context.error_claims = see(context.error_claims, 1);
+            context.own_producers = see(context.own_producers, 1);
             Self { context, _rings: rings, is_published_there }
         }
     }
@@ -310,7 +311,11 @@ pub(crate) fn near_kernels(place: &Place) {
         for _ in 0..2000 {
             assert_eq!(p.put_nbi(heap.at(16), heap.at(24), 8, to), 0);
         }
-        assert_eq!(p.quiet_all(), 0);
+        assert_eq!(p.barrier_all(), 0);
+        let mut got = 0;
+        assert_eq!(p.g(&mut got, heap.at(4096 + 8).cast(), to), 0);
+        assert_eq!(got, 1);
+        assert_eq!(p.sync_all(), 0);
         // Also for who waits while it stops.
         channel.drain().unwrap();
         assert_eq!(p.put_nbi(heap.at(16), heap.at(24), 8, to), 0, "there is room");

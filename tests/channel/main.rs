@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod collective;
 mod device;
 mod failures;
 mod life;
 mod memory;
+mod on_stream;
 mod traffic;
 
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     pe_entry(&[
         ("traffic", traffic::traffic),
         ("quiet", traffic::quiet_beside_others),
+        ("collective", collective::collective),
         ("stop", failures::stop),
         ("late", failures::late_pushes),
         ("sizes", failures::sizes),
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         ("beside", device::beside),
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
+        ("on_stream", on_stream::on_stream),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -72,6 +76,12 @@ fn jobs() -> Vec<Job> {
     {
         add(job("traffic", fabric, n_pes));
     }
+    for (fabric, n_pes) in [(Fabric::Shm, 5), (Fabric::Rxm, 3), (Fabric::Tcp2, 2), (Fabric::Shm, 1)]
+    {
+        add(job("collective", fabric, n_pes));
+    }
+    add(job("collective", Fabric::Rxm, 2).on("mixed"));
+    add(job("collective", Fabric::Cxi, 2).on("device"));
     for fabric in FABRICS {
         add(job("quiet", fabric, 2));
         add(job("stop", fabric, 2));
@@ -92,6 +102,9 @@ fn jobs() -> Vec<Job> {
     ] {
         add(job("traffic", fabric, n_pes).on(memory));
         add(job("quiet", fabric, n_pes).on(memory));
+    }
+    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3), (Fabric::Cxi, 2)] {
+        add(job("on_stream", fabric, n_pes).on("device"));
     }
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));

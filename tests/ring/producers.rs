@@ -428,3 +428,96 @@ fn producer(context: &HostContext) -> Producer {
     // SAFETY: the tests keep the context; nobody follows addresses of its region.
     unsafe { Producer::new(context.as_ptr()) }
 }
+
+/// Whatever block a thread is, a ring that it names is the one used, round and round.
+#[test]
+fn a_ring_that_is_named_is_the_one_used() {
+    let mut bed = Bed::new(4, 6, 0);
+    let producer = producer(&bed.context);
+    let at = BASE as *mut u8;
+    set_block(1);
+    for ring in [0, 3, 2, 6] {
+        assert_eq!(producer.put_in_ring(ring, at, at, 8, 1), 0);
+        let index = ring as usize % 4;
+        let taken: Vec<_> = bed.rings.iter_mut().map(|ring| ring.take().is_some()).collect();
+        assert_eq!(taken, (0..4).map(|other| other == index).collect::<Vec<_>>(), "ring {ring}");
+        let taken = bed.rings[index].taken();
+        bed.rings[index].publish_done(taken);
+        assert_eq!(producer.quiet_ring(ring), 0);
+    }
+    // The block's own was never used, so nothing is waited for there.
+    assert_eq!(producer.quiet(), 0);
+}
+
+/// What a consumer says when a producer waits.
+type Answer = fn(&mut Ring);
+
+thread_local! {
+    /// The consumer that answers this thread's waits, and how.
+    static ANSWER: RefCell<Option<(Ring, Answer)>> = const { RefCell::new(None) };
+}
+
+extern "C" fn answer_once(_: u32) {
+    ANSWER.with_borrow_mut(|answer| {
+        let (ring, answer) = answer.as_mut().unwrap();
+        while ring.take().is_some() {}
+        ring.publish_tail();
+        answer(ring);
+    });
+}
+
+/// Who waits for one PE is told by its own word, or when all before it is done.
+#[test]
+fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
+    let answers: [(u64, Answer); 3] = [
+        (6, |ring| ring.publish_quiet(ring.taken() - 1)),
+        // One that came later has been told, with the same word.
+        (2, |ring| ring.publish_quiet(ring.taken() + 3)),
+        (5, |ring| ring.publish_done(ring.taken())),
+    ];
+    for (before, answer) in answers {
+        let mut bed = Bed::new(1, 6, 1000);
+        let producer = producer(&bed.context);
+        let at = BASE as *mut u8;
+        for _ in 0..before {
+            assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
+        }
+        ANSWER.set(Some((bed.rings.remove(0), answer)));
+        set_pause(Some(answer_once));
+        assert_eq!(producer.quiet_pe(1), 0, "{before} before");
+        // Another one's word is no answer, nor is what its own was before.
+        let not_it: Answer = |ring| ring.publish_quiet(ring.taken());
+        ANSWER.with_borrow_mut(|of| of.as_mut().unwrap().1 = not_it);
+        assert_eq!(producer.quiet_pe(1), c::NLF_ERROR_STUCK as i32, "{before} before");
+        set_pause(None);
+        ANSWER.set(None);
+    }
+}
+
+/// Values that are got share landings; who waits for one gets it when its owner has read.
+#[test]
+fn landings_are_given_back_and_waited_for() {
+    let mut bed = Bed::new(1, 6, 300);
+    let producer = producer(&bed.context);
+    let own = bed.context.own().as_ptr();
+    let counts = bed.context.own_producers().as_ptr();
+    let value_of = |at: u64| 0x9e37_79b9 * (at + 1);
+    for landing in 0..u64::from(c::NLF_LANDINGS) {
+        // SAFETY: words that this thread alone uses.
+        unsafe { (*own).landed[landing as usize] = value_of(landing) };
+    }
+    ANSWER.set(Some((bed.rings.remove(0), |ring| ring.publish_done(ring.taken()))));
+    set_pause(Some(answer_once));
+    for turn in 0..2 * u64::from(c::NLF_LANDINGS) {
+        let mut value = 0;
+        assert_eq!(producer.g(&mut value, BASE as *const u64, 1), 0);
+        assert_eq!(value, value_of(turn % u64::from(c::NLF_LANDINGS)));
+    }
+    // SAFETY: as before.
+    unsafe { (*counts).landing_claims[0] = 1 };
+    let mut value = 5;
+    let waited = producer.g(&mut value, BASE as *const u64, 1);
+    assert_eq!((waited, value), (c::NLF_ERROR_STUCK as i32, 5), "somebody has it");
+    set_pause(None);
+    ANSWER.set(None);
+}

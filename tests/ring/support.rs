@@ -155,5 +155,6 @@ pub(crate) fn descriptors() -> impl Strategy<Value = Descriptor> {
         ),
         atomics(),
         proptest::option::of(pes()).prop_map(|pe| Descriptor::Fence { pe }),
+        pes().prop_map(|pe| Descriptor::Quiet { pe }),
     ]
 }

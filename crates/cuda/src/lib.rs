@@ -38,6 +38,7 @@ pub use copy::request::{Completed, Direction, PinnedTransfer, StartError, Ticket
 pub use driver::context::{Bound, Context, Ordinal};
 pub use driver::device::{Attributes, Device, WritesOrdering, flush_writes};
 pub use driver::error::{CudaError, LoadError};
+pub use driver::host_function::run_in_stream;
 pub use driver::library::{DEFAULT_LIBRARY, Driver, DriverVersion};
 pub use driver::module::{Kernel, Module};
 pub use driver::stream::Stream;

@@ -2,9 +2,11 @@
 //! error.
 //!
 //! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
-//! rings, `nlf_producers` and the claims of the error; in host memory, for both sides, are slots
-//! and the error; `nlf_published` is near producers where the CPU can write there. Who writes what:
-//! - slots, `nlf_producers`: producers;
+//! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
+//! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
+//! can write there. Who writes what:
+//! - slots, `nlf_producers`, `nlf_own_producers`: producers;
+//! - `nlf_own`: the fabric;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
 //! - the table of regions and `n_regions`: user threads that register memory, under the channel's
 //!   lock;
@@ -50,6 +52,7 @@ struct Plan {
     /// Of the other piece.
     error: usize,
     proxy_error: usize,
+    own: usize,
     slots: usize,
     slots_each: usize,
     end: usize,
@@ -62,6 +65,7 @@ struct MirroredPlan {
     rings: usize,
     producers: usize,
     claims: usize,
+    own: usize,
     end: usize,
 }
 
@@ -76,6 +80,7 @@ impl Plan {
             rings: part(&mut end, size_of::<c::nlf_ring>() * rings),
             producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
             claims: part(&mut end, size_of::<u32>()),
+            own: part(&mut end, size_of::<c::nlf_own_producers>()),
             end,
         };
         let mut end = 0;
@@ -84,6 +89,7 @@ impl Plan {
             mirrored,
             error: part(&mut end, size_of::<c::nlf_error>()),
             proxy_error: part(&mut end, size_of::<c::nlf_error>()),
+            own: part(&mut end, size_of::<c::nlf_own>()),
             slots: part(&mut end, slots_each * rings),
             slots_each,
             end,
@@ -165,6 +171,8 @@ impl Shared {
             error: shared.at(plan.error),
             error_claims: shared.for_producers(plan.mirrored.claims),
             proxy_error: shared.at(plan.proxy_error),
+            own: shared.at(plan.own),
+            own_producers: shared.for_producers(plan.mirrored.own),
         };
         // SAFETY: the same.
         unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
@@ -175,6 +183,11 @@ impl Shared {
     /// What producers are given.
     pub(crate) fn context(&self) -> *const c::nlf_context {
         self.for_producers(0)
+    }
+
+    /// Where the library's own memory is, which peers reach: an `nlf_own`.
+    pub(crate) fn own(&self) -> usize {
+        self.memory.addr() + self.plan.own
     }
 
     /// A place in the piece near producers, by their address.
@@ -348,6 +361,7 @@ impl std::fmt::Display for Fault {
             c::NLF_OP_GET => "get",
             c::NLF_OP_ATOMIC => "atomic",
             c::NLF_OP_FENCE => "fence",
+            c::NLF_OP_QUIET => "quiet",
             _ => "operation",
         };
         let Self { pe, ring, addr, bytes, .. } = *self;

@@ -8,6 +8,10 @@
 //! rings have under way does not hold it up. A ring has a bounded number of batches open, for which
 //! room was set aside; beyond it, nothing is taken from that ring.
 //!
+//! # Quiet with one PE
+//! Who waits for one PE is told when nothing is outstanding with it, from whatever ring; or by
+//! `done`, which comes first where others put to it without end.
+//!
 //! # Acknowledgements
 //! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring
 //! has been open for [`PATIENCE`] iterations: by then, answers to what was sent have often brought
@@ -22,6 +26,7 @@ use crate::channel::proxy::dispatch::{self, Refusal, about};
 use crate::channel::proxy::region_table::Regions;
 use crate::channel::ring::descriptor::{BadDescriptor, Descriptor};
 use crate::channel::ring::{Ring, State};
+use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::port::Port;
 use engine::state::batch::{Batch, MAX_BATCHES};
@@ -50,6 +55,8 @@ struct Source {
     ring: Ring,
     /// Oldest first.
     open: VecDeque<Open>,
+    /// Slots of those who wait for one PE, and which; oldest first.
+    quiets: VecDeque<(u64, Pe)>,
     /// No slot is taken from here on.
     limit: u64,
 }
@@ -77,15 +84,20 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     pub(crate) fn new(rings: Vec<Ring>) -> Self {
-        let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
-        let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };
-        Self {
-            sources: rings.into_iter().map(source).collect(),
-            next: 0,
-            regions: Regions::new(),
-            most,
-            patience: PATIENCE,
-        }
+        // One more may be added.
+        let most = (MAX_BATCHES / (rings.len() + 1)).min(OPEN);
+        let (sources, regions) = (Vec::with_capacity(rings.len() + 1), Regions::new());
+        let mut new = Self { sources, next: 0, regions, most, patience: PATIENCE };
+        rings.into_iter().for_each(|ring| new.add(ring));
+        new
+    }
+
+    /// Takes from one ring more; nothing, where the others have limits by now.
+    pub(crate) fn add(&mut self, ring: Ring) {
+        let (open, quiets) = (VecDeque::with_capacity(self.most), VecDeque::new());
+        let is_limited = self.sources.iter().any(|source| source.limit != u64::MAX);
+        let limit = if is_limited { 0 } else { u64::MAX };
+        self.sources.push(Source { ring, open, quiets, limit });
     }
 
     /// Takes a batch from the next ring that has something, round and round. Whether any had.
@@ -108,7 +120,7 @@ impl Consumer {
     fn take_from<P: Port>(&mut self, ring: usize, lane: &mut Lane<P>) -> Result<bool, Failed> {
         let Self { sources, regions, most, .. } = self;
         let Some(source) = sources.get_mut(ring) else { return Ok(false) };
-        let Source { ring: from, open, limit } = source;
+        let Source { ring: from, open, quiets, limit } = source;
         if open.len() >= *most || from.taken() >= *limit || !from.has_next() || !lane.has_room() {
             return Ok(false);
         }
@@ -125,7 +137,7 @@ impl Consumer {
                     outcome = Err(refused(ring, &put.into(), refusal));
                 }
             } else {
-                match take_other(from, lane, regions, batch, &mut lands) {
+                match take_other((from, quiets), lane, regions, batch, &mut lands) {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(other) => outcome = Err(other.failed(ring)),
@@ -159,7 +171,7 @@ impl Consumer {
     ) -> Result<bool, E> {
         let mut any = false;
         let mut waits = false;
-        for Source { ring, open, .. } in &mut self.sources {
+        for Source { ring, open, quiets, .. } in &mut self.sources {
             // For each ring anew: `landed` runs the lane, which may fail in that.
             if lane.failure().is_some() {
                 break;
@@ -180,6 +192,9 @@ impl Consumer {
                 }
                 ring.publish_done(end);
                 any = true;
+            }
+            if !quiets.is_empty() {
+                any |= answer(ring, quiets, lane, &mut landed)?;
             }
         }
         if waits {
@@ -239,7 +254,7 @@ fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
 /// Takes what is no put. Whether there was something.
 #[inline(never)]
 fn take_other<P: Port>(
-    from: &mut Ring,
+    (from, quiets): (&mut Ring, &mut VecDeque<(u64, Pe)>),
     lane: &mut Lane<P>,
     regions: &Regions,
     batch: Batch,
@@ -249,11 +264,48 @@ fn take_other<P: Port>(
         None => Ok(false),
         Some(Ok(descriptor)) => {
             *lands |= comes_here(&descriptor);
-            let submitted = dispatch::dispatch(lane, regions, batch, &descriptor);
-            submitted.map(|()| true).map_err(|refusal| Other::Refused(descriptor, refusal))
+            match dispatch::dispatch(lane, regions, batch, &descriptor) {
+                Ok(()) => Ok(true),
+                Err(Refusal::Quiet(pe)) => {
+                    quiets.push_back((from.taken() - 1, pe));
+                    Ok(true)
+                }
+                Err(refusal) => Err(Other::Refused(descriptor, refusal)),
+            }
         }
         Some(Err(bad)) => Err(Other::Bad(bad)),
     }
+}
+
+/// Tells those who wait for one PE, where nothing is outstanding with it. Who is still here when
+/// `done` has come that far has been told by that. Whether any was told.
+#[cold]
+fn answer<P: Port, E>(
+    ring: &mut Ring,
+    quiets: &mut VecDeque<(u64, Pe)>,
+    lane: &mut Lane<P>,
+    landed: &mut impl FnMut(&mut Lane<P>) -> Result<(), E>,
+) -> Result<bool, E> {
+    let before = quiets.len();
+    let mut held = [false; c::NLF_QUIETS as usize];
+    for _ in 0..before {
+        let Some((slot, pe)) = quiets.pop_front() else { break };
+        if slot < ring.done() {
+            continue;
+        }
+        let held = &mut held[(slot % u64::from(c::NLF_QUIETS)) as usize];
+        // After a failure, what is over may be lost.
+        if !*held && lane.is_quiet(pe).unwrap_or(false) && lane.failure().is_none() {
+            landed(lane)?;
+            if lane.failure().is_none() {
+                ring.publish_quiet(slot);
+                continue;
+            }
+        }
+        *held = true;
+        quiets.push_back((slot, pe));
+    }
+    Ok(quiets.len() != before)
 }
 
 /// Why something was not submitted.
@@ -302,7 +354,7 @@ fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Box<Failed
     let fault = |code, addr| Fault { code, op, pe, ring: ring as u32, addr, bytes };
     let (fault, why) = match refusal {
         Refusal::Misplaced(misplaced) => (fault(misplaced.code, misplaced.addr), None),
-        Refusal::NoPe => (fault(c::NLF_ERROR_PE, 0), None),
+        Refusal::NoPe | Refusal::Quiet(_) => (fault(c::NLF_ERROR_PE, 0), None),
         Refusal::Engine(error) => (fault(c::NLF_ERROR_FAILED, 0), Some(error.to_string())),
     };
     Box::new(Failed { fault, why: why.unwrap_or_else(|| fault.to_string()) })

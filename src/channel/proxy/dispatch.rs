@@ -20,6 +20,8 @@ pub(crate) enum Refusal {
     Misplaced(Misplaced),
     /// There is no such PE.
     NoPe,
+    /// There is nothing to submit: somebody wants to be told of that PE.
+    Quiet(Pe),
     /// The engine's reason. Not small, and never on the way of what works.
     Engine(Box<EngineError>),
 }
@@ -78,6 +80,8 @@ pub(crate) fn dispatch<P: Port>(
             }
             Ok(lane.fence(pe)?)
         }
+        Descriptor::Quiet { pe } if lane.has_pe(pe) => Err(Refusal::Quiet(pe)),
+        Descriptor::Quiet { .. } => Err(Refusal::NoPe),
     }
 }
 
@@ -188,5 +192,6 @@ pub(crate) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
         Descriptor::Get { pe, bytes, .. } => (c::NLF_OP_GET, pe.0, bytes.into()),
         Descriptor::Atomic { pe, width, .. } => (c::NLF_OP_ATOMIC, pe.0, width.bytes() as u64),
         Descriptor::Fence { pe } => (c::NLF_OP_FENCE, pe.map_or(0, |pe| pe.0), 0),
+        Descriptor::Quiet { pe } => (c::NLF_OP_QUIET, pe.0, 0),
     }
 }

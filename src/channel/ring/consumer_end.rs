@@ -147,7 +147,8 @@ impl Ring {
             | Descriptor::PutValue { pe, .. }
             | Descriptor::Get { pe, .. }
             | Descriptor::PutSignal { pe, .. }
-            | Descriptor::Atomic { pe, .. } => Some(pe),
+            | Descriptor::Atomic { pe, .. }
+            | Descriptor::Quiet { pe } => Some(pe),
             Descriptor::Fence { pe } => pe,
         }
     }
@@ -248,6 +249,13 @@ impl Ring {
             self.done = done;
             self.publish(|published| published.done.store(done, Ordering::Release));
         }
+    }
+
+    /// Says that what the [`Descriptor::Quiet`] in a slot asks for is so. Those whose slots have
+    /// the same number modulo `NLF_QUIETS` are told in the order of their slots.
+    pub fn publish_quiet(&mut self, slot: u64) {
+        let word = (slot % u64::from(c::NLF_QUIETS)) as usize;
+        self.publish(|published| published.quiet[word].store(slot + 1, Ordering::Release));
     }
 
     /// Says what the proxy is doing. Producers that wait see it, others when they have to wait.

@@ -141,6 +141,11 @@ pub enum Descriptor {
         /// How many.
         bytes: u32,
     },
+    /// Nothing, but it is told when what is for the peer and in the ring before it is delivered.
+    Quiet {
+        /// The peer.
+        pe: Pe,
+    },
     /// A word at the peer changes or is read.
     Atomic {
         /// The peer.

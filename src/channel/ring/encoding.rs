@@ -104,8 +104,9 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
         }
         c::NLF_OP_ATOMIC => decode_atomic(first, second),
         c::NLF_OP_PUT_VALUE => decode_put_value(first, second),
-        c::NLF_OP_FENCE => {
-            if flags & !ALL_PES != 0 {
+        op @ (c::NLF_OP_FENCE | c::NLF_OP_QUIET) => {
+            let is_fence = op == c::NLF_OP_FENCE;
+            if flags & !(if is_fence { ALL_PES } else { 0 }) != 0 {
                 return Err(Wrong::Flags);
             }
             let is_for_all = flags != 0;
@@ -113,7 +114,10 @@ pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong>
             if rest != 0 || (is_for_all && pe.0 != 0) {
                 return Err(Wrong::NotZero);
             }
-            Ok(Descriptor::Fence { pe: (!is_for_all).then_some(pe) })
+            Ok(match is_fence {
+                true => Descriptor::Fence { pe: (!is_for_all).then_some(pe) },
+                false => Descriptor::Quiet { pe },
+            })
         }
         _ => Err(Wrong::Operation),
     }
@@ -172,6 +176,9 @@ impl Descriptor {
             Descriptor::Fence { pe } => {
                 let (pe, flags) = pe.map_or((Pe(0), c::NLF_FLAG_ALL_PES), |pe| (pe, 0));
                 Encoded { first: [0, head(c::NLF_OP_FENCE, flags, pe, 0), 0, 0], second: None }
+            }
+            Descriptor::Quiet { pe } => {
+                Encoded { first: [0, head(c::NLF_OP_QUIET, 0, pe, 0), 0, 0], second: None }
             }
         }
     }

@@ -20,7 +20,8 @@ const _: () = {
     assert!(offset_of!(Published, tail) == offset_of!(c::nlf_published, tail));
     assert!(offset_of!(Published, done) == offset_of!(c::nlf_published, done));
     assert!(offset_of!(Published, state) == offset_of!(c::nlf_published, state));
-    assert!(offset_of!(Published, reserved) == offset_of!(c::nlf_published, reserved));
+    assert!(offset_of!(Published, quiet) == offset_of!(c::nlf_published, quiet));
+    assert!(offset_of!(Published, unused) == offset_of!(c::nlf_published, unused));
 
     // A GPU's 16-byte store needs halves that are aligned to it.
     assert!(size_of::<Slot>() % 32 == 0);
@@ -33,7 +34,10 @@ const _: () = {
     assert!(c::NLF_MAX_OFFSET == c::NLF_OFFSET_MASK);
     assert!(c::NLF_MAX_BYTES == c::NLF_BYTES_MASK);
     assert!(c::NLF_MAX_PES == c::NLF_PE_MASK + 1);
-    assert!(c::NLF_NO_REGION == c::NLF_REGION_MASK && c::NLF_MAX_REGIONS == c::NLF_NO_REGION);
+    assert!(c::NLF_NO_REGION == c::NLF_REGION_MASK && c::NLF_OWN_REGION < c::NLF_NO_REGION);
+    assert!(
+        c::NLF_MAX_REGIONS == c::NLF_OWN_REGION && c::NLF_MAX_PES == 1 << c::NLF_BARRIER_ROUNDS
+    );
     // Little endian, on both sides.
     assert!(cfg!(target_endian = "little"));
 };

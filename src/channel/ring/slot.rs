@@ -35,7 +35,11 @@ pub struct Published {
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
-    pub(crate) reserved: [u32; 11],
+    pub(crate) reserved: u32,
+    /// What has become of descriptors that ask for it, by their slots' numbers modulo
+    /// `NLF_QUIETS`. Stored as `done` is.
+    pub quiet: [AtomicU64; c::NLF_QUIETS as usize],
+    pub(crate) unused: u64,
 }
 
 /// The lap of a slot, in the place that it has in a word.

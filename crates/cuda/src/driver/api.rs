@@ -168,6 +168,8 @@ functions! {
             *mut *mut c_void, *mut *mut c_void
         );
         cuModuleGetLoadingMode(*mut sys::CUmoduleLoadingMode);
+        cuLaunchHostFunc(CUstream, sys::CUhostFn, *mut c_void);
+        cuStreamIsCapturing(CUstream, *mut sys::CUstreamCaptureStatus);
     }
     newer {
         cuMemcpyBatchAsync(

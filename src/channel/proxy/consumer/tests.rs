@@ -434,6 +434,55 @@ fn rings_are_drained_when_what_was_taken_is_done() {
     assert_eq!((published(&shared, 1), published(&shared, 0)), (head, 0), "{late}: too late");
 }
 
+/// Who waits for one PE is told though another one is slow, in the order of those that share a
+/// word; and by `done` when all is over.
+#[test]
+fn a_slow_peer_delays_nobody_who_waits_for_another() {
+    let mut random = Random(3);
+    let mut pair = Pair::new(3, &mut random, Script::default());
+    let shared =
+        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
+    let mut consumer = pair.consumer(&shared);
+    let (mine, theirs) = pair.lanes.split_at_mut(1);
+    let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
+    // SAFETY: the context lives.
+    let told = || unsafe { (*(*(*shared.context()).rings).published).quiet };
+    push(&shared, 0, &fetch_or_put(true));
+    push(&shared, 0, &fetch_or_put(false));
+    let peer = push(&shared, 0, &Descriptor::Quiet { pe: Pe(1) });
+    let own = push(&shared, 0, &Descriptor::Quiet { pe: Pe(0) });
+    push(&shared, 0, &fetch_or_put(false));
+    push(&shared, 0, &fetch_or_put(false));
+    // In the word of the one that waits for PE 1.
+    let behind = push(&shared, 0, &Descriptor::Quiet { pe: Pe(0) });
+    let mut landed = 0;
+    let mut retire = |consumer: &mut Consumer, lane: &mut Lane<FakePort>| {
+        let landed = |_: &mut Lane<FakePort>| {
+            landed += 1;
+            Ok::<(), ()>(())
+        };
+        consumer.retire(lane, landed).unwrap();
+    };
+    progress_until(&mut consumer, mine, |consumer, lane| {
+        retire(consumer, lane);
+        told()[(own - 1) as usize % 4] == own
+    });
+    for _ in 0..1000 {
+        mine.progress().unwrap();
+        retire(&mut consumer, mine);
+    }
+    assert_eq!(behind, peer + 4);
+    assert_eq!(told()[(peer - 1) as usize % 4], 0, "its fetch is under way");
+    assert_eq!(published(&shared, 0), 0);
+    progress_until(&mut consumer, mine, |consumer, lane| {
+        theirs.progress().unwrap();
+        retire(consumer, lane);
+        published(&shared, 0) == behind
+    });
+    assert!(consumer.sources[0].quiets.is_empty());
+    assert!(landed >= 2, "with the one, and with the ring");
+}
+
 /// A fetch of a word of PE 1, or a put of 8 bytes to this PE.
 fn fetch_or_put(is_fetch: bool) -> Descriptor {
     let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();

@@ -1,7 +1,7 @@
 //! A context on a machine: rings, regions, heaps of all PEs, and room for what kernels tell.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use channel_producer::{AREAS, Form, KernelArgs};
 use channel_sys as c;
@@ -21,6 +21,9 @@ pub const THREADS: usize = 4096;
 pub const LOCAL: usize = 0;
 /// The heap.
 pub const SYMMETRIC: usize = 1;
+
+/// Barriers that PE 0 has passed before, so that the count wraps soon.
+pub const FIRST_BARRIER: u64 = u64::MAX - 4;
 
 /// Where kernels are told that the heap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +53,9 @@ pub struct Bed<'m> {
     error: Memory,
     /// Of each PE: the first is in memory that kernels have.
     heaps: Vec<Memory>,
+    /// What is the library's own, of each PE.
+    own: Vec<Memory>,
+    _own_producers: Memory,
     status: Memory,
     out: Memory,
     heap_at: u64,
@@ -88,6 +94,15 @@ impl<'m> Bed<'m> {
         };
         let heaps: Vec<Memory> = (0..PES).map(heap).collect::<Result<_, _>>()?;
         let far = if is_far { heaps[0].addr..heaps[0].addr + HEAP } else { 0..0 };
+        let own = (0..PES).map(|_| machine.shared(size_of::<c::nlf_own>()));
+        let own: Vec<Memory> = own.collect::<Result<_, _>>()?;
+        for word in 0..c::NLF_BARRIER_ROUNDS as usize {
+            // SAFETY: a word of memory that nobody else knows yet.
+            unsafe { (own[0].addr as *mut u64).add(word).write(FIRST_BARRIER) };
+        }
+        let mut counts = vec![0; size_of::<c::nlf_own_producers>()];
+        counts[..8].copy_from_slice(&FIRST_BARRIER.to_le_bytes());
+        let own_producers = machine.fast(&counts)?;
         let status = machine.shared(4 * THREADS)?;
         let out = machine.shared(8 * THREADS)?;
         let (heap_at, heap_bytes) = match heap_at {
@@ -121,6 +136,8 @@ impl<'m> Bed<'m> {
             error: error.addr as *mut _,
             error_claims: claims.addr as *mut _,
             proxy_error: proxy_error.addr as *const _,
+            own: own[0].addr as *const _,
+            own_producers: own_producers.addr as *mut _,
         }]))?;
         let consumers = (0..count).map(|ring| {
             let memory = RingMemory {
@@ -145,6 +162,8 @@ impl<'m> Bed<'m> {
             published,
             error,
             heaps,
+            own,
+            _own_producers: own_producers,
             status,
             out,
             heap_at,
@@ -180,8 +199,19 @@ impl<'m> Bed<'m> {
         match index {
             LOCAL if pe == 0 => Some((self.out.addr, self.out.len as u64)),
             SYMMETRIC => Some((self.heap(pe), HEAP as u64)),
+            _ if index == c::NLF_OWN_REGION as usize => {
+                let own = &self.own[pe as usize];
+                Some((own.addr, own.len as u64))
+            }
             _ => None,
         }
+    }
+
+    /// A word of PE 0's own memory of the library, by which a round of a barrier is told.
+    pub fn arrived(&self, round: u64) -> &AtomicU64 {
+        assert!(round < u64::from(c::NLF_BARRIER_ROUNDS));
+        // SAFETY: a word of the memory, which lives as long as this and is changed atomically.
+        unsafe { AtomicU64::from_ptr((self.own[0].addr as *mut u64).add(round as usize)) }
     }
 
     /// Brings heaps into the state of an image, before anything runs.

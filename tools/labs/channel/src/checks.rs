@@ -1,16 +1,17 @@
 //! Every kernel, on rings large and small, against its model.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use channel_producer::Form;
 use channel_sys as c;
 use nvshmem_transport_libfabric::channel::ring::State;
 
-use crate::bed::{Bed, HeapAt};
-use crate::image::{AREA, Image};
+use crate::bed::{Bed, FIRST_BARRIER, HeapAt, SYMMETRIC};
+use crate::image::{AREA, Image, PES};
 use crate::machines::machine::{Machine, MachineError};
 use crate::models::{self, Shape, area, mix};
-use crate::peers::{Answer, Peers};
+use crate::peers::{Answer, Peers, Word};
 
 /// How long a kernel may take. They take milliseconds; a GPU that others use, longer.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -25,7 +26,7 @@ pub struct Check {
     pub(crate) bytes: u64,
     /// The peer's part.
     answer: Option<Answer>,
-    /// The kernel that does the peer's part in a job.
+    /// The kernel that does the part of the other PEs in a job.
     pub(crate) peer: Option<&'static str>,
     /// Blocks and threads, if not the machine's own.
     shape: Option<(u32, u32)>,
@@ -45,7 +46,7 @@ const PLAIN: Check = Check {
 };
 
 /// All of them.
-pub const CHECKS: [Check; 12] = [
+pub const CHECKS: [Check; 16] = [
     Check { kernel: "put", ..PLAIN },
     Check { kernel: "put_signal", ..PLAIN },
     Check { kernel: "signal", ..PLAIN },
@@ -56,6 +57,22 @@ pub const CHECKS: [Check; 12] = [
     Check { kernel: "quiet", ..PLAIN },
     Check { kernel: "wait", rounds: 10, answer: Some(answer_wait), peer: Some("answer"), ..PLAIN },
     Check { kernel: "mixed", forms: false, rounds: 24, ..PLAIN },
+    Check { kernel: "blocking", rounds: 2, ..PLAIN },
+    Check { kernel: "rings", ..PLAIN },
+    Check {
+        kernel: "words",
+        rounds: 5,
+        answer: Some(answer_words),
+        peer: Some("answer_words"),
+        ..PLAIN
+    },
+    Check {
+        kernel: "barrier",
+        rounds: 5,
+        answer: Some(answer_barrier),
+        peer: Some("barrier"),
+        ..PLAIN
+    },
     Check { kernel: "put_bandwidth", bytes: 256, ..PLAIN },
     Check {
         kernel: "ping_pong",
@@ -70,30 +87,58 @@ pub const CHECKS: [Check; 12] = [
 pub const ERRORS: Check =
     Check { kernel: "errors", forms: false, shape: Some((1, 32)), fails: true, ..PLAIN };
 
+/// The word of an area of the heap of PE 1 that an operation has changed.
+fn asked(area: usize, word: Word) -> Option<u64> {
+    let index = match word {
+        Word { pe: 1, region: SYMMETRIC, index } => index.checked_sub(area as u64 * AREA)?,
+        _ => return None,
+    };
+    (index < AREA).then_some(index)
+}
+
 /// A word behind the answer, then the answer.
-fn answer_wait(
-    peers: &Peers,
-    bed: &Bed<'_>,
-    pe: u32,
-    word: u64,
-    value: u64,
-) -> Result<(), MachineError> {
-    let Some(index) = word.checked_sub(area::PONG as u64 * AREA) else { return Ok(()) };
-    if pe == 1 && index < AREA {
+fn answer_wait(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError> {
+    if let Some(index) = asked(area::PONG, word) {
         peers.set(bed, area::PONG, index + 1, mix(index / 2, value))?;
         peers.set(bed, area::PONG, index, value)?;
     }
     Ok(())
 }
 
+/// Of the first half of eight words, the same in the other half.
+fn answer_words(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError> {
+    match asked(area::PONG, word) {
+        Some(index) => peers.set(bed, area::PONG, index + 4, value),
+        None => Ok(()),
+    }
+}
+
+/// What all PEs tell PE 0 in front of a barrier, every second one, and the barrier's round.
+fn answer_barrier(
+    peers: &Peers,
+    bed: &Bed<'_>,
+    word: Word,
+    _value: u64,
+) -> Result<(), MachineError> {
+    if word.region != c::NLF_OWN_REGION as usize {
+        return Ok(());
+    }
+    let arrived = bed.arrived(word.index);
+    let number = arrived.load(Ordering::Acquire).wrapping_add(1);
+    for pe in 1..u64::from(PES) {
+        peers.set(bed, area::DST, pe, number.wrapping_sub(FIRST_BARRIER).div_ceil(2))?;
+    }
+    arrived.store(number, Ordering::Release);
+    Ok(())
+}
+
 fn answer_ping_pong(
     peers: &Peers,
     bed: &Bed<'_>,
-    pe: u32,
-    word: u64,
+    word: Word,
     value: u64,
 ) -> Result<(), MachineError> {
-    if pe == 1 && word == area::SIGNAL as u64 * AREA {
+    if asked(area::SIGNAL, word) == Some(0) {
         peers.set(bed, area::SIGNAL, 0, value)?;
     }
     Ok(())

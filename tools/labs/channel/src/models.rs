@@ -103,9 +103,11 @@ pub fn check(kernel: &str, image: &Image, shape: &Shape) -> Result<(), String> {
             fetches(image, shape, &Words::Four)?;
             told(image, shape, 8)
         }
-        "get" | "wait" => told(image, shape, shape.rounds),
+        "get" | "wait" | "words" => told(image, shape, shape.rounds),
         "fence" => fence(image, shape),
-        "quiet" => put(image, shape),
+        "quiet" | "rings" => put(image, shape),
+        "blocking" => blocking(image, shape),
+        "barrier" => barrier(image, shape),
         "mixed" => mixed(image, shape),
         "errors" => errors(image),
         "put_bandwidth" => put_bandwidth(image, shape),
@@ -158,6 +160,22 @@ fn put(image: &Image, shape: &Shape) -> Result<(), String> {
         |pe, word| if word < words { expected(pe, word) } else { 0 },
         words + m,
     )
+}
+
+fn blocking(image: &Image, shape: &Shape) -> Result<(), String> {
+    put(image, shape)?;
+    let (m, count) = (shape.members, shape.units() * shape.rounds);
+    let there = |pe, n| n < count && pe_of(n) == pe;
+    let extra = |pe, word| if there(pe, word / m) { !mix(word / m, word % m) } else { 0 };
+    area_is(image, area::EXTRA, extra, count * m + 1)?;
+    area_is(image, area::SET, |pe, n| if there(pe, n) { n + 1 } else { 0 }, count + 1)?;
+    told(image, shape, shape.rounds)
+}
+
+/// What PE 0 has told all, and found of all.
+fn barrier(image: &Image, shape: &Shape) -> Result<(), String> {
+    area_is(image, area::DST, |_, _| shape.rounds, 1)?;
+    told(image, shape, shape.rounds * u64::from(PES))
 }
 
 /// The value that operation n signals.
@@ -331,7 +349,7 @@ fn mixed(image: &Image, shape: &Shape) -> Result<(), String> {
 }
 
 /// What each of the wrong calls of `nlfk_errors` is answered with.
-const REFUSED: [u32; 19] = [
+const REFUSED: [u32; 27] = [
     c::NLF_ERROR_PE,
     c::NLF_ERROR_PE,
     c::NLF_ERROR_ADDRESS,
@@ -348,6 +366,14 @@ const REFUSED: [u32; 19] = [
     c::NLF_ERROR_KIND,
     c::NLF_ERROR_KIND,
     c::NLF_ERROR_ADDRESS,
+    c::NLF_ERROR_PE,
+    c::NLF_ERROR_ADDRESS,
+    c::NLF_ERROR_PE,
+    c::NLF_ERROR_PE,
+    c::NLF_ERROR_KIND,
+    c::NLF_ERROR_KIND,
+    c::NLF_OK,
+    c::NLF_OK,
     c::NLF_OK,
     c::NLF_OK,
     c::NLF_OK,
@@ -359,7 +385,7 @@ fn errors(image: &Image) -> Result<(), String> {
         equal(|| format!("what wrong call {thread} was answered"), told, u64::from(*code))?;
     }
     let first = image.error;
-    if !REFUSED[..16].contains(&first.code) {
+    if !REFUSED[..22].contains(&first.code) {
         return Err(format!("the error word has {first:?}"));
     }
     Ok(())

@@ -11,7 +11,7 @@ use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place};
 
-use crate::bed::{Bed, SYMMETRIC};
+use crate::bed::Bed;
 use crate::image::{AREA, PES};
 use crate::machines::machine::MachineError;
 
@@ -21,9 +21,20 @@ const BATCH: usize = 16;
 /// Operations taken and not delivered. Beyond it nothing more is taken.
 const PENDING: usize = 256;
 
-/// What is done when a signal has been set: the peer's part of a kernel.
+/// A word of a PE that an operation has changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    /// Whose.
+    pub pe: u32,
+    /// In which region, and which word of it.
+    pub region: usize,
+    /// See there.
+    pub index: u64,
+}
+
+/// What is done when a word has been changed: the peer's part of a kernel.
 pub type Answer =
-    fn(peers: &Peers, bed: &Bed<'_>, pe: u32, word: u64, value: u64) -> Result<(), MachineError>;
+    fn(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError>;
 
 /// The peers of a bed.
 #[derive(Debug)]
@@ -43,6 +54,9 @@ pub struct Peers {
 #[derive(Debug)]
 struct Pending {
     descriptor: Descriptor,
+    /// Where it was taken from, and its last slot.
+    ring: usize,
+    slot: u64,
     delivered: bool,
 }
 
@@ -67,7 +81,8 @@ impl Peers {
                 let descriptor = taken.map_err(|error| MachineError(error.to_string()))?;
                 let number = self.first + self.pending.len() as u64;
                 self.ends[index].push_back((number, bed.rings[index].taken()));
-                self.pending.push_back(Pending { descriptor, delivered: false });
+                let slot = bed.rings[index].taken() - 1;
+                self.pending.push_back(Pending { descriptor, ring: index, slot, delivered: false });
                 self.taken += 1;
             }
             bed.rings[index].publish_tail();
@@ -104,15 +119,21 @@ impl Peers {
     }
 
     /// Delivers one, if its fences let it.
-    fn deliver(&mut self, bed: &Bed<'_>, index: usize) -> Result<(), MachineError> {
+    fn deliver(&mut self, bed: &mut Bed<'_>, index: usize) -> Result<(), MachineError> {
         let Some(one) = self.pending.get(index) else { return Ok(()) };
         if one.delivered {
             return Ok(());
         }
-        let descriptor = one.descriptor;
+        let (descriptor, ring, slot) = (one.descriptor, one.ring, one.slot);
         let waits = self.pending.range(..index).any(|before| {
             !before.delivered
                 && match (before.descriptor, descriptor) {
+                    // Who waits for a PE is told when what is before in the ring is delivered.
+                    (Descriptor::Quiet { .. }, Descriptor::Quiet { .. }) => before.ring == ring,
+                    (other, Descriptor::Quiet { pe }) => {
+                        before.ring == ring && meets(Some(pe), target(&other))
+                    }
+                    (Descriptor::Quiet { .. }, _) => false,
                     // A fence is over when what is before it is delivered, and lets nothing by.
                     (Descriptor::Fence { pe }, _) => meets(pe, target(&descriptor)),
                     (other, Descriptor::Fence { pe }) => meets(pe, target(&other)),
@@ -123,6 +144,9 @@ impl Peers {
             return Ok(());
         }
         self.execute(bed, &descriptor)?;
+        if matches!(descriptor, Descriptor::Quiet { .. }) {
+            bed.rings[ring].publish_quiet(slot);
+        }
         self.pending[index].delivered = true;
         Ok(())
     }
@@ -154,7 +178,7 @@ impl Peers {
                     unsafe { bed.reach.store(to, width, old) }?;
                 }
             }
-            Descriptor::Fence { .. } => {}
+            Descriptor::Fence { .. } | Descriptor::Quiet { .. } => {}
         }
         Ok(())
     }
@@ -174,8 +198,9 @@ impl Peers {
         let old = unsafe { bed.reach.load(addr, width) }?;
         // SAFETY: the same.
         unsafe { bed.reach.store(addr, width, atomic.apply(old)) }?;
-        if let (Some(answer), true) = (self.answer, word.region().index() == SYMMETRIC) {
-            answer(self, bed, pe.0, word.offset() / 8, operand)?;
+        if let Some(answer) = self.answer {
+            let (region, index) = (word.region().index(), word.offset() / 8);
+            answer(self, bed, Word { pe: pe.0, region, index }, operand)?;
         }
         Ok(old)
     }
@@ -214,7 +239,8 @@ fn target(descriptor: &Descriptor) -> Option<Pe> {
         | Descriptor::PutValue { pe, .. }
         | Descriptor::Get { pe, .. }
         | Descriptor::PutSignal { pe, .. }
-        | Descriptor::Atomic { pe, .. } => Some(pe),
+        | Descriptor::Atomic { pe, .. }
+        | Descriptor::Quiet { pe } => Some(pe),
         Descriptor::Fence { pe } => pe,
     }
 }

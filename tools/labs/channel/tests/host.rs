@@ -10,7 +10,7 @@ use channel_check::machines::host::Host;
 fn every_kernel_does_what_its_model_says() {
     for (seed, heap) in [(1, HeapAt::Host), (2, HeapAt::Device), (3, HeapAt::Host)] {
         let count = checks::run_all(&Host { threads: 8 }, heap, seed).expect("all of them");
-        assert!(count > 90, "{count} checks");
+        assert!(count > 120, "{count} checks");
     }
 }
 
@@ -23,7 +23,7 @@ fn pes_run_every_kernel_over_a_fabric() {
         let said = String::from_utf8_lossy(&output.stdout);
         let complained = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{provider}: {said}{complained}");
-        assert!(said.contains("60 kernels checked"), "{provider}: {said}");
+        assert!(said.contains("84 kernels checked"), "{provider}: {said}");
         assert_eq!(said.matches("MEASURE channel_host_").count(), 9, "{provider}: {said}");
     }
 }

@@ -2,15 +2,16 @@
 //! after it.
 
 use channel_producer::{AREAS, Form};
-use nvshmem_transport_libfabric::channel::MemoryLocation;
+use channel_sys as c;
+use nvshmem_transport_libfabric::channel::{MemoryLocation, StreamSignal};
 
 use crate::bed::HEAP;
 use crate::checks::{CHECKS, Check};
 use crate::image::Image;
 use crate::image::{AREA, PES};
 use crate::job::pe::{Job, Pe};
-use crate::machines::machine::MachineError;
-use crate::models;
+use crate::machines::machine::{MachineError, Running};
+use crate::models::{self, area, mix};
 
 /// Rings and slots of each: those that nothing fills, and the smallest, in which everything waits
 /// for room.
@@ -36,9 +37,49 @@ pub fn run(job: &Job<'_>, location: MemoryLocation) -> Result<usize, MachineErro
                 }
             }
         }
+        count += usize::from(on_stream(&pe)?);
         pe.channel.stop()?;
     }
     Ok(count)
+}
+
+/// A put on the stream of a kernel that writes what is put. Whether PE 0's kernels have streams.
+fn on_stream(pe: &Pe<'_>) -> Result<bool, MachineError> {
+    const ROUNDS: u64 = 2;
+    let shape = pe.job.machine.shape();
+    let threads = u64::from(shape.0) * u64::from(shape.1);
+    pe.channel.barrier()?;
+    pe.write(0, Image::default().words(0))?;
+    pe.channel.barrier()?;
+    let mut has_stream = false;
+    if pe.job.me == 0 {
+        let [dst, src, word] = [area::DST, area::SRC, area::SIGNAL].map(|area| pe.at(area));
+        let signal = StreamSignal { word: word as *mut u64, value: 1, kind: c::NLF_KIND_ADD };
+        let (dst, src, bytes) = (dst as *mut u8, src as *const u8, 8 * threads as usize);
+        let behind = |running: &dyn Running| {
+            let Some(stream) = running.stream() else { return Ok(()) };
+            has_stream = true;
+            // SAFETY: a stream of the context that this thread has; nothing writes there again.
+            unsafe {
+                pe.channel.put_on_stream(dst, src, bytes, Some(signal), 1, stream)?;
+                Ok(pe.channel.quiet_on_stream(stream)?)
+            }
+        };
+        pe.kernel_and("stamp", Form::Thread, ROUNDS, 0, shape, behind)?;
+    }
+    pe.channel.barrier()?;
+    let heaps = pe.job.allgather(&pe.read(0, HEAP)?)?;
+    if has_stream {
+        let mut image = Image::default();
+        image.set_heap(1, &heaps[HEAP..2 * HEAP]);
+        let put = |word| image.word(1, area::DST, word) == mix(word, ROUNDS);
+        if !(0..threads).all(put) || image.word(1, area::SIGNAL, 0) != 1 {
+            return Err(MachineError(String::from(
+                "a put on a stream is not what its kernel wrote",
+            )));
+        }
+    }
+    Ok(has_stream)
 }
 
 fn one(pe: &Pe<'_>, check: &Check, form: Form, rings: u32) -> Result<(), MachineError> {
@@ -53,7 +94,8 @@ fn one(pe: &Pe<'_>, check: &Check, form: Form, rings: u32) -> Result<(), Machine
     let kernel = match pe.job.me {
         0 => Some(check.kernel),
         1 => check.peer,
-        _ => None,
+        // The others have a part in what is of all PEs.
+        _ => check.peer.filter(|peer| *peer == check.kernel),
     };
     if let Some(kernel) = kernel {
         let bytes = check.bytes as usize;

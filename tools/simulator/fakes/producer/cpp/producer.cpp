@@ -22,6 +22,16 @@ int nlfh_p(const nlf_context *ctx, void *dst, uint64_t value, size_t bytes, int 
     default: return nlf_p(ctx, (uint64_t *)dst, value, pe);
     }
 }
+int nlfh_put(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe) {
+    return nlf_put(ctx, dst, src, bytes, pe);
+}
+int nlfh_get(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe) {
+    return nlf_get(ctx, dst, src, bytes, pe);
+}
+int nlfh_g(const nlf_context *ctx, uint64_t *value, const uint64_t *src, int pe) { return nlf_g(ctx, value, src, pe); }
+int nlfh_put_in_ring(const nlf_context *ctx, unsigned ring, void *dst, const void *src, size_t bytes, int pe) {
+    return nlf_put_nbi(ctx, dst, src, bytes, pe, NLF_RING(ring));
+}
 int nlfh_put_signal_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, uint64_t *signal,
                         uint64_t value, unsigned kind, int pe) {
     return nlf_put_signal_nbi(ctx, dst, src, bytes, signal, value, kind, pe);
@@ -45,6 +55,10 @@ int nlfh_fence(const nlf_context *ctx, int pe) { return nlf_fence(ctx, pe); }
 int nlfh_fence_all(const nlf_context *ctx) { return nlf_fence_all(ctx); }
 int nlfh_quiet(const nlf_context *ctx) { return nlf_quiet(ctx); }
 int nlfh_quiet_all(const nlf_context *ctx) { return nlf_quiet_all(ctx); }
+int nlfh_quiet_ring(const nlf_context *ctx, unsigned ring) { return nlf_quiet(ctx, NLF_RING(ring)); }
+int nlfh_quiet_pe(const nlf_context *ctx, int pe) { return nlf_quiet_pe(ctx, pe); }
+int nlfh_sync_all(const nlf_context *ctx) { return nlf_sync_all(ctx); }
+int nlfh_barrier_all(const nlf_context *ctx) { return nlf_barrier_all(ctx); }
 int nlfh_wait_until(const nlf_context *ctx, const uint64_t *word, unsigned comparison, uint64_t value) {
     return nlf_wait_until(ctx, word, comparison, value);
 }

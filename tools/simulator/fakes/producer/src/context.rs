@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use channel_sys::{
-    NLF_RING_VERSION, nlf_context, nlf_error, nlf_producers, nlf_published, nlf_region, nlf_ring,
-    nlf_slot,
+    NLF_RING_VERSION, nlf_context, nlf_error, nlf_own, nlf_own_producers, nlf_producers,
+    nlf_published, nlf_region, nlf_ring, nlf_slot,
 };
 
 /// Zeroed memory for an array of `T`, aligned to a page.
@@ -88,6 +88,8 @@ pub struct HostContext {
     error: Zeroed<nlf_error>,
     error_claims: Zeroed<u32>,
     proxy_error: Zeroed<nlf_error>,
+    own: Zeroed<nlf_own>,
+    own_producers: Zeroed<nlf_own_producers>,
 }
 
 impl HostContext {
@@ -106,6 +108,8 @@ impl HostContext {
                 error: Zeroed::new(1),
                 error_claims: Zeroed::new(1),
                 proxy_error: Zeroed::new(1),
+                own: Zeroed::new(1),
+                own_producers: Zeroed::new(1),
             }
         };
         for (index, slots) in new.slots.iter().enumerate() {
@@ -137,6 +141,8 @@ impl HostContext {
                 error: new.error.as_ptr(),
                 error_claims: new.error_claims.as_ptr(),
                 proxy_error: new.proxy_error.as_ptr(),
+                own: new.own.as_ptr(),
+                own_producers: new.own_producers.as_ptr(),
             };
         }
         new
@@ -162,6 +168,16 @@ impl HostContext {
     /// Slots of a ring, for its consumer.
     pub fn slots(&self, ring: usize) -> NonNull<nlf_slot> {
         self.slots[ring].at
+    }
+
+    /// What is the library's own.
+    pub fn own(&self) -> NonNull<nlf_own> {
+        self.own.at
+    }
+
+    /// The producers' side of it.
+    pub fn own_producers(&self) -> NonNull<nlf_own_producers> {
+        self.own_producers.at
     }
 
     /// What the consumer of a ring publishes.

@@ -78,6 +78,29 @@ unsafe extern "C" {
         bytes: usize,
         pe: c_int,
     ) -> c_int;
+    fn nlfh_put(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_get(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_g(ctx: *const nlf_context, value: *mut u64, src: *const u64, pe: c_int) -> c_int;
+    fn nlfh_put_in_ring(
+        ctx: *const nlf_context,
+        ring: c_uint,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
     fn nlfh_put_signal_nbi(
         ctx: *const nlf_context,
         dst: *mut c_void,
@@ -124,6 +147,10 @@ unsafe extern "C" {
     fn nlfh_fence_all(ctx: *const nlf_context) -> c_int;
     fn nlfh_quiet(ctx: *const nlf_context) -> c_int;
     fn nlfh_quiet_all(ctx: *const nlf_context) -> c_int;
+    fn nlfh_quiet_ring(ctx: *const nlf_context, ring: c_uint) -> c_int;
+    fn nlfh_quiet_pe(ctx: *const nlf_context, pe: c_int) -> c_int;
+    fn nlfh_sync_all(ctx: *const nlf_context) -> c_int;
+    fn nlfh_barrier_all(ctx: *const nlf_context) -> c_int;
     fn nlfh_wait_until(
         ctx: *const nlf_context,
         word: *const u64,
@@ -236,6 +263,37 @@ impl Producer {
         unsafe { nlfh_p(self.0, dst.cast(), value, bytes as usize, pe) }
     }
 
+    /// `nlf_put`.
+    pub fn put(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_put(self.0, dst.cast(), src.cast(), bytes, pe) }
+    }
+
+    /// `nlf_get`.
+    pub fn get(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_get(self.0, dst.cast(), src.cast(), bytes, pe) }
+    }
+
+    /// `nlf_g` of a word of 8 bytes.
+    pub fn g(&self, value: &mut u64, src: *const u64, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_g(self.0, value, src, pe) }
+    }
+
+    /// `nlf_put_nbi` with `NLF_RING`.
+    pub fn put_in_ring(
+        &self,
+        ring: u32,
+        dst: *mut u8,
+        src: *const u8,
+        bytes: usize,
+        pe: i32,
+    ) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_put_in_ring(self.0, ring, dst.cast(), src.cast(), bytes, pe) }
+    }
+
     /// `nlf_put_signal_nbi`.
     #[allow(clippy::too_many_arguments, reason = "the C function has them")]
     pub fn put_signal_nbi(
@@ -316,6 +374,30 @@ impl Producer {
     pub fn quiet_all(&self) -> i32 {
         // SAFETY: as for `put_nbi`.
         unsafe { nlfh_quiet_all(self.0) }
+    }
+
+    /// `nlf_quiet` with `NLF_RING`.
+    pub fn quiet_ring(&self, ring: u32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_quiet_ring(self.0, ring) }
+    }
+
+    /// `nlf_quiet_pe`.
+    pub fn quiet_pe(&self, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_quiet_pe(self.0, pe) }
+    }
+
+    /// `nlf_sync_all`.
+    pub fn sync_all(&self) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_sync_all(self.0) }
+    }
+
+    /// `nlf_barrier_all`.
+    pub fn barrier_all(&self) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_barrier_all(self.0) }
     }
 
     /// `nlf_wait_until` on a number of 8 bytes.

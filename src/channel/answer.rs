@@ -1,0 +1,38 @@
+//! Answers of the proxy thread to user threads, waited for.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+
+use engine::patience::Wait;
+
+/// Between two looks for an answer, at least and at most.
+pub(crate) const PAUSES: (Duration, Duration) =
+    (Duration::from_micros(10), Duration::from_millis(1));
+
+/// Why there is no answer.
+pub(crate) enum NoAnswer {
+    /// None has come in time.
+    Late,
+    /// Nobody is left who could give one.
+    Ended,
+}
+
+/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables
+/// of the thread, which exit handlers may not have any more, and what happens while this process is
+/// stopped is no delay.
+pub(crate) fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
+    let (mut pause, longest) = PAUSES;
+    let mut wait = Wait::new();
+    loop {
+        match answer.try_recv() {
+            Ok(answer) => return Ok(answer),
+            Err(TryRecvError::Disconnected) => return Err(NoAnswer::Ended),
+            Err(TryRecvError::Empty) if wait.left_of(patience).is_none() => {
+                return Err(NoAnswer::Late);
+            }
+            Err(TryRecvError::Empty) => std::thread::sleep(pause),
+        }
+        pause = (2 * pause).min(longest);
+    }
+}
