@@ -237,7 +237,8 @@ fn hangs() -> Result<(), Failed> {
     expect(status.code() == Some(1), || format!("{status}"))?;
     let verdicts = verdicts(&out)?;
     let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict == "failed").collect();
-    let good = verdicts.iter().filter(|(_, verdict)| verdict == "ok").count();
+    // What doctor warns of is no matter here.
+    let good = verdicts.iter().filter(|(_, verdict)| RIGHT.contains(&verdict.as_str())).count();
     expect(failed.len() == 1 && good + 1 == verdicts.len() && good > 3, || {
         format!("{verdicts:?}")
     })?;
