@@ -249,8 +249,7 @@ impl Messages {
         true
     }
 
-    /// Takes note of a completion that is no segment's: of something else that has come in, of a
-    /// message that was sent, or of a peer's write.
+    /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
     ///
     /// # Errors
     /// It is none of these either, or there is no room.
@@ -260,6 +259,9 @@ impl Messages {
         rail: &Rail,
         entry: &fi_cq_data_entry,
     ) -> Result<(), PortError> {
+        if self.take_message(rail, entry) {
+            return Ok(());
+        }
         match rail.message_buffers().of_context(entry.op_context) {
             Some(BufferId::Send(index)) => match self.sent(index) {
                 Some(_) => Ok(()),
