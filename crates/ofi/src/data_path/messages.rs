@@ -114,8 +114,9 @@ impl Messages {
         }
     }
 
-    /// The endpoint was closed and another is in its place, and the provider has no buffer any more; what had come in and was
-    /// not taken is lost. Receives are posted anew by [`Self::settle`].
+    /// The endpoint was closed and another is in its place, and the provider has no buffer any
+    /// more; what had come in and was not taken is lost. Receives are posted anew by
+    /// [`Self::settle`].
     pub(crate) fn forget(&mut self, rail: &Rail) {
         self.direct = rail.endpoint().direct();
         self.sending.fill(None);
