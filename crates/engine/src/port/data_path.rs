@@ -118,8 +118,8 @@ pub trait Completions {
 }
 
 /// Hands the completions of a poll over: what goes together at a stretch. `others` gets those that
-/// are left when the first of them is not in the lane's table; it takes that one, and as many behind
-/// it as it likes that are not either, and says how many.
+/// are left when the first of them is not in the lane's table; it takes that one, and as many
+/// behind it as it likes that are not either, and says how many.
 #[inline(always)]
 pub fn hand_over<E>(
     completions: &mut impl Completions,

@@ -114,8 +114,9 @@ impl Messages {
         }
     }
 
-    /// The endpoint was closed and another is in its place, and the provider has no buffer any more; what had come in and was
-    /// not taken is lost. Receives are posted anew by [`Self::settle`].
+    /// The endpoint was closed and another is in its place, and the provider has no buffer any
+    /// more; what had come in and was not taken is lost. Receives are posted anew by
+    /// [`Self::settle`].
     pub(crate) fn forget(&mut self, rail: &Rail) {
         self.direct = rail.endpoint().direct();
         self.sending.fill(None);
@@ -249,8 +250,7 @@ impl Messages {
         true
     }
 
-    /// Takes note of a completion that is no segment's: of something else that has come in, of a
-    /// message that was sent, or of a peer's write.
+    /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
     ///
     /// # Errors
     /// It is none of these either, or there is no room.
@@ -260,6 +260,9 @@ impl Messages {
         rail: &Rail,
         entry: &fi_cq_data_entry,
     ) -> Result<(), PortError> {
+        if self.take_message(rail, entry) {
+            return Ok(());
+        }
         match rail.message_buffers().of_context(entry.op_context) {
             Some(BufferId::Send(index)) => match self.sent(index) {
                 Some(_) => Ok(()),

@@ -107,7 +107,7 @@ fn completions_of_buffers_that_are_not_in_use_are_noticed() {
     let longest = rail.limits().longest_message;
     let too_long = entry(other, longest + 1);
     messages.take_entry(&rail, &too_long).expect("it is told of");
-    assert!(matches!(messages.arrived.back(), Some(Arrived::Broken { .. })));
+    assert!(matches!(messages.arrived.last(), Some(Arrived::Broken { .. })));
     let nobodys = entry(std::ptr::null_mut(), 0);
     assert!(messages.take_entry(&rail, &nobodys).is_err());
 
