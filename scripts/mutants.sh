@@ -77,8 +77,10 @@ if [[ ! -e $kit/sources || $(<"$kit/sources") != "$sources" ]]; then
         "$cargo" "${tests[@]}" --no-run
     # A process loads one libfabric, so its objects have a program for the second one.
     if [[ -e $kit/bin/ofi && -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
-        printf '#!/bin/sh\nOFI_TEST_LIBRARY=%q exec "$(dirname "$0")/ofi" "$@"\n' \
-            "$NVSHMEM_TEST_LIBFABRIC2" >"$kit/bin/ofi_2"
+        cat >"$kit/bin/ofi_2" <<END
+#!/bin/sh
+OFI_TEST_LIBRARY='$NVSHMEM_TEST_LIBFABRIC2' exec "\$(dirname "\$0")/ofi" "\$@"
+END
         chmod +x "$kit/bin/ofi_2"
     fi
     echo "$sources" >"$kit/sources"

@@ -3,7 +3,8 @@
 use engine::ids::{RailId, WrId};
 use engine::port::{Access, DataPath, Direction, Local, Transfer};
 use ofi::{
-    Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, RailLoss, Report,
+    BatchChoice, Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, RailLoss,
+    Report,
 };
 
 use super::process::*;
@@ -143,6 +144,28 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
         println!("{said}");
         assert!(said.contains(entry) && said.contains(reason), "{said}");
         assert!(said.contains("lo (127.0.0.1)"), "it must say what there is: {said}");
+    }
+}
+
+/// Who leaves the provider to us may name what only another one has.
+#[test]
+fn a_device_that_does_not_exist_is_passed_over_where_the_provider_is_not_named() {
+    let devices = ["127.0.0.1", "203.0.113.7"].map(String::from).into();
+    let auto = Options { devices: Devices::Include(devices), ..options(Provider::Auto) };
+    let found = Discovery::run(&auto, true, MemoryKinds::Host).expect("loopback");
+    let names: Vec<&str> = found.devices().iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["127.0.0.1"]);
+    let told = found.refusals().iter().filter(|refusal| refusal.provider == found.provider());
+    let told: Vec<String> = told.map(|refusal| refusal.to_string()).collect();
+    let is_told = |said: &String| said.contains("203.0.113.7") && said.contains("not an address");
+    assert!(told.iter().any(is_told), "{told:?}");
+}
+
+#[test]
+fn writes_are_posted_together_as_asked() {
+    for (batch_rma, together) in [(BatchChoice::Always, true), (BatchChoice::Never, false)] {
+        let opened = open(&Options { batch_rma, ..options(Provider::Tcp) });
+        assert_eq!((opened.proxy.batches(), opened.host.batches()), (together, false));
     }
 }
 

@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_demand_is_what_libfabric_is_asked_for() {
         const MODES: i32 =
-            FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            FI_MR_ENDPOINT | FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
         let library = Library::load(&crate::options::tests::options().library).expect("libfabric");
         let hints = |provider, demand, reaching| {
             let profile = candidates(provider)[0];

@@ -127,8 +127,8 @@ fn of_a_nic_what_is_there_is_read() {
     (pci.bus_id, pci.device_id, pci.function_id) = (0xe1, 0x02, 0x7);
     link.speed = 400_000_000_000;
     edit(&mut info, |raw| raw.nic = &raw mut nic);
-    // SAFETY: what it points to lives as long as this test.
     let mut nic = |with: fn(&mut fid_nic, *mut c_void), part: *mut c_void| {
+        // SAFETY: what it points to lives as long as this test.
         edit(&mut info, |raw| with(unsafe { &mut *raw.nic }, part));
         (info.nic_name(), info.pci_function(), info.link_speed())
     };
