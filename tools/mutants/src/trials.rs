@@ -204,7 +204,11 @@ impl Trials<'_> {
         let begun = Instant::now();
         let is_over = || self.options.each.is_some_and(|each| begun.elapsed().as_secs_f64() > each);
         let mut ran = 0;
-        for group in in_order(&self.reach.tests, tests, &[&known(function), &known(file)]) {
+        let near = format!("{}::", module_of(file));
+        let is_near = |at: &usize| self.reach.tests[*at].name.starts_with(&near);
+        let near: Vec<usize> = tests.iter().copied().filter(is_near).collect();
+        let known = [known(function), known(file)];
+        for group in in_order(&self.reach.tests, tests, &near, &[&known[0], &known[1]]) {
             if is_over() {
                 break;
             }
@@ -274,11 +278,17 @@ impl Trials<'_> {
     }
 }
 
-/// Each of the tests once, in groups that share a process: by themselves the latest three of each
-/// list of those `known` to notice changes nearby, then the short ones; of long ones first one of
-/// each kind.
-fn in_order(all: &[Test], tests: &[usize], known: &[&[usize]]) -> Vec<Vec<usize>> {
-    let mut first: Vec<usize> = Vec::new();
+/// The module of a file, as names of its own tests begin: `discovery::search`.
+fn module_of(file: &str) -> String {
+    let inside = file.rsplit_once("src/").map_or(file, |(_, inside)| inside);
+    inside.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::")
+}
+
+/// Each of the tests once, in groups that share a process: by themselves those of the module, and
+/// the latest three of each list of those `known` to notice changes nearby, then the short ones; of
+/// long ones first one of each kind.
+fn in_order(all: &[Test], tests: &[usize], near: &[usize], known: &[&[usize]]) -> Vec<Vec<usize>> {
+    let mut first: Vec<usize> = near.to_vec();
     for known in known {
         let others = known.iter().rev().filter(|at| tests.contains(at) && !first.contains(at));
         let latest: Vec<_> = others.take(3).copied().collect();
@@ -329,6 +339,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn tests_of_a_module_have_its_name() {
+        assert_eq!(module_of("crates/ofi/src/discovery/search.rs"), "discovery::search");
+        assert_eq!(module_of("src/job/memory/mod.rs"), "job::memory");
+    }
+
+    #[test]
     fn every_test_that_reaches_a_mutant_is_tried_however_many_are_known() {
         let test = |number: u64| Test {
             program: "unit".into(),
@@ -338,14 +354,16 @@ mod tests {
             is_alone: false,
         };
         let all: Vec<_> = (0..6).map(test).collect();
-        let order = in_order(&all, &[0, 1, 2, 3, 5], &[&[5, 4, 3, 2, 1], &[0, 3]]);
+        let order = in_order(&all, &[0, 1, 2, 3, 5], &[], &[&[5, 4, 3, 2, 1], &[0, 3]]);
         assert_eq!(order, [vec![1], vec![2], vec![3], vec![0], vec![5]]);
-        assert_eq!(in_order(&all, &[0, 1, 2, 3], &[]), [vec![0, 1, 2], vec![3]]);
+        let order = in_order(&all, &[0, 1, 2, 3, 5], &[5], &[&[5, 4, 3, 2, 1], &[0, 3]]);
+        assert_eq!(order, [vec![5], vec![1], vec![2], vec![3], vec![0]]);
+        assert_eq!(in_order(&all, &[0, 1, 2, 3], &[], &[]), [vec![0, 1, 2], vec![3]]);
         let named = |name: &str| Test { name: name.into(), is_alone: true, ..test(0) };
         let all = ["a_b_1", "a_b_2", "a_c_1", "a_c_2"].map(named);
-        let order = in_order(&all, &[0, 1, 2, 3], &[]);
+        let order = in_order(&all, &[0, 1, 2, 3], &[], &[]);
         assert_eq!(order, [vec![0], vec![2], vec![1], vec![3]], "one of each kind first");
         let all = [test(0), Test { is_alone: true, ..test(0) }, Test { is_alone: true, ..test(0) }];
-        assert_eq!(in_order(&all, &[0, 1, 2], &[&[], &[2]]), [vec![2], vec![0], vec![1]]);
+        assert_eq!(in_order(&all, &[0, 1, 2], &[], &[&[], &[2]]), [vec![2], vec![0], vec![1]]);
     }
 }
