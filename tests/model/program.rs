@@ -113,8 +113,7 @@ impl Case {
     /// Whether any operation sends a message.
     pub(crate) fn has_messages(&self) -> bool {
         self.ops().any(|(_, op)| match op.what {
-            What::Signal(_) => self.signals != SignalEngine::Counted,
-            What::SignalBehind | What::Add | What::FetchAdd => true,
+            What::Signal(_) | What::SignalBehind | What::Add | What::FetchAdd => true,
             What::Put(_) | What::Fence | What::Quiet => false,
         })
     }
