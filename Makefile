@@ -114,7 +114,7 @@ quick: ## Tests to run while working: a minute, once built
 	scripts/test.sh quick
 
 .PHONY: test
-test: deps ## Lints and tests of everything, some 16 minutes
+test: deps ## Lints and tests of everything, some 22 minutes with their builds
 	scripts/test.sh test
 
 .PHONY: test-full
