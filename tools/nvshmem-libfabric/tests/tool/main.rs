@@ -12,6 +12,7 @@ mod output;
 mod packages;
 mod report;
 mod run;
+mod terminal;
 
 use std::process::ExitCode;
 

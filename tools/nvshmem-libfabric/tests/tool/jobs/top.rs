@@ -2,10 +2,9 @@
 //! another user's.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use serde_json::Value;
 use test_support::needs::{self, Need};
 
 use crate::bed::{Scratch, TOOL, bad, expect, good, json, plugins, tool, trial};
+use crate::terminal::OnTerminal;
 
 /// What the job does.
 const PUTS: u64 = 100;
@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("top::counters_of_a_running_job", running),
         trial("top::pages_of_ended_processes", ended),
-        needs::trial("top::table_on_a_terminal", starts("script", &["--version"]), |()| terminal()),
+        trial("top::table_on_a_terminal", terminal),
         trial("top::bad_input", bad_input),
         needs::trial("top::two_users", two_users_here(), two_users),
     ]
@@ -218,18 +218,13 @@ fn terminal() -> Result<(), Failed> {
 }
 
 fn drawn(pages: &Path) -> Result<(), Failed> {
-    let line = format!(
-        "stty columns 80 rows 60; exec {TOOL} top --interval 0.1 --dir {}",
-        pages.display()
-    );
-    let mut script = Command::new("script");
-    script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = script.spawn()?;
-    let mut stdout = child.stdout.take().expect("a pipe");
+    let mut command = tool(&["top", "--interval", "0.1", "--dir"]);
+    command.arg(pages).env("TERM", "xterm");
+    let mut top = OnTerminal::start(command, 80)?;
     let mut seen = Vec::new();
     let mut piece = [0; 4096];
     let is_drawn = loop {
-        let read = stdout.read(&mut piece)?;
+        let read = top.read(&mut piece)?;
         seen.extend(&piece[..read]);
         let text = String::from_utf8_lossy(&seen);
         let screens = text.matches("\x1b[H").count();
@@ -241,9 +236,7 @@ fn drawn(pages: &Path) -> Result<(), Failed> {
             break screens > 2 && text.matches("PE 0: ").count() >= 2 && fits;
         }
     };
-    // What it runs ends with its terminal.
-    child.kill()?;
-    child.wait()?;
+    top.kill()?;
     expect(is_drawn, || String::from_utf8_lossy(&seen).into_owned())
 }
 
@@ -324,7 +317,7 @@ fn bad_input() -> Result<(), Failed> {
 }
 
 /// That a command starts, and ends well.
-pub(crate) fn starts(command: &str, arguments: &[&str]) -> Need<()> {
+fn starts(command: &str, arguments: &[&str]) -> Need<()> {
     match Command::new(command).args(arguments).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

@@ -1,0 +1,62 @@
+//! A terminal of so many columns, and a command that runs on it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+const ROWS: u16 = 60;
+
+/// A command on a terminal.
+pub(crate) struct OnTerminal {
+    child: Child,
+    screen: File,
+}
+
+impl OnTerminal {
+    /// Starts a command whose output and errors are a new terminal's.
+    pub(crate) fn start(mut command: Command, columns: u16) -> io::Result<Self> {
+        let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&screen)?;
+        unlockpt(&screen)?;
+        let size = Winsize { ws_row: ROWS, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&screen, size)?;
+        let name = ptsname(&screen, Vec::new())?;
+        let theirs =
+            OpenOptions::new().read(true).write(true).open(name.to_string_lossy().as_ref())?;
+        command.stdout(theirs.try_clone()?).stderr(theirs);
+        Ok(Self { child: command.spawn()?, screen: screen.into() })
+    }
+
+    /// What the command has printed next; nothing when it has ended.
+    pub(crate) fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        match self.screen.read(piece) {
+            // Nobody has the other side any more.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                Ok(0)
+            }
+            read => read,
+        }
+    }
+
+    /// All that it prints, and how it ends.
+    pub(crate) fn finish(mut self) -> io::Result<(String, ExitStatus)> {
+        let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
+        loop {
+            match self.read(&mut piece)? {
+                0 => break,
+                read => seen.extend(&piece[..read]),
+            }
+        }
+        let status = self.child.wait()?;
+        Ok((String::from_utf8_lossy(&seen).replace("\r\n", "\n"), status))
+    }
+
+    /// Ends it.
+    pub(crate) fn kill(mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+}
