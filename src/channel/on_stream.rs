@@ -2,6 +2,7 @@
 //! function in it that puts descriptors into a ring of their own.
 
 use std::ffi::c_void;
+use std::iter;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use crate::channel::Channel;
 use crate::channel::error::ChannelError;
 use crate::channel::regions::Registered;
 use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
-use crate::channel::ring::slot::{Published, Slot, Words, lap};
+use crate::channel::ring::slot::{Published, Slot, lap};
 use crate::channel::ring::{PublishedIn, Ring, RingMemory};
 use cuda::{Context, Driver, run_in_stream};
 use engine::atomic::{AtomicOp, Width};
@@ -95,15 +96,15 @@ impl StreamRing {
     /// error says why.
     fn push(&self, descriptor: &Descriptor) {
         let encoded = descriptor.encode();
-        let words: Vec<Words> = std::iter::once(encoded.first).chain(encoded.second).collect();
+        let slots = 1 + u64::from(encoded.second.is_some());
         let mut head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = *head + words.len() as u64;
+        let end = *head + slots;
         let has_room =
             |published: &Published| end - published.tail.load(Ordering::Acquire) <= 1 << SLOTS_LOG2;
         if !self.wait(has_room) {
             return;
         }
-        for [q0, q1, q2, q3] in words {
+        for [q0, q1, q2, q3] in iter::once(encoded.first).chain(encoded.second) {
             let lap = lap(*head, SLOTS_LOG2);
             let slot = &self.slots[(*head & ((1 << SLOTS_LOG2) - 1)) as usize].0;
             slot.words[0].store(q0, Ordering::Relaxed);
