@@ -43,7 +43,7 @@ pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) 
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let situation = Situation::of_process(library, kinds);
-        for profile in concerned(options) {
+        for profile in concerned(options.provider, &sysfs()) {
             for variable in *profile.environment {
                 set(profile, variable, &situation);
             }
@@ -84,17 +84,18 @@ pub fn environment_wishes(
             why: variable.value.why,
         })
     };
-    let variables = concerned(options)
+    let sysfs = sysfs();
+    let variables = concerned(options.provider, &sysfs)
         .flat_map(|profile| profile.environment.iter().map(move |v| (profile, v)));
     variables.filter_map(|(profile, variable)| wish(profile, variable)).collect()
 }
 
 /// The providers that may be used. Who leaves the choice to us has only what the machine can use
 /// set.
-fn concerned(options: &Options) -> impl Iterator<Item = &'static Profile> {
-    let auto = options.provider == Provider::Auto;
-    let profiles = candidates(options.provider).iter().copied();
-    profiles.filter(move |profile| !auto || has_nics(profile, &sysfs()))
+fn concerned(provider: Provider, sysfs: &Path) -> impl Iterator<Item = &'static Profile> + '_ {
+    let auto = provider == Provider::Auto;
+    let profiles = candidates(provider).iter().copied();
+    profiles.filter(move |profile| !auto || has_nics(profile, sysfs))
 }
 
 /// What values depend on.
@@ -251,6 +252,19 @@ mod tests {
                     assert!(text.contains(&row), "docs/providers.md lacks {row}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn who_leaves_the_choice_has_nothing_set_for_nics_that_are_not_there() {
+        let empty = Path::new("/nothing/is/here");
+        let names = |provider| concerned(provider, empty).map(|profile| profile.name);
+        assert!(names(Provider::Auto).any(|name| name == "tcp;ofi_rxm"));
+        let with_nics = ["efa", "cxi", "verbs;ofi_rxm"];
+        assert!(!names(Provider::Auto).any(|name| with_nics.contains(&name)));
+        // A provider that is asked for is prepared whatever the kernel lists.
+        for provider in [Provider::Efa, Provider::Cxi, Provider::Verbs] {
+            assert!(names(provider).any(|name| with_nics.contains(&name)), "{provider:?}");
         }
     }
 
