@@ -1,6 +1,7 @@
 //! What is decided before anything is opened.
 
 use super::*;
+use crate::MemoryKinds;
 use crate::discovery::search::tests::{found, found_of, profile};
 use crate::options::Options;
 use crate::options::tests::options;
@@ -86,4 +87,19 @@ fn device_memory_is_decided_by_the_settings_and_the_profile() {
     let efa = of(Provider::Efa);
     assert_eq!(efa.direct([].iter()).dma_bufs, efa.library.version() >= since);
     assert!(!of(Provider::Tcp).direct([].iter()).dma_bufs);
+}
+
+#[test]
+fn rails_of_one_network_share_its_fabric() {
+    let of = |provider| {
+        let options = Options { provider, ..options() };
+        Discovery::run(&options, true, MemoryKinds::Host).expect("devices")
+    };
+    let (tcp, shm) = (of(Provider::Tcp), of(Provider::Shm));
+    let (first, other) = (&tcp.devices()[0], &shm.devices()[0]);
+    assert_ne!(first.fabric, other.fabric);
+    let mut fabrics = Fabrics::default();
+    let opened = [first, other, first, other].map(|device| fabrics.of(&device.info).expect("one"));
+    assert!(Arc::ptr_eq(&opened[0], &opened[2]) && Arc::ptr_eq(&opened[1], &opened[3]));
+    assert!(!Arc::ptr_eq(&opened[0], &opened[1]));
 }
