@@ -91,7 +91,7 @@ fn run_and_compare(directory: &Path) -> Result<(), Failed> {
         .job("atomics", PES, RAILS, Layout::V7)
         .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
         .run()?;
-    report.check().map_err(|failed| failed.to_string())?;
+    let report = report.check().map_err(|failed| failed.to_string())?;
     let all = (0..PES).map(|pe| read(directory, pe)).collect::<Result<Vec<Value>, Failed>>()?;
     for (at, one) in all.iter().enumerate() {
         let proxy = &one["lanes"][0];
@@ -109,6 +109,17 @@ fn run_and_compare(directory: &Path) -> Result<(), Failed> {
             || with(proxy, at, "reads").is_none()
         {
             return Err(format!("bytes, writes or reads are missing: {one}").into());
+        }
+        // The log has the same numbers, of both lanes.
+        for (lane, rail) in [("proxy", 0), ("proxy", 1), ("host", 0)] {
+            let of = &one["lanes"][usize::from(lane == "host")]["rails"][rail];
+            let (name, posted, bytes) = (text(&of["name"]), &of["posted"], &of["bytes"]);
+            let line = format!(
+                "PE {at}, {lane} lane, rail {rail} ({name}): {posted} segments posted of {bytes} bytes"
+            );
+            if !report.pes[at].text().contains(&line) {
+                return Err(format!("not said: {line}\n{}", report.pes[at].text()).into());
+            }
         }
         for to in (0..PES as usize).filter(|to| *to != at) {
             let sent = with(proxy, to, "sent");

@@ -28,7 +28,7 @@ use engine::lane::user_threads::host_lane::HostLane;
 use engine::lane::{Lane, LaneConfig, SignalEngine};
 use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::{DataPath, PeerAddr};
-use engine::rails::pairing::{leads, remote_rail};
+use engine::rails::pairing::{leads, remote_rail, senders};
 use engine::rails::paths::{Path, PathTable};
 use engine::recovery::fallback_routes::FallbackRoutes;
 use engine::recovery::health::RailHealth;
@@ -303,7 +303,8 @@ fn insert_lane(
             // Those that send to this rail and are not sent to. Some providers look up the senders
             // of what they receive: shm of libfabric 2.5 crashes on a message from a stranger, and
             // efa-direct wants the initiators of writes to be known.
-            addresses.extend(senders(mine, rail, peers, &remotes));
+            addresses
+                .extend(senders(mine, rail, peers, &remotes).map(|sender| &sender.address[..]));
         }
         let inserted = port.insert(rail, &addresses)?;
         let column: Vec<Path> =
@@ -319,29 +320,6 @@ fn insert_lane(
     };
     let unreached = peers.iter().enumerate().flat_map(unreached);
     Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
-}
-
-/// The addresses of the peers' rails that send to one of ours, beside those it sends to. A peer's
-/// host lane is on the device of its first rail, and chooses for itself: where NICs have to know
-/// each other, they know devices.
-fn senders<'a>(
-    mine: &[RailAddress],
-    rail: RailId,
-    peers: &'a [Addresses],
-    known: &[RailId],
-) -> Vec<&'a [u8]> {
-    let mut senders = Vec::new();
-    for (pe, (peer, known)) in peers.iter().zip(known).enumerate() {
-        let pe = Pe(pe as u32);
-        let host = remote_rail(pe, &peer.0[..1], RailId(0), mine) == rail;
-        for theirs in (0..peer.0.len()).map(|at| RailId(at as u8)) {
-            let sends = remote_rail(pe, &peer.0, theirs, mine) == rail || theirs.0 == 0 && host;
-            if sends && theirs != *known {
-                senders.push(peer.0[theirs.index()].address.as_slice());
-            }
-        }
-    }
-    senders
 }
 
 /// Puts the lanes together.

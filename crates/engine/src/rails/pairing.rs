@@ -2,7 +2,7 @@
 //! receiver.
 
 use crate::ids::{Pe, RailId};
-use crate::wire::handshake::RailAddress;
+use crate::wire::handshake::{Addresses, RailAddress};
 
 /// The local rail on which the first segment to a peer goes out; those after it take turns.
 ///
@@ -34,6 +34,25 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
 pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
     let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
+}
+
+/// The peers' rails that send to one of ours, beside those it sends to, of which one is `known` for
+/// each peer. A peer's host lane is on the device of its first rail, and chooses for itself: where
+/// NICs have to know each other, they know devices.
+pub fn senders<'a>(
+    local: &[RailAddress],
+    rail: RailId,
+    peers: &'a [Addresses],
+    known: &[RailId],
+) -> impl Iterator<Item = &'a RailAddress> {
+    peers.iter().zip(known).enumerate().flat_map(move |(pe, (Addresses(peer), known))| {
+        let pe = Pe(pe as u32);
+        let host = remote_rail(pe, &peer[..1], RailId(0), local) == rail;
+        (0..peer.len()).map(|at| RailId(at as u8)).filter_map(move |theirs| {
+            let sends = remote_rail(pe, peer, theirs, local) == rail || theirs.0 == 0 && host;
+            (sends && theirs != *known).then(|| &peer[theirs.index()])
+        })
+    })
 }
 
 #[cfg(test)]
@@ -99,5 +118,28 @@ mod tests {
         assert_eq!(remote_rail(Pe(1), &local, RailId(0), &elsewhere), RailId(0));
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
+    }
+
+    /// Three rails against two: one of ours hears from two of theirs, and some host lanes take
+    /// another way than the first rail they are beside.
+    #[test]
+    fn who_sends_to_a_rail_and_is_not_sent_to_is_known() {
+        let local = rails(&[7, 7]);
+        let peer = |pe: u8| {
+            let rail = |at| RailAddress { fabric: 7, address: vec![pe, at] };
+            Addresses((0..3).map(rail).collect())
+        };
+        let peers: Vec<Addresses> = (0..4).map(peer).collect();
+        let heard = |rail: u8, known: [u8; 4]| -> Vec<[u8; 2]> {
+            let known = known.map(RailId);
+            let senders = senders(&local, RailId(rail), &peers, &known);
+            senders.map(|rail| [rail.address[0], rail.address[1]]).collect()
+        };
+        // By PE: rails 0 to 2 of PEs 0 to 2 send to ours 0, 1, 0, those of PE 3 to 1, 0, 1; host
+        // lanes of PEs 0 and 2 send to 0, those of PEs 1 and 3 to 1.
+        assert_eq!(heard(0, [0; 4]), [[0, 2], [1, 2], [2, 2], [3, 1]]);
+        assert_eq!(heard(0, [2, 2, 2, 1]), [[0, 0], [1, 0], [2, 0]]);
+        assert_eq!(heard(1, [1, 1, 1, 0]), [[1, 0], [3, 2]]);
+        assert_eq!(heard(1, [1, 0, 1, 2]), [[1, 1], [3, 0]]);
     }
 }
