@@ -12,7 +12,11 @@ const MOST: usize = libc::CPU_SETSIZE as usize;
 /// Where that is not known, or there is one node only, or the thread may not run on any of them,
 /// nothing changes.
 pub fn keep_near(device: &Path) -> Option<String> {
-    let (node, cpus) = near(Path::new("/sys"), device)?;
+    keep_near_in(Path::new("/sys"), device)
+}
+
+fn keep_near_in(sysfs: &Path, device: &Path) -> Option<String> {
+    let (node, cpus) = near(sysfs, device)?;
     let near = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())?;
     set_affinity(&near).then(|| format!("the {} CPU(s) of NUMA node {node}, its NIC's", near.len()))
 }
@@ -97,20 +101,29 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_near_the_device_of_a_machine_with_nodes() {
-        let nics = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
-        for nic in nics.map(|entry| entry.path()) {
-            std::thread::scope(|scope| {
-                let kept = scope.spawn(|| (keep_near(&nic), allowed().expect("the kernel tells")));
-                let (kept, now) = kept.join().expect("no panic");
-                let all = allowed().expect("the kernel tells");
-                let known = near(Path::new("/sys"), &nic);
-                let expected =
-                    known.map(|(_, cpus)| both(&all, &cpus)).filter(|own| !own.is_empty());
-                assert_eq!(kept.is_some(), expected.is_some());
-                assert_eq!(now, expected.unwrap_or(all));
-            });
-        }
+    fn a_thread_keeps_near_a_device_where_it_may_run_there() {
+        let name = format!("nvshmem-affinity-near-{}", std::process::id());
+        let sysfs = std::env::temp_dir().join(name);
+        let write = |file: &str, text: &str| {
+            let file = sysfs.join(file);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, text).expect("a file");
+        };
+        let nic = Path::new("devices/pci0000:80/0000:81:00.0");
+        write("devices/system/node/online", "0-1\n");
+        write("devices/pci0000:80/0000:81:00.0/numa_node", "1\n");
+        let all = allowed().expect("the kernel tells");
+        let elsewhere = (0..MOST).find(|cpu| !all.contains(cpu)).expect("not so many");
+        let kept = || {
+            let kept = || (keep_near_in(&sysfs, nic), allowed().expect("the kernel tells"));
+            std::thread::scope(|scope| scope.spawn(kept).join().expect("no panic"))
+        };
+        write("devices/system/node/node1/cpulist", &format!("{},{elsewhere}\n", all[0]));
+        let said = String::from("the 1 CPU(s) of NUMA node 1, its NIC's");
+        assert_eq!(kept(), (Some(said), vec![all[0]]));
+        write("devices/system/node/node1/cpulist", &format!("{elsewhere}\n"));
+        assert_eq!(kept(), (None, all));
+        fs::remove_dir_all(&sysfs).expect("it was there");
     }
 
     #[test]
