@@ -118,6 +118,36 @@ fn completions_of_buffers_that_are_not_in_use_are_noticed() {
     assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
 }
 
+/// A receive that fails ends the rail, unless what it failed by is known to leave the others be.
+#[test]
+fn what_a_failed_receive_ends_depends_on_the_provider_and_the_error() {
+    let too_long = FI_ETRUNC as i32;
+    for (provider, outlives) in [(Provider::Shm, false), (Provider::Tcp, true)] {
+        let rail = rail(provider);
+        assert_eq!(rail.outlives_receives(), outlives, "{provider:?}");
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        let context = |index| {
+            let id = BufferId::Receive(index);
+            let buffer = rail.message_buffers().buffer(id, 1, rail.messages_desc());
+            buffer.expect("it exists").context
+        };
+        let goes_on = |messages: &mut Messages, context, code| {
+            let text = String::from("on purpose");
+            let mut error = PortError { call: "completion", code, text };
+            matches!(messages.failed(&rail, context, &mut error), Failed::Received)
+        };
+        assert!(!goes_on(&mut messages, context(0), too_long), "{provider:?}: not posted yet");
+        messages.settle(&rail, &gate).expect("posted");
+        assert!(goes_on(&mut messages, context(0), too_long), "{provider:?}");
+        assert!(!goes_on(&mut messages, context(0), too_long), "{provider:?}: it has failed");
+        assert_eq!(goes_on(&mut messages, context(1), libc::EIO), outlives, "{provider:?}");
+        assert!(!goes_on(&mut messages, context(1), libc::EIO), "{provider:?}: it has failed");
+        let nobodys = std::ptr::null_mut();
+        assert_eq!(goes_on(&mut messages, nobodys, libc::EIO), outlives, "{provider:?}");
+    }
+}
+
 /// As on efa-direct, where a write with immediate data takes a receive and leaves its buffer as
 /// it was.
 #[test]
