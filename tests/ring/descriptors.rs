@@ -88,6 +88,9 @@ proptest! {
         let with_lap = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 | LAP, q2, q3 | LAP];
         let decoded = Descriptor::decode(with_lap(first), Some(with_lap(second)));
         prop_assert_eq!(ring.take(), Some(decoded));
+        // What is no descriptor is one slot.
+        let has_second = |descriptor: Descriptor| descriptor.encode().second.is_some();
+        prop_assert_eq!(ring.taken(), 1 + u64::from(decoded.is_ok_and(has_second)));
     }
 
     #[test]

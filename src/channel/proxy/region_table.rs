@@ -154,8 +154,9 @@ mod tests {
         assert_eq!(refused(regions.remote(place(3, 40), 61, Pe(1))), outside(0x1028));
         assert_eq!(refused(regions.remote(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);
         assert_eq!(refused(regions.remote(place(4, 0), 1, Pe(0))), outside(0));
-        assert_eq!(refused(regions.remote(place(254, 0), 8, Pe(0))), outside(0x2000));
-        assert_eq!(refused(regions.remote(place(3, 0), 8, Pe(2))).code, c::NLF_ERROR_PE);
+        assert_eq!(refused(regions.remote(place(254, 4), 4, Pe(0))), outside(0x2004));
+        let lacks = Misplaced { code: c::NLF_ERROR_PE, addr: 0x1010 };
+        assert_eq!(refused(regions.remote(place(3, 16), 8, Pe(2))), lacks);
         assert!(regions.word(place(3, 4), 8, Pe(1)).is_ok(), "aligned where it is");
         assert_eq!(refused(regions.word(place(3, 8), 8, Pe(1))).code, c::NLF_ERROR_ALIGNMENT);
         regions.set(3, None);
