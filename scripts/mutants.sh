@@ -37,7 +37,7 @@ if [[ $kit == plugin ]]; then
         what+=(--module "crates/$name/src/lib.rs" --root "crates/$name/src/lib.rs")
     done
     tests=(test --profile checked --package nvshmem-transport-libfabric --package ofi --package cuda
-        --package nvshmem-libfabric --lib --test plugin --test channel --test nccl --test cuda
+        --package nvshmem-libfabric --lib --test plugin --test channel --test ring --test nccl --test cuda
         --test ofi --test topology --test tool)
     # A suite's test may be several processes, of which two keep two cores busy. Left out is what
     # takes minutes, and what loads no plugin of ours.
