@@ -224,3 +224,15 @@ pub fn flush_writes(context: &Context, to_all_devices: bool) -> Result<(), CudaE
         unsafe { flush(target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, scope) };
     driver.check(CALL, status, || context.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_not_known_promises_no_more_than_the_one_below() {
+        use WritesOrdering::{AllDevices, None, Owner};
+        let of = [-1, 0, 99, 100, 199, 200, 201].map(WritesOrdering::from_attribute);
+        assert_eq!(of, [None, None, None, Owner, Owner, AllDevices, AllDevices]);
+    }
+}
