@@ -9,7 +9,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 const ROWS: u16 = 60;
 
-/// A command on a terminal.
+/// A command on a terminal. It is ended with this.
 pub(crate) struct OnTerminal {
     child: Child,
     screen: File,
@@ -53,10 +53,12 @@ impl OnTerminal {
         let status = self.child.wait()?;
         Ok((String::from_utf8_lossy(&seen).replace("\r\n", "\n"), status))
     }
+}
 
-    /// Ends it.
-    pub(crate) fn kill(mut self) -> io::Result<()> {
-        self.child.kill()?;
-        self.child.wait().map(drop)
+impl Drop for OnTerminal {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

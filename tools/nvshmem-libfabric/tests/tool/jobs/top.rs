@@ -236,7 +236,6 @@ fn drawn(pages: &Path) -> Result<(), Failed> {
             break screens > 2 && text.matches("PE 0: ").count() >= 2 && fits;
         }
     };
-    top.kill()?;
     expect(is_drawn, || String::from_utf8_lossy(&seen).into_owned())
 }
 
