@@ -60,21 +60,42 @@ fn set_affinity(cpus: &[usize]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    const NIC: &str = "devices/pci0000:80/0000:81:00.0";
+
+    /// A directory that stands for sysfs, and is gone afterwards.
+    struct Sysfs(PathBuf);
+
+    impl Sysfs {
+        fn new(name: &str) -> Self {
+            let name = format!("nvshmem-affinity-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            let file = self.0.join(file);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, text).expect("a file");
+        }
+    }
+
+    impl Drop for Sysfs {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
 
     #[test]
     fn cpus_are_near_a_device_where_there_are_several_nodes() {
-        let name = format!("nvshmem-affinity-{}", std::process::id());
-        let sysfs = std::env::temp_dir().join(name);
-        let write = |file: &str, text: &str| {
-            let file = sysfs.join(file);
-            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-            fs::write(file, text).expect("a file");
-        };
-        let nic = Path::new("devices/pci0000:80/0000:81:00.0");
+        let sysfs = Sysfs::new("cpus");
+        let write = |file: &str, text: &str| sysfs.write(file, text);
+        let nic = Path::new(NIC);
         let found = || {
-            let from = near(&sysfs, nic);
-            assert_eq!(from, near(&sysfs, &sysfs.join(nic)));
+            let from = near(&sysfs.0, nic);
+            assert_eq!(from, near(&sysfs.0, &sysfs.0.join(nic)));
             from
         };
         write("devices/system/node/online", "0-1\n");
@@ -96,26 +117,20 @@ mod tests {
         write("devices/system/node/node1/cpulist", "2-3,6\n");
         write("devices/system/node/online", "0\n");
         assert_eq!(found(), None, "one node");
-        fs::remove_dir_all(&sysfs).expect("it was there");
         assert_eq!(both(&[0, 2, 3, 7], &[2, 3, 6]), [2, 3]);
     }
 
     #[test]
     fn a_thread_keeps_near_a_device_where_it_may_run_there() {
-        let name = format!("nvshmem-affinity-near-{}", std::process::id());
-        let sysfs = std::env::temp_dir().join(name);
-        let write = |file: &str, text: &str| {
-            let file = sysfs.join(file);
-            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-            fs::write(file, text).expect("a file");
-        };
-        let nic = Path::new("devices/pci0000:80/0000:81:00.0");
+        let sysfs = Sysfs::new("keeps");
+        let write = |file: &str, text: &str| sysfs.write(file, text);
+        let nic = Path::new(NIC);
         write("devices/system/node/online", "0-1\n");
         write("devices/pci0000:80/0000:81:00.0/numa_node", "1\n");
         let all = allowed().expect("the kernel tells");
         let elsewhere = (0..MOST).find(|cpu| !all.contains(cpu)).expect("not so many");
         let kept = || {
-            let kept = || (keep_near_in(&sysfs, nic), allowed().expect("the kernel tells"));
+            let kept = || (keep_near_in(&sysfs.0, nic), allowed().expect("the kernel tells"));
             std::thread::scope(|scope| scope.spawn(kept).join().expect("no panic"))
         };
         write("devices/system/node/node1/cpulist", &format!("{},{elsewhere}\n", all[0]));
@@ -123,7 +138,6 @@ mod tests {
         assert_eq!(kept(), (Some(said), vec![all[0]]));
         write("devices/system/node/node1/cpulist", &format!("{elsewhere}\n"));
         assert_eq!(kept(), (None, all));
-        fs::remove_dir_all(&sysfs).expect("it was there");
     }
 
     #[test]
