@@ -389,8 +389,9 @@ impl Soak {
             let descriptors = grown(|sample| sample.descriptors);
             let kept = reopened.min(descriptors / KEPT_DESCRIPTORS);
             let kib = grown(|sample| sample.kib).saturating_sub(kept * KEPT_KIB);
-            // The first message that takes another way has each rail connect once more to each PE.
-            // A short soak may see that in its last quarter only.
+            // Around the first fault a process was seen to open as many descriptors as its rails
+            // have connections to other PEs, once, and no more later. A short soak may see that
+            // in its last quarter only.
             let connections = match self.time < PEAKS {
                 true => u64::from(self.n_pes - 1) * RAILS as u64,
                 false => 0,

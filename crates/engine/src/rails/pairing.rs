@@ -36,9 +36,11 @@ pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool 
     local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
 }
 
-/// The peers' rails that send to one of ours, beside those it sends to, of which one is `known` for
-/// each peer. A peer's host lane is on the device of its first rail, and chooses for itself: where
-/// NICs have to know each other, they know devices.
+/// The peers' rails that send to one of ours, in the order of PEs and rails, beside those it sends
+/// to: `known` has one of these for each peer. Every peer has a rail at least.
+///
+/// A peer's host lane is on the device of its first rail, and chooses for itself: where NICs have
+/// to know each other, they know devices.
 pub fn senders<'a>(
     local: &[RailAddress],
     rail: RailId,
