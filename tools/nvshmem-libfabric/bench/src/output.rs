@@ -5,6 +5,7 @@
 //! can be written.
 
 use std::borrow::Cow;
+use std::env;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -75,8 +76,9 @@ pub fn size(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> {
 /// A text as a stream is to have it.
 fn shown<'a>(text: &'a str, stream: &(impl IsTerminal + AsFd + RawStream)) -> Cow<'a, str> {
     let Some((width, _)) = size(stream) else { return Cow::Borrowed(text) };
-    // Not where NO_COLOR is set, or TERM=dumb.
-    let coloured = AutoStream::choice(stream) != ColorChoice::Never;
+    // Not where NO_COLOR is set, or TERM=dumb: AutoStream forgets the latter where CI is set.
+    let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let coloured = !dumb && AutoStream::choice(stream) != ColorChoice::Never;
     let line = |line: &str| -> String {
         let wrapped = wrapped(line, width);
         if coloured { painted(&wrapped) } else { wrapped }

@@ -112,7 +112,11 @@ fn full() -> Result<(), Failed> {
 /// What a command prints on a terminal of so many columns.
 fn on_terminal(columns: u16, line: &[&str], variables: &[(&str, &str)]) -> Result<String, Failed> {
     let mut command = tool(line);
-    command.env_remove("NO_COLOR").env("TERM", "xterm").envs(variables.iter().copied());
+    // What continuous integration sets changes colours as well.
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        command.env_remove(variable);
+    }
+    command.env("TERM", "xterm").envs(variables.iter().copied());
     let (shown, status) = OnTerminal::start(command, columns)?.finish()?;
     // Some of these find something wrong, and say so by 1 or 2.
     expect(status.code().is_some_and(|code| code <= 2) && !shown.is_empty(), || {
@@ -166,9 +170,16 @@ fn colours() -> Result<(), Failed> {
     let escape = |text: &str| text.contains('\x1b');
     let shown = on_terminal(80, &doctor, &[])?;
     expect(shown.contains("\x1b[32mok\x1b[0m "), || shown.clone())?;
-    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let shown = on_terminal(80, &doctor, &[variable])?;
-        expect(!escape(&shown) && shown.contains("\nok "), || format!("{variable:?}: {shown}"))?;
+    let shown = on_terminal(80, &doctor, &[("CI", "true")])?;
+    expect(escape(&shown), || shown.clone())?;
+    for variables in [
+        &[("NO_COLOR", "1")][..],
+        &[("TERM", "dumb")],
+        &[("NO_COLOR", "1"), ("CI", "true")],
+        &[("TERM", "dumb"), ("CI", "true")],
+    ] {
+        let shown = on_terminal(80, &doctor, variables)?;
+        expect(!escape(&shown) && shown.contains("\nok "), || format!("{variables:?}: {shown}"))?;
     }
     let output = tool(&doctor).output()?;
     expect(!escape(&String::from_utf8_lossy(&output.stdout)), || format!("{output:?}"))
