@@ -63,7 +63,7 @@ for ((run = 0; run < runs; run++)); do
 done
 
 printf '%-44s %10s %10s %10s %10s\n' "µs one way, medians of $runs" '8 B' '4 KiB' '1 MiB' '8 MiB'
-sizes=(8 4096 1048576 8388608)
+sizes=(8 4096 1048576 8388608) names=(8B 4KiB 1MiB 8MiB)
 line() { # line TEXT NAME
     local size times=()
     for size in "${sizes[@]}"; do
@@ -71,6 +71,9 @@ line() { # line TEXT NAME
         times+=("$(median "$2" "$size")") || return 1
     done
     printf '%-44s %10s %10s %10s %10s\n' "$1" "${times[@]}"
+    for size in "${!sizes[@]}"; do
+        echo "MEASURE $2_${names[size]}_us ${times[size]} us" >>"$scratch/measures"
+    done
 }
 line "NCCL, shared memory" nccl_shm
 line "ours, shm" shm
@@ -79,6 +82,8 @@ line "NCCL, sockets as they come" nccl_socket
 line "NCCL, sockets, 4 threads by 4" nccl_socket_tuned
 line "ours, tcp, nothing shared, one rail" tcp_apart
 line "ours, tcp, nothing shared, four rails" tcp_apart_4_rails
+cat "$scratch/measures"
+: >"$scratch/measures"
 
 # Rates above 1 and times below 1 are better than NCCL's.
 rate() { # rate NAME OURS NCCL SIZE
@@ -120,12 +125,13 @@ for ((run = 0; run < runs; run++)); do
     ours_together tcp_together tcp
     ours_together tcp_apart_together tcp "$apart" "NVSHMEM_LIBFABRIC_DEVICES=$rails"
 done
-sizes=(8 4096 65536 1048576)
+sizes=(8 4096 65536 1048576) names=(8B 4KiB 64KiB 1MiB)
 printf '\n%-44s %10s %10s %10s %10s\n' "µs of an all-to-all of $gpus, medians of $runs" '8 B' '4 KiB' '64 KiB' '1 MiB'
 line "NCCL, shared memory" nccl_shm_together
 line "ours, shm" shm_together
 line "ours, tcp, bounce memory shared" tcp_together
 line "NCCL, sockets, 4 threads by 4" nccl_socket_together
 line "ours, tcp, nothing shared, four rails" tcp_apart_together
+cat "$scratch/measures"
 times all_to_all_4KiB_over_nccl_shm shm_together nccl_shm_together 4096
 times all_to_all_1MiB_over_nccl_shm shm_together nccl_shm_together 1048576

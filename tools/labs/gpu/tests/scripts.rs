@@ -388,6 +388,7 @@ fn comparisons_of_the_kit_fail_without_a_time() {
     assert!(success && said.contains("MEASURE experts_channel_over_nvshmem_tcp 0.50"), "{said}");
     let (success, said) = kit(peers, times, "", "0 1");
     assert!(success && said.contains("MEASURE put_8B_oneway_over_nccl_socket 2.00"), "{said}");
+    assert!(said.contains("MEASURE tcp_apart_4_rails_4KiB_us 7 us"), "{said}");
     assert!(!said.contains("all_to_all"), "{said}");
     let torch = "echo 'PyTorch, 4 ranks, microseconds by bytes'
         echo '     8 4096 65536 1048576 8388608'; echo 'all_to_all 1.5 7.0 3.5 14.0 9.0'";

@@ -28,6 +28,7 @@ impl Tree {
              MEASURE put_1MiB_over_tcp 2.04 ratio\nMEASURE put_1MiB_over_shm 10.5 ratio\n",
         );
         tree.write("README.md", "No figures.\n");
+        tree.write("docs/gpu.md", "No figures.\n");
         tree
     }
 
@@ -112,4 +113,43 @@ fn a_run_takes_the_place_of_that_target_s_run_before() {
     let (success, said) = tree.run(&["measure", "empty"]);
     assert!(!success && said.contains("has measured nothing"), "{said}");
     assert_eq!(tree.read("docs/figures.txt"), file, "a run without figures changes nothing");
+}
+
+#[test]
+fn a_run_elsewhere_is_taken_by_its_tables_and_its_lines() {
+    let tree = Tree::new("take");
+    tree.write("docs/performance.md", "No figures.\n");
+    let page = "<!-- cells: gpu_put_{8,4096}B_block_us_{tcp,shm}@{1,2}/1000 -->\n\
+        | | 8 B | 4096 B |\n|---|---|---|\n| ms 1 | 0.0, 0 / 7, 7 | 1 234 to 1.00 / 5, 6 |\n";
+    tree.write("docs/gpu.md", page);
+    let about = "commit 2, 2026-02-01, two GPUs";
+    let output = |time: f64| {
+        let table = |provider: &str, time: f64| {
+            format!(
+                "== put over {provider}: ok\n# put: one put, PE 0 to PE 1\n\
+                 size(B)       scope             latency(us)\n\
+                 8             block             {time}\n4096 block {}\nRESULT put pe 0 ok\n\
+                 7 lines 9.0\n",
+                time * 1000.0
+            )
+        };
+        format!("{}{}MEASURE seen_ns 5 ns\n", table("tcp", time), table("shm", 2.0 * time))
+    };
+    for (run, time) in [("gpu@1", 4321.0), ("gpu@2", 2500.0), ("gpu@2", 1500.0)] {
+        tree.write("output", &output(time));
+        let said = tree.run(&["take", run, &tree.0.join("output").display().to_string(), about]).1;
+        // Until both are there.
+        assert_eq!(said.contains("no figure is named"), run == "gpu@1", "{run}: {said}");
+    }
+    let file = tree.read("docs/figures.txt");
+    assert_eq!(file.matches("# gpu@2: version 0.4.1, commit 2, 2026-02-01, two GPUs\n").count(), 1);
+    assert_eq!(file.matches("MEASURE gpu_seen_ns@2 5 ns\n").count(), 1, "{file}");
+    assert!(!file.contains(" 7 ") && !file.contains("2500"), "{file}");
+    let written = "| ms 1 | 4.3, 2 / 9, 3 | 4 321 to 1500.00 / 8 642, 3 000 |";
+    let written = written.replace("1500.00", "1 500.00");
+    assert!(tree.read("docs/gpu.md").contains(&written), "{}", tree.read("docs/gpu.md"));
+    tree.write("output", "nothing\n");
+    let (success, said) = tree.run(&["take", "gpu@2", "output", about]);
+    assert!(!success && said.contains("has no figures"), "{said}");
+    assert_eq!(tree.read("docs/figures.txt"), file, "what has no figures changes nothing");
 }
