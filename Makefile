@@ -195,8 +195,8 @@ channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check:
 	$(CARGO) build --locked --release -p channel-check
 
 .PHONY: device-bitcode
-device-bitcode: ## Build target/libnvshmem_libfabric_device.bc: the device API as LLVM bitcode, checked; needs clang
-	scripts/device-bitcode.sh $(TARGET)/libnvshmem_libfabric_device.bc
+device-bitcode: ## Build target/libnvshmem_libfabric_device.bc and .ptx: the device API for Triton and Numba, checked; needs clang
+	scripts/device-bitcode.sh $(TARGET)/libnvshmem_libfabric_device
 
 .PHONY: demo
 demo: build-deps $(STAGE)/bin/nvshmem-libfabric ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds the device API as LLVM bitcode, for compilers that link such (Triton, Numba):
+# Builds the device API as LLVM bitcode, OUTPUT.bc, for compilers that link such, as Triton, and as
+# PTX, OUTPUT.ptx, for those that link that, as Numba:
 #   scripts/device-bitcode.sh OUTPUT
 # and checks it: every function that the headers have for kernels is in it, and nothing is missing.
-# It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no CUDA. The
+# cuda/bitcode/check.py then links kernels of those compilers to it, of those that PYTHON (python3)
+# has. It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no CUDA. The
 # oldest clang makes what most linkers read. Exit status 3 when there is none.
 set -euo pipefail
 
@@ -19,9 +21,18 @@ if [[ -z $clang ]]; then
 fi
 nm=$("$clang" -print-prog-name=llvm-nm)
 mkdir -p "$(dirname "$output")"
-"$clang" -x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -Xclang -target-feature -Xclang +ptx63 -nocudainc -nocudalib -std=c++14 -O2 -Wall -Wextra -Werror \
+# One set of instructions for all GPUs from Volta on.
+gpu=(-Xclang -target-feature -Xclang +ptx63)
+"$clang" -x cuda --cuda-device-only --cuda-gpu-arch=sm_70 "${gpu[@]}" -nocudainc -nocudalib -std=c++14 -O2 -Wall -Wextra -Werror \
     -Wno-unused-function -Wno-unknown-cuda-version -include cuda/bitcode/builtins.h -Iinclude \
-    -emit-llvm -c cuda/bitcode/device.cu -o "$output.new"
+    -emit-llvm -S cuda/bitcode/device.cu -o "$output.ll"
+# Who links it has flags of its own for the module, and refuses others, as Triton does for that of
+# how denormal numbers are taken. There are no such numbers here.
+sed -i '/^!llvm\.module\.flags = /d' "$output.ll"
+from_text=("$clang" -x ir --target=nvptx64-nvidia-cuda -O2 -Xclang -target-cpu -Xclang sm_70 "${gpu[@]}")
+"${from_text[@]}" -emit-llvm -c "$output.ll" -o "$output.new"
+"${from_text[@]}" -S "$output.ll" -o "$output.ptx"
+rm "$output.ll"
 
 # Functions of the headers, without the type that ends those of templates.
 named() {
@@ -38,9 +49,10 @@ missing=$(comm -23 \
     <("$nm" --defined-only "$output.new" | awk '{ print $NF }' | named))
 undefined=$("$nm" --undefined-only "$output.new" | awk '{ print $NF }' | grep -v '^llvm\.' || true)
 if [[ -n $missing$undefined ]]; then
-    echo "$output lacks ${missing//$'\n'/ } ${undefined//$'\n'/ }" >&2
-    rm "$output.new"
+    echo "$output.bc lacks ${missing//$'\n'/ } ${undefined//$'\n'/ }" >&2
+    rm "$output.new" "$output.ptx"
     exit 1
 fi
-mv "$output.new" "$output"
-echo "$output: $("$nm" --defined-only "$output" | grep -c ' nlf_') functions, by $("$clang" --version | head -n 1)"
+mv "$output.new" "$output.bc"
+echo "$output.bc: $("$nm" --defined-only "$output.bc" | grep -c ' nlf_') functions, by $("$clang" --version | head -n 1)"
+"${PYTHON:-python3}" cuda/bitcode/check.py "$output"

@@ -120,6 +120,14 @@ shipped_builds() {
     part "NVSHMEM programs" scripts/nvshmem-programs.sh "$target/nvshmem" "${some[@]}"
     # Half a gigabyte of wheels.
     [[ $tier != full ]] || part "NCCL programs" scripts/nccl-programs.sh "$target/nccl"
+    [[ $tier != full ]] || part "device API as bitcode" bitcode
+}
+# Not to be built without clang.
+bitcode() {
+    local status=0
+    scripts/device-bitcode.sh "$target/libnvshmem_libfabric_device" || status=$?
+    [[ $status -ne 3 ]] || echo "SKIPPED device API as bitcode: no clang here"
+    [[ $status -eq 0 || $status -eq 3 ]]
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }

@@ -9,8 +9,8 @@
 
 /* Defines a function under a symbol that is the name of what it calls. */
 #define NLFB(result, name, symbol, parameters, arguments)                                                              \
-    extern "C" __device__ __attribute__((used)) result nlfb_##symbol parameters __asm__(#symbol);                      \
-    extern "C" __device__ __attribute__((used)) result nlfb_##symbol parameters { return name arguments; }
+    extern "C" __device__ result nlfb_##symbol parameters __asm__(#symbol);                      \
+    extern "C" __device__ result nlfb_##symbol parameters { return name arguments; }
 
 #define NLFB_FORMS(name, parameters, arguments)                                                                        \
     NLFB(int, name, name, parameters, arguments)                                                                       \
