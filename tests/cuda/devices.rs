@@ -84,7 +84,12 @@ fn dma_buf() {
         Err(error) if !bed.is_fake() => skip(error),
         Err(error) => panic!("{error}"),
     };
-    assert_eq!((buffer.offset(), buffer.len(), buffer.is_empty()), (0, len, false));
+    assert_eq!((buffer.offset(), buffer.len()), (0, len));
+    let inside = DmaBuf::export(&whole, device + 5000, 100).expect("a part of it");
+    assert_eq!((inside.offset(), inside.len()), (5000 % 4096, 4096), "whole pages");
+    let over = DmaBuf::export(&whole, device + 8191, 2).expect("a part of it");
+    assert_eq!((over.offset(), over.len()), (4095, 8192), "two pages");
+    DmaBuf::export(&whole, device, 0).expect_err("nothing");
     let fd = buffer.fd().as_raw_fd();
     // SAFETY: a new mapping at an address that the system chooses.
     let mapped =
@@ -97,7 +102,7 @@ fn dma_buf() {
         let seen = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) };
         assert!(seen == bytes, "the dma-buf has other bytes");
     }
-    drop(buffer);
+    drop((inside, over, buffer));
     // SAFETY: only asks about a number.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1, "the descriptor is closed");
     bed.free(device);
@@ -108,7 +113,7 @@ const BY_PCIE: u32 = 13;
 
 fn by_pcie() {
     dma_buf();
-    assert_eq!(Bed::new().count(BY_PCIE), 1);
+    assert_eq!(Bed::new().count(BY_PCIE), 3);
 }
 
 fn not_by_pcie() {

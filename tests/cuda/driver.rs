@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::none("a_driver_without_a_needed_function_is_refused", incomplete),
         Case::fake("a_process_that_has_not_started_cuda_is_left_alone", not_started),
         Case::any("the_driver_of_the_process_is_found", found),
+        Case::fake("a_driver_that_loads_kernels_at_once_is_known", eager)
+            .with(&[("CUDA_MODULE_LOADING", "EAGER")]),
     ]
 }
 
@@ -104,5 +106,10 @@ fn found() {
     if bed.is_fake() {
         assert_eq!(bed.driver.version().to_string(), "12.2");
         assert!(bed.driver.missing().is_empty(), "{}", bed.driver);
+        assert!(bed.driver.loads_kernels_lazily(), "which it does by default");
     }
+}
+
+fn eager() {
+    assert!(!Bed::new().driver.loads_kernels_lazily());
 }

@@ -356,6 +356,8 @@ fn no_context_of_our_own() {
     let heap = bed.heap(1);
     let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
     assert_eq!(bed.count(1), contexts, "contexts that were made");
+    let owned = stage.register(&bed, bed.alloc(4096), 4096);
+    assert!(!owned.is_held_up(), "no more than all else");
     let bytes = pattern(CHUNK, 1);
     stage.copy_in(heap, &bytes);
     assert!(stage.copy_out(heap, CHUNK) == bytes);

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::thread;
 
-use cuda::{Kind, Memory, Ordinal, Pointer, RangeError};
+use cuda::{Context, Kind, Memory, Ordinal, Pointer, RangeError};
 
 use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, call, status};
@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("no_range_at_all_is_refused", bounds),
         Case::any("a_context_is_bound_and_what_was_bound_comes_back", binding),
         Case::fake("memory_of_a_context_of_the_program_s_own_is_used_in_it", own_context),
+        Case::fake("memory_of_no_context_is_used_in_the_one_that_is_bound", bound_serves),
         Case::fake("calls_without_a_context_fail", unbound),
         Case::fake("a_destroyed_context_is_an_error", destroyed),
     ]
@@ -57,7 +58,7 @@ fn kinds() {
     assert_eq!((range.addr(), range.len(), range.kind()), (device + 77, 1000, Kind::Device));
     assert_eq!(range.buffer(), pointer.buffer);
     assert!(range.context().is(&bed.context()));
-    assert!(!range.is_empty() && !range.kind().cpu_accessible());
+    assert!(!range.kind().cpu_accessible());
 
     let managed = bed.managed(1 << 20);
     assert_eq!(kind(&bed, managed), Kind::Managed);
@@ -240,6 +241,36 @@ fn own_context() {
     drop(inner);
     assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
+}
+
+/// Memory of the VMM interface: where a context of its device is bound, none is made for it.
+fn bound_serves() {
+    let bed = Bed::new();
+    let heap = bed.vmm(&[(ON_DEVICE, 3)], false);
+    let mut own = ptr::null_mut::<c_void>();
+    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 3 => c_int));
+    let made = bed.count(1);
+    let used_in = || {
+        let range = bed.range(heap, GRANULARITY);
+        assert_eq!(range.context().device(), Ordinal(3));
+        let _bound = range.context().bind().expect("it is there");
+        (bound(&bed), bed.count(1))
+    };
+    let current = || Context::current(bed.driver).expect("it answers");
+    assert_eq!(used_in(), (own, made), "the one that is bound");
+    let context = current().expect("one is bound");
+    assert_eq!((context.device(), context.is_own()), (Ordinal(3), false));
+    assert!(!context.is(&bed.context()));
+    // One of another device is bound, or none: the primary one is made.
+    for other in [bed.handle, ptr::null_mut()] {
+        // Without one, those below on the thread's stack go as well.
+        while bound(&bed) != other {
+            call!(bed.raw, cuCtxSetCurrent(other => *mut c_void));
+        }
+        let (context, made_now) = used_in();
+        assert!(context != own && context != bed.handle && made_now > made);
+        assert_eq!(current().is_some(), !other.is_null());
+    }
 }
 
 fn unbound() {

@@ -6,12 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use cuda::{
-    GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordAccess, WordError, Words, WordsOptions,
+    GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordAccess, WordError, WordRange, Words,
+    WordsOptions,
 };
 use engine::atomic::Width;
 
 use crate::bed::case::{Case, skip};
-use crate::bed::{Bed, GRANULARITY, allocations, call, count, status};
+use crate::bed::{Bed, GRANULARITY, allocations, call, count, fill, status};
+use test_support::random::pattern;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -27,6 +29,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::none("a_missing_gdrcopy_is_named", no_gdrcopy),
         Case::fake("a_range_that_cannot_be_mapped_is_served_by_streams", unmappable),
         Case::any("a_word_that_is_not_there_is_an_error", not_there),
+        Case::fake("words_among_bytes_are_stored_without_a_copy", words_among_bytes),
+        Case::fake("the_cpu_finds_memory_through_its_window", window),
+        Case::fake("attached_ranges_are_found_whatever_their_order", attached),
         Case::fake("a_word_that_never_comes_is_an_error", stuck),
         Case::fake("a_process_that_was_stopped_has_not_waited", stopped),
         Case::any("a_changed_word_costs_no_allocation", no_allocation),
@@ -182,6 +187,75 @@ fn not_there() {
     assert_eq!(words.load(device + 64 + 4094, Width::Two), Ok(1));
     drop(words);
     bed.free(device);
+}
+
+/// Calls that store and copies, for bytes of every length; long ones are copied part by part.
+fn words_among_bytes() {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), &stream_only()).expect("copies work");
+    let memory = [bed.alloc(1 << 16), bed.managed(1 << 16)];
+    let [device, managed] = memory.map(|addr| {
+        let range = Arc::new(bed.range(addr, 1 << 16));
+        (addr, words.mapper().open(range, None))
+    });
+    let mut calls = |(base, within): &(usize, WordRange), at: usize, len: usize| {
+        let (addr, bytes) = (base + at, pattern(len, at + len));
+        let before = [5, 2].map(|what| bed.count(what));
+        words.store_bytes_in(within, addr, &bytes).expect("in the range");
+        let counts = [bed.count(5) - before[0], bed.count(2) - before[1]];
+        let mut seen = vec![0; len];
+        words.load_bytes_in(within, addr, &mut seen).expect("in the range");
+        assert!(seen == bytes && bed.read(addr, len) == bytes, "{len} bytes at {at}");
+        counts
+    };
+    for len in 1..=9 {
+        for at in [64, 68, 65, 66] {
+            let is_word = [4, 8].contains(&len) && at % len == 0;
+            let expected = if is_word { [1, 0] } else { [0, 1] };
+            assert_eq!(calls(&device, at, len), expected, "{len} bytes at {at}");
+            assert_eq!(calls(&managed, at, len), [0, 1], "{len} managed bytes at {at}");
+        }
+    }
+    for (len, copies) in [(256, 1), (257, 2), (1000, 4), (1024, 4)] {
+        assert_eq!(calls(&device, 3, len), [0, copies], "{len} bytes");
+    }
+}
+
+fn window() {
+    let bed = Bed::new();
+    let words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
+    let heap = bed.heap(2);
+    let (start, len) = (heap + 4096, 2 * GRANULARITY - 8192);
+    let range = Arc::new(bed.range(start, len));
+    let mapped = words.mapper().open(Arc::clone(&range), None);
+    assert!(mapped.is_mapped() && Arc::ptr_eq(mapped.range(), &range));
+    for addr in [start, start + 1000, heap + GRANULARITY - 8, heap + GRANULARITY, start + len - 8] {
+        let cpu = mapped.cpu_addr(addr).expect("it is mapped");
+        fill(cpu, &addr.to_le_bytes());
+        assert_eq!(bed.read(addr, 8), addr.to_le_bytes(), "at {}", addr - heap);
+    }
+    let unmapped = WordRange::unmapped(range);
+    assert!(!unmapped.is_mapped() && unmapped.cpu_addr(start).is_none());
+}
+
+fn attached() {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), &stream_only()).expect("copies work");
+    let device = bed.alloc(4096);
+    let ranges = [1, 3, 0, 2].map(|number| Arc::new(bed.range(device + 64 * number, 64)));
+    for range in &ranges {
+        words.attach(range).expect("its context");
+    }
+    for (value, range) in (0..).zip(&ranges) {
+        words.store(range.addr(), Width::Eight, value).expect("it is attached");
+    }
+    for range in &ranges[..2] {
+        words.detach(range);
+        words.load(range.addr(), Width::Eight).expect_err("it was detached");
+    }
+    for (value, range) in (2..).zip(&ranges[2..]) {
+        assert_eq!(words.load(range.addr(), Width::Eight), Ok(value), "the others are found");
+    }
 }
 
 fn stuck() {

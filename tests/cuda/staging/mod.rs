@@ -65,17 +65,23 @@ fn check(bed: &Bed, stage: &mut Stage, base: usize, len: usize) {
 fn both_ways() {
     let bed = Bed::new();
     let plain = bed.alloc(1 << 20);
-    let (mut stage, _plain) = Stage::new(&bed, plain, 1 << 20);
+    let (mut stage, plain_region) = Stage::new(&bed, plain, 1 << 20);
     assert_eq!((stage.bounce.bounce_len, stage.bounce.out, stage.bounce.inward), (CHUNK, 4, 4));
     assert_eq!(stage.port.reach(plain, 1 << 20), Ok(Reach::Staged));
     check(&bed, &mut stage, plain, 1 << 20);
     let heap = bed.heap(2);
-    let _heap = stage.register(&bed, heap, 2 * GRANULARITY);
+    let heap_region = stage.register(&bed, heap, 2 * GRANULARITY);
     check(&bed, &mut stage, heap, 2 * GRANULARITY);
     let managed = bed.managed(1 << 20);
-    let _managed = stage.register(&bed, managed, 1 << 20);
+    let managed_region = stage.register(&bed, managed, 1 << 20);
     check(&bed, &mut stage, managed, 1 << 20);
     assert_eq!(stage.staging.len(), 3);
+    assert!(!stage.staging.is_empty());
+    if bed.is_fake() {
+        // What a context of the program owns waits for calls on that.
+        let held_up = [plain_region, heap_region, managed_region].map(|region| region.is_held_up());
+        assert_eq!(held_up, [true, false, true]);
+    }
 }
 
 fn unregistered() {
@@ -94,9 +100,10 @@ fn unregistered() {
     let mut plain = vec![0_u8; CHUNK];
     for memory in [locked, plain.as_mut_ptr() as usize] {
         assert_eq!(stage.port.reach(memory, CHUNK), Ok(Reach::Direct));
-        let bytes = pattern(CHUNK, memory);
+        let (bytes, by_cpu) = (pattern(CHUNK, memory), stage.port.bytes_by_cpu());
         fill(memory, &bytes);
         assert!(stage.copy_out(memory + 1, CHUNK - 2) == bytes[1..CHUNK - 1]);
+        assert_eq!(stage.port.bytes_by_cpu() - by_cpu, CHUNK as u64 - 2);
         let new = pattern(CHUNK - 2, 1);
         stage.copy_in(memory + 1, &new);
         let seen = peek(memory, CHUNK);

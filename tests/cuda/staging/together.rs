@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("short_copies_together_wait_for_no_kernel", no_turns),
         Case::any("copies_together_of_any_memory_end_by_tag_in_order", mixed),
         Case::fake("while_two_calls_are_under_way_there_is_no_room", two_calls),
+        Case::fake("copies_together_take_as_much_room_as_they_have_tags", room_for_tags),
         Case::fake("copies_that_are_given_one_by_one_wait_for_room", one_by_one),
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
         Case::fake("copies_together_that_fail_are_all_told", failed),
@@ -34,6 +35,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("words_that_the_device_does_not_store_are_not_given_in_order", not_in_order)
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
         Case::any("words_are_not_added_to_in_order_beneath_what_comes_before", beneath),
+        Case::fake("words_in_order_wait_for_the_same_words_alone", beside),
+        Case::fake("steps_behind_one_that_is_refused_are_not_started", refused_in_order),
     ]
 }
 
@@ -213,6 +216,30 @@ fn two_calls() {
     }
 }
 
+fn room_for_tags() {
+    const MOST: u32 = MOST_TOGETHER as u32;
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let bounce = stage.bounce(OUT, 0);
+    let tagged = |tag: u32, number: u32| {
+        let at = number as usize * 1024;
+        let (direction, memory, bounce) = (OUT, heap + at, bounce + at);
+        Tagged { copy: Copy { direction, memory, bounce, len: 1024 }, tag }
+    };
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 20_000_000 => u64, 0 => u64));
+    for (tags, posted) in [(MOST, Posted::Again), (MOST - 1, Posted::Yes), (1, Posted::Yes)] {
+        assert_eq!(stage.port.start_all(&[tagged(1, 0)]), Ok(Posted::Yes));
+        assert_eq!(stage.port.room(OUT), MOST_TOGETHER - 1);
+        let all = (0..MOST).map(|number| tagged(10 + number.min(tags - 1), number));
+        let all: Vec<_> = all.collect();
+        assert_eq!(stage.port.start_all(&all), Ok(posted), "{tags} tags");
+        stage.ends(1);
+        let told = if posted == Posted::Yes { tags } else { 0 };
+        (0..told).for_each(|tag| stage.ends(10 + tag));
+        assert!(stage.port.poll().is_none());
+    }
+}
+
 /// As many as are ever started together, of memory whose copies take a call each.
 fn one_by_one() {
     /// Bytes of a copy. All lie side by side in a bounce buffer.
@@ -235,7 +262,11 @@ fn one_by_one() {
         assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Again), "there is no room");
         stage.ends(5);
         assert_eq!(stage.port.start_all(&[next]), Ok(Posted::Yes));
+        // One less there is room for.
+        assert_eq!(stage.port.start_all(&list), Ok(Posted::Again), "a call too many");
+        assert_eq!(stage.port.start_all(&list[1..]), Ok(Posted::Yes));
         stage.ends(6);
+        stage.ends(5);
         assert!(stage.port.poll().is_none());
     }
     assert!(peek(stage.bounce(OUT, 0), CHUNK) == bytes);
@@ -410,6 +441,89 @@ fn beneath() {
         stage.ends(3);
     }
     assert_eq!((word(&bed, heap + 56), word(&bed, heap + 64)), (2, 4));
+    // Nor are words that no operation of a stream stores, nor memory of several contexts or of the
+    // program's.
+    let narrow = step(AtomicOp::Set, heap + 64, Width::Two);
+    let crooked = step(AtomicOp::Set, heap + 68, Width::Eight);
+    let of =
+        |memory| Step::Copy { copy: Copy { direction: IN, memory, bounce, len: 64 }, behind: true };
+    let (owned, managed) = (bed.alloc(4096), bed.managed(4096));
+    let mut lists = vec![vec![copy, narrow], vec![crooked], vec![of(owned)], vec![of(managed)]];
+    let other = bed.is_fake().then(|| bed.vmm(&[(ON_DEVICE, 1)], false));
+    let _other = other.map(|other| stage.register(&bed, other, GRANULARITY));
+    lists.extend(other.map(|other| vec![copy, of(other)]));
+    for steps in lists {
+        assert_eq!(stage.port.start_in_order(&steps, 3), Ok(None), "{steps:?}");
+        assert!(stage.port.poll().is_none());
+    }
+}
+
+fn beside() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let bounce = stage.bounce(IN, 0);
+    let steps = |words: &[(usize, Width)]| {
+        let copy = Copy { direction: IN, memory: heap + 4096, bounce, len: LEN };
+        let word = |(addr, width): &(usize, Width)| {
+            let (op, operand) = (AtomicOp::Set, 3);
+            let atomic = Atomic { op, width: *width, float: false, operand, compare: 0 };
+            Step::Apply { addr: heap + addr, atomic, behind: true }
+        };
+        let copy = std::iter::once(Step::Copy { copy, behind: true });
+        copy.chain(words.iter().map(word)).collect::<Vec<_>>()
+    };
+    use Width::{Eight, Four};
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 20_000_000 => u64, 0 => u64));
+    for (words, posted) in [
+        (&[(0, Eight), (16, Eight), (24, Four)][..], Posted::Yes),
+        (&[(8, Eight)], Posted::Again),
+        (&[(0, Eight), (12, Four)], Posted::Again),
+    ] {
+        assert_eq!(stage.port.start_in_order(&steps(&[(8, Eight)]), 3), Ok(Some(Posted::Yes)));
+        assert_eq!(stage.port.start_in_order(&steps(words), 4), Ok(Some(posted)), "{words:?}");
+        stage.ends(3);
+        if posted == Posted::Yes {
+            assert!(stage.port.has_words_on_their_way(), "the second one's");
+            stage.ends(4);
+        }
+        assert!(!stage.port.has_words_on_their_way());
+    }
+}
+
+/// The driver refuses each call in turn.
+fn refused_in_order() {
+    let bed = Bed::new();
+    let tokens = 2;
+    for calls in 0.. {
+        let (mut stage, _region, heap) = stage(&bed);
+        let bytes = pattern(GROUPS * tokens * LEN, tokens);
+        fill(stage.bounce(IN, 0), &bytes);
+        let steps = groups(&stage, heap, tokens, false);
+        bed.write(heap + 4096, &[7; LEN]);
+        call!(bed.raw, fake_cuda_fail_submit(0 => c_int, calls => u32, 1 => u32));
+        let started = stage.port.start_in_order(&steps, 3);
+        call!(bed.raw, fake_cuda_reset(0 => c_int));
+        let copied = match started {
+            Err(_) => None,
+            Ok(posted) => {
+                assert_eq!(posted, Some(Posted::Yes));
+                Some(stage.wait().result)
+            }
+        };
+        // Each group is one call, and its bytes are where those before it were.
+        let done = calls as usize;
+        let there = bed.read(heap + 4096, LEN);
+        match done {
+            0 => assert!(copied.is_none() && there == [7; LEN], "nothing was started"),
+            _ => assert!(there == bytes[(done.min(GROUPS) - 1) * tokens * LEN..][..LEN], "{done}"),
+        }
+        assert!(stage.port.poll().is_none());
+        if done == GROUPS {
+            assert_eq!(copied, Some(Ok(())), "none was refused");
+            break;
+        }
+        assert!(copied.is_none_or(|result| result.is_err()), "call {done} was refused");
+    }
 }
 
 fn not_in_order() {

@@ -159,7 +159,8 @@ fn few_calls() {
     assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 16)), [1, 1]);
     assert_eq!(held(), 8_u64.to_le_bytes());
     assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 8)), [0, 2], "one in, one out");
-    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 512)), [1, 64], "far apart");
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 256)), [1, 1], "as far as one copy goes");
+    assert_eq!(calls(&mut stage, &adds(SoonOrder::Any, 264)), [1, 64], "far apart");
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
 }
 
@@ -195,6 +196,16 @@ fn read_once() {
     assert_eq!(add(&mut stage, 1), (has(21), 1));
     stage.port.store_soon(heap, &has(30), SoonOrder::Any).expect("soon");
     assert_eq!(add(&mut stage, 1).0, has(31));
+    // Only for a word that is to be stored itself are the others stored first.
+    stage.port.store_soon(heap + 72, &has(5), SoonOrder::Any).expect("soon");
+    let stores = bed.count(5);
+    for word in [8, 10] {
+        stage.port.apply_soon(heap + 8 * word, &one, SoonOrder::Behind).expect("soon");
+    }
+    assert_eq!(bed.count(5), stores, "they lie beside it");
+    stage.port.apply_soon(heap + 72, &one, SoonOrder::Behind).expect("soon");
+    stage.port.settle().expect("they are there");
+    assert_eq!(bed.read(heap + 72, 8), has(6));
     let bounce = stage.bounce(CopyDirection::In, 0);
     fill(bounce, &[0; 64]);
     stage.start(CopyDirection::In, heap, 0, 64, 9);
@@ -326,6 +337,7 @@ fn short_bytes() {
     assert_eq!(calls(&[(64, 16)], Behind), [1, 0], "two words");
     assert_eq!(calls(&[(64, 16), (96, 16), (128, 16)], Behind), [1, 0], "words of several puts");
     assert_eq!(calls(&[(64, 200)], Behind), [0, 1], "longer ones by a copy");
+    assert_eq!(calls(&[(256, 256)], Behind), [0, 1], "the longest");
     assert_eq!(calls(&[(65, 11)], Behind), [0, 1], "not aligned");
     assert_eq!(calls(&[(64, 48), (112, 48)], Any), [0, 1], "two that lie side by side");
     assert_eq!(calls(&[(64, 48), (112, 48)], Behind), [0, 2], "and are ordered");

@@ -124,15 +124,31 @@ impl CopyEngine {
     /// As [`Self::start`].
     #[inline]
     pub fn start_pinned(&mut self, transfer: &PinnedTransfer<'_>) -> Result<Ticket, StartError> {
+        self.check(transfer)?;
         let PinnedTransfer { direction, range, addr, memory, offset, len } = *transfer;
+        let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
+        // SAFETY: the memory has these bytes, and is kept until the copy has ended.
+        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
+    }
+
+    /// Whether a copy may be started.
+    #[inline]
+    fn check(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
+        let PinnedTransfer { range, addr, memory, offset, len, .. } = *transfer;
         let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
         if !fits || len == 0 {
             return Err(StartError::Bounds { addr, len });
         }
-        self.queue.check(range, addr, len)?;
-        let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
-        // SAFETY: the memory has these bytes, and is kept until the copy has ended.
-        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
+        self.queue.check(range, addr, len)
+    }
+
+    /// Whether a copy may be started with others.
+    #[inline]
+    fn check_with_others(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
+        if !self.queue.keeps(transfer.memory) {
+            return Err(StartError::Bounds { addr: transfer.addr, len: transfer.len });
+        }
+        self.check(transfer)
     }
 
     /// Whether several copies are given to the driver in one call.
@@ -157,12 +173,8 @@ impl CopyEngine {
         self.queue.begin_many();
         let mut way = Direction::ToDevice;
         for transfer in transfers {
+            self.check_with_others(&transfer)?;
             let PinnedTransfer { direction, range, addr, memory, offset, len } = transfer;
-            let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
-            if !fits || len == 0 || !self.queue.keeps(memory) {
-                return Err(StartError::Bounds { addr, len });
-            }
-            self.queue.check(range, addr, len)?;
             for piece in Piece::of(range, addr, memory, offset, len) {
                 self.queue.add_piece(piece);
             }
@@ -185,13 +197,7 @@ impl CopyEngine {
     ) -> Result<Ticket, StartError> {
         for step in steps.clone() {
             match step {
-                InOrder::Copy(PinnedTransfer { range, addr, memory, offset, len, .. }, _) => {
-                    let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
-                    if !fits || len == 0 || !self.queue.keeps(memory) {
-                        return Err(StartError::Bounds { addr, len });
-                    }
-                    self.queue.check(range, addr, len)?;
-                }
+                InOrder::Copy(transfer, _) => self.check_with_others(&transfer)?,
                 InOrder::Store(word, _) => self.queue.check_word(&word)?,
             }
         }

@@ -191,3 +191,94 @@ impl Watch {
 fn twice(pattern: u32) -> u64 {
     u64::from(pattern) << 32 | u64::from(pattern)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Watches `len` bytes of memory for copy number 7, from a device's address.
+    fn watch(memory: &mut [u32], device: usize, len: usize, alone: bool) -> Option<Watch> {
+        let host = memory.as_mut_ptr() as usize;
+        // SAFETY: memory of the test, which is as long and nobody else's.
+        unsafe { Watch::new((host, device), len, 7, alone) }
+    }
+
+    /// Words of the host, the first of which is aligned to 8 bytes.
+    fn words<T>(with: impl FnOnce(&mut [u32]) -> T) -> T {
+        let mut memory = vec![0_u64; MOST_WATCHED / 8 + 2];
+        let (before, words, behind) =
+            // SAFETY: two words of 4 bytes are one of 8, whatever they hold.
+            unsafe { memory.align_to_mut::<u32>() };
+        assert!(before.is_empty() && behind.is_empty());
+        with(words)
+    }
+
+    #[test]
+    fn what_is_long_or_not_aligned_is_not_watched() {
+        words(|memory| {
+            let mut is_watched = |device, len, alone| watch(memory, device, len, alone).is_some();
+            assert!(is_watched(0x1000, MOST_WATCHED, true));
+            assert!(!is_watched(0x1000, MOST_WATCHED + 4, true));
+            assert!(is_watched(0x1000, MOST_WATCHED_BEHIND, false));
+            assert!(!is_watched(0x1000, MOST_WATCHED_BEHIND + 4, false));
+            assert!(is_watched(0x1004, 12, true));
+            assert!(!is_watched(0x1002, 12, true), "the device's side");
+            assert!(!is_watched(0x1000, 14, true), "the end");
+            assert!(watch(&mut memory[1..], 0x1000, 8, true).is_none(), "the host's side");
+        });
+    }
+
+    #[test]
+    fn bytes_have_come_when_no_word_has_the_pattern() {
+        for len in [4, 8, 12, 16, 20, 40] {
+            words(|memory| {
+                memory.fill(5);
+                let mut watch = watch(memory, 0x1000, len, true).unwrap();
+                let pattern = watch.pattern;
+                assert_ne!(pattern, 5);
+                let count = len / 4;
+                assert!(memory[..count].iter().all(|word| *word == pattern), "{len} bytes");
+                assert_eq!(memory[count], 5, "nothing behind them is written");
+                // From the end to the start, so that each is waited for.
+                for at in (0..count).rev() {
+                    // SAFETY: the memory is there.
+                    assert!(!unsafe { watch.all_here() }, "word {at} of {len} bytes");
+                    memory[at] = 6;
+                }
+                // SAFETY: as above.
+                assert!(unsafe { watch.all_here() }, "{len} bytes");
+            });
+        }
+    }
+
+    #[test]
+    fn a_word_is_waited_for_in_both_of_its_halves() {
+        for (count, missing) in [4, 5].into_iter().flat_map(|n| (0..n).map(move |at| (n, at))) {
+            words(|memory| {
+                let mut watch = watch(memory, 0x1000, 4 * count, true).unwrap();
+                (0..count).filter(|at| *at != missing).for_each(|at| memory[at] = 6);
+                // SAFETY: the memory is there.
+                assert!(!unsafe { watch.all_here() }, "word {missing} of {count}");
+                memory[missing] = 6;
+                // SAFETY: as above.
+                assert!(unsafe { watch.all_here() }, "word {missing} of {count}");
+            });
+        }
+    }
+
+    #[test]
+    fn copies_after_one_another_have_different_patterns() {
+        words(|memory| {
+            let host = memory.as_mut_ptr() as usize;
+            let mut pattern = |number| {
+                // SAFETY: memory of the test, which is as long and nobody else's.
+                unsafe { Watch::new((host, 0x1000), 8, number, true) }.unwrap().pattern
+            };
+            let mut seen: Vec<u32> = (0..1000).map(&mut pattern).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 1000);
+            assert!(!seen.contains(&0) && !seen.contains(&u32::MAX));
+        });
+    }
+}

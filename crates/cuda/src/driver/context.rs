@@ -192,6 +192,15 @@ impl Context {
     }
 }
 
+#[cfg(test)]
+impl Context {
+    /// A context for what calls no driver.
+    pub(crate) fn stand_in() -> Arc<Self> {
+        let (driver, raw) = (Driver::stand_in(), ptr::null_mut());
+        Arc::new(Self { driver, raw, device: Ordinal(0), origin: Origin::Program })
+    }
+}
+
 /// What this thread has bound, if that is a context of the device; else null.
 fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
     let (mut raw, mut number) = (ptr::null_mut(), -1);

@@ -40,13 +40,9 @@ impl DeviceMemory {
     }
 
     /// Its length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Starts filling it from page-locked memory, which has to be as long and to stay as it is

@@ -78,13 +78,9 @@ impl PinnedMemory {
     }
 
     /// Its length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 }
 
@@ -191,13 +187,9 @@ impl BounceBuffer {
 
     /// Its length in bytes.
     #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// The memory it was cut from.

@@ -185,12 +185,7 @@ impl Neighbours {
     /// Whether a neighbour's process has ended.
     pub(crate) fn has_ended(&self, pe: Pe) -> bool {
         let process = self.find(pe).and_then(|neighbour| neighbour.share.process.as_ref());
-        process.is_some_and(|process| {
-            let (fd, events) = (process.as_raw_fd(), libc::POLLIN);
-            let mut poll = libc::pollfd { fd, events, revents: 0 };
-            // SAFETY: one descriptor, which is open, and no waiting.
-            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & events != 0 }
-        })
+        process.is_some_and(has_ended)
     }
 
     /// The PEs.
@@ -202,5 +197,57 @@ impl Neighbours {
 impl Drop for Neighbours {
     fn drop(&mut self) {
         self.announce(false);
+    }
+}
+
+/// Whether a process has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which is open, and no waiting.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::FromRawFd;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn behind_the_bounce_buffers_are_the_secret_and_a_byte_for_each_pe() {
+        let layout = SharedLayout::new(5000, 3);
+        assert_eq!((layout.bounce_bytes(), layout.bytes()), (8192, 12_288));
+        assert_eq!([0, 1, 2].map(|pe| layout.mark_of(Pe(pe))), [8208, 8209, 8210]);
+        assert_eq!(SharedLayout::new(8192, 4096 - 16).bytes(), 12_288, "all in one page");
+        assert_eq!(SharedLayout::new(8192, 4096 - 15).bytes(), 16_384);
+
+        let secret: [u8; SECRET_BYTES] = std::array::from_fn(|at| at as u8 + 1);
+        let memory = SharedMemory::create(layout.bytes()).unwrap().0;
+        assert!(!layout.has_secret(&memory, &secret));
+        layout.write_secret(&memory, &secret);
+        assert!(layout.has_secret(&memory, &secret));
+        let is_set = |at: &usize| memory.byte(*at).load(Ordering::Relaxed) != 0;
+        assert!((0..layout.bytes()).filter(is_set).eq(8192..8208), "nothing else was written");
+        for at in 0..SECRET_BYTES {
+            let mut other = secret;
+            other[at] = 0;
+            assert!(!layout.has_secret(&memory, &other), "byte {at} differs");
+        }
+        let longer = SharedLayout::new(5000, 5000);
+        assert!(!longer.has_secret(&memory, &secret), "it has another length");
+    }
+
+    #[test]
+    fn a_process_has_ended_once_its_descriptor_tells() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        // SAFETY: a call with numbers alone; what it opens is nobody else's.
+        let process = unsafe {
+            OwnedFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, child.id(), 0) as i32)
+        };
+        assert!(!has_ended(&process));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_ended(&process));
     }
 }

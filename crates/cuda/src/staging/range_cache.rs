@@ -92,3 +92,19 @@ impl RangeCache {
 fn overlaps(range: &DeviceRange, addr: usize, len: usize) -> bool {
     range.addr() < addr + len && addr < range.addr() + range.len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_overlap_that_have_a_byte_in_common() {
+        let range = DeviceRange::stand_in(0x1000, 0x100, &[]);
+        for (addr, len) in [(0x1000, 1), (0xfff, 2), (0x10ff, 1), (0x10ff, 9), (0xf00, 0x300)] {
+            assert!(overlaps(&range, addr, len), "{len} bytes at {addr:#x}");
+        }
+        for (addr, len) in [(0xfff, 1), (0xf00, 0x100), (0x1100, 1), (0x2000, 0x1000)] {
+            assert!(!overlaps(&range, addr, len), "{len} bytes at {addr:#x}");
+        }
+    }
+}

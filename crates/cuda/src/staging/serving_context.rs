@@ -220,6 +220,17 @@ mod tests {
     use super::{Duration, Measured, Verdict};
 
     #[test]
+    fn what_copies_take_is_said() {
+        let micros = Duration::from_micros;
+        let (plain, most) = (micros(2378), micros(500));
+        let rows = Measured { rows: Some(micros(9)), plain, most };
+        let said = "in rows one takes 9µs beside a kernel of another context, as it is 2.378ms";
+        assert_eq!(rows.to_string(), said);
+        let none = Measured { rows: None, ..rows };
+        assert_eq!(none.to_string(), "the driver takes no rows, as it is 2.378ms");
+    }
+
+    #[test]
     fn what_goes_on_beside_a_kernel_is_taken() {
         let micros = Duration::from_micros;
         let verdict = |rows: Option<u64>, plain| {
@@ -232,5 +243,8 @@ mod tests {
         assert_eq!(verdict(Some(2400), 8), Verdict::Plain);
         assert_eq!(verdict(Some(2400), 2378), Verdict::Neither);
         assert_eq!(verdict(None, 2378), Verdict::Neither);
+        assert_eq!(verdict(Some(500), 2378), Verdict::Rows, "no longer than what passes");
+        assert_eq!(verdict(Some(501), 500), Verdict::Plain);
+        assert_eq!(verdict(None, 501), Verdict::Neither);
     }
 }

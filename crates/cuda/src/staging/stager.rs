@@ -452,7 +452,7 @@ impl CopyPort for DeviceStager {
         let Place { context, ref range, addr, .. } = place;
         let words = &mut self.contexts[context].copies.words;
         let before = known.map_or_else(|| words.load_in(range, addr, atomic.width), Ok)?;
-        let after = atomic.apply(before) & atomic.width.mask();
+        let after = atomic.apply(before);
         if after != before {
             words.store_in(range, addr, atomic.width, after)?;
         }
@@ -511,7 +511,7 @@ impl CopyPort for DeviceStager {
             None => Some(self.load_word(&place, atomic.width)?),
             known => known,
         };
-        let after = atomic.apply(before.unwrap_or(0)) & atomic.width.mask();
+        let after = atomic.apply(before.unwrap_or(0));
         self.forget(&place, atomic.width.bytes());
         if before != Some(after) {
             let bytes = after.to_le_bytes();

@@ -15,6 +15,7 @@ use crate::driver::error::CudaError;
 use crate::memory::range::DeviceRange;
 use crate::memory::scratch::Scratch;
 use crate::words::gdrcopy::Gdrcopy;
+use crate::words::mapping::Mapped;
 use crate::words::stream_words::StreamWords;
 use crate::words::together::{self, Soon};
 use crate::words::way::{Cost, Way, WordError, WordsOptions};
@@ -82,7 +83,7 @@ impl Words {
         let scratch = Scratch::new(context)?;
         let stream = StreamWords::new(context, options.patience)?;
         let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
-        let mapper = Mapper { way: Way::Stream, gdrcopy: None };
+        let mapper = Mapper { gdrcopy: None };
         let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
         let refused = match words.try_gdrcopy(options) {
             Ok(mapper) => {
@@ -109,7 +110,7 @@ impl Words {
 
     /// The way that is taken where nothing speaks against it.
     pub fn way(&self) -> Way {
-        self.mapper.way
+        self.mapper.way()
     }
 
     /// What makes ranges of the same context reachable by that way, on any thread.
@@ -133,7 +134,7 @@ impl Words {
             return Err(StartError::Context { memory, engine });
         }
         let opened = self.mapper.open(Arc::clone(range), None);
-        let way = if opened.is_mapped() { self.mapper.way } else { Way::Stream };
+        let way = if opened.is_mapped() { Way::Gdrcopy } else { Way::Stream };
         let at = self.attached.partition_point(|other| other.range().addr() < range.addr());
         self.attached.insert(at, Arc::new(opened));
         Ok(way)
@@ -270,9 +271,8 @@ impl Words {
     fn try_gdrcopy(&mut self, options: &WordsOptions) -> Result<Mapper, String> {
         let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
         let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
-        let mapper = Mapper { way: Way::Gdrcopy, gdrcopy: Some(gdrcopy) };
         let range = Arc::clone(self._scratch.range());
-        let Some(mapped) = mapper.map(&range)? else { return Err(String::from("no mapping")) };
+        let mapped = Mapped::by_gdrcopy(&range, gdrcopy)?;
         for (index, width) in [Width::Two, Width::Four, Width::Eight].into_iter().enumerate() {
             let addr = range.addr() + 64 * index + width.bytes();
             let word = Word { range: &range, addr, width };
@@ -291,25 +291,23 @@ impl Words {
                 ));
             }
         }
-        Ok(mapper)
+        Ok(Mapper { gdrcopy: Some(gdrcopy) })
     }
 
     /// What loads and stores cost on average, on memory of our own.
     fn measure(&mut self) -> Result<Cost, WordError> {
         const ROUNDS: u32 = 32;
         let range = Arc::clone(self._scratch.range());
-        self.attach(&range)?;
+        let within = self.mapper.open(Arc::clone(&range), None);
         let start = Instant::now();
         for round in 0..ROUNDS {
-            self.store(range.addr(), Width::Eight, round.into())?;
+            self.store_in(&within, range.addr(), Width::Eight, round.into())?;
         }
         let stored = Instant::now();
         for _ in 0..ROUNDS {
-            self.load(range.addr(), Width::Eight)?;
+            self.load_in(&within, range.addr(), Width::Eight)?;
         }
-        let cost = Cost { load: stored.elapsed() / ROUNDS, store: (stored - start) / ROUNDS };
-        self.detach(&range);
-        Ok(cost)
+        Ok(Cost { load: stored.elapsed() / ROUNDS, store: (stored - start) / ROUNDS })
     }
 
     /// The driver's part of an error while measuring; there is no other.
@@ -327,15 +325,12 @@ impl Words {
     }
 
     fn name(&self) -> String {
-        match (self.mapper.way, self.mapper.gdrcopy) {
-            (Way::Gdrcopy, Some(gdrcopy)) => gdrcopy.to_string(),
-            (way, _) if way == Way::Stream => {
-                let operations = self.stream.engine().writes_words(Width::Eight);
-                let stores = if operations { "stream memory operations" } else { "copies" };
-                format!("{way} (stores are {stores})")
-            }
-            (way, _) => way.to_string(),
+        if let Some(gdrcopy) = self.mapper.gdrcopy {
+            return gdrcopy.to_string();
         }
+        let operations = self.stream.engine().writes_words(Width::Eight);
+        let stores = if operations { "stream memory operations" } else { "copies" };
+        format!("{} (stores are {stores})", Way::Stream)
     }
 
     /// The attached range that has a word.

@@ -64,7 +64,7 @@ impl Soon {
     /// Whether it is what it was and this operation behind it from now on.
     fn is_changed_by(&mut self, atomic: &Atomic) -> bool {
         match &mut self.change {
-            None => self.value = atomic.apply(self.value) & atomic.width.mask(),
+            None => self.value = atomic.apply(self.value),
             Some(change) => match change.then(atomic) {
                 Some(both) => *change = both,
                 None => return false,
@@ -116,7 +116,7 @@ pub(crate) fn resolve<E>(
     for at in 0..words.len() {
         let Some(change) = words[at].change.take() else { continue };
         let held = before(words, at).map_or(words[at].value, |before| words[before].value);
-        words[at].value = change.apply(held) & change.width.mask();
+        words[at].value = change.apply(held);
     }
     Ok(())
 }
@@ -205,7 +205,143 @@ pub(crate) fn pieces(words: &[Soon]) -> impl Iterator<Item = (usize, Piece<'_>)>
 
 #[cfg(test)]
 mod tests {
-    use super::parts;
+    use engine::atomic::AtomicOp;
+
+    use super::*;
+    use crate::memory::range::DeviceRange;
+
+    /// Parts of one range and context, which hold their place in the list.
+    fn list(parts: &[(usize, u8, Tie)]) -> Vec<Soon> {
+        let range = Arc::new(DeviceRange::stand_in(0x1000, 0x1000, &[]));
+        let range = Arc::new(WordRange::unmapped(range));
+        let soon = |(value, (addr, len, tie)): (u64, &(usize, u8, Tie))| {
+            let (range, addr, len, tie) = (Arc::clone(&range), *addr, *len, *tie);
+            Soon { context: 0, range, addr, len, value, change: None, tie, place: 0 }
+        };
+        (0..).zip(parts).map(soon).collect()
+    }
+
+    fn words(addrs: &[usize], tie: Tie) -> Vec<Soon> {
+        list(&addrs.iter().map(|addr| (0x1000 + addr, 8, tie)).collect::<Vec<_>>())
+    }
+
+    fn add(operand: u64, width: Width) -> Atomic {
+        Atomic { op: AtomicOp::Add, width, float: false, operand, compare: 0 }
+    }
+
+    /// `S` for what is stored side by side and `E` for what is each by itself, with the place of
+    /// the first part and how many there are.
+    fn cut(words: &[Soon]) -> Vec<(char, usize, usize)> {
+        let piece = |(at, piece)| match piece {
+            Piece::SideBySide(words) => ('S', at, words.len()),
+            Piece::Each(words) => ('E', at, words.len()),
+        };
+        pieces(words).map(piece).collect()
+    }
+
+    #[test]
+    fn parts_side_by_side_that_nothing_orders_are_one_copy() {
+        use Tie::{Behind, Free, Same};
+        let in_a_row =
+            |count: usize, tie| words(&(0..count).map(|at| 8 * at).collect::<Vec<_>>(), tie);
+        assert_eq!(cut(&[]), []);
+        assert_eq!(cut(&in_a_row(6, Free)), [('S', 0, 6)]);
+        assert_eq!(cut(&in_a_row(5, Free)), [('E', 0, 5)], "not worth it");
+        assert_eq!(cut(&in_a_row(6, Behind)), [('E', 0, 6)]);
+        // What is no word of 4 or 8 bytes is copied, and joins those it touches.
+        assert_eq!(cut(&list(&[(0x1000, 2, Free)])), [('S', 0, 1)]);
+        assert_eq!(cut(&list(&[(0x1000, 4, Free)])), [('E', 0, 1)]);
+        let put = [(0x1001, 1, Behind), (0x1002, 2, Same), (0x1004, 4, Same)];
+        assert_eq!(cut(&list(&put)), [('S', 0, 3)]);
+        let apart = [(0x1000, 8, Free), (0x1010, 1, Free), (0x1020, 8, Free)];
+        assert_eq!(cut(&list(&apart)), [('E', 0, 1), ('S', 1, 1), ('E', 2, 1)]);
+        let mixed = [(0x1000, 1, Free), (0x1001, 1, Behind), (0x1002, 1, Free)];
+        assert_eq!(cut(&list(&mixed)), [('S', 0, 1), ('S', 1, 1), ('S', 2, 1)]);
+        // Words before and behind a copy, and words of another range.
+        let mut long = words(&[0x800, 0x900], Free);
+        long.extend(in_a_row(7, Free));
+        long.extend(words(&[0xa00], Free));
+        let one = Arc::clone(&long[2].range);
+        long.iter_mut().for_each(|word| word.range = Arc::clone(&one));
+        assert_eq!(cut(&long), [('E', 0, 2), ('S', 2, 7), ('E', 9, 1)]);
+        long[5].range = Arc::clone(&words(&[0], Free)[0].range);
+        assert_eq!(cut(&long), [('E', 0, 10)], "no six in a row are of one range");
+    }
+
+    #[test]
+    fn what_is_free_is_put_in_the_order_of_addresses() {
+        use Tie::{Behind, Free};
+        let order = |mut words: Vec<Soon>| {
+            arrange(&mut words);
+            words.iter().map(|word| word.value).collect::<Vec<_>>()
+        };
+        assert_eq!(order(words(&[40, 32, 24, 16, 8, 0], Free)), [5, 4, 3, 2, 1, 0]);
+        assert_eq!(order(words(&[32, 24, 16, 8, 0], Free)), [0, 1, 2, 3, 4], "not worth it");
+        assert_eq!(order(words(&[40, 32, 24, 16, 8, 0], Behind)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(order(words(&[40, 32, 24, 8, 8, 0], Free)), [0, 1, 2, 3, 4, 5], "twice a word");
+        assert_eq!(order(words(&[48, 32, 24, 16, 12, 0], Free)), [0, 1, 2, 3, 4, 5], "a half");
+        let mut mixed = words(&[48, 40, 32, 24, 16, 8, 0], Free);
+        mixed[0].tie = Behind;
+        assert_eq!(order(mixed), [0, 6, 5, 4, 3, 2, 1]);
+    }
+
+    #[test]
+    fn an_operation_joins_the_same_word_past_those_that_are_free() {
+        let at = |addr: usize| (0, 0x1000 + addr);
+        let mut soon = words(&[8, 16, 0], Tie::Free);
+        assert!(joins(&mut soon, at(8), &add(5, Width::Eight)), "words beside it are no bar");
+        assert!(joins(&mut soon, at(16), &add(u64::MAX, Width::Eight)));
+        assert_eq!(soon.iter().map(|word| word.value).collect::<Vec<_>>(), [5, 0, 2]);
+        assert!(!joins(&mut soon, at(12), &add(1, Width::Four)), "a part of a word");
+        assert!(!joins(&mut soon, at(24), &add(1, Width::Eight)), "no such word");
+        assert!(!joins(&mut soon, (1, 0x1008), &add(1, Width::Eight)), "another context's");
+        // What is to be added is added up; what cannot be is not.
+        soon[0].change = Some(add(3, Width::Eight));
+        assert!(joins(&mut soon, at(8), &add(4, Width::Eight)));
+        assert_eq!(soon[0].change, Some(add(7, Width::Eight)));
+        let swap = Atomic { op: AtomicOp::Xor, ..add(4, Width::Eight) };
+        assert!(!joins(&mut soon, at(8), &swap));
+        assert_eq!(soon[0].change, Some(add(7, Width::Eight)));
+        // Nothing goes past what is ordered, but to it.
+        soon[1].tie = Tie::Behind;
+        assert!(joins(&mut soon, at(16), &add(1, Width::Eight)));
+        assert!(!joins(&mut soon, at(8), &add(1, Width::Eight)));
+        let mut half = list(&[(0x1004, 4, Tie::Free)]);
+        half[0].value = 0xffff_ffff;
+        assert!(joins(&mut half, at(4), &add(2, Width::Four)));
+        assert_eq!(half[0].value, 1);
+    }
+
+    #[test]
+    fn words_are_read_once_and_changed_in_their_order() {
+        let mut soon = words(&[16, 0, 16, 8, 0], Tie::Behind);
+        soon[3].value = 50;
+        for (at, operand) in [(0, 1), (1, 2), (2, 10), (4, 20)] {
+            soon[at].change = Some(add(operand, Width::Eight));
+        }
+        let mut read = Vec::new();
+        let done: Result<(), ()> = resolve(&mut soon, |words, places| {
+            read = places.to_vec();
+            places.iter().for_each(|place| words[*place].value = 100 * (*place as u64 + 1));
+            Ok(())
+        });
+        assert_eq!((done, read), (Ok(()), vec![1, 0]), "ascending by address");
+        let values: Vec<u64> = soon.iter().map(|word| word.value).collect();
+        assert_eq!(values, [101, 202, 111, 50, 222]);
+        assert!(soon.iter().all(|word| word.change.is_none()));
+        let unread = |_: &mut [Soon], _: &[usize]| Err(());
+        assert_eq!(resolve(&mut soon, unread), Ok(()), "nothing is to be read");
+        soon[1].change = Some(add(1, Width::Eight));
+        assert_eq!(resolve(&mut soon[1..], unread), Err(()));
+    }
+
+    #[test]
+    fn a_part_is_a_word_by_its_length() {
+        let soon = list(&[(0x1000, 8, Tie::Free), (0x1008, 4, Tie::Free), (0x100c, 2, Tie::Free)]);
+        let is_word: Vec<_> = soon.iter().map(|part| (part.is_word(), part.end())).collect();
+        assert_eq!(is_word, [(true, 0x1008), (true, 0x100c), (false, 0x100e)]);
+        assert_eq!((soon[0].word().width, soon[1].word().width), (Width::Eight, Width::Four));
+    }
 
     #[test]
     fn bytes_are_cut_into_aligned_parts() {

@@ -15,7 +15,7 @@ use crate::words::way::Way;
 /// Any, at once: a range is made reachable where it is registered, and used by another thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapper {
-    pub(crate) way: Way,
+    /// None: by the stream.
     pub(crate) gdrcopy: Option<&'static Gdrcopy>,
 }
 
@@ -35,24 +35,24 @@ struct Window {
 }
 
 impl Mapper {
+    pub(crate) fn way(self) -> Way {
+        if self.gdrcopy.is_some() { Way::Gdrcopy } else { Way::Stream }
+    }
+
     /// Makes the words of a range reachable. Where it cannot be mapped (a PCIe window too small for
     /// it, for one), `alias` is tried: the same memory at other addresses, of the same length.
     /// Where that fails as well the driver's streams serve it, and the log says why.
     ///
     /// It may take system calls for each allocation, and does not wait for kernels.
     pub fn open(&self, range: Arc<DeviceRange>, alias: Option<Arc<DeviceRange>>) -> WordRange {
-        // No way maps managed memory: it moves.
-        if range.kind() == Kind::Managed || self.way == Way::Stream {
-            return WordRange { range, window: None };
-        }
+        // Nothing maps managed memory: it moves.
+        let gdrcopy = self.gdrcopy.filter(|_| range.kind() != Kind::Managed);
+        let Some(gdrcopy) = gdrcopy else { return WordRange::unmapped(range) };
         let mut reasons = Vec::new();
         let aliases = alias.filter(|alias| alias.len() == range.len());
         for of in [Some(Arc::clone(&range)), aliases].into_iter().flatten() {
-            match self.map(&of) {
-                Ok(Some(mapped)) => {
-                    return WordRange { range, window: Some(Window { mapped, of }) };
-                }
-                Ok(None) => {}
+            match Mapped::by_gdrcopy(&of, gdrcopy) {
+                Ok(mapped) => return WordRange { range, window: Some(Window { mapped, of }) },
                 Err(reason) => reasons.push(format!("at {:#x}: {reason}", of.addr())),
             }
         }
@@ -61,19 +61,11 @@ impl Mapper {
             "words in {} bytes of {} cannot be reached by {}, and are by {}: {}",
             range.len(),
             range.context(),
-            self.way,
+            Way::Gdrcopy,
             Way::Stream,
             reasons.join("; "),
         );
-        WordRange { range, window: None }
-    }
-
-    /// Maps a range by the way that there is. None for the driver's streams, which map nothing.
-    pub(crate) fn map(&self, range: &Arc<DeviceRange>) -> Result<Option<Mapped>, String> {
-        match (self.way, self.gdrcopy) {
-            (Way::Gdrcopy, Some(gdrcopy)) => Mapped::by_gdrcopy(range, gdrcopy).map(Some),
-            _ => Ok(None),
-        }
+        WordRange::unmapped(range)
     }
 }
 
