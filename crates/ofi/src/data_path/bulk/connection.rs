@@ -162,8 +162,7 @@ impl Connection {
             under_way: 0,
             tried: HashMap::new(),
             done,
-            // What a poll finds, and one that is refused.
-            untold: VecDeque::with_capacity(POLL_BATCH + 1),
+            untold: VecDeque::with_capacity(POLL_BATCH),
             news: Arc::clone(news),
             entries: Entries::new(),
             outlives_receives: plan.outlives_receives,
@@ -439,21 +438,4 @@ impl Drop for Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_without_room_is_left_alone_and_after_some_all_are() {
-        let mut refusals = Refusals::default();
-        assert!(!refusals.has(PeerAddr(1)));
-        for peer in 1..REFUSALS as u64 {
-            refusals.add(PeerAddr(peer));
-            assert!((1..=peer).all(|peer| refusals.has(PeerAddr(peer))));
-            assert!(!refusals.has(PeerAddr(peer + 1)) && !refusals.has(PeerAddr(0)));
-        }
-        for _ in 0..2 {
-            refusals.add(PeerAddr(99));
-            assert!(refusals.has(PeerAddr(0)), "an iteration ends");
-        }
-    }
-}
+mod tests;
