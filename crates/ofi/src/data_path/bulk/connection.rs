@@ -16,6 +16,7 @@ use log::debug;
 
 use crate::data_path::bulk::Plan;
 use crate::data_path::bulk::done::{Done, Entry, News};
+use crate::data_path::bulk::thread::Moves;
 use crate::error::port_error;
 use crate::objects::completion_queue::{Entries, Wakes};
 use crate::objects::contexts::Contexts;
@@ -202,40 +203,6 @@ impl Connection {
         address
     }
 
-    /// The descriptor that tells of the next event.
-    pub(super) fn descriptor(&self) -> Option<RawFd> {
-        if self.is_broken { None } else { self.endpoint.queue().descriptor().ok() }
-    }
-
-    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
-    /// something over.
-    pub(super) fn may_sleep(&mut self) -> bool {
-        if let Ok(request) = self.requests.try_recv() {
-            self.waiting.push_back(request);
-            return false;
-        }
-        // SAFETY: `&mut self` makes this the only thread.
-        self.is_broken || unsafe { self.endpoint.queue().may_sleep() }
-    }
-
-    /// Whether transfers of ours are under way.
-    pub(super) fn is_busy(&self) -> bool {
-        self.under_way > 0 || !self.waiting.is_empty()
-    }
-
-    /// Posts what was handed over, polls, and tells what is done.
-    pub(super) fn iterate(&mut self) -> Iteration {
-        if !self.tell_untold() {
-            return Iteration::Stuck;
-        }
-        let moved = self.post_all() | self.poll();
-        match moved {
-            true => Iteration::Moved,
-            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
-            false => Iteration::Stuck,
-        }
-    }
-
     /// Posts what waits and what was handed over. What finds no room waits, with all that follows
     /// for the same peer, whose own connection it may be that has none. Whether anything was
     /// posted.
@@ -414,15 +381,45 @@ impl Connection {
         true
     }
 
-    /// The thread ends: the lane is told why, should it still be there.
-    #[cold]
-    pub(super) fn end(&mut self, error: PortError) {
-        self.is_broken = true;
-        self.tell(Done::Failed(Failure { wr_id: None, is_message: false, error }));
-    }
-
     fn library(&self) -> &'static libfabric_sys::Library {
         self.endpoint.domain().library()
+    }
+}
+
+impl Moves for Connection {
+    fn descriptor(&self) -> Option<RawFd> {
+        if self.is_broken { None } else { self.endpoint.queue().descriptor().ok() }
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        if let Ok(request) = self.requests.try_recv() {
+            self.waiting.push_back(request);
+            return false;
+        }
+        // SAFETY: `&mut self` makes this the only thread.
+        self.is_broken || unsafe { self.endpoint.queue().may_sleep() }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.under_way > 0 || !self.waiting.is_empty()
+    }
+
+    fn iterate(&mut self) -> Iteration {
+        if !self.tell_untold() {
+            return Iteration::Stuck;
+        }
+        let moved = self.post_all() | self.poll();
+        match moved {
+            true => Iteration::Moved,
+            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
+            false => Iteration::Stuck,
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, error: PortError) {
+        self.is_broken = true;
+        self.tell(Done::Failed(Failure { wr_id: None, is_message: false, error }));
     }
 }
 
