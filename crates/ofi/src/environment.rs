@@ -243,6 +243,23 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_is_told_what_would_be_set() {
+        let options = Options { provider: Provider::Verbs, ..crate::options::tests::options() };
+        let library = Library::load(&options.library).expect("a libfabric");
+        let wishes = |kinds| environment_wishes(library, &options, kinds);
+        let wish = |wishes: Vec<EnvironmentWish>| {
+            wishes.into_iter().find(|wish| wish.name == "MLX5_SCATTER_TO_CQE")
+        };
+        let told = wish(wishes(MemoryKinds::HostAndDevices)).expect("it matters for devices");
+        assert_eq!((told.provider, told.value.as_str()), ("verbs;ofi_rxm", "0"));
+        assert_eq!(wish(wishes(MemoryKinds::Host)), None);
+        for variable in *candidates(Provider::Cxi)[0].environment {
+            let since = variable.since.unwrap_or(Version::new(0, 1));
+            assert!(variable.is_of(since), "{}: from then on", variable.name);
+        }
+    }
+
+    #[test]
     fn every_variable_is_in_the_documentation() {
         let text = include_str!("../../../docs/providers.md");
         for provider in Provider::all() {

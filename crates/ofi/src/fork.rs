@@ -194,6 +194,85 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_told_apart_in_all_of_their_parts() {
+        let all = [
+            "0.0.0.1:0",
+            "0.0.0.0:1",
+            "0.0.0.1:1",
+            "0.0.0.2:1",
+            "127.0.0.1:1",
+            "255.0.0.1:1",
+            "[::1]:1",
+            "[::2]:1",
+            "[::1]:2",
+            "[fd00::1]:1",
+            "[fd01::1]:1",
+            "[fd00:0:0:1::1]:1",
+            "[fd00::1]:2",
+            "[ffff:ffff:ffff:ffff::]:7",
+            "[ffff:ffff:ffff:ffff::]:8",
+        ];
+        let keys = all.map(|at| key(at.parse().expect("an address")));
+        for (at, one) in keys.iter().enumerate() {
+            assert!(!keys[..at].contains(one), "{}", all[at]);
+        }
+    }
+
+    fn is_marked(socket: &TcpListener) -> bool {
+        // SAFETY: flags of a descriptor alone.
+        unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_GETFD) & libc::FD_CLOEXEC != 0 }
+    }
+
+    /// In a child: bit 0 says that it is known to be one, bit 1 that the socket is something else.
+    fn in_a_child(socket: &TcpListener) -> i32 {
+        // SAFETY: the child makes system calls alone, and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let gone = end(socket.as_raw_fd(), libc::getsockname).is_none();
+                libc::_exit(i32::from(is_child()) | i32::from(gone) << 1);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert!(libc::WIFEXITED(status), "{status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+
+    #[test]
+    fn sockets_of_rails_are_let_go_of_by_children_as_long_as_there_is_a_job() {
+        let sockets = [(); 3].map(|()| {
+            let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+            // SAFETY: as above.
+            unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) };
+            socket
+        });
+        let [rail, noted, other] = sockets.each_ref();
+        let at = |socket: &TcpListener| socket.local_addr().unwrap();
+        let is_known =
+            |socket| rails().as_ref().is_some_and(|rails| rails.contains(&key(at(socket))));
+        let (first, second) = (Present::enter(), Present::enter());
+        let port = at(rail).port().to_be_bytes();
+        let address = [&2_u16.to_ne_bytes()[..], &port, &[127, 0, 0, 1]].concat();
+        note_rails(&[&address[..], b"fi_shm://1:2"]);
+        note(at(noted));
+        assert!(is_known(rail) && is_known(noted) && !is_known(other));
+        close_on_exec();
+        assert_eq!(sockets.each_ref().map(is_marked), [true, true, false]);
+
+        // Where another thread is at the list of rails, a child keeps its sockets.
+        let lets_go = |socket| (0..100).any(|_| in_a_child(socket) == 3);
+        assert!(lets_go(rail) && lets_go(noted));
+        assert_eq!(in_a_child(other), 1, "it is no rail's");
+        drop(first);
+        assert!(is_known(rail), "there is another job");
+        drop(second);
+        assert!(!is_known(rail) && !is_known(noted));
+        assert_eq!(in_a_child(rail), 0);
+        assert!(!is_child() && sockets.iter().all(|socket| socket.local_addr().is_ok()));
+    }
+
+    #[test]
     fn addresses_of_other_kinds_are_none() {
         let ip4 = [&2_u16.to_ne_bytes()[..], &[0x12, 0x67, 127, 0, 0, 1]].concat();
         assert_eq!(socket_address(&ip4), Some("127.0.0.1:4711".parse().unwrap()));

@@ -158,6 +158,8 @@ mod tests {
             assert!(promise(profile, old, FI_PROGRESS_AUTO).is_err());
             assert!(promise(profile, new, FI_PROGRESS_AUTO).is_ok());
             assert!(promise(profile, new, FI_PROGRESS_MANUAL).is_err());
+            let since = profile.progress_thread.expect("it has one");
+            assert!(promise(profile, since, FI_PROGRESS_AUTO).is_ok(), "from then on");
         }
     }
 }

@@ -50,6 +50,18 @@ pub(crate) enum Receives {
     Nothing,
 }
 
+impl Receives {
+    /// How many receives are posted, where so many are offered. Where immediate data takes some,
+    /// there are as many again, for what comes with the data of the signals among the messages.
+    fn count(self, offered: usize, data_takes: bool) -> usize {
+        match (self, data_takes) {
+            (Self::Nothing, _) => 0,
+            (Self::Messages | Self::Control, false) => offered.clamp(1, RECEIVES),
+            (Self::Messages | Self::Control, true) => offered.clamp(1, 2 * RECEIVES),
+        }
+    }
+}
+
 /// One rail. What it owns of libfabric is closed in the order in which it stands here.
 #[derive(Debug)]
 pub(crate) struct Rail {
@@ -104,18 +116,9 @@ impl Rail {
             device.profile,
         )?);
         let data_takes = info.mode() & FI_RX_CQ_DATA != 0;
-        let receives = match (receives, data_takes) {
-            (Receives::Messages | Receives::Control, false) => info.rx_size().clamp(1, RECEIVES),
-            // As many again, for what comes with the data of the signals among the messages.
-            (Receives::Messages | Receives::Control, true) => info.rx_size().clamp(1, 2 * RECEIVES),
-            (Receives::Nothing, _) => 0,
-        };
+        let receives = receives.count(info.rx_size(), data_takes);
         let message_buffers = MessageBuffers::new(SENDS, receives, limits.longest_message);
-        let posted = limits.depth as usize + SENDS;
-        // There the queue is the NIC's and must not overrun: it has room for all that the NIC may
-        // have at a time, also what completes without our hearing of it.
-        let posted = if data_takes { posted.max(info.tx_size()) } else { posted };
-        let completions = posted + receives + QUEUE_MARGIN;
+        let completions = completions(limits.depth, receives, data_takes.then(|| info.tx_size()));
         let completions = completions.max(device.profile.completions.of(peers));
         let events = *device.profile.events;
         let endpoint = Endpoint::open(&domain, completions, peers, events, Wakes::Never)
@@ -209,6 +212,12 @@ impl Rail {
     }
 }
 
+/// Room in the queue for all that a rail posts. Where it is the NIC's and must not overrun, it has
+/// room for all that the NIC may have at a time, also what completes without our hearing of it.
+fn completions(depth: u32, receives: usize, of_nic: Option<usize>) -> usize {
+    (depth as usize + SENDS).max(of_nic.unwrap_or(0)) + receives + QUEUE_MARGIN
+}
+
 /// The error, with what probably helps if it is of this call.
 fn with_help(mut error: PortError, call: &str, help: &str) -> PortError {
     if error.call == call && !help.is_empty() {
@@ -249,14 +258,88 @@ fn needs_desc(mr_mode: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use libfabric_sys::{FI_HMEM, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+    use libfabric_sys::{FI_HMEM, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 
-    use super::{Rail, at_most, needs_desc, with_help};
-    use crate::discovery::device::Device;
+    use super::*;
     use crate::error::refused;
+    use crate::objects::domain::tests::some_device;
     use crate::objects::info::tests::{edit, empty};
-    use crate::options::Options;
+    use crate::objects::tables;
     use crate::provider::{Provider, candidates};
+
+    fn open(device: &Device, wr_ids: u32, receives: Receives) -> Result<Rail, PortError> {
+        let contexts = Arc::new(Contexts::new(wr_ids));
+        Rail::open(&mut Fabrics::default(), device, &Options::default(), &contexts, 1, receives)
+    }
+
+    #[test]
+    fn a_rail_is_what_its_device_and_its_use_make_it() {
+        let mut device = some_device(Provider::Tcp, false, |_| {});
+        device.name = String::from("a name");
+        let path = "/sys/devices/pci0000:80/0000:81:00.0";
+        device.pci_path = Some(path.into());
+        let rail = open(&device, 4, Receives::Messages).expect("opened");
+        assert_eq!(rail.name(), "a name");
+        assert_eq!(rail.pci(), PciAddress::of_path(path.as_ref()));
+        assert!(rail.pci().is_some());
+        assert_eq!((rail.values_desc(), rail.messages_desc()), (Desc(0), Desc(0)), "not asked for");
+        assert!(rail.limits().longest_message > MAX_MESSAGE);
+        device.pci_path = None;
+        let control = open(&device, 4, Receives::Control).expect("opened");
+        assert_eq!((control.limits().longest_message, control.pci()), (MAX_MESSAGE, None));
+
+        for nothing in [true, false] {
+            // SAFETY: the attributes of an answer exist.
+            let device = some_device(Provider::Tcp, false, |raw| unsafe {
+                match nothing {
+                    true => (*raw.tx_attr).size = 0,
+                    false => (*raw.ep_attr).max_msg_size = 0,
+                }
+            });
+            let error = open(&device, 4, Receives::Nothing).expect_err("no room");
+            assert!(error.text.contains("no room for a single operation"), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_of_a_rail_is_registered_where_that_is_asked_for_and_there_is_some() {
+        // SAFETY: the attributes of an answer exist.
+        let device = some_device(Provider::TcpRxm, false, |raw| unsafe {
+            (*raw.domain_attr).mr_mode = FI_MR_LOCAL;
+        });
+        let rail = open(&device, 4, Receives::Messages).expect("opened");
+        let (values, messages) = (rail.values_desc(), rail.messages_desc());
+        assert!(values != Desc(0) && messages != Desc(0) && values != messages);
+        let rail = open(&device, 0, Receives::Messages).expect("opened");
+        assert!(rail.values_desc() == Desc(0) && rail.messages_desc() != Desc(0));
+    }
+
+    #[test]
+    fn what_the_provider_may_write_to_stays_where_a_rail_cannot_be_closed() {
+        let device = some_device(Provider::TcpRxm, false, |_| {});
+        let rail = open(&device, 4, Receives::Messages).expect("opened");
+        let contexts = Arc::clone(&rail._contexts);
+        // SAFETY: open, and of this thread.
+        unsafe { tables::watch(rail.endpoint.as_fid()) };
+        tables::cling(true);
+        drop(rail);
+        tables::cling(false);
+        assert!(is_unclosed());
+        assert_eq!(Arc::strong_count(&contexts), 2);
+    }
+
+    #[test]
+    fn there_is_room_for_all_that_a_rail_may_have_under_way() {
+        for kind in [Receives::Messages, Receives::Control] {
+            let counts =
+                |data_takes| [0, 7, 100_000].map(|offered| kind.count(offered, data_takes));
+            assert_eq!((counts(false), counts(true)), ([1, 7, 512], [1, 7, 1024]), "{kind:?}");
+        }
+        assert_eq!(Receives::Nothing.count(100_000, true), 0);
+        assert_eq!(completions(100, 7, None), 100 + 256 + 7 + 256);
+        assert_eq!(completions(100, 7, Some(300)), 100 + 256 + 7 + 256);
+        assert_eq!(completions(100, 7, Some(4000)), 4000 + 7 + 256);
+    }
 
     #[test]
     fn descriptors_are_given_where_the_answer_or_the_profile_wants_them() {

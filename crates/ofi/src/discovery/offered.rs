@@ -36,10 +36,10 @@ pub fn offered(library: &'static Library) -> Result<Vec<Offered>, PortError> {
         if let Some(info) = unsafe { Info::copy(library, entry) } {
             let (provider, version) = (info.provider(), info.provider_version());
             let known = offered.iter().position(|known| known.provider == provider);
-            let at = known.unwrap_or_else(|| {
+            let at = known.unwrap_or(offered.len());
+            if known.is_none() {
                 offered.push(Offered { provider, version, domains: Vec::new() });
-                offered.len() - 1
-            });
+            }
             let domain = info.domain_name();
             if !offered[at].domains.contains(&domain) {
                 offered[at].domains.push(domain);
@@ -51,4 +51,26 @@ pub fn offered(library: &'static Library) -> Result<Vec<Offered>, PortError> {
     // SAFETY: from getinfo, freed once; the copies share nothing with it.
     unsafe { library.freeinfo(list) };
     Ok(offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn what_there_is_is_listed_once() {
+        let library = Library::load(&crate::options::tests::options().library).expect("libfabric");
+        let all = offered(library).expect("there is some");
+        let names: HashSet<&str> = all.iter().map(|one| one.provider.as_str()).collect();
+        assert_eq!(names.len(), all.len(), "{all:?}");
+        let of = |name: &str| all.iter().find(|one| one.provider == name).expect(name);
+        let (shm, rxm) = (of("shm"), of("tcp;ofi_rxm"));
+        assert_eq!(shm.domains, ["shm"], "{all:?}");
+        assert!(rxm.domains.contains(&String::from("lo")), "{all:?}");
+        let domains: HashSet<&String> = rxm.domains.iter().collect();
+        assert_eq!(domains.len(), rxm.domains.len(), "{all:?}");
+        assert!(shm.version > Version::new(1, 0));
+    }
 }

@@ -184,8 +184,7 @@ impl MemoryPort for OfiMemory {
         len: usize,
         access: Access,
     ) -> Result<Registered<OfiRegion>, PortError> {
-        let mut regions = Vec::with_capacity(self.proxy.len() + self.host.len());
-        let mut bulk = Vec::new();
+        let (mut regions, mut bulk) = (Vec::new(), Vec::new());
         // An early return closes what is registered already.
         for registrar in &self.proxy {
             let rights = Rights::of(access);

@@ -160,7 +160,7 @@ impl Drop for AddressVector {
 /// Puts addresses one behind the other, as `fi_av_insert` reads them: of one length, or, for
 /// strings, each with its zero byte. They come from other processes, so they are checked.
 fn pack<A: AsRef<[u8]>>(addresses: &[A], strings: bool, own_len: usize) -> Result<Vec<u8>, String> {
-    let mut packed = Vec::with_capacity(addresses.len() * own_len);
+    let mut packed = Vec::new();
     for (index, address) in addresses.iter().enumerate() {
         let address = address.as_ref();
         if strings {

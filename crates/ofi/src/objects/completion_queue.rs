@@ -244,3 +244,110 @@ impl Drop for CompletionQueue {
         unsafe { close(self.domain.library(), "completion queue", self.as_fid()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use libfabric_sys::fid_fabric;
+
+    use super::*;
+    use crate::data_path::some_rail;
+    use crate::objects::tables;
+    use crate::provider::Provider;
+
+    thread_local! {
+        static ANSWER: Cell<isize> = const { Cell::new(0) };
+        static WORDS: Cell<Option<&'static CStr>> = const { Cell::new(None) };
+    }
+
+    unsafe extern "C" fn readerr(_: *mut fid_cq, entry: *mut fi_cq_err_entry, _: u64) -> isize {
+        // SAFETY: room for an entry.
+        unsafe {
+            ((*entry).err, (*entry).prov_errno) = (libc::EIO, 4711);
+            (*entry).op_context = ptr::without_provenance_mut(64);
+        }
+        ANSWER.get()
+    }
+
+    unsafe extern "C" fn strerror(
+        _: *mut fid_cq,
+        number: c_int,
+        _: *const c_void,
+        _: *mut c_char,
+        len: usize,
+    ) -> *const c_char {
+        assert_eq!((number, len), (4711, 256));
+        WORDS.get().map_or(ptr::null(), CStr::as_ptr)
+    }
+
+    unsafe extern "C" fn trywait(_: *mut fid_fabric, _: *mut *mut fid, count: c_int) -> c_int {
+        assert_eq!(count, 1);
+        ANSWER.get() as c_int
+    }
+
+    #[test]
+    fn an_error_has_the_words_of_the_provider_where_it_has_some_of_its_own() {
+        let rail = some_rail(Provider::TcpRxm);
+        let queue = rail.endpoint().queue();
+        // SAFETY: open, and of this thread.
+        unsafe {
+            tables::change(&raw mut (*queue.as_ptr()).ops, |table| {
+                table.readerr = Some(readerr);
+                table.strerror = Some(strerror);
+            });
+        }
+        let error = |answer, words| {
+            ANSWER.set(answer);
+            WORDS.set(words);
+            // SAFETY: one thread, no gate with this threading level.
+            unsafe { queue.read_error() }
+        };
+        let library = rail.domain().library();
+        for none in [0, -(FI_EAGAIN as isize)] {
+            assert!(error(none, None).is_none(), "{none}");
+        }
+        let broken = error(-(libc::EINVAL as isize), None).expect("the queue itself");
+        assert_eq!((broken.error.call, broken.error.code), ("fi_cq_readerr", libc::EINVAL));
+        assert!(broken.op_context.is_null());
+        let plain = library.strerror(libc::EIO);
+        let same = std::ffi::CString::new(plain.clone()).expect("no zero").into_boxed_c_str();
+        let more = format!("{plain}; the provider: the cable is out");
+        for (words, text) in [
+            (None, &plain),
+            (Some(c""), &plain),
+            (Some(&*Box::leak(same)), &plain),
+            (Some(c"the cable is out"), &more),
+        ] {
+            let entry = error(1, words).expect("there is one");
+            assert_eq!((entry.op_context as usize, entry.error.code), (64, libc::EIO));
+            assert_eq!(entry.error.text, *text, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn who_has_something_to_read_may_not_sleep() {
+        let rail = some_rail(Provider::TcpRxm);
+        // SAFETY: open, and of this thread.
+        unsafe {
+            let fabric = rail.domain().fabric().as_ptr();
+            tables::change(&raw mut (*fabric).ops, |table| table.trywait = Some(trywait));
+        }
+        for (answer, may_sleep) in [(0, true), (-(FI_EAGAIN as isize), false)] {
+            ANSWER.set(answer);
+            // SAFETY: one thread, no gate with this threading level.
+            assert_eq!(unsafe { rail.endpoint().queue().may_sleep() }, may_sleep, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_provider_without_a_way_to_read_says_so() {
+        let rail = some_rail(Provider::TcpRxm);
+        let queue = rail.endpoint().queue();
+        // SAFETY: open, and of this thread; no gate with this threading level.
+        unsafe {
+            tables::change(&raw mut (*queue.as_ptr()).ops, |table| table.read = None);
+            assert_eq!(queue.read(&mut Entries::new()), -(FI_ENOSYS as isize));
+        }
+    }
+}

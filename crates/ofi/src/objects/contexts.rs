@@ -169,4 +169,14 @@ mod tests {
         };
         assert_eq!(byte, 2);
     }
+
+    #[test]
+    fn all_values_lie_where_they_are_registered() {
+        let contexts = Contexts::new(3);
+        let (start, len) = contexts.values();
+        // SAFETY: one thread, nothing in flight.
+        let place = |wr_id| unsafe { contexts.set_value(WrId(wr_id), 0) }.map(|at| at as usize);
+        assert_eq!((place(0), place(2), place(3)), (Some(start), Some(start + len - 8), None));
+        assert_eq!((len, contexts.capacity()), (24, 3));
+    }
 }

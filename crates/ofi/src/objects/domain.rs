@@ -251,8 +251,203 @@ impl Drop for Domain {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use libfabric_sys::{FI_HMEM, FI_THREAD_SAFE, fi_info, fi_ops, fid_fabric};
+
     use super::*;
+    use crate::objects::fabric::Fabrics;
+    use crate::objects::info::tests::edit;
+    use crate::objects::{overheard, tables};
+    use crate::options::Options;
+    use crate::provider::{Provider, candidates};
+    use crate::{Discovery, MemoryKinds};
+
+    /// A device of tcp;ofi_rxm with the profile of a provider, whose answer may be changed, and
+    /// perhaps for memory of devices.
+    pub(crate) fn some_device(
+        provider: Provider,
+        devices: bool,
+        change: impl FnOnce(&mut fi_info),
+    ) -> crate::Device {
+        let tcp = Provider::TcpRxm;
+        let options = Options { provider: tcp, ..crate::options::tests::options() };
+        let found = Discovery::run(&options, true, MemoryKinds::Host).expect("loopback");
+        let device = &found.devices()[0];
+        let mut info = device.info.for_any_thread().expect("memory");
+        edit(&mut info, |raw| {
+            raw.caps |= if devices { FI_HMEM } else { 0 };
+            change(raw);
+        });
+        let profile = candidates(provider)[0];
+        crate::Device { profile, info: Arc::new(info), ..device.clone() }
+    }
+
+    pub(crate) fn some_domain(
+        provider: Provider,
+        devices: bool,
+        change: impl FnOnce(&mut fi_info),
+    ) -> Arc<Domain> {
+        let device = some_device(provider, devices, change);
+        let fabric = Fabrics::default().of(&device.info).expect("a fabric");
+        if devices {
+            has_said(&fabric, &[]);
+        }
+        Arc::new(open(fabric, &device).expect("a domain"))
+    }
+
+    fn open(fabric: Arc<Fabric>, device: &crate::Device) -> Result<Domain, PortError> {
+        Domain::open(fabric, Arc::clone(&device.info), Keys::new(true), device.profile)
+    }
+
+    type OpenDomain = unsafe extern "C" fn(
+        *mut fid_fabric,
+        *mut fi_info,
+        *mut *mut fid_domain,
+        *mut c_void,
+    ) -> c_int;
+
+    thread_local! {
+        static OPEN: Cell<Option<OpenDomain>> = const { Cell::new(None) };
+        static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+        /// What domains are asked to heed, and how they answer to that.
+        static HEEDED: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn open_ops(
+        _: *mut fid,
+        name: *const std::ffi::c_char,
+        _: u64,
+        table: *mut *mut c_void,
+        _: *mut c_void,
+    ) -> c_int {
+        static TABLE: [usize; 3] = [0; 3];
+        // SAFETY: a name, and a place for the table.
+        unsafe {
+            assert_eq!(std::ffi::CStr::from_ptr(name), c"dom_ops_v3");
+            let mut own = TABLE;
+            own[2] = heed as *const () as usize;
+            *table = Box::leak(Box::new(own)).as_mut_ptr().cast();
+        }
+        0
+    }
+
+    unsafe extern "C" fn heed(_: *mut fid, whether: bool) -> c_int {
+        HEEDED.with_borrow_mut(|heeded| heeded.push(whether));
+        0
+    }
+
+    unsafe extern "C" fn open_saying(
+        fabric: *mut fid_fabric,
+        info: *mut fi_info,
+        domain: *mut *mut fid_domain,
+        context: *mut c_void,
+    ) -> c_int {
+        LINES.with_borrow(|lines| lines.iter().for_each(|line| overheard::tests::say(line)));
+        let own = OPEN.get().expect("the provider's");
+        // SAFETY: the provider's own, with what it takes; the domain is new.
+        unsafe {
+            let code = without_devices(info, || own(fabric, info, domain, context));
+            assert_eq!(code, 0);
+            let ops = |table: &mut fi_ops| table.ops_open = Some(open_ops);
+            tables::change(&raw mut (**domain).fid.ops, ops);
+            code
+        }
+    }
+
+    /// Has a provider open something as if it were not for memory of devices, which few offer.
+    ///
+    /// # Safety
+    /// The answer is live, and only this thread has it.
+    pub(crate) unsafe fn without_devices(
+        info: *mut fi_info,
+        call: impl FnOnce() -> c_int,
+    ) -> c_int {
+        // SAFETY: by contract.
+        unsafe {
+            let caps = (*info).caps;
+            (*info).caps &= !FI_HMEM;
+            let code = call();
+            (*info).caps = caps;
+            code
+        }
+    }
+
+    /// Has libfabric say these lines when a domain is opened by this thread.
+    pub(crate) fn has_said(fabric: &Fabric, lines: &[&str]) {
+        LINES.set(lines.iter().map(|line| line.to_string()).collect());
+        // SAFETY: open, and of this thread.
+        unsafe {
+            tables::change(&raw mut (*fabric.as_ptr()).ops, |table| {
+                OPEN.set(table.domain);
+                table.domain = Some(open_saying);
+            });
+        }
+    }
+
+    /// With the failure that came before it, and for memory of devices alone.
+    #[test]
+    fn what_is_said_of_a_domain_that_maps_wrongly_is_kept() {
+        let words = candidates(Provider::Cxi)[0].maps_wrongly.expect("cxi says so").words;
+        let line = format!("it is so: {words}.");
+        let (late, early) = ("Failed late", "Failed early");
+        for (provider, devices, lines, told) in [
+            (Provider::Cxi, true, vec![early, late, "else", &line, "Failed after"], Some(true)),
+            (Provider::Cxi, true, vec!["no failure", &line], Some(false)),
+            (Provider::Cxi, true, vec![early], None),
+            (Provider::Cxi, false, vec![early, &line], None),
+            (Provider::TcpRxm, true, vec![early, &line], None),
+        ] {
+            let device = some_device(provider, devices, |_| {});
+            let fabric = Fabrics::default().of(&device.info).expect("a fabric");
+            has_said(&fabric, &lines);
+            let domain = open(fabric, &device).expect("a domain");
+            let told = told.map(|failed| match failed {
+                true => format!("{late}; {line}"),
+                false => line.clone(),
+            });
+            assert_eq!(domain.maps_wrongly(), told.as_deref(), "{provider} {devices}");
+            let is_cxi = provider == Provider::Cxi && devices;
+            assert_eq!(HEEDED.take(), vec![true; usize::from(is_cxi)], "{provider} {devices}");
+        }
+    }
+
+    #[test]
+    fn what_a_domain_asks_of_its_users_is_in_the_answer() {
+        let of = |mr_mode| {
+            // SAFETY: the attributes of an answer exist.
+            let set = |raw: &mut fi_info| unsafe { (*raw.domain_attr).mr_mode = mr_mode };
+            some_domain(Provider::TcpRxm, false, set)
+        };
+        for (mr_mode, asks) in [
+            (0, (false, false, Addressing::Offset, false)),
+            (FI_MR_LOCAL, (true, false, Addressing::Offset, false)),
+            (FI_MR_ENDPOINT, (false, true, Addressing::Offset, false)),
+            (FI_MR_VIRT_ADDR, (false, false, Addressing::Virtual, false)),
+            (FI_MR_PROV_KEY, (false, false, Addressing::Offset, true)),
+        ] {
+            let domain = of(mr_mode);
+            let no_keys = (0..4).all(|_| domain.next_key() == Ok(0));
+            let found = (domain.needs_desc(), domain.binds_regions(), domain.addressing(), no_keys);
+            assert_eq!(found, asks, "{mr_mode:#x}");
+        }
+        for (threading, gated) in [(FI_THREAD_DOMAIN, true), (FI_THREAD_SAFE, false)] {
+            // SAFETY: as above.
+            let set = |raw: &mut fi_info| unsafe { (*raw.domain_attr).threading = threading };
+            let domain = some_domain(Provider::TcpRxm, false, set);
+            assert_eq!(domain.gate().is_absent(), !gated);
+        }
+        for (provider, devices, forbids) in [
+            (Provider::TcpRxm, false, (false, false)),
+            (Provider::TcpRxm, true, (true, false)),
+            (Provider::Cxi, true, (false, false)),
+            (Provider::Efa, true, (true, true)),
+        ] {
+            let domain = some_domain(provider, devices, |_| {});
+            assert_eq!((domain.forbids_cuda(), domain.forbids_sharing()), forbids, "{provider}");
+        }
+    }
 
     #[test]
     fn keys_are_counted_or_drawn_and_none_is_used_twice() {

@@ -95,3 +95,67 @@ impl Drop for EventQueue {
         unsafe { close(self.fabric.library(), "event queue", self.as_fid()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use libfabric_sys::FI_EAGAIN;
+
+    use super::*;
+    use crate::data_path::some_rail;
+    use crate::objects::tables;
+    use crate::provider::Provider;
+
+    thread_local! {
+        /// What the queue gives one after the other, and nothing behind it.
+        static EVENTS: RefCell<Vec<isize>> = const { RefCell::new(Vec::new()) };
+        static ERROR: Cell<isize> = const { Cell::new(0) };
+    }
+
+    unsafe extern "C" fn read(
+        _: *mut fid_eq,
+        _: *mut u32,
+        _: *mut c_void,
+        len: usize,
+        _: u64,
+    ) -> isize {
+        assert!(len >= 64, "no event is longer");
+        EVENTS.with_borrow_mut(|events| events.pop()).unwrap_or(-(FI_EAGAIN as isize))
+    }
+
+    unsafe extern "C" fn readerr(_: *mut fid_eq, entry: *mut fi_eq_err_entry, _: u64) -> isize {
+        // SAFETY: room for an entry.
+        unsafe { ((*entry).err, (*entry).prov_errno) = (libc::EIO, 4711) };
+        ERROR.get()
+    }
+
+    #[test]
+    fn errors_are_told_and_other_events_are_dropped() {
+        let rail = some_rail(Provider::TcpRxm);
+        let queue = EventQueue::open(rail.domain().fabric()).expect("a queue");
+        assert_eq!(queue.error(), None, "nothing has happened");
+        // SAFETY: open, and of this thread.
+        unsafe {
+            tables::change(&raw mut (*queue.raw.as_ptr()).ops, |table| {
+                table.read = Some(read);
+                table.readerr = Some(readerr);
+            });
+        }
+        let told = |events: Vec<isize>, error| {
+            EVENTS.set(events);
+            ERROR.set(error);
+            queue.error()
+        };
+        let (again, there_is_one) = (-(FI_EAGAIN as isize), -(FI_EAVAIL as isize));
+        let error = told(vec![there_is_one, 16, 0], 48).expect("behind two events");
+        assert_eq!(error.code, libc::EIO);
+        assert!(error.text.ends_with("; the provider's code: 4711"), "{error}");
+        assert!(told(vec![there_is_one], 0).is_some());
+        assert_eq!(told(vec![there_is_one], again), None, "somebody else has taken it");
+        assert_eq!(told(vec![there_is_one, again], 48), None, "nothing more for now");
+        assert_eq!(told(vec![there_is_one, -5], 48), None, "no way to learn of it");
+        assert_eq!(told(vec![16; ENTRIES + 1], 48), None);
+        assert_eq!(EVENTS.take().len(), 1, "no more than there is room for at a time");
+    }
+}

@@ -14,3 +14,6 @@ pub(crate) mod fabric;
 pub(crate) mod info;
 pub(crate) mod memory_region;
 pub(crate) mod overheard;
+
+#[cfg(test)]
+pub(crate) mod tables;

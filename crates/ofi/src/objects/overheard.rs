@@ -74,10 +74,15 @@ fn heard() -> MutexGuard<'static, Option<Vec<String>>> {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The last level that the user asks for (`FI_LOG_LEVEL`), as libfabric reads it. None without.
-fn asked() -> Option<u32> {
-    let level = env::var("FI_LOG_LEVEL").ok()?.to_lowercase();
-    Some(LEVELS.iter().position(|name| *name == level).unwrap_or(0) as u32)
+/// Whether the user asks to see lines of a level: the last one is in `FI_LOG_LEVEL`.
+fn is_asked_for(level: u32) -> bool {
+    env::var("FI_LOG_LEVEL").is_ok_and(|last| is_up_to(level, &last))
+}
+
+/// Whether a level comes no later than one in words, as libfabric reads it.
+fn is_up_to(level: u32, last: &str) -> bool {
+    let last = last.to_lowercase();
+    level as usize <= LEVELS.iter().position(|name| *name == last).unwrap_or(0)
 }
 
 const LEVELS: [&str; 4] = ["warn", "trace", "info", "debug"];
@@ -86,7 +91,7 @@ const PARTS: [&str; 10] =
 const _: () = assert!(FI_LOG_INFO == 2 && FI_LOG_MR == 8);
 
 unsafe extern "C" fn is_wanted(_: *const fi_provider, level: u32, _part: u32, _: u64) -> c_int {
-    c_int::from(level <= FI_LOG_INFO || asked().is_some_and(|asked| level <= asked))
+    c_int::from(level <= FI_LOG_INFO || is_asked_for(level))
 }
 
 /// Lines that come often are none that anybody listens for.
@@ -112,7 +117,7 @@ unsafe extern "C" fn take(
     if let Some(heard) = heard().as_mut().filter(|heard| heard.len() < MOST) {
         heard.push(text.trim_end().to_owned());
     }
-    if asked().is_some_and(|asked| level <= asked) {
+    if is_asked_for(level) {
         // SAFETY: as above.
         let name = unsafe { provider.as_ref() }.map_or_else(String::new, |at| words(at.name));
         let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
@@ -131,7 +136,9 @@ unsafe extern "C" fn take(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::ffi::CString;
+
     use super::*;
     use crate::options::Options;
     use crate::provider::Provider;
@@ -155,5 +162,38 @@ mod tests {
         }
         run().unwrap();
         assert!(heard().is_none(), "nobody listens any more");
+    }
+
+    /// Says a line, as libfabric does.
+    pub(crate) fn say(line: &str) {
+        let line = CString::new(line).expect("no zero");
+        // SAFETY: a text, and no provider and no function.
+        unsafe { take(ptr::null(), FI_LOG_INFO, 0, ptr::null(), 0, line.as_ptr()) };
+    }
+
+    #[test]
+    fn what_is_kept_of_a_call_is_bounded() {
+        let library = Library::load(libfabric_sys::DEFAULT_LIBRARY).unwrap();
+        let (_, said) = overheard(library, || {
+            (0..MOST + 1).for_each(|at| say(&format!("line {at}  \n")));
+        });
+        let said = said.unwrap();
+        let own: Vec<_> = said.iter().filter(|line| line.starts_with("line ")).collect();
+        assert_eq!(said.len(), MOST);
+        assert!(own.len() > 1 && *own[1] == "line 1", "{own:?}");
+    }
+
+    #[test]
+    fn lines_up_to_a_level_are_those_before_it_in_libfabric_s_order() {
+        let seen = |last| (0..=4).filter(|level| is_up_to(*level, last)).collect::<Vec<u32>>();
+        assert_eq!((seen("warn"), seen("whatever")), (vec![0], vec![0]));
+        assert_eq!((seen("Trace"), seen("INFO")), (vec![0, 1], vec![0, 1, 2]));
+        assert_eq!(seen("debug"), [0, 1, 2, 3]);
+        // SAFETY: nothing is looked at but the level.
+        let wanted = |level| unsafe { is_wanted(ptr::null(), level, 0, 0) };
+        assert_eq!((wanted(0), wanted(FI_LOG_INFO)), (1, 1), "always");
+        if env::var_os("FI_LOG_LEVEL").is_none() {
+            assert_eq!((wanted(FI_LOG_INFO + 1), is_asked_for(0)), (0, false));
+        }
     }
 }

@@ -16,6 +16,7 @@ use log::debug;
 
 use crate::data_path::bulk::Plan;
 use crate::data_path::bulk::done::{Done, Entry, News};
+use crate::data_path::bulk::thread::Moves;
 use crate::error::port_error;
 use crate::objects::completion_queue::{Entries, Wakes};
 use crate::objects::contexts::Contexts;
@@ -162,8 +163,7 @@ impl Connection {
             under_way: 0,
             tried: HashMap::new(),
             done,
-            // What a poll finds, and one that is refused.
-            untold: VecDeque::with_capacity(POLL_BATCH + 1),
+            untold: VecDeque::with_capacity(POLL_BATCH),
             news: Arc::clone(news),
             entries: Entries::new(),
             outlives_receives: plan.outlives_receives,
@@ -201,40 +201,6 @@ impl Connection {
         self.tried.clear();
         self.is_broken = false;
         address
-    }
-
-    /// The descriptor that tells of the next event.
-    pub(super) fn descriptor(&self) -> Option<RawFd> {
-        if self.is_broken { None } else { self.endpoint.queue().descriptor().ok() }
-    }
-
-    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
-    /// something over.
-    pub(super) fn may_sleep(&mut self) -> bool {
-        if let Ok(request) = self.requests.try_recv() {
-            self.waiting.push_back(request);
-            return false;
-        }
-        // SAFETY: `&mut self` makes this the only thread.
-        self.is_broken || unsafe { self.endpoint.queue().may_sleep() }
-    }
-
-    /// Whether transfers of ours are under way.
-    pub(super) fn is_busy(&self) -> bool {
-        self.under_way > 0 || !self.waiting.is_empty()
-    }
-
-    /// Posts what was handed over, polls, and tells what is done.
-    pub(super) fn iterate(&mut self) -> Iteration {
-        if !self.tell_untold() {
-            return Iteration::Stuck;
-        }
-        let moved = self.post_all() | self.poll();
-        match moved {
-            true => Iteration::Moved,
-            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
-            false => Iteration::Stuck,
-        }
     }
 
     /// Posts what waits and what was handed over. What finds no room waits, with all that follows
@@ -415,15 +381,45 @@ impl Connection {
         true
     }
 
-    /// The thread ends: the lane is told why, should it still be there.
-    #[cold]
-    pub(super) fn end(&mut self, error: PortError) {
-        self.is_broken = true;
-        self.tell(Done::Failed(Failure { wr_id: None, is_message: false, error }));
-    }
-
     fn library(&self) -> &'static libfabric_sys::Library {
         self.endpoint.domain().library()
+    }
+}
+
+impl Moves for Connection {
+    fn descriptor(&self) -> Option<RawFd> {
+        if self.is_broken { None } else { self.endpoint.queue().descriptor().ok() }
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        if let Ok(request) = self.requests.try_recv() {
+            self.waiting.push_back(request);
+            return false;
+        }
+        // SAFETY: `&mut self` makes this the only thread.
+        self.is_broken || unsafe { self.endpoint.queue().may_sleep() }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.under_way > 0 || !self.waiting.is_empty()
+    }
+
+    fn iterate(&mut self) -> Iteration {
+        if !self.tell_untold() {
+            return Iteration::Stuck;
+        }
+        let moved = self.post_all() | self.poll();
+        match moved {
+            true => Iteration::Moved,
+            false if self.untold.is_empty() && self.waiting.is_empty() => Iteration::Idle,
+            false => Iteration::Stuck,
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, error: PortError) {
+        self.is_broken = true;
+        self.tell(Done::Failed(Failure { wr_id: None, is_message: false, error }));
     }
 }
 
@@ -439,21 +435,4 @@ impl Drop for Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_without_room_is_left_alone_and_after_some_all_are() {
-        let mut refusals = Refusals::default();
-        assert!(!refusals.has(PeerAddr(1)));
-        for peer in 1..REFUSALS as u64 {
-            refusals.add(PeerAddr(peer));
-            assert!((1..=peer).all(|peer| refusals.has(PeerAddr(peer))));
-            assert!(!refusals.has(PeerAddr(peer + 1)) && !refusals.has(PeerAddr(0)));
-        }
-        for _ in 0..2 {
-            refusals.add(PeerAddr(99));
-            assert!(refusals.has(PeerAddr(0)), "an iteration ends");
-        }
-    }
-}
+mod tests;

@@ -278,6 +278,7 @@ mod tests {
 
     const AGAIN: isize = -(FI_EAGAIN as isize);
     static NOTHING: isize = AGAIN;
+    const BROKEN: isize = -(libc::EPIPE as isize);
     const ERROR: isize = -(FI_EAVAIL as isize);
 
     #[test]
@@ -310,6 +311,42 @@ mod tests {
         assert_eq!(bed.merged.take_failure().unwrap().wr_id, None);
         assert_eq!((bed.merged.under_way(0), bed.merged.under_way(1)), (0, 1));
         assert_eq!(bed.read(8), Err(AGAIN));
+    }
+
+    /// The first completion of a poll ends it where there is room for no other.
+    #[test]
+    fn what_is_not_looked_at_stays_and_news_of_it_too() {
+        let mut bed = Bed::new(&2);
+        bed.complete(0, 10, 0);
+        assert_eq!(bed.read(2), Ok(vec![1, 1]), "the rail's own fill it");
+        assert_eq!(bed.read(3), Ok(vec![1, 1, 10]));
+        for (answer, code) in [(&0, AGAIN), (&NOTHING, AGAIN), (&BROKEN, BROKEN)] {
+            assert_eq!(Bed::new(answer).read(8), Err(code), "{answer}");
+        }
+        let mut bed = Bed::new(&0);
+        bed.complete(1, 11, 0);
+        assert_eq!(bed.read(8), Ok(vec![11]));
+        let mut bed = Bed::new(&BROKEN);
+        bed.complete(1, 11, 0);
+        assert_eq!(bed.read(8), Err(BROKEN), "nothing is asked of a rail that is broken");
+    }
+
+    #[test]
+    fn who_has_reached_whom_is_told_once_and_takes_no_place() {
+        let mut bed = Bed::new(&AGAIN);
+        bed.merged.gave(1);
+        for (peer, made) in [(7, true), (8, false)] {
+            bed.ends[1].send(Done::Reached(PeerAddr(peer), made)).unwrap();
+            bed.news.tell();
+        }
+        assert_eq!(bed.read(8), Err(AGAIN));
+        assert_eq!(bed.merged.under_way(1), 1, "these are no transfers of the lane's");
+        let mut told: Vec<_> = std::iter::from_fn(|| bed.merged.next_reached()).collect();
+        told.sort_unstable_by_key(|told| told.1.0);
+        assert_eq!(told, [(1, PeerAddr(7), true), (1, PeerAddr(8), false)]);
+        let Bed { merged, news, .. } = bed;
+        drop(merged);
+        assert_eq!(Arc::strong_count(&news), 1, "it has gone as a whole");
     }
 
     #[test]

@@ -49,33 +49,17 @@ struct Shared<C> {
 
 /// What a thread moves.
 pub(super) trait Moves: Send + 'static {
+    /// Posts what was handed over, polls, and tells what is done.
     fn iterate(&mut self) -> Iteration;
+    /// Whether there is nothing to do until the descriptor tells of something, or the lane hands
+    /// something over.
     fn may_sleep(&mut self) -> bool;
+    /// Whether transfers of ours are under way.
     fn is_busy(&self) -> bool;
+    /// The descriptor that tells of the next event.
     fn descriptor(&self) -> Option<RawFd>;
+    /// The thread ends: the lane is told why, should it still be there.
     fn end(&mut self, error: PortError);
-}
-
-impl Moves for Connection {
-    fn iterate(&mut self) -> Iteration {
-        self.iterate()
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        self.may_sleep()
-    }
-
-    fn is_busy(&self) -> bool {
-        self.is_busy()
-    }
-
-    fn descriptor(&self) -> Option<RawFd> {
-        self.descriptor()
-    }
-
-    fn end(&mut self, error: PortError) {
-        self.end(error);
-    }
 }
 
 /// A connection with its thread. It ends with this value.
@@ -337,6 +321,22 @@ mod tests {
     fn request(number: u32) -> Request {
         let (to, wr_id) = (PeerAddr(0), WrId(number));
         Request { what: What::Write, to, wr_id, context: 0, addr: 0, len: 1, remote: 0, key: 0 }
+    }
+
+    #[test]
+    fn a_wait_ends_by_a_ring_or_by_the_other_descriptor() {
+        let (wake, other) = (Wake::new().expect("an eventfd"), Wake::new().expect("another"));
+        // SAFETY: flags of a descriptor alone.
+        let flags = |what| unsafe { libc::fcntl(wake.0.as_raw_fd(), what) };
+        assert_eq!(flags(libc::F_GETFD) & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+        assert_eq!(flags(libc::F_GETFL) & libc::O_NONBLOCK, libc::O_NONBLOCK);
+        let fd = Some(other.0.as_raw_fd());
+        wake.ring();
+        wake.wait(None, -1);
+        other.ring();
+        wake.wait(fd, -1);
+        wake.wait(fd, -1);
+        wake.wait(None, 0);
     }
 
     /// Nothing but the lane wakes it here, for there is no descriptor, and by itself it would sleep

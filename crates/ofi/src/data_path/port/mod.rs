@@ -417,3 +417,6 @@ fn check_word(addr: usize, width: usize) -> Result<(), PortError> {
 fn no_word(addr: usize, width: usize) -> PortError {
     refused("accessing memory", format!("{addr:#x} is no place for a word of {width} bytes"))
 }
+
+#[cfg(test)]
+mod tests;

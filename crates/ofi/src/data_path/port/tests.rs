@@ -1,0 +1,317 @@
+//! The calls of the hot path, with a provider that answers as the test wants; what a port says of
+//! its rails.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::ptr;
+use std::time::Duration;
+
+use libfabric_sys::{
+    FI_EAGAIN, FI_EAVAIL, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN,
+    fi_cq_data_entry, fi_info, fi_msg, fid_cq, fid_ep,
+};
+
+use super::*;
+use crate::data_path::rail::Receives;
+use crate::objects::domain::tests::some_device;
+use crate::objects::fabric::Fabrics;
+use crate::objects::tables;
+use crate::options::Options;
+use crate::provider::Provider;
+use engine::port::{Direction, Local, POLL_BATCH, Polled, Transfer};
+
+const RAIL: RailId = RailId(0);
+const NO_RAIL: RailId = RailId(7);
+const WR_IDS: u32 = 4;
+const AGAIN: isize = -(FI_EAGAIN as isize);
+const PEER: PeerAddr = PeerAddr(3);
+
+#[derive(Default)]
+struct Script {
+    /// Calls, each with the peer, the length, and where the bytes are.
+    asked: Vec<(&'static str, u64, usize, usize)>,
+    answer: isize,
+    /// What polls find, one after the other: contexts, with the same flags.
+    found: Vec<Vec<usize>>,
+    flags: u64,
+    code: isize,
+    polls: usize,
+}
+
+thread_local! {
+    static SCRIPT: RefCell<Script> = RefCell::default();
+}
+
+fn with<T>(call: impl FnOnce(&mut Script) -> T) -> T {
+    SCRIPT.with_borrow_mut(call)
+}
+
+fn ask(call: &'static str, peer: u64, len: usize, at: usize) -> isize {
+    with(|script| {
+        script.asked.push((call, peer, len, at));
+        script.answer
+    })
+}
+
+unsafe extern "C" fn write(
+    _: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _: *mut c_void,
+    peer: u64,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    ask("write", peer, len, buf as usize)
+}
+
+unsafe extern "C" fn read(
+    _: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _: *mut c_void,
+    peer: u64,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    ask("read", peer, len, buf as usize)
+}
+
+unsafe extern "C" fn inject(_: *mut fid_ep, _: *const c_void, len: usize, peer: u64) -> isize {
+    ask("inject", peer, len, 0)
+}
+
+unsafe extern "C" fn sendmsg(_: *mut fid_ep, message: *const fi_msg, _: u64) -> isize {
+    // SAFETY: a message with one piece.
+    let (peer, len) = unsafe { ((*message).addr, (*(*message).msg_iov).iov_len) };
+    ask("sendmsg", peer, len, 0)
+}
+
+unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
+    with(|script| {
+        script.polls += 1;
+        let Some(found) = script.found.pop() else { return script.code };
+        assert!(found.len() <= count);
+        for (at, context) in found.iter().enumerate() {
+            let op_context = *context as *mut c_void;
+            let flags = script.flags;
+            let entry =
+                fi_cq_data_entry { op_context, flags, len: 0, buf: ptr::null_mut(), data: 5 };
+            // SAFETY: there is room for as many.
+            unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry) };
+        }
+        found.len() as isize
+    })
+}
+
+fn rail(change: impl FnOnce(&mut fi_info), contexts: &Arc<Contexts>) -> Arc<Rail> {
+    let device = some_device(Provider::TcpRxm, false, change);
+    let (mut fabrics, options) = (Fabrics::default(), Options::default());
+    let rail = Rail::open(&mut fabrics, &device, &options, contexts, 4, Receives::Messages);
+    Arc::new(rail.expect("a rail"))
+}
+
+/// A port over rails whose answers are changed so, whose provider follows the script.
+fn port(changes: &[fn(&mut fi_info)]) -> OfiPort {
+    let contexts = Arc::new(Contexts::new(WR_IDS));
+    let rails: Vec<_> = changes.iter().map(|change| rail(change, &contexts)).collect();
+    SCRIPT.set(Script { code: AGAIN, ..Script::default() });
+    for rail in &rails {
+        let (endpoint, queue) = (rail.endpoint().as_fid(), rail.endpoint().queue().as_fid());
+        // SAFETY: open, and of this thread.
+        unsafe {
+            let endpoint = endpoint.cast::<fid_ep>();
+            tables::change(&raw mut (*endpoint).rma, |table| {
+                table.write = Some(write);
+                table.read = Some(read);
+            });
+            tables::change(&raw mut (*endpoint).msg, |table| {
+                table.inject = Some(inject);
+                table.sendmsg = Some(sendmsg);
+            });
+            let queue = queue.cast::<fid_cq>();
+            tables::change(&raw mut (*queue).ops, |table| table.read = Some(poll));
+        }
+    }
+    OfiPort::new(&rails, contexts).expect("a port")
+}
+
+fn plain(_: &mut fi_info) {}
+
+fn gated(raw: &mut fi_info) {
+    // SAFETY: the attributes of an answer exist.
+    unsafe { (*raw.domain_attr).threading = FI_THREAD_DOMAIN };
+}
+
+fn of_mr_mode<const MODE: i32>(raw: &mut fi_info) {
+    // SAFETY: as above.
+    unsafe { (*raw.domain_attr).mr_mode = MODE };
+}
+
+/// What a poll gives: completions, or the text of a failure of the rail as a whole.
+fn polled(port: &mut OfiPort, rail: RailId) -> Result<Vec<WrId>, String> {
+    let mut done = [WrId(u32::MAX); POLL_BATCH];
+    match port.poll(rail, &mut done) {
+        Polled::Empty => Ok(Vec::new()),
+        Polled::Completed(0) => panic!("nothing is told by itself"),
+        Polled::Completed(count) => Ok(done[..count].to_vec()),
+        Polled::Failed(failure) => {
+            assert!(failure.wr_id.is_none(), "{failure:?}");
+            Err(failure.error.text)
+        }
+    }
+}
+
+#[test]
+fn what_a_port_may_do_is_what_all_of_its_rails_allow() {
+    let local = of_mr_mode::<FI_MR_LOCAL>;
+    for (changes, rails, unregistered, fast) in [
+        (&[plain as fn(&mut _)][..], 1, true, true),
+        (&[plain, plain, plain], 3, true, true),
+        (&[plain, local], 2, false, true),
+        (&[gated, plain], 2, true, false),
+        (&[plain, gated], 2, true, false),
+    ] {
+        let port = port(changes);
+        let found = (port.rails(), port.takes_unregistered(), port.has_fast_path());
+        assert_eq!(found, (rails, unregistered, fast));
+    }
+    let mut bound = port(&[plain, of_mr_mode::<FI_MR_ENDPOINT>]);
+    let can = [RailId(0), RailId(1), NO_RAIL].map(|rail| bound.can_reset(rail));
+    assert_eq!(can, [true, false, false]);
+    let refused = bound.reset_rail(RailId(1)).expect_err("its memory is bound to it");
+    assert!(refused.text.contains("FI_MR_ENDPOINT"), "{refused}");
+}
+
+#[test]
+fn a_transfer_is_posted_if_it_is_one_and_there_is_room() {
+    let mut port = port(&[plain]);
+    let fast = port.fast(RAIL);
+    let memory = Local::Memory { addr: 4096, desc: engine::port::Desc(0) };
+    let values = port.contexts.values().0;
+    let (write, read) = (Direction::Write, Direction::Read);
+    for (rail, local, direction, len, answer, asked) in [
+        (RAIL, memory, write, 100, 0, Some(("write", 3, 100, 4096))),
+        (RAIL, memory, read, 100, 0, Some(("read", 3, 100, 4096))),
+        (RAIL, memory, write, 100, AGAIN, Some(("write", 3, 100, 4096))),
+        (RAIL, memory, read, 100, -5, Some(("read", 3, 100, 4096))),
+        (RAIL, Local::Value(9), write, 8, 0, Some(("write", 3, 8, values + 8))),
+        (RAIL, Local::Value(9), write, 4, AGAIN, Some(("write", 3, 4, values + 8))),
+        (RAIL, Local::Value(9), write, 9, 0, None),
+        (RAIL, Local::Value(9), read, 8, 0, None),
+        (NO_RAIL, Local::Value(9), write, 8, 0, None),
+    ] {
+        with(|script| script.answer = answer);
+        let transfer = Transfer { direction, local, len, remote: 7, key: 8 };
+        let wr_id = WrId(1);
+        let context = port.context(wr_id);
+        let posted = port.try_post(fast, rail, PEER, wr_id, context, &transfer);
+        let call = with(|script| std::mem::take(&mut script.asked));
+        assert_eq!(call, Vec::from_iter(asked), "{local:?} {direction:?} {len}");
+        assert_eq!(posted, asked.is_some() && answer == 0, "{local:?} {direction:?} {len}");
+    }
+}
+
+#[test]
+fn a_message_is_copied_as_far_as_the_provider_does_so() {
+    let mut port = port(&[plain]);
+    let fast = port.fast(RAIL);
+    let copied = fast.inject_size();
+    assert!((16..=MAX_MESSAGE).contains(&copied));
+    let offered = port.rails[0].rail.domain().info().inject_size();
+    assert_eq!(copied, offered.min(MAX_MESSAGE));
+    let bytes = [7; MAX_MESSAGE + 1];
+    let mut send = |len, answer| {
+        with(|script| script.answer = answer);
+        let sent = port.try_send(fast, RAIL, PEER, WrId(0), &bytes[..len]);
+        let asked = with(|script| std::mem::take(&mut script.asked));
+        (sent, asked.iter().map(|(call, peer, len, _)| (*call, *peer, *len)).collect::<Vec<_>>())
+    };
+    for len in [0, 1, copied] {
+        assert_eq!(send(len, 0), (true, vec![("inject", 3, len)]));
+        assert_eq!(send(len, AGAIN), (false, vec![("inject", 3, len)]));
+    }
+    if copied < MAX_MESSAGE {
+        assert_eq!(send(copied + 1, AGAIN), (false, vec![("sendmsg", 3, copied + 1)]));
+        assert_eq!(send(copied + 1, 0), (true, vec![("sendmsg", 3, copied + 1)]));
+    }
+    assert_eq!(send(MAX_MESSAGE + 1, 0), (false, vec![]));
+}
+
+/// What the look found is what the poll behind it gives; the provider is asked once.
+#[test]
+fn a_look_whether_something_has_completed_is_a_poll() {
+    let mut port = port(&[plain]);
+    let context = port.contexts.context(WrId(2)).expect("one of them") as usize;
+    assert!(!port.has_completions(RAIL));
+    assert_eq!(with(|script| script.polls), 1);
+    with(|script| script.found = vec![vec![context]]);
+    assert!(port.has_completions(RAIL));
+    assert_eq!(polled(&mut port, RAIL), Ok(vec![WrId(2)]));
+    assert_eq!(with(|script| script.polls), 2);
+    assert_eq!(polled(&mut port, RAIL), Ok(vec![]));
+    assert_eq!(with(|script| script.polls), 3);
+    with(|script| script.code = -(FI_EAVAIL as isize));
+    assert!(port.has_completions(RAIL), "an error");
+    assert!(port.has_completions(NO_RAIL), "which the poll says");
+    with(|script| script.code = 0);
+    assert!(port.has_completions(RAIL));
+    assert_eq!(polled(&mut port, RAIL), Ok(vec![]), "of nothing");
+
+    let mut waits = self::port(&[gated, plain]);
+    assert!(waits.has_completions(RAIL) && with(|script| script.polls) == 0, "not beside others");
+    waits.reset_rail(RailId(1)).expect("opened again");
+    assert!(!waits.rails[1].messages.is_settled());
+    assert!(waits.has_completions(RailId(1)), "there are receives to post");
+    assert_eq!(polled(&mut waits, RailId(1)), Ok(vec![]));
+    assert!(waits.rails[1].messages.is_settled());
+}
+
+#[test]
+fn a_completion_of_nothing_that_was_posted_breaks_the_rail() {
+    let mut port = port(&[plain]);
+    let first = port.contexts.context(WrId(0)).expect("one of them") as usize;
+    let behind = first + WR_IDS as usize * 64;
+    for found in [vec![behind], vec![first, behind], vec![behind, first]] {
+        with(|script| script.found = vec![found]);
+        let error = polled(&mut port, RAIL).expect_err("one is nobody's");
+        assert!(error.contains("unknown context"), "{error}");
+    }
+    // Immediate data has no context, and is the lane's to take.
+    with(|script| (script.found, script.flags) = (vec![vec![0, 0]], FI_REMOTE_CQ_DATA));
+    assert_eq!(polled(&mut port, RAIL), Ok(vec![]));
+    assert!(port.has_message(RAIL) && !port.has_message(NO_RAIL));
+    for incoming in [Incoming::ImmediateData(5), Incoming::ImmediateData(5), Incoming::Nothing] {
+        assert_eq!(port.receive(RAIL, &mut LongPacket::EMPTY.clone()), incoming);
+    }
+}
+
+#[test]
+fn a_port_s_clock_counts_nanoseconds_from_its_opening() {
+    let mut port = port(&[plain]);
+    let hour = Duration::from_secs(3600);
+    port.start = port.start.checked_sub(hour).unwrap_or(port.start);
+    let before = port.start.elapsed().as_nanos() as u64;
+    let now = port.now();
+    assert!((before..=port.start.elapsed().as_nanos() as u64).contains(&now), "{now}");
+}
+
+#[test]
+fn messages_about_rails_go_by_endpoints_of_their_own_where_there_are_some() {
+    let mut without = port(&[plain]);
+    assert!(without.control().is_none());
+    assert_eq!(without.send_control(RAIL, PEER, &[1; 16]), Ok(Posted::Again));
+    assert!(!without.receive_control(RAIL, &mut Packet::EMPTY.clone()));
+    assert!(with(|script| script.asked.is_empty()), "not by the rail");
+    let control = port(&[plain]);
+    let mut port = port(&[plain]).with_control(Some(control));
+    assert!(port.control().is_some());
+    assert_eq!(port.send_control(RAIL, PEER, &[1; 16]), Ok(Posted::Yes));
+    assert_eq!(with(|script| std::mem::take(&mut script.asked)), [("inject", 3, 16, 0)]);
+    // Immediate data there is of no PE, and what is polled is the endpoint for these.
+    with(|script| (script.found, script.flags) = (vec![vec![0]], FI_REMOTE_CQ_DATA));
+    assert!(!port.receive_control(RAIL, &mut Packet::EMPTY.clone()));
+    assert!(!port.has_message(RAIL) && with(|script| script.found.is_empty()));
+}

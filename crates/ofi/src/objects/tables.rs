@@ -1,0 +1,68 @@
+//! Objects of libfabric that answer as a test wants: in the tables of a provider's functions stand
+//! some of the test's.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
+
+use libfabric_sys::{FI_EBUSY, fi_ops, fid};
+
+/// Gives an object another table: that which it has, with a change. Gives the table that was.
+///
+/// # Safety
+/// The place is one of an open object's tables, which begins with its size, and only this thread
+/// has the object.
+pub(crate) unsafe fn change<T>(place: *mut *mut T, with: impl FnOnce(&mut T)) -> *mut T {
+    // SAFETY: by contract; a newer library's table is longer than ours, and is copied as a whole.
+    // The copy lasts, and so may what still calls it.
+    unsafe {
+        let old = *place;
+        let words = old.cast::<usize>().read().max(size_of::<T>()).div_ceil(size_of::<u64>());
+        let new = Box::leak(vec![0_u64; words].into_boxed_slice()).as_mut_ptr();
+        new.cast::<u8>().copy_from_nonoverlapping(old.cast(), old.cast::<usize>().read());
+        with(&mut *new.cast::<T>());
+        *place = new.cast();
+        old
+    }
+}
+
+thread_local! {
+    /// The objects that are watched, with their tables.
+    static WATCHED: RefCell<Vec<(usize, *mut fi_ops)>> = const { RefCell::new(Vec::new()) };
+    static CLOSED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static CLINGS: Cell<bool> = const { Cell::new(false) };
+}
+
+unsafe extern "C" fn close(object: *mut fid) -> c_int {
+    if CLINGS.get() {
+        return -FI_EBUSY;
+    }
+    let at = object as usize;
+    let table = WATCHED.with_borrow(|all| all.iter().find(|(of, _)| *of == at).map(|(_, is)| *is));
+    CLOSED.with_borrow_mut(|closed| closed.push(at));
+    // SAFETY: the object is open, and the table the one that it had.
+    unsafe {
+        (*object).ops = table.expect("it is watched");
+        (*(*object).ops).close.expect("a way to close it")(object)
+    }
+}
+
+/// Has [`closed`] tell when an object is closed by this thread.
+///
+/// # Safety
+/// It is open, and only this thread has it.
+pub(crate) unsafe fn watch(object: *mut fid) -> usize {
+    // SAFETY: by contract.
+    let table = unsafe { change(&raw mut (*object).ops, |table| table.close = Some(close)) };
+    WATCHED.with_borrow_mut(|all| all.push((object as usize, table)));
+    object as usize
+}
+
+/// Those of the objects watched that were closed, in that order.
+pub(crate) fn closed() -> Vec<usize> {
+    CLOSED.take()
+}
+
+/// Whether objects that are watched refuse to be closed from here on.
+pub(crate) fn cling(whether: bool) {
+    CLINGS.set(whether);
+}
