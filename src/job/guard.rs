@@ -86,11 +86,12 @@ mod tests {
 
     #[test]
     fn outcomes_become_statuses_and_panics_do_not_pass() {
-        let guard = |body: fn() -> Result<(), JobError>| heard(|| guard("test", body));
+        type Body = fn() -> Result<(), JobError>;
+        let guard = |body: Body| heard(|| guard("test", body));
         assert_eq!(guard(|| Ok(())), (0, String::new()));
         let (status, said) = guard(|| Err(JobError::NotConnected));
         assert_eq!((status, said), (1, format!("ERROR test: {}\n", JobError::NotConnected)));
-        let panics: [(fn() -> Result<(), JobError>, &str); 3] = [
+        let panics: [(Body, &str); 3] = [
             (|| panic!("on purpose"), "on purpose"),
             (|| panic!("number {}", std::process::id()), "number "),
             (|| std::panic::panic_any(7), "no message"),

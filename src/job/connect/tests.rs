@@ -71,7 +71,7 @@ fn the_log_says_what_a_pe_has_opened() {
 #[test]
 fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
     threads::connect(2, &settings(1, &[]), Some((1, 3)), |pe| {
-        let why = pe.job.err().expect("no job without PE 1").to_string();
+        let why = pe.job.expect_err("no job without PE 1").to_string();
         assert!(why.contains("PE 1: ") && why.contains("connection record"), "{why}");
     });
 }
