@@ -1,4 +1,4 @@
-//! Whose turn it is: rings one after the other, so many batches of each, and nothing behind a limit.
+//! Whose turn it is: rings one after the other, so many batches of each, nothing behind a limit.
 
 use super::*;
 
