@@ -11,6 +11,7 @@ pub(crate) const PAUSES: (Duration, Duration) =
     (Duration::from_micros(10), Duration::from_millis(1));
 
 /// Why there is no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoAnswer {
     /// None has come in time.
     Late,
@@ -34,5 +35,26 @@ pub(crate) fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T,
             Err(TryRecvError::Empty) => std::thread::sleep(pause),
         }
         pause = (2 * pause).min(longest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    #[test]
+    fn answers_come_late_or_never_or_are_waited_for() {
+        let long = Duration::from_secs(3600);
+        let (say, hear) = bounded(1);
+        assert_eq!(wait_for(&hear, Duration::ZERO), Err(NoAnswer::Late));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| wait_for(&hear, long));
+            say.send(7).unwrap();
+            assert_eq!(waits.join().unwrap(), Ok(7));
+        });
+        drop(say);
+        assert_eq!(wait_for(&hear, long), Err(NoAnswer::Ended));
     }
 }

@@ -591,3 +591,6 @@ impl fmt::Debug for Channel {
         f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -259,3 +259,162 @@ fn place(regions: &[Registered], addr: usize, len: usize, symmetric: bool) -> Op
 fn refused(why: String) -> ChannelError {
     ChannelError::OnStream { why }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::channel::api::tests::alone_in_its_job;
+    use crate::channel::ring::State;
+    use engine::wire::handle::HANDLE_BYTES;
+
+    const ROOM: u64 = 1 << SLOTS_LOG2;
+
+    fn at(region: u8, offset: u64) -> Place {
+        Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
+    }
+
+    /// One of two slots for each number that 3 divides, else of one.
+    fn numbered(number: u32) -> Descriptor {
+        let value = if number % 3 == 0 { u64::MAX } else { number.into() };
+        Descriptor::PutValue { pe: Pe(number), dst: at(1, 8), bytes: 8, value }
+    }
+
+    /// The ring goes round several times; the thread that pushes waits for room.
+    #[test]
+    fn what_is_pushed_is_taken_in_order_and_waits_for_room_and_for_delivery() {
+        const COUNT: u32 = 3000;
+        let ring = StreamRing::new();
+        // SAFETY: once, and the ring stays longer.
+        let mut consumer = unsafe { ring.consumer() }.unwrap();
+        let pushes = Arc::clone(&ring);
+        let thread = thread::spawn(move || {
+            (0..COUNT).for_each(|number| pushes.push(&numbered(number)));
+            pushes.quiet();
+            pushes.published.done.load(Ordering::Acquire)
+        });
+        let mut next = 0;
+        while next < COUNT {
+            while !consumer.has_next() {
+                thread::yield_now();
+            }
+            while let Some(taken) = consumer.take() {
+                assert_eq!(taken, Ok(numbered(next)));
+                next += 1;
+            }
+            consumer.publish_tail();
+        }
+        let end = u64::from(COUNT + COUNT / 3);
+        assert_eq!((consumer.taken(), ring.head()), (end, end));
+        consumer.publish_done(end - 1);
+        consumer.publish_done(end);
+        assert_eq!(thread.join().unwrap(), end, "quiet is what is delivered");
+    }
+
+    #[test]
+    fn a_full_ring_is_full_to_the_last_slot_and_nobody_waits_for_a_thread_that_takes_nothing() {
+        let ring = StreamRing::new();
+        // SAFETY: once, and the ring stays longer.
+        let mut consumer = unsafe { ring.consumer() }.unwrap();
+        (0..ROOM).for_each(|_| ring.push(&numbered(1)));
+        assert_eq!(ring.head(), ROOM);
+        consumer.publish_state(State::Stopped);
+        ring.push(&numbered(2));
+        assert_eq!(ring.head(), ROOM, "there is no room, and nobody makes any");
+        ring.quiet();
+        assert!(!ring.wait(|_| false) && ring.wait(|_| true));
+        consumer.publish_state(State::Running);
+        ring.publish_failed();
+        assert!(!ring.wait(|_| false), "nor after a failure");
+    }
+
+    #[test]
+    fn a_wait_goes_on_while_the_thread_runs_and_ends_with_what_it_is_for() {
+        let ring = StreamRing::new();
+        let mut looks = 0;
+        let waited = ring.wait(|_| {
+            looks += 1;
+            looks > LOOKS + 10
+        });
+        assert!(waited);
+    }
+
+    #[test]
+    fn bytes_have_a_place_where_all_of_them_are_in_a_region_of_their_kind() {
+        let region = |index, base, symmetric| {
+            Registered::new(index, (base, 0x100), symmetric, [0; HANDLE_BYTES], None)
+        };
+        let regions = [region(3, 0x2000, false), region(5, 0x1000, true)];
+        for (addr, len, symmetric, found) in [
+            (0x1000, 0x100, true, Some(at(5, 0))),
+            (0x1000, 0x100, false, Some(at(5, 0))),
+            (0x10f8, 8, true, Some(at(5, 0xf8))),
+            (0x10f9, 8, true, None),
+            (0x1000, 0x101, true, None),
+            (0x0fff, 8, true, None),
+            (0x1100, 0, true, None),
+            (0x10ff, 0, true, Some(at(5, 0xff))),
+            (0x2008, 8, false, Some(at(3, 8))),
+            (0x2008, 8, true, None),
+            (0x20ff, 1, false, Some(at(3, 0xff))),
+            (0x1008, usize::MAX, true, None),
+        ] {
+            assert_eq!(place(&regions, addr, len, symmetric), found, "{len} at {addr:#x}");
+        }
+    }
+
+    /// What a stream is asked for is described before anything is put into it.
+    #[test]
+    fn operations_on_streams_are_described_as_kernels_would() {
+        let channel = alone_in_its_job();
+        let heap = channel.allocate_symmetric(4096).unwrap();
+        let word = heap.wrapping_add(64).cast::<u64>();
+        let describe = |bytes, signal: Option<(*mut u64, u32)>| {
+            let signal = signal.map(|(word, kind)| StreamSignal { word, value: 9, kind });
+            channel.describe(heap.wrapping_add(8), heap, bytes, signal, Pe(0))
+        };
+        let (set, add) = (c::NLF_KIND_SET, c::NLF_KIND_ADD);
+        for (kind, with_bytes, without) in
+            [(set, AtomicOp::SignalSet, AtomicOp::Set), (add, AtomicOp::SignalAdd, AtomicOp::Add)]
+        {
+            match describe(16, Some((word, kind))).unwrap() {
+                Some(Descriptor::PutSignal { bytes, op, value, signal, dst, src, .. }) => {
+                    assert_eq!((bytes, op, value), (16, with_bytes, 9));
+                    assert_eq!((dst.offset(), src.offset(), signal.offset()), (8, 0, 64));
+                }
+                other => panic!("{other:?}"),
+            }
+            match describe(0, Some((word, kind))).unwrap() {
+                Some(Descriptor::Atomic { op, value, dst, fetch: None, .. }) => {
+                    assert_eq!((op, value, dst.offset()), (without, 9, 64));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(describe(16, None), Ok(Some(Descriptor::Put { bytes: 16, .. }))));
+        assert!(matches!(describe(0, None), Ok(None)));
+        let odd = heap.wrapping_add(68).cast::<u64>();
+        let most = c::NLF_MAX_BYTES as usize;
+        for (bytes, signal, why) in [
+            (8, Some((word, 2)), "a signal has no kind 2"),
+            (8, Some((odd, set)), "is not aligned"),
+            (8, Some((heap.wrapping_add(4096).cast(), set)), "are not all in registered memory"),
+            (4096, None, "are not all in registered memory"),
+            (most, None, "are not all in registered memory"),
+            (most + 1, None, "are too many"),
+            (most + 2, None, "are too many"),
+        ] {
+            let refused = describe(bytes, signal).unwrap_err().to_string();
+            assert!(refused.contains(why), "{bytes} bytes: {refused}");
+        }
+        // SAFETY: refused, as there is no such PE.
+        let refused = unsafe {
+            channel
+                .put_on_stream(heap, heap, 8, None, 1, std::ptr::null_mut())
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused.contains("there is no PE 1"), "{refused}");
+    }
+}

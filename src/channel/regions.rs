@@ -68,6 +68,7 @@ pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
 mod tests {
     use super::*;
     use crate::channel::registration::lowest;
+    use engine::wire::handle::HANDLE_BYTES;
 
     #[test]
     fn the_library_has_an_index_that_no_program_gets() {
@@ -77,5 +78,38 @@ mod tests {
         let theirs = free(&[]);
         assert_eq!(count(theirs), c::NLF_MAX_REGIONS);
         assert_eq!(theirs[usize::from(own / 8)] & 1 << (own % 8), 0);
+    }
+
+    #[test]
+    fn what_is_in_use_is_not_free_and_kernels_look_as_far_as_the_last() {
+        let of = |indices: &[u8]| -> Vec<Registered> {
+            let one = |index| Registered::new(index, (0, 8), true, [0; HANDLE_BYTES], None);
+            indices.iter().copied().map(one).collect()
+        };
+        for (used, next, count) in [
+            (&[][..], Some(0), 0),
+            (&[0], Some(1), 1),
+            (&[1, 9, 0], Some(2), 10),
+            (&[253, 2], Some(0), 254),
+        ] {
+            let regions = of(used);
+            assert_eq!((lowest(&free(&regions)), entries(&regions)), (next, count), "{used:?}");
+        }
+        let all: Vec<u8> = (0..254).collect();
+        for left in [0, 7, 8, 17, 253] {
+            let others: Vec<u8> = all.iter().copied().filter(|index| *index != left).collect();
+            assert_eq!(lowest(&free(&of(&others))), Some(left));
+        }
+        assert_eq!(lowest(&free(&of(&all))), None);
+    }
+
+    #[test]
+    fn a_region_is_as_long_as_its_offsets_reach() {
+        let most = c::NLF_MAX_OFFSET as usize + 1;
+        assert!(check_len(0x1000, most).is_ok() && check_len(0x1000, 1).is_ok());
+        for len in [most + 1, 2 * most] {
+            let refused = check_len(0x1000, len).unwrap_err().to_string();
+            assert!(refused.contains(&format!("at most {most} bytes")), "{refused}");
+        }
     }
 }

@@ -52,12 +52,20 @@ impl Drop for Question {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
 
-    /// No other test of this program asks anything.
+    /// Held by each test in which something is asked.
+    pub(crate) fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     #[test]
     fn what_is_asked_is_open_until_it_is_ended_or_dropped() {
+        let _alone = alone();
         let question = Question::new();
         assert!(!question.is_open() && !is_any());
         question.ask();

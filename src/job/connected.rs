@@ -196,6 +196,29 @@ fn patiently<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::{connect, settings};
+
+    /// Only rails that are opened again are worth a longer wait: those of native tcp, if there are
+    /// several.
+    #[test]
+    fn a_release_waits_longer_where_failed_rails_are_opened_again() {
+        const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
+        for (rails, timeout, yields, again) in
+            [(2, "3", "always", true), (2, "0", "never", false), (1, "3", "always", false)]
+        {
+            let settings =
+                settings(rails, &[(TIMEOUT, timeout), ("NVSHMEM_LIBFABRIC_YIELD", yields)]);
+            connect(1, &settings, None, |pe| {
+                let job = pe.job.unwrap();
+                let connected = job.connected().unwrap();
+                let case = format!("{rails} rails, {timeout} s, {connected:?}");
+                let again = again && connected.report.provider == "tcp";
+                let seconds = if again { 5 } else { 1 };
+                assert_eq!(connected.patience, Duration::from_secs(seconds), "{case}");
+                assert_eq!(connected.has_core(), yields == "never");
+            });
+        }
+    }
 
     #[test]
     fn what_goes_by_is_waited_for_and_nothing_else() {

@@ -72,6 +72,7 @@ fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logging::heard::heard;
 
     impl EntryError for JobError {
         type Status = i32;
@@ -85,9 +86,20 @@ mod tests {
 
     #[test]
     fn outcomes_become_statuses_and_panics_do_not_pass() {
-        let guard = |body: fn() -> Result<(), JobError>| guard("test", body);
-        assert_eq!(guard(|| Ok(())), 0);
-        assert_eq!(guard(|| Err(JobError::NotConnected)), 1);
-        assert_eq!(guard(|| panic!("on purpose")), 7);
+        type Body = fn() -> Result<(), JobError>;
+        let guard = |body: Body| heard(|| guard("test", body));
+        assert_eq!(guard(|| Ok(())), (0, String::new()));
+        let (status, said) = guard(|| Err(JobError::NotConnected));
+        assert_eq!((status, said), (1, format!("ERROR test: {}\n", JobError::NotConnected)));
+        let panics: [(Body, &str); 3] = [
+            (|| panic!("on purpose"), "on purpose"),
+            (|| panic!("number {}", std::process::id()), "number "),
+            (|| std::panic::panic_any(7), "no message"),
+        ];
+        for (body, text) in panics {
+            let (status, said) = guard(body);
+            let found = said.contains("ERROR test: internal error") && said.contains(text);
+            assert!(status == 7 && found, "{said}");
+        }
     }
 }

@@ -72,6 +72,8 @@ struct Watch {
     warn_after: Option<Duration>,
     fail_after: Option<Duration>,
     last: u64,
+    /// When it was looked at last.
+    looked: Duration,
     still: Duration,
     /// The next warning is due after so long: each time twice as long, so that there are few.
     next: Duration,
@@ -81,14 +83,18 @@ struct Watch {
 impl Watch {
     fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
         let next = warn_after.unwrap_or(Duration::MAX);
-        Self { warn_after, fail_after, last: 0, still: Duration::ZERO, next, failed: false }
+        let (looked, still) = (Duration::ZERO, Duration::ZERO);
+        Self { warn_after, fail_after, last: 0, looked, still, next, failed: false }
     }
 
-    /// Looks at the count, so long after the last time. What there is to say, if there is.
-    fn look(&mut self, count: u64, since: Duration) -> Option<Still> {
+    /// Looks at the count, at a time that is counted from the beginning. What there is to say, if
+    /// there is.
+    fn look(&mut self, count: u64, now: Duration) -> Option<Still> {
+        let since = now - std::mem::replace(&mut self.looked, now);
         // The first iteration may be long in coming: a program has much to do before.
         if count != self.last || count == 0 {
-            *self = Self { last: count, ..Self::new(self.warn_after, self.fail_after) };
+            let new = Self::new(self.warn_after, self.fail_after);
+            *self = Self { last: count, looked: now, ..new };
             return None;
         }
         self.still += since;
@@ -137,23 +143,20 @@ impl Heartbeat {
     ) -> Self {
         let over = Arc::new((Mutex::new(false), Condvar::new()));
         let ends = Arc::clone(&over);
-        let limits = warn_after.into_iter().chain(fail_after);
-        let step = limits.fold(STEP, |step, limit| step.min(limit / 8)).max(SHORTEST);
+        let step = step([warn_after, fail_after]);
         let look = move || {
             let mut watch = Watch::new(warn_after, fail_after);
             let mut wait = Wait::new();
-            let mut before = Duration::ZERO;
             let mut sockets = Sockets::default();
             while !is_over(&ends, step) {
                 let now = wait.waited_in(2 * step);
                 sockets.look(now);
-                if let Some(still) = watch.look(pulse.count(), now - before) {
+                if let Some(still) = watch.look(pulse.count(), now) {
                     warn!(target: logging::PROXY, "{still}");
                     if still.fails {
                         failed(&still);
                     }
                 }
-                before = now;
             }
         };
         let thread = posix_signals::spawn("nvshmem-watch", look);
@@ -162,6 +165,11 @@ impl Heartbeat {
         }
         Self { over, thread: thread.ok() }
     }
+}
+
+/// Between two looks: an eighth of the shortest limit, if bounds allow.
+fn step(limits: [Option<Duration>; 2]) -> Duration {
+    limits.into_iter().flatten().fold(STEP, |step, limit| step.min(limit / 8)).max(SHORTEST)
 }
 
 /// Waits for the end, for so long. Whether it has come.
@@ -189,19 +197,22 @@ impl Drop for Heartbeat {
 mod tests {
     use super::*;
 
-    const STEPS: Duration = Duration::from_secs(1);
-
     #[test]
     fn a_thread_that_stands_still_is_reported_ever_more_rarely_and_given_up_once() {
-        let seconds = |count| Some(Duration::from_secs(count));
-        let mut watch = Watch::new(seconds(3), seconds(20));
+        let seconds = Duration::from_secs;
+        let mut watch = Watch::new(Some(seconds(3)), Some(seconds(20)));
+        let mut now = 0;
+        let mut look = |count| {
+            now += 1;
+            watch.look(count, seconds(now))
+        };
         for _ in 0..100 {
-            assert_eq!(watch.look(0, STEPS), None, "it has not begun");
+            assert_eq!(look(0), None, "it has not begun");
         }
-        assert_eq!(watch.look(7, STEPS), None);
+        assert_eq!(look(7), None);
         let mut told = Vec::new();
         for _ in 0..100 {
-            if let Some(still) = watch.look(7, STEPS) {
+            if let Some(still) = look(7) {
                 assert!(still.to_string().contains(&format!("{} s", still.seconds)));
                 told.push((still.seconds, still.inside, still.fails));
             }
@@ -216,11 +227,43 @@ mod tests {
             (96, false),
         ];
         assert_eq!(told, expected.map(|(seconds, fails)| (seconds, true, fails)));
-        assert_eq!(watch.look(8, STEPS), None, "it goes on");
-        assert_eq!((0..2).filter_map(|_| watch.look(8, STEPS)).count(), 0);
-        let still = watch.look(8, STEPS).unwrap();
+        assert_eq!(look(8), None, "it goes on");
+        assert_eq!((0..2).filter_map(|_| look(8)).count(), 0);
+        let still = look(8).unwrap();
         assert_eq!(still, Still { seconds: 3, inside: false, fails: false });
         assert!(still.to_string().contains("nobody runs it"));
+    }
+
+    #[test]
+    fn sockets_are_looked_for_ever_more_rarely() {
+        let mut sockets = Sockets::default();
+        let millis = |looked: [u64; 2]| looked.map(Duration::from_millis);
+        for looked in [[0, 0], [5, 10], [9, 10], [10, 20], [29_000, 58_000], [58_000, 88_000]] {
+            let [now, next] = millis(looked);
+            sockets.look(now);
+            assert_eq!(sockets.next, next, "after {now:?}");
+        }
+    }
+
+    #[test]
+    fn looks_are_an_eighth_of_the_shortest_limit_apart() {
+        let millis = |limit| Some(Duration::from_millis(limit));
+        for (limits, expected) in [
+            ([None, None], STEP),
+            ([millis(100_000), None], STEP),
+            ([millis(4000), millis(1600)], Duration::from_millis(200)),
+            ([None, millis(800)], Duration::from_millis(100)),
+            ([millis(1), millis(800)], SHORTEST),
+        ] {
+            assert_eq!(step(limits), expected, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_an_end_that_has_come() {
+        let long = Duration::from_secs(1 << 20);
+        assert!(is_over(&(Mutex::new(true), Condvar::new()), long));
+        assert!(!is_over(&(Mutex::new(false), Condvar::new()), Duration::ZERO));
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(crate) mod guard;
 pub(crate) mod heartbeat;
 pub mod memory;
 mod pe;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub(crate) use connect::collectives::{Collectives, Shape};
 pub(crate) use connected::Connected;

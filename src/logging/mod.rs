@@ -8,6 +8,8 @@
 #![forbid(unsafe_code)]
 
 mod config;
+#[cfg(test)]
+pub(crate) mod heard;
 mod line;
 mod sink;
 

@@ -66,7 +66,7 @@ unsafe impl Sync for Pages {}
 impl Pages {
     /// So many bytes, some pages. None if there are not as many.
     fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len, PAGE).ok().filter(|layout| layout.size() > 0)?;
+        let layout = Layout::from_size_align(len.max(PAGE), PAGE).ok()?;
         // SAFETY: the layout has a size.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { at, layout })

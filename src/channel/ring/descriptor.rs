@@ -58,7 +58,7 @@ impl Place {
 
     /// The place that a word is, which is less than [`Place::NONE`].
     #[inline(always)]
-    pub(crate) fn of_word(word: u64) -> Self {
+    pub(crate) const fn of_word(word: u64) -> Self {
         debug_assert!(word < Self::NONE);
         Self(word)
     }

@@ -413,3 +413,140 @@ fn kind_of(op: AtomicOp) -> u32 {
         AtomicOp::Fetch => c::NLF_KIND_FETCH,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::ring::descriptor::RegionIndex;
+
+    const AT: Place = place(1, 64);
+    const FROM: Place = place(2, 128);
+    /// A bit of each word that no place has.
+    const ABOVE: u64 = 1 << c::NLF_VALUE_SHIFT;
+
+    const fn place(region: u64, offset: u64) -> Place {
+        Place::of_word(region << c::NLF_REGION_SHIFT | offset)
+    }
+
+    /// One of each kind, of one slot, and of two where there are such.
+    fn all() -> Vec<Descriptor> {
+        let (pe, dst, src, bytes) = (Pe(3), AT, FROM, 40);
+        let mut all = vec![
+            Descriptor::Put { pe, dst, src, bytes },
+            Descriptor::Get { pe, dst, src, bytes },
+            Descriptor::Fence { pe: None },
+            Descriptor::Fence { pe: Some(pe) },
+            Descriptor::Quiet { pe },
+        ];
+        for value in [7, u64::MAX] {
+            let (width, signal, compare) = (Width::Eight, AT, 0);
+            for op in [AtomicOp::SignalSet, AtomicOp::SignalAdd] {
+                all.push(Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value });
+            }
+            all.push(Descriptor::PutValue { pe, dst, bytes: 8, value });
+            for (op, fetch) in [(AtomicOp::Add, None), (AtomicOp::Swap, Some(FROM))] {
+                all.push(Descriptor::Atomic { pe, dst, width, op, value, compare, fetch });
+            }
+        }
+        all
+    }
+
+    /// They are what a ring is asked for most, and save it the long way.
+    #[test]
+    fn the_short_ways_take_what_they_are_for_and_nothing_else() {
+        for descriptor in all() {
+            let Encoded { first, second } = descriptor.encode();
+            let alone = second.is_none();
+            let is_put = matches!(descriptor, Descriptor::Put { .. });
+            let is_get = matches!(descriptor, Descriptor::Get { .. });
+            let is_signal = matches!(descriptor, Descriptor::PutSignal { .. }) && alone;
+            let mut laps = first;
+            laps[1] |= c::NLF_LAP;
+            laps[3] |= c::NLF_LAP;
+            for words in [&first, &laps] {
+                let put = Put::decode(words).map(Descriptor::from);
+                assert_eq!(put, is_put.then_some(descriptor), "{descriptor:?}");
+                assert_eq!(decode_get(words), is_get.then_some(descriptor), "{descriptor:?}");
+                let signal = decode_put_signal(words);
+                assert_eq!(signal, is_signal.then_some(descriptor), "{descriptor:?}");
+                let atomic = matches!(descriptor, Descriptor::Atomic { .. });
+                assert_eq!(is_atomic(words), atomic, "{descriptor:?}");
+                assert_eq!(is_extended(words), !alone, "{descriptor:?}");
+            }
+        }
+    }
+
+    /// Words that no descriptor has, each by what is wrong with it first.
+    #[test]
+    fn what_is_wrong_is_what_is_said() {
+        let head = |op, flags, bytes| head(op, flags, Pe(3), bytes);
+        let (put, signal) = (c::NLF_OP_PUT, c::NLF_OP_PUT_SIGNAL);
+        let (value, atomic) = (c::NLF_OP_PUT_VALUE, c::NLF_OP_ATOMIC);
+        let (fence, quiet) = (c::NLF_OP_FENCE, c::NLF_OP_QUIET);
+        let extended = c::NLF_FLAG_EXTENDED;
+        let (at, from, none, over) = (AT.word(), FROM.word(), Place::NONE, c::NLF_MAX_INLINE + 1);
+        let empty = [0, 0, 0, none];
+        let large = [over, 0, 0, none];
+        let fetch = |value, compare| [value, 0, compare, from];
+        let swap = c::NLF_KIND_COMPARE_SWAP | extended;
+        for (first, second, wrong) in [
+            ([at, head(9, 0, 8), 0, from], empty, Wrong::Operation),
+            ([at, head(put, 1, 8), 0, from], empty, Wrong::Flags),
+            ([at, head(c::NLF_OP_GET, 32, 8), 0, from], empty, Wrong::Flags),
+            ([at, head(put, 0, 8), 1, from], empty, Wrong::NotZero),
+            ([at | ABOVE, head(put, 0, 0), 0, from], empty, Wrong::NotZero),
+            ([at, head(put, 0, 8), 0, from | ABOVE], empty, Wrong::NotZero),
+            ([at, head(put, 0, 0), 0, from], empty, Wrong::Length),
+            ([none, head(put, 0, 0), 0, from], empty, Wrong::Length),
+            ([none, head(put, 0, 8), 0, from], empty, Wrong::Region),
+            ([at, head(put, 0, 8), 0, none], empty, Wrong::Region),
+            ([at, head(signal, 32, 8), at, from], empty, Wrong::Flags),
+            ([at, head(signal, 64, 8), at, from], empty, Wrong::Flags),
+            ([at, head(signal, c::NLF_KIND_AND, 8), at, from], empty, Wrong::Kind),
+            ([at, head(signal, 0, 0), at, from], empty, Wrong::Length),
+            ([at, head(signal, 0, 8), none, from], empty, Wrong::Region),
+            ([none, head(signal, 0, 8), at, from], empty, Wrong::Region),
+            ([at, head(signal, 0, 8), at, none], empty, Wrong::Region),
+            ([at, head(signal, extended, 8), at, from], empty, Wrong::Extended),
+            ([at | ABOVE, head(signal, extended, 8), at, from], large, Wrong::NotZero),
+            ([at, head(signal, extended, 8), at, from], fetch(over, 0), Wrong::NotZero),
+            ([at, head(signal, extended, 8), at, from], [over, 0, 1, none], Wrong::NotZero),
+            ([at, head(signal, extended, 8), at, from], [over, 1, 0, none], Wrong::NotZero),
+            ([at, head(signal, extended, 8), at, from], [over, 0, 0, none | 1], Wrong::NotZero),
+            ([at, head(value, 1, 8), 0, 0], empty, Wrong::Flags),
+            ([at, head(value, 0, 8), 1, 0], empty, Wrong::NotZero),
+            ([at, head(value, 0, 8), 0, 1], empty, Wrong::NotZero),
+            ([at, head(value, 0, 3), 0, 0], empty, Wrong::Length),
+            ([at | ABOVE << 8, head(value, 0, 1), 0, 0], empty, Wrong::NotZero),
+            ([none, head(value, 0, 8), 0, 0], empty, Wrong::Region),
+            ([at, head(atomic, 32, 8), 0, 0], empty, Wrong::Flags),
+            ([at, head(atomic, 1, 8), 1, 0], empty, Wrong::NotZero),
+            ([at, head(atomic, 1, 8), 0, 1], empty, Wrong::NotZero),
+            ([at, head(atomic, 1 | extended, 8), 0, 0], empty, Wrong::Extended),
+            ([at, head(atomic, 1, 2), 0, 0], empty, Wrong::Length),
+            ([at, head(atomic, c::NLF_KIND_SWAP, 8), 0, 0], empty, Wrong::Kind),
+            ([at, head(atomic, extended, 8), 0, 0], fetch(1, 0), Wrong::Kind),
+            ([at, head(atomic, 1 | extended, 8), 0, 0], fetch(1, 1), Wrong::NotZero),
+            ([at, head(atomic, swap, 4), 0, 0], fetch(1 << 32, 0), Wrong::NotZero),
+            ([at, head(atomic, swap, 4), 0, 0], fetch(1, 1 << 32), Wrong::NotZero),
+            ([none, head(atomic, 1, 8), 0, 0], empty, Wrong::Region),
+            ([0, head(fence, 1, 0), 0, 0], empty, Wrong::Flags),
+            ([0, head(quiet, 32, 0), 0, 0], empty, Wrong::Flags),
+            ([0, head(fence, 32, 0), 0, 0], empty, Wrong::NotZero),
+            ([1, head(fence, 0, 0), 0, 0], empty, Wrong::NotZero),
+            ([0, head(fence, 0, 1), 0, 0], empty, Wrong::NotZero),
+            ([0, head(quiet, 0, 0), 1, 0], empty, Wrong::NotZero),
+            ([0, head(quiet, 0, 0), 0, 1], empty, Wrong::NotZero),
+        ] {
+            let with_lap = |[q0, q1, q2, q3]: Words| [q0, q1 | c::NLF_LAP, q2, q3 | c::NLF_LAP];
+            for (words, second) in [(first, second), (with_lap(first), with_lap(second))] {
+                let decoded = Descriptor::decode(words, Some(second));
+                assert_eq!(decoded, Err(BadDescriptor { wrong, words }), "{first:x?} {second:x?}");
+            }
+        }
+        let alone = [at, head(signal, extended, 8), at, from];
+        let decoded = Descriptor::decode(alone, None);
+        assert_eq!(decoded, Err(BadDescriptor { wrong: Wrong::Extended, words: alone }));
+        assert_eq!(RegionIndex::new(1).map(RegionIndex::index), Some(AT.region().index()));
+    }
+}

@@ -31,6 +31,12 @@ impl Agreement {
         if self.immediate_data > 0 && !self.rails_recover { TAGS } else { 0 }
     }
 
+    /// Whether signals wait for their data though a PE's own rails, which carry so many bytes of
+    /// immediate data, could have it counted.
+    pub(super) fn chains(self, mine: u8) -> bool {
+        mine > self.immediate_data && self.immediate_data == 0
+    }
+
     /// For the log.
     pub(super) fn reason(self) -> &'static str {
         match self {
@@ -92,6 +98,15 @@ mod tests {
         }
         for agreed in with_one(&Hello { longest_message: MAX_MESSAGE as u16, ..hello() }) {
             assert_eq!(agreed, Agreement { longest_message: MAX_MESSAGE, ..all });
+        }
+    }
+
+    #[test]
+    fn a_pe_could_have_more_counted_than_one_that_counts_nothing() {
+        for (agreed, mine, expected) in [(0, 8, true), (0, 0, false), (4, 8, false), (8, 8, false)]
+        {
+            let agreed = Agreement { immediate_data: agreed, ..Agreement::of(&[hello()]) };
+            assert_eq!(agreed.chains(mine), expected, "{agreed:?} {mine}");
         }
     }
 

@@ -91,11 +91,11 @@ pub(crate) fn connect(
     // All have opened what they can.
     drop(offer);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
-    let counts = immediate_data(&opened) > 0;
+    let chained = agreement.chains(immediate_data(&opened));
     let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
     if speaks {
         connected.regions.memory().speak();
-        warn_of_slowness(discovery, counts && agreement.immediate_data == 0);
+        warn_of_slowness(discovery, chained);
     }
     if let Some(shares) = shares {
         connected.regions.memory().share(shares);
@@ -111,11 +111,8 @@ fn first_hello(
 ) -> Hello {
     let all = locations.0.iter().chain(controls.iter().flat_map(|controls| &controls.0));
     let longest = Addresses(all.cloned().collect()).longest();
-    let failure = match (opened, &longest) {
-        (Err(failed), _) => Some(failed.to_string()),
-        (_, Err(failed)) => Some(failed.to_string()),
-        _ => None,
-    };
+    let failure = opened.as_ref().err().map(ToString::to_string);
+    let too_long = longest.as_ref().err().map(ToString::to_string);
     let mut share = [0; SHARE_BYTES];
     let no_share = getrandom::fill(&mut share).err();
     let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
@@ -127,7 +124,7 @@ fn first_hello(
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
-        failure: failure.or(no_share),
+        failure: failure.or(too_long).or(no_share),
         share,
     }
 }
@@ -421,17 +418,4 @@ fn yields(when: YieldWhen, cores: usize, here: usize) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cores_are_kept_where_each_thread_has_one() {
-        for (cores, here, expected) in
-            [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
-        {
-            assert_eq!(yields(YieldWhen::Auto, cores, here), expected, "{cores} {here}");
-            assert!(yields(YieldWhen::Always, cores, here));
-            assert!(!yields(YieldWhen::Never, cores, here));
-        }
-    }
-}
+mod tests;

@@ -6,9 +6,10 @@
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::job::asked::Question;
+use engine::patience::Wait;
 use ofi::fork;
 
 /// How long an exit waits for a thread that may take no more iterations.
@@ -47,8 +48,30 @@ extern "C" fn ask() {
         return;
     }
     ASKED.ask();
-    let until = Instant::now() + PATIENCE;
-    while OPEN.load(Ordering::Acquire) > 0 && Instant::now() < until {
+    let mut wait = Wait::new();
+    while OPEN.load(Ordering::Acquire) != 0 && wait.left_of(PATIENCE).is_some() {
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::job::asked::tests::alone;
+
+    #[test]
+    fn an_exit_waits_for_counters_that_are_not_told_and_not_for_ever() {
+        let _alone = alone();
+        assert!(!is_asked());
+        wait_for_one();
+        let begun = Instant::now();
+        ask();
+        assert!(is_asked() && begun.elapsed() >= PATIENCE);
+        one_is_told();
+        assert_eq!(OPEN.load(Ordering::Acquire), 0, "the next one does not wait");
+        ask();
+        ASKED.end();
     }
 }

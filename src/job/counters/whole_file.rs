@@ -20,7 +20,6 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
             options.open(path)?.write_all(text.as_bytes())
         }
         Ok(there) if !there.is_file() => Err(io::Error::other("it is no file")),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(_) | Err(_) => replace(path, text),
     }
 }

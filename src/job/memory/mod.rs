@@ -316,7 +316,31 @@ impl MemoryPort for ProcessMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::tests::{connect, settings};
+    use crate::logging::heard::heard;
     use crate::settings::WordsChoice;
+
+    /// PE 0 is the first of its host.
+    #[test]
+    fn one_pe_of_a_host_warns_of_slow_memory_and_each_says_once_why_it_is_staged() {
+        connect(2, &settings(1, &[]), None, |pe| {
+            let job = pe.job.unwrap();
+            let memory = job.connected().unwrap().regions.memory();
+            assert!(!memory.uses_devices() && memory.driver().is_none());
+            let said = |is_slow| {
+                let reasons = vec![String::from("on purpose")];
+                let refusal = DirectRefusal { reasons, is_error: false, is_slow };
+                heard(|| memory.say_why_staged(&refusal)).1
+            };
+            let is_slow = pe.pe == 0;
+            let first = said(true);
+            let expected = if is_slow { "WARN the NICs" } else { "INFO memory of devices" };
+            assert!(first.contains(expected) && first.contains("on purpose"), "{first}");
+            assert_eq!(said(true), "");
+            assert_eq!(said(false).is_empty(), !is_slow, "what is slow is another thing");
+            assert_eq!(said(false), "");
+        });
+    }
 
     #[test]
     fn gdrcopy_is_used_unless_a_setting_says_otherwise() {

@@ -104,13 +104,18 @@ pub(crate) struct Offer {
 impl Offer {
     /// Of a process that may have memory on devices. `here`: PEs on this host.
     pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, here: u32) -> Self {
+        Self::of(settings, me, n_pes, here > 1 && Driver::of_process().is_ok())
+    }
+
+    /// Of a process that has what to share, and with whom, or does not.
+    fn of(settings: &Settings, me: Pe, n_pes: u32, has_use: bool) -> Self {
         // SAFETY: calls without arguments.
         let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
         let (host, namespace) = (host(), namespace());
         let (fd, bounces, secret) = (None, 0, [0; SECRET_BYTES]);
         let record = Record { host, namespace, pid, user, fd, bounces, secret };
         let nothing = Self { me, n_pes, record, own: None };
-        if here < 2 || Driver::of_process().is_err() {
+        if !has_use {
             return nothing;
         }
         if !settings.share_bounce {
@@ -245,20 +250,30 @@ mod tests {
     use super::*;
 
     fn offer(me: u32) -> Offer {
-        let settings = Settings::default();
-        let (memory, fd, secret, bounces) = Offer::make(&settings, 3).unwrap();
-        // SAFETY: calls without arguments.
-        let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
-        let (host, namespace) = (host(), namespace());
-        let raw = Some(fd.as_raw_fd());
-        let record = Record { host, namespace, pid, user, fd: raw, bounces, secret };
-        Offer { me: Pe(me), n_pes: 3, record, own: Some((memory, fd)) }
+        Offer::of(&Settings::default(), Pe(me), 3, true)
     }
 
     fn opened(offer: &Offer, others: &[Record]) -> Vec<u32> {
         let records: Vec<u8> = others.iter().flat_map(Record::encode).collect();
         let shares = offer.open(&records).unwrap();
         shares.peers.iter().map(|share| share.pe.0).collect()
+    }
+
+    #[test]
+    fn memory_is_offered_where_it_is_of_use_and_nobody_minds() {
+        let settings = Settings::default();
+        let minds = Settings { share_bounce: false, ..settings.clone() };
+        for (settings, has_use, is_there) in
+            [(&settings, true, true), (&settings, false, false), (&minds, true, false)]
+        {
+            let offer = Offer::of(settings, Pe(1), 3, has_use);
+            assert_eq!((offer.own.is_some(), offer.record.fd.is_some()), (is_there, is_there));
+            assert_eq!(offer.open(&[]).is_some(), is_there);
+            let bytes = 2 * settings.staging_chunk * usize::from(settings.staging_depth);
+            assert_eq!(offer.record.bounces >= bytes as u64, is_there);
+        }
+        // This process has not loaded CUDA.
+        assert!(Offer::new(&settings, Pe(1), 3, 3).own.is_none());
     }
 
     #[test]

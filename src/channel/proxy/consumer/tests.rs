@@ -1,5 +1,7 @@
 //! Rings in this process' memory, a lane on the scripted fake fabric, and a peer.
 
+mod turns;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,0 +1,151 @@
+//! Channels of this process: of one PE, and of two that are threads.
+
+use std::sync::mpsc;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+use channel_producer::Producer;
+
+use super::*;
+use crate::bootstrap::Callback;
+use crate::job::tests::settings;
+use crate::logging::heard::heard;
+
+fn options() -> Options {
+    let drain = Duration::from_secs(60);
+    Options { rings: 2, slots: 64, spins: 0, drain, settings: settings(1, &[]) }
+}
+
+/// A bootstrap of PEs that are threads: what each has said, and where they meet.
+fn bootstrap(n_pes: u32, me: u32, room: &Arc<(Mutex<Vec<Vec<u8>>>, Barrier)>) -> Box<Callback> {
+    let room = Arc::clone(room);
+    let gather = move |mine: &[u8], all: &mut [u8]| {
+        room.0.lock().unwrap()[me as usize] = mine.to_vec();
+        room.1.wait();
+        all.copy_from_slice(&room.0.lock().unwrap().concat());
+        room.1.wait();
+        0
+    };
+    Box::new(Callback::new(n_pes, me, gather).unwrap())
+}
+
+fn room(n_pes: u32) -> Arc<(Mutex<Vec<Vec<u8>>>, Barrier)> {
+    let said = vec![Vec::new(); n_pes as usize];
+    Arc::new((Mutex::new(said), Barrier::new(n_pes as usize)))
+}
+
+/// A channel of one PE.
+pub(crate) fn alone_in_its_job() -> Channel {
+    Channel::new(bootstrap(1, 0, &room(1)), &options()).unwrap()
+}
+
+fn producer(channel: &Channel) -> Producer {
+    // SAFETY: the tests end what they push before the channel.
+    unsafe { Producer::new(channel.context()) }
+}
+
+#[test]
+fn a_channel_has_no_more_pes_than_a_descriptor_can_name() {
+    for (n_pes, is_many) in
+        [(c::NLF_MAX_PES, false), (c::NLF_MAX_PES + 1, true), (c::NLF_MAX_PES + 2, true)]
+    {
+        let nobody = Callback::new(n_pes, 0, |_, _| 7).unwrap();
+        let refused = Channel::new(Box::new(nobody), &options()).unwrap_err().to_string();
+        assert_eq!(refused.contains(&format!("not {n_pes}")), is_many, "{refused}");
+    }
+}
+
+#[test]
+fn memory_is_registered_used_and_released_under_its_address_alone() {
+    let channel = alone_in_its_job();
+    assert_eq!((channel.me(), channel.n_pes(), channel.error()), (0, 1, None));
+    let heap = channel.allocate_symmetric(4096).unwrap();
+    let mut own = vec![3_u8; 64];
+    // SAFETY: it outlives the channel.
+    unsafe { channel.register_local(own.as_mut_ptr(), 64).unwrap() };
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(heap, own.as_ptr(), 64, 0), 0);
+    assert_eq!(p.quiet(), 0);
+    // SAFETY: delivered, and nobody else's.
+    assert_eq!(unsafe { std::slice::from_raw_parts(heap, 64) }, own);
+    assert_eq!(channel.done(0) + channel.done(1), 1);
+    for wrong in [own.as_mut_ptr().wrapping_add(1), heap.wrapping_add(64)] {
+        let refused = channel.release(wrong).unwrap_err().to_string();
+        assert!(refused.contains("no region of this channel begins at"), "{refused}");
+    }
+    channel.release(own.as_mut_ptr()).unwrap();
+    assert_ne!(p.put_nbi(heap, own.as_ptr(), 64, 0), 0, "it is no region any more");
+    channel.release(heap).unwrap();
+    assert!(channel.release(heap).is_err());
+    drop(channel);
+}
+
+#[test]
+fn a_panic_of_the_proxy_thread_is_told_to_who_waits_and_to_who_ends_the_channel() {
+    let channel = alone_in_its_job();
+    let heap = channel.allocate_symmetric(64).unwrap();
+    let (enter, entered) = mpsc::channel();
+    let (goes_on, waits) = mpsc::channel::<()>();
+    let panics = move |_: &mut ProxyView<'_>| {
+        enter.send(()).unwrap();
+        let _ = waits.recv();
+        panic!("on purpose");
+    };
+    channel.send_to_proxy(panics).unwrap();
+    entered.recv().unwrap();
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(heap, heap.wrapping_add(8), 8, 0), 0);
+    drop(goes_on);
+    assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32);
+    let why = channel.error().unwrap();
+    assert!(why.contains("internal error of the proxy thread"), "{why}");
+    assert!(matches!(channel.on_proxy(|_| ()), Err(ChannelError::Ended)));
+    let (end, said) = heard(|| channel.stop().unwrap_err().to_string());
+    assert!(said.contains("WARN the channel's proxy thread has panicked"), "{said}");
+    assert!(end.contains("has ended"), "{end}");
+}
+
+/// A fetch whose peer does nothing is under way still: its memory is kept, until the peer goes on.
+#[test]
+fn memory_that_something_under_way_touches_is_not_released() {
+    let room = room(2);
+    let (goes_on, waits) = mpsc::channel::<()>();
+    let (goes_on, waits) = (Mutex::new(Some(goes_on)), Mutex::new(Some(waits)));
+    let pe = |me: u32| {
+        let channel = Channel::new(bootstrap(2, me, &room), &options()).unwrap();
+        let heap = channel.allocate_symmetric(64).unwrap();
+        if me == 1 {
+            let waits = waits.lock().unwrap().take().unwrap();
+            let (enter, entered) = mpsc::channel();
+            let hold = move |_: &mut ProxyView<'_>| {
+                enter.send(()).unwrap();
+                let _ = waits.recv();
+            };
+            channel.send_to_proxy(hold).unwrap();
+            entered.recv().unwrap();
+        }
+        channel.barrier().unwrap();
+        if me == 0 {
+            let mut found = [7_u64; 1];
+            let at = found.as_mut_ptr();
+            // SAFETY: it is released before it ends.
+            unsafe { channel.register_local(at.cast(), 8).unwrap() };
+            let p = producer(&channel);
+            assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, at, heap.cast(), 1, 0, 1), 0);
+            // Taken in the iteration before the second answer.
+            (0..2).for_each(|_| channel.on_proxy(|_| ()).unwrap());
+            let refused = channel.release(at.cast()).unwrap_err();
+            assert!(refused.is_in_use(), "{refused}");
+            drop(goes_on.lock().unwrap().take());
+            assert_eq!(p.quiet(), 0);
+            channel.release(at.cast()).unwrap();
+            assert_eq!(found, [0]);
+        }
+        channel.barrier().unwrap();
+        channel.stop().unwrap();
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| pe(1));
+        pe(0);
+    });
+}

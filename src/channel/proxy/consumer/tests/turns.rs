@@ -1,0 +1,115 @@
+//! Whose turn it is: rings one after the other, so many batches of each, nothing behind a limit.
+
+use super::*;
+
+fn shared(rings: u32) -> Shared {
+    Shared::new(Sizes::new(rings, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap()
+}
+
+fn pair() -> Pair {
+    Pair::new(3, &mut Random(3), Script::default())
+}
+
+fn take(consumer: &mut Consumer, lane: &mut Lane<FakePort>) -> bool {
+    consumer.take(lane).map_err(|failed| failed.why).unwrap()
+}
+
+fn taken(consumer: &Consumer) -> Vec<u64> {
+    consumer.sources.iter().map(|source| source.ring.taken()).collect()
+}
+
+#[test]
+fn rings_share_the_batches_that_there_are() {
+    for (rings, most) in [(1, OPEN), (4, 50), (32, 7)] {
+        let shared = shared(rings);
+        // SAFETY: once, and the memory stays longer.
+        let mut consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
+        assert_eq!(consumer.most, most, "{rings} rings");
+        assert!((rings as usize + 1) * most <= MAX_BATCHES, "and one more");
+        let other = self::shared(1);
+        // SAFETY: the same.
+        consumer.add(unsafe { other.rings() }.unwrap().remove(0));
+        assert_eq!(consumer.sources.len(), rings as usize + 1);
+        assert_eq!(consumer.sources[rings as usize].limit, u64::MAX);
+        consumer.set_limits([7]);
+        // SAFETY: the same.
+        consumer.add(unsafe { self::shared(1).rings() }.unwrap().remove(0));
+        assert_eq!(consumer.sources[rings as usize + 1].limit, 0, "it is being drained");
+    }
+}
+
+#[test]
+fn rings_take_turns_and_a_batch_has_a_most() {
+    let (mut pair, shared) = (pair(), shared(2));
+    let mut consumer = pair.consumer(&shared);
+    let lane = &mut pair.lanes[0];
+    for ring in [0, 0, 1] {
+        for _ in 0..25 {
+            push(&shared, ring, &Descriptor::Fence { pe: None });
+        }
+    }
+    for expected in [[32, 0], [32, 25], [50, 25]] {
+        assert!(take(&mut consumer, lane));
+        assert_eq!(taken(&consumer), expected);
+    }
+    assert!(!take(&mut consumer, lane), "there is no more");
+}
+
+#[test]
+fn nothing_behind_a_limit_is_taken_in_the_same_batch_or_later() {
+    let (mut pair, shared) = (pair(), shared(2));
+    let mut consumer = pair.consumer(&shared);
+    let lane = &mut pair.lanes[0];
+    for ring in [0, 0, 0, 1] {
+        push(&shared, ring, &Descriptor::Fence { pe: None });
+    }
+    consumer.set_limits([2, 0]);
+    for _ in 0..3 {
+        let _ = take(&mut consumer, lane);
+        assert_eq!(taken(&consumer), [2, 0]);
+    }
+}
+
+/// A peer that says nothing keeps batches open. Peers are asked for acknowledgements once in a
+/// while alone.
+#[test]
+fn a_ring_has_so_many_batches_open_and_patience_is_had_with_them() {
+    let (mut pair, shared) = (pair(), shared(1));
+    let mut consumer = pair.consumer(&shared);
+    consumer.most = 3;
+    let lane = &mut pair.lanes[0];
+    for open in 1..=3 {
+        push(&shared, 0, &fetch_or_put(true));
+        assert!(take(&mut consumer, lane));
+        assert_eq!(consumer.sources[0].open.len(), open);
+    }
+    push(&shared, 0, &fetch_or_put(true));
+    assert!(!take(&mut consumer, lane), "as many are open as may be");
+    for round in 0..3 * PATIENCE {
+        assert_eq!(consumer.patience, PATIENCE - round % PATIENCE);
+        assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
+    }
+}
+
+/// Those that wait for a PE are told by their words, whatever is open in their own ring: the first
+/// slot of it as any other, and who waits for another PE in between keeps none of another word.
+#[test]
+fn who_waits_is_told_beside_one_who_waits_in_vain() {
+    let (mut pair, shared) = (pair(), shared(2));
+    let mut consumer = pair.consumer(&shared);
+    let lane = &mut pair.lanes[0];
+    push(&shared, 1, &fetch_or_put(true));
+    progress_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
+    for pe in [0, 1, 0] {
+        push(&shared, 0, &Descriptor::Quiet { pe: Pe(pe) });
+    }
+    push(&shared, 0, &fetch_or_put(true));
+    // SAFETY: the context lives.
+    let told = || unsafe { (*(*(*shared.context()).rings).published).quiet };
+    progress_until(&mut consumer, lane, |consumer, lane| {
+        consumer.retire(lane, |_| Ok::<(), ()>(())).unwrap();
+        told()[2] == 3
+    });
+    assert_eq!((told(), published(&shared, 0)), ([1, 0, 3, 0], 0));
+    assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false), "nobody else is told");
+}

@@ -1,0 +1,89 @@
+//! Connections of PEs that are threads of this process.
+
+use super::*;
+use crate::job::tests::{self as threads, settings};
+use crate::logging::heard::heard;
+
+#[test]
+fn cores_are_kept_where_each_thread_has_one() {
+    for (cores, here, expected) in
+        [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
+    {
+        assert_eq!(yields(YieldWhen::Auto, cores, here), expected, "{cores} {here}");
+        assert!(yields(YieldWhen::Always, cores, here));
+        assert!(!yields(YieldWhen::Never, cores, here));
+    }
+}
+
+/// One more than there are PEs.
+struct Claims(u32);
+
+impl Collectives for Claims {
+    fn shape(&self) -> Result<Shape, JobError> {
+        Ok(Shape { n_pes: self.0, me: Pe(0), here: self.0 })
+    }
+
+    fn allgather(&self, _: &[u8]) -> Result<Vec<u8>, JobError> {
+        Err(JobError::Collectives { what: String::from("nobody is there") })
+    }
+}
+
+#[test]
+fn a_job_of_more_pes_than_there_may_be_is_refused_and_of_as_many_is_not() {
+    let settings = settings(1, &[]);
+    let discovery = Discovery::run(&settings.ofi(), true, memory_kinds()).unwrap();
+    for (n_pes, why) in [
+        (MAX_PES, "nobody is there"),
+        (MAX_PES + 1, "connects at most"),
+        (MAX_PES + 2, "connects at most"),
+    ] {
+        let refused = connect(&settings, &discovery, &Claims(n_pes), &[]).unwrap_err().to_string();
+        assert!(refused.contains(why), "{n_pes} PEs: {refused}");
+    }
+}
+
+/// What is said at the beginning is what there is, and by one PE of a host where that will do.
+#[test]
+fn the_log_says_what_a_pe_has_opened() {
+    threads::connect(2, &settings(2, &[("NVSHMEM_LIBFABRIC_YIELD", "never")]), None, |pe| {
+        let job = pe.job.unwrap();
+        let connected = job.connected().unwrap();
+        let (report, said) = (&connected.report, pe.said);
+        let alone = report.verdict.truly_automatic;
+        for (part, is_said) in [
+            ("with a host lane and 2 proxy rail(s)", true),
+            ("leaves the host lane alone", alone),
+            ("progresses the host lane too", !alone),
+            ("idle progress keeps the core", true),
+            (&*report.to_string(), true),
+            ("signals wait for their data to be delivered", false),
+            ("this process uses CUDA", false),
+        ] {
+            assert_eq!(said.contains(part), is_said, "PE {}: {part}\n{said}", pe.pe);
+        }
+        // SAFETY: this thread is the one that uses the lane.
+        let ((), said) = heard(|| unsafe { job.drain_before_close() });
+        assert_eq!(said, "", "nothing is under way");
+    });
+}
+
+/// The third gathering is of where the rails are.
+#[test]
+fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
+    threads::connect(2, &settings(1, &[]), Some((1, 3)), |pe| {
+        let why = pe.job.expect_err("no job without PE 1").to_string();
+        assert!(why.contains("PE 1: ") && why.contains("connection record"), "{why}");
+    });
+}
+
+#[test]
+fn what_a_pe_could_not_open_is_what_it_tells_the_others() {
+    let failed = Err(JobError::NotConnected);
+    let hello = first_hello(&failed, &Addresses(Vec::new()), None);
+    assert_eq!(hello.failure, Some(JobError::NotConnected.to_string()));
+    let Hello { step, rails, immediate_data, longest_message, rail_health, .. } = hello;
+    assert_eq!((step, rails, immediate_data, rail_health), (Step::Open, 0, 0, false));
+    assert_eq!(usize::from(longest_message), MAX_MESSAGE);
+    let other = first_hello(&failed, &Addresses(Vec::new()), Some(&Addresses(Vec::new())));
+    assert!(other.rail_health && other.share != hello.share, "no two have the same share");
+}

@@ -1,0 +1,98 @@
+//! Jobs whose PEs are threads of this process, on a fabric of the loopback: for tests.
+
+use std::cell::Cell;
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+use test_support::needs::libfabric2;
+
+use super::{Collectives, Job, JobError, Shape};
+use crate::logging::heard::heard;
+use crate::settings::Settings;
+use engine::ids::Pe;
+
+/// Settings for a job on so many rails, and others by their variables. A process has one libfabric:
+/// the newer one, if there are two.
+pub(crate) fn settings(rails: usize, others: &[(&str, &str)]) -> Settings {
+    let devices = ["127.0.0.1", "127.0.0.2"][..rails].join(",");
+    let library = libfabric2().map(|file| file.to_string_lossy().into_owned());
+    let mut variables =
+        vec![("NVSHMEM_LIBFABRIC_PROVIDER", "tcp"), ("NVSHMEM_LIBFABRIC_DEVICES", &*devices)];
+    variables.extend(library.iter().map(|file| ("NVSHMEM_LIBFABRIC_LIBRARY", file.as_str())));
+    variables.extend(others);
+    Settings::load(variables).unwrap().0
+}
+
+/// Where the threads meet.
+struct Room {
+    said: Mutex<Vec<Vec<u8>>>,
+    all: Barrier,
+}
+
+/// A thread there.
+struct Place<'a> {
+    room: &'a Room,
+    shape: Shape,
+    calls: Cell<usize>,
+    /// The gathering, counted from 1, of which it hears nothing that makes sense.
+    mishears: Option<usize>,
+}
+
+impl Collectives for Place<'_> {
+    fn shape(&self) -> Result<Shape, JobError> {
+        Ok(self.shape)
+    }
+
+    fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError> {
+        let said = || self.room.said.lock().unwrap();
+        said()[self.shape.me.index()] = mine.to_vec();
+        self.room.all.wait();
+        let mut all = said().concat();
+        self.room.all.wait();
+        self.calls.set(self.calls.get() + 1);
+        if self.mishears == Some(self.calls.get()) {
+            all.fill(0xff);
+        }
+        Ok(all)
+    }
+}
+
+/// A PE that has connected, or has failed to, and what it has told the log by then.
+pub(crate) struct Outcome {
+    pub(crate) pe: u32,
+    pub(crate) job: Result<Job, JobError>,
+    pub(crate) said: String,
+}
+
+/// Connects a job of so many PEs, and has each do something. `mishears`: a PE, and the gathering of
+/// which it hears nothing that makes sense.
+pub(crate) fn connect<T: Send>(
+    n_pes: u32,
+    settings: &Settings,
+    mishears: Option<(u32, usize)>,
+    with: impl Fn(Outcome) -> T + Sync,
+) -> Vec<T> {
+    let room = Room {
+        said: Mutex::new(vec![Vec::new(); n_pes as usize]),
+        all: Barrier::new(n_pes as usize),
+    };
+    let pe = |me: u32| {
+        let mishears = mishears.filter(|(pe, _)| *pe == me).map(|(_, call)| call);
+        let shape = Shape { n_pes, me: Pe(me), here: n_pes };
+        let place = Place { room: &room, shape, calls: Cell::new(0), mishears };
+        let (job, said) = heard(|| {
+            let job = Job::new(settings.clone())?;
+            job.connect(&place, &[])?;
+            Ok(job)
+        });
+        // Nobody goes while others need it.
+        room.all.wait();
+        let done = with(Outcome { pe: me, job, said });
+        room.all.wait();
+        done
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..n_pes).map(|me| scope.spawn(move || pe(me))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
