@@ -4,8 +4,8 @@
 #   scripts/device-bitcode.sh OUTPUT
 # and checks it: every function that the headers have for kernels is in it, and nothing is missing.
 # cuda/bitcode/check.py then links kernels of those compilers to it, of those that PYTHON (python3)
-# has. It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no CUDA. The
-# oldest clang makes what most linkers read. Exit status 3 when there is none.
+# has. It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no CUDA.
+# The oldest clang makes what most linkers read. Exit status 3 when there is none.
 set -euo pipefail
 
 readonly output=$1

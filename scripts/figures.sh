@@ -41,7 +41,7 @@ take() { # take NAME FILE ABOUT
     local taken
     taken=$(awk -v name="${1%@*}" -v run="${1#"${1%@*}"}" '
         $1 == "MEASURE" { $2 = name "_" $2 run; print; next }
-        # The programs: "== put over shm: ok", the head of a table, then a size, a scope and a figure.
+        # Programs: "== put over shm: ok", the head of a table, then a size, a scope and a figure.
         /^== / { program = $2; gsub(/-/, "_", program); provider = $4; sub(/:$/, "", provider); unit = "" }
         /^RESULT / { unit = "" }
         /^size\(B\) / { unit = $0; sub(/^.*\(/, "", unit); sub(/\).*/, "", unit); gsub(/[^A-Za-z0-9]/, "", unit); next }
