@@ -316,9 +316,9 @@ fn every_share_changes_the_cookie() {
     let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
     let cookie = Cookie::of(shares);
     for pe in 0..3 {
-        for at in 0..16 {
+        for bit in 0..8 * 16 {
             let mut others = shares;
-            others[pe][at] ^= 1;
+            others[pe][bit / 8] ^= 1 << (bit % 8);
             assert_ne!(Cookie::of(others), cookie);
         }
     }

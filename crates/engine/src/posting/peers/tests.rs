@@ -89,3 +89,18 @@ fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
         bed.lane.audit().unwrap();
     }
 }
+
+/// An answer with a number is taken once. What comes again is acknowledged again: its sender does
+/// not know that it is here.
+#[test]
+fn an_answer_is_taken_once() {
+    let mut bed = Bed::new(PLAIN);
+    bed.atomic(1, AtomicOp::Inc);
+    let peers = &mut bed.lane.core_mut().peers;
+    let first = peers.connections.channel_mut(Pe(1)).unwrap().received.prefix().next();
+    for (seq, is_new) in [(first, true), (first, false), (first.next(), true), (first, false)] {
+        assert_eq!(peers.arrives(Pe(1), seq), is_new, "{seq:?}");
+        let channel = peers.connections.channel_mut(Pe(1)).unwrap();
+        assert_eq!(std::mem::take(&mut channel.ack_due), !is_new, "{seq:?}");
+    }
+}
