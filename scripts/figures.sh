@@ -20,6 +20,7 @@
 # of a chart are left as they are. With "cells" in place of "figures" it is all numbers of a table,
 # but those of its first row and first column. A name may end with a divisor, as in time_us/1000.
 set -euo pipefail
+readonly from=$PWD
 cd "$(dirname "$0")/.."
 readonly file=docs/figures.txt
 pages=(README.md docs/performance.md docs/gpu.md)
@@ -160,7 +161,8 @@ measure)
     ;;
 take)
     [[ $# -eq 4 ]] || { echo "take NAME FILE ABOUT" >&2; exit 2; }
-    take "${@:2}"
+    # A file is named from where the caller is.
+    take "$2" "$(cd "$from" && realpath "$3")" "$4"
     write
     ;;
 write) write ;;

@@ -2,9 +2,10 @@
 //! some of the test's.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 
-use libfabric_sys::{FI_EBUSY, fi_ops, fid};
+use libfabric_sys::{FI_EBUSY, fi_cq_data_entry, fi_ops, fid};
 
 /// Gives an object another table: that which it has, with a change. Gives the table that was.
 ///
@@ -23,6 +24,25 @@ pub(crate) unsafe fn change<T>(place: *mut *mut T, with: impl FnOnce(&mut T)) ->
         *place = new.cast();
         old
     }
+}
+
+/// Answers a poll of a completion queue with contexts, flags and immediate data. How many.
+///
+/// # Safety
+/// There is room for as many.
+pub(crate) unsafe fn complete(
+    entries: *mut c_void,
+    found: impl IntoIterator<Item = (usize, u64, u64)>,
+) -> isize {
+    let mut count = 0;
+    for (context, flags, data) in found {
+        let op_context = context as *mut c_void;
+        let entry = fi_cq_data_entry { op_context, flags, len: 0, buf: ptr::null_mut(), data };
+        // SAFETY: by contract.
+        unsafe { entries.cast::<fi_cq_data_entry>().add(count).write(entry) };
+        count += 1;
+    }
+    count as isize
 }
 
 thread_local! {

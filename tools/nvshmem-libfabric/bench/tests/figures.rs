@@ -149,7 +149,8 @@ fn a_run_elsewhere_is_taken_by_its_tables_and_its_lines() {
     let written = written.replace("1500.00", "1 500.00");
     assert!(tree.read("docs/gpu.md").contains(&written), "{}", tree.read("docs/gpu.md"));
     tree.write("output", "nothing\n");
-    let (success, said) = tree.run(&["take", "gpu@2", "output", about]);
+    let (success, said) =
+        tree.run(&["take", "gpu@2", &tree.0.join("output").display().to_string(), about]);
     assert!(!success && said.contains("has no figures"), "{said}");
     assert_eq!(tree.read("docs/figures.txt"), file, "what has no figures changes nothing");
 }

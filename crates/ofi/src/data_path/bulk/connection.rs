@@ -163,7 +163,8 @@ impl Connection {
             under_way: 0,
             tried: HashMap::new(),
             done,
-            untold: VecDeque::with_capacity(POLL_BATCH),
+            // What a poll finds, and one that is refused: telling allocates nothing.
+            untold: VecDeque::with_capacity(POLL_BATCH + 1),
             news: Arc::clone(news),
             entries: Entries::new(),
             outlives_receives: plan.outlives_receives,

@@ -3,12 +3,11 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::ptr;
 use std::time::Duration;
 
 use libfabric_sys::{
     FI_EAGAIN, FI_EAVAIL, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN,
-    fi_cq_data_entry, fi_info, fi_msg, fid_cq, fid_ep,
+    fi_info, fi_msg, fid_cq, fid_ep,
 };
 
 use super::*;
@@ -94,15 +93,9 @@ unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) ->
         script.polls += 1;
         let Some(found) = script.found.pop() else { return script.code };
         assert!(found.len() <= count);
-        for (at, context) in found.iter().enumerate() {
-            let op_context = *context as *mut c_void;
-            let flags = script.flags;
-            let entry =
-                fi_cq_data_entry { op_context, flags, len: 0, buf: ptr::null_mut(), data: 5 };
-            // SAFETY: there is room for as many.
-            unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry) };
-        }
-        found.len() as isize
+        let found = found.into_iter().map(|context| (context, script.flags, 5));
+        // SAFETY: there is room for as many.
+        unsafe { tables::complete(entries, found) }
     })
 }
 

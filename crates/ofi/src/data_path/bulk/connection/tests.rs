@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use libfabric_sys::{
-    FI_REMOTE_CQ_DATA, fi_cq_data_entry, fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric,
-};
+use libfabric_sys::{FI_REMOTE_CQ_DATA, fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
 
 use super::*;
 use crate::objects::domain::tests::some_domain;
@@ -95,15 +93,10 @@ unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) ->
         if script.found.is_empty() {
             return script.code;
         }
-        let found: Vec<_> = script.found.drain(..count.min(script.found.len())).collect();
-        for (at, (context, flags)) in found.iter().enumerate() {
-            let op_context = *context as *mut c_void;
-            let (flags, data) = (*flags, at as u64);
-            let entry = fi_cq_data_entry { op_context, flags, len: 0, buf: ptr::null_mut(), data };
-            // SAFETY: there is room for as many.
-            unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry) };
-        }
-        found.len() as isize
+        let found = script.found.drain(..count.min(script.found.len())).enumerate();
+        let found = found.map(|(at, (context, flags))| (context, flags, at as u64));
+        // SAFETY: there is room for as many.
+        unsafe { tables::complete(entries, found) }
     })
 }
 
