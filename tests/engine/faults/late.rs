@@ -7,7 +7,7 @@ use engine::lane::Lane;
 use engine::lane::user_threads::host_lane::HostLane;
 use engine::port::Direction;
 use engine::request::{Request, ResultPlace};
-use sim_fabric::{Event, FakeFabric, Script};
+use sim_fabric::{Event, FakeFabric, PortCall, Script};
 
 use crate::health::HEALTH;
 use crate::job::{Job, Member, Shape, host_config, limits};
@@ -126,24 +126,32 @@ fn a_rail_is_closed_where_memory_is_wanted_back() {
 
 #[test]
 fn a_word_that_comes_after_its_fetch_has_failed_is_dropped() {
-    let mut job = Job::new(4, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
-    let addr = job.members[0].scratch;
-    let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
-    fetch.result = Some(ResultPlace { addr, flag: Some(1) });
-    // The request gets there, and nothing comes back.
-    job.fabric.stall(Pe(0));
-    job.members[0].lane.atomic(&fetch).unwrap();
-    while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
-        job.members[1].lane.progress().unwrap();
-        job.fabric.pass_time(1_000_000);
+    // The second is told of before the lane iterates again, and takes what has come.
+    for refused in [false, true] {
+        let mut job = Job::new(4, &Shape::default(), Script::default());
+        let targets = Targets::of(&job);
+        let addr = job.members[0].scratch;
+        let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+        fetch.result = Some(ResultPlace { addr, flag: Some(1) });
+        // The request gets there, and nothing comes back.
+        job.fabric.stall(Pe(0));
+        job.members[0].lane.atomic(&fetch).unwrap();
+        while job.heap(1, 0, 8) != 1_u64.to_le_bytes() {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.pass_time(1_000_000);
+        }
+        if refused {
+            job.fabric.fail_calls(PortCall::Post, 0, 1);
+            assert!(matches!(job.put(0, 1, 0, 8), Err(EngineError::Segment { .. })));
+        } else {
+            assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
+        }
+        let Job { fabric, mut members, .. } = job;
+        take_back(&members, &fabric);
+        fabric.resume(Pe(0));
+        iterate(&mut members, &fabric, 100);
+        assert!(is_untouched(&members, &fabric), "neither the word nor its flag: {refused}");
     }
-    assert!(matches!(job.quiet(0, 1), Err(EngineError::Timeout { .. })));
-    let Job { fabric, mut members, .. } = job;
-    take_back(&members, &fabric);
-    fabric.resume(Pe(0));
-    iterate(&mut members, &fabric, 100);
-    assert!(is_untouched(&members, &fabric), "neither the word nor its flag");
 }
 
 /// A get through bounce memory on both sides, cut off at every point of its way: its bytes are in

@@ -429,14 +429,14 @@ mod tests {
     use super::*;
     use crate::atomic::{Atomic, AtomicOp, Width};
     use crate::port::Access;
-    use crate::posting::tests::{Bed, PLAIN};
+    use crate::posting::tests::{Bed, PLAIN, RAIL};
     use crate::state::messages::reliable_channel::FIRST;
     use crate::state::messages::unnumbered::NO_TICKET;
     use crate::state::regions::Place;
     use crate::wire::handle::HandleView;
 
     /// A device that is given what it has to do all at once has done it before the CPU does what
-    /// comes behind that.
+    /// comes behind that, and before anything can be acknowledged.
     #[test]
     fn what_a_device_is_to_have_it_has_before_requests_that_the_cpu_carries_out() {
         let mut bed = Bed::new(PLAIN);
@@ -468,7 +468,9 @@ mod tests {
             let before = bed.fabric.settled();
             bed.lane.settle_before(&body);
             assert_eq!(bed.fabric.settled() - before, u32::from(settles), "{body:?}");
-            bed.lane.staging.settle(&mut bed.lane.core);
+            bed.fabric.forge_message(Pe(0), RAIL, b"of nobody");
+            assert!(bed.lane.receive(RAIL));
+            assert_eq!(bed.fabric.settled() - before, 1, "{body:?}");
         }
     }
 

@@ -257,7 +257,7 @@ fn needs_desc(mr_mode: i32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use libfabric_sys::{FI_HMEM, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
 
     use super::*;
@@ -267,7 +267,11 @@ mod tests {
     use crate::objects::tables;
     use crate::provider::{Provider, candidates};
 
-    fn open(device: &Device, wr_ids: u32, receives: Receives) -> Result<Rail, PortError> {
+    pub(crate) fn open(
+        device: &Device,
+        wr_ids: u32,
+        receives: Receives,
+    ) -> Result<Rail, PortError> {
         let contexts = Arc::new(Contexts::new(wr_ids));
         Rail::open(&mut Fabrics::default(), device, &Options::default(), &contexts, 1, receives)
     }

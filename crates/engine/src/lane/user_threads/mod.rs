@@ -235,6 +235,8 @@ mod tests {
         outbox.transfer(&get, false).unwrap();
         assert!(bed.lane.serve_user_threads(), "there was room for some of it");
         assert!(!bed.lane.serve_user_threads(), "and is no more");
+        outbox.transfer(&request(&heaps, Direction::Read, 2), false).unwrap();
+        assert!(bed.lane.serve_user_threads(), "but for other peers, at once");
         bed.lane.audit().unwrap();
     }
 

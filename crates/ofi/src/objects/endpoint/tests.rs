@@ -7,8 +7,9 @@ use std::net::{SocketAddr, TcpListener};
 use libfabric_sys::{FI_ENOSYS, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, fi_info, fid_domain};
 
 use super::*;
+use crate::data_path::rail::{self, Receives};
 use crate::data_path::some_rail;
-use crate::objects::domain::tests::{some_domain, without_devices};
+use crate::objects::domain::tests::{some_device, some_domain, without_devices};
 use crate::objects::info::sockaddr_ip;
 use crate::objects::tables;
 use crate::provider::Provider;
@@ -208,6 +209,16 @@ fn objects_are_closed_once_and_none_before_what_is_made_from_it() {
     assert_eq!(tables::closed(), [], "the endpoint has its domain");
     drop(endpoint);
     assert_eq!(tables::closed(), order[1..]);
+}
+
+/// A provider that has such errors ends the process where they have none.
+#[test]
+fn errors_of_no_operation_have_a_queue_where_the_provider_has_such_errors() {
+    for (provider, has) in [(Provider::TcpRxm, false), (Provider::Efa, true)] {
+        let device = some_device(provider, false, |_| {});
+        let rail = rail::tests::open(&device, 4, Receives::Nothing).expect("opened");
+        assert_eq!(rail.endpoint().events.is_some(), has, "{provider}");
+    }
 }
 
 /// As with providers that have messages and no writes.
