@@ -57,6 +57,7 @@ fn the_log_says_what_a_pe_has_opened() {
             ("idle progress keeps the core", true),
             (&*report.to_string(), true),
             ("signals wait for their data to be delivered", false),
+            ("carry no immediate data", false),
             ("this process uses CUDA", false),
         ] {
             assert_eq!(said.contains(part), is_said, "PE {}: {part}\n{said}", pe.pe);

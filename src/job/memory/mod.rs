@@ -342,6 +342,20 @@ mod tests {
         });
     }
 
+    /// When its owner goes it is too late to refuse that.
+    #[test]
+    fn memory_of_the_host_is_closed_when_that_is_asked_for() {
+        connect(1, &settings(1, &[]), None, |pe| {
+            let job = pe.job.unwrap();
+            let memory = job.connected().unwrap().regions.memory();
+            let words = [0_u64; 8];
+            let registered = memory.register(words.as_ptr() as usize, 64, Access::Local);
+            let mut owner = registered.unwrap().owner;
+            memory.close(&mut owner).unwrap();
+            assert!(format!("{owner:?}").contains("closed: true"), "{owner:?}");
+        });
+    }
+
     #[test]
     fn gdrcopy_is_used_unless_a_setting_says_otherwise() {
         let settings = Settings::default();

@@ -291,6 +291,8 @@ mod tests {
         // Small ones would be what is said where there is none.
         assert!(host() > u64::from(u32::MAX) && namespace() > 1, "{} {}", host(), namespace());
         assert_ne!(host(), fabric_hash(""));
+        let of_kernel = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(name(), of_kernel.trim_end());
     }
 
     #[test]
