@@ -72,7 +72,9 @@ void *nlf_alloc(nlf_channel *channel, size_t bytes);
 void *nlf_alloc_on(nlf_channel *channel, uint32_t location, size_t bytes);
 
 /* Lets all PEs reach memory of this PE, of the host or of a CUDA device. It stays what it is until
- * it is released. Collective, with the same length at any address. */
+ * it is released. Memory of a device is also mapped by the other PEs of the host, see nlf_ptr of the
+ * device API, which may wait for everything on their devices. Collective, with the same length at
+ * any address. */
 int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Lets kernels put from memory of this PE, of the host or of a CUDA device, and get and fetch into
@@ -85,6 +87,11 @@ int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
  * operation, which has failed perhaps, may touch the memory still: it stays registered then, and is
  * not freed, until this is called again, by this PE alone, or until nlf_finalize. */
 int nlf_release(nlf_channel *channel, void *addr);
+
+/* What nlf_ptr of the device API answers to kernels: where kernels, and copies of CUDA, reach what
+ * `addr` of symmetric memory means at `pe`, until it is released; NULL where they cannot, which is
+ * no error. Any thread, but it waits while another makes a collective call. */
+void *nlf_peer_ptr(const nlf_channel *channel, const void *addr, uint32_t pe);
 
 /*
  * On a stream of CUDA: a CUstream or cudaStream_t of the context that is current on the calling

@@ -40,7 +40,7 @@ named() {
 }
 missing=$(comm -23 \
     <({
-        grep -hoE '\bNLF(_TEMPLATE)?_FN [a-z0-9_]+ nlf_[a-z_]+\(' cuda/nvshmem_libfabric_{device,wait}.cuh |
+        grep -hoE '\bNLF(_TEMPLATE)?_FN [a-z0-9_]+ \*?nlf_[a-z_]+\(' cuda/nvshmem_libfabric_{device,wait}.cuh |
             grep -oE 'nlf_[a-z_]+'
         grep -hoE 'NLFI_FETCHING\(nlf_[a-z_]+' cuda/nvshmem_libfabric_device.cuh | grep -oE 'nlf_[a-z_]+'
         grep -hoE 'NLFI_COOPERATIVE\(nlf_[a-z_]+' cuda/nvshmem_libfabric_{device,wait}.cuh |

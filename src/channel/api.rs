@@ -16,18 +16,20 @@ use crate::channel::answer::{NoAnswer, PAUSES, wait_for};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
+use crate::channel::near::{NearOffer, Said, Sharing};
 use crate::channel::on_stream::StreamRing;
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
 use crate::channel::regions::{self, Registered, check_len, entries, free};
-use crate::channel::registration::{Free, Registration, agree, lowest};
+use crate::channel::registration::{Agreed, Free, Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::settings::Settings;
+use engine::ids::Pe;
 use engine::patience::Wait;
 use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
@@ -40,10 +42,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What an end adds to the deadline of what is drained: the proxy thread's iteration.
 const SLACK: Duration = Duration::from_secs(2);
 
+/// The PEs of this host, as many as kernels can tell apart, this one among them.
+fn near_pes(here: &[Pe], me: Pe) -> Box<[Pe]> {
+    let others = here.iter().copied().filter(|pe| *pe != me);
+    others.take(c::NLF_NOT_NEAR as usize - 1).chain([me]).collect()
+}
+
 /// What collectives, and changes of the table of regions, are under.
 pub(crate) struct Serial {
     bootstrap: Box<dyn Bootstrap>,
     pub(crate) regions: Vec<Registered>,
+    /// Of memory that is not shared with PEs of this host.
+    said: Said,
 }
 
 /// See the module.
@@ -59,6 +69,8 @@ pub struct Channel {
     serial: Mutex<Serial>,
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
+    /// PEs whose memory kernels may reach themselves, this one among them.
+    near: Box<[Pe]>,
     thread: Option<JoinHandle<()>>,
     /// Looks whether that thread runs. It is gone before `state`, of which it has a part.
     heartbeat: Option<Heartbeat>,
@@ -84,8 +96,9 @@ impl Channel {
             let gathering = Gathering::new(&mut *bootstrap)?;
             job.connect(&gathering, &[])?;
         }
-        let shared =
-            Shared::new(sizes, me, n_pes, options.spins, &words_options(&options.settings))?;
+        let near = near_pes(&job.connected()?.near, Pe(me));
+        let words = words_options(&options.settings);
+        let shared = Shared::new(sizes, me, n_pes, options.spins, &words, &near)?;
         // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as
         // long as it has the rings.
         let rings = unsafe { shared.rings()? };
@@ -101,12 +114,21 @@ impl Channel {
             let failed = move |still: &Still| of.give_up(&still.to_string());
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
         });
-        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
+        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new(), said: Said::default() });
         let (control, thread) = (Some(control), Some(thread));
         let drain = options.drain;
         let drained = OnceLock::new();
-        let channel =
-            Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
+        let channel = Self {
+            state,
+            serial,
+            control,
+            near,
+            thread,
+            heartbeat,
+            drain,
+            drained,
+            stopped: false,
+        };
         channel.register_own()?;
         info!(
             target: logging::PROXY,
@@ -215,26 +237,49 @@ impl Channel {
     /// which is not collective, or until the channel is dropped, which closes its endpoints.
     pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;
+        let serial = &mut *serial;
         let base = addr as usize;
         let at = serial.regions.iter().position(|region| region.base == base);
         let at = at.ok_or(ChannelError::NoRegion { addr: base })?;
-        if serial.regions[at].symmetric && !serial.regions[at].unwanted {
+        let is_first = serial.regions[at].symmetric && !serial.regions[at].unwanted;
+        if is_first {
             // Who has come here has no use for the peers' memory any more.
             serial.bootstrap.barrier()?;
         }
         let mut region = serial.regions.swap_remove(at);
         region.unwanted = true;
-        let released = self.release_region(&serial.regions, &region);
+        let hidden = self.hide(&serial.regions, &mut region);
+        let met = if is_first && region.is_shared {
+            // Nobody frees memory that another process still has mapped.
+            serial.bootstrap.barrier().map_err(ChannelError::from)
+        } else {
+            Ok(())
+        };
+        let released = hidden.and(met).and_then(|()| self.release_region(&region));
         if released.is_err() {
             serial.regions.push(region);
         }
         released
     }
 
-    /// Ends a registration. `left` are the others.
-    fn release_region(&self, left: &[Registered], region: &Registered) -> Result<(), ChannelError> {
+    /// Takes a region away from kernels, and what is mapped of it at near PEs. `left` are the others.
+    fn hide(&self, left: &[Registered], region: &mut Registered) -> Result<(), ChannelError> {
         let index = usize::from(region.index);
-        self.state.shared.set_region(index, ShownRegion::NONE, entries(left))?;
+        let hidden = self.state.shared.set_region(index, ShownRegion::NONE, entries(left));
+        hidden.and(self.close_near(region))
+    }
+
+    fn close_near(&self, region: &mut Registered) -> Result<(), ChannelError> {
+        let is_there = !region.near.is_empty();
+        region.near.clear();
+        match is_there {
+            true => self.state.shared.set_near(usize::from(region.index), &[]),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends a registration.
+    fn release_region(&self, region: &Registered) -> Result<(), ChannelError> {
         self.set_in_proxy(region.index, None)?;
         let connected = self.connected()?;
         let release = || {
@@ -242,6 +287,21 @@ impl Channel {
             connected.regions.release(&region.handle).map_err(ChannelError::Release)
         };
         connected.release_patiently(release, ChannelError::is_in_use)
+    }
+
+    /// Where kernels of this PE load and store by themselves what `addr` of its symmetric memory means
+    /// at `pe`: as `nlf_ptr` says, which they ask. Null where they do not reach it. Waits while
+    /// another thread makes a collective call.
+    pub fn peer_ptr(&self, addr: *const u8, pe: u32) -> *mut u8 {
+        let addr = addr as usize;
+        let number = self.near.iter().position(|near| *near == Pe(pe));
+        let Ok(serial) = self.serial_here() else { return std::ptr::null_mut() };
+        let found = serial.regions.iter().find_map(|region| {
+            let offset = addr.checked_sub(region.base).filter(|offset| *offset < region.len)?;
+            let near = region.near.iter().find(|near| Some(near.number) == number)?;
+            Some(near.base as usize + offset)
+        });
+        found.unwrap_or_default() as *mut u8
     }
 
     /// That nothing that the proxy thread has under way touches these bytes.
@@ -330,6 +390,13 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
+        let mut serial = self.serial();
+        for region in &mut serial.regions {
+            if let Err(failed) = self.close_near(region) {
+                warn!(target: logging::PROXY, "the tables of near PEs: {failed}");
+            }
+        }
+        drop(serial);
         // Also when something has failed: peers may still need this PE's iterations, and wait for
         // it here.
         let met = match with_others {
@@ -441,21 +508,37 @@ impl Channel {
             None => check_len(base, len)
                 .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
         };
+        let (me, Serial { bootstrap, said, .. }) = (Pe(serial.bootstrap.me()), serial);
+        let sharing = match registered {
+            Ok(_) if self.near.len() > 1 => {
+                Sharing::new(me, (base, len), self.state.shared.device_context(), said)
+            }
+            _ => Sharing::none(me),
+        };
         let registration = Registration {
             len: len as u64,
             base: base as u64,
             free,
             handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
+            near: sharing.offer(),
             failed: registered.as_ref().err().map(ToString::to_string),
         };
-        let gathered = serial.bootstrap.allgather(&registration.encode());
+        let gathered = bootstrap.allgather(&registration.encode());
         let handle = registered?;
         let agreed = gathered
             .map_err(ChannelError::from)
-            .and_then(|gathered| agree(&gathered, &registration));
+            .and_then(|gathered| agree(&gathered, &registration))
+            .and_then(|agreed| {
+                let region = (base, len);
+                let mapped = sharing.map(&self.near, &agreed.near, region, &mut **bootstrap, said);
+                Ok((agreed, mapped?))
+            });
         match agreed {
-            Ok((index, peers)) => {
-                Ok((Registered::new(index, (base, len), true, handle, memory), peers))
+            Ok((Agreed { index, peers, near }, mapped)) => {
+                let mut registered = Registered::new(index, (base, len), true, handle, memory);
+                registered.is_shared = near.iter().any(NearOffer::is_shared);
+                registered.near = mapped;
+                Ok((registered, peers))
             }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
@@ -492,7 +575,11 @@ impl Channel {
             self.give_up(registered);
             return Err(failed);
         }
+        let near: Vec<_> = registered.near.iter().map(|near| (near.number, near.base)).collect();
         serial.regions.push(registered);
+        if symmetric {
+            self.state.shared.set_near(usize::from(index), &near)?;
+        }
         let shown = ShownRegion { base: base as u64, len: len as u64, symmetric };
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }

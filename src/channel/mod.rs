@@ -5,6 +5,7 @@
 //! answer        what the proxy thread answers to user threads
 //! proxy         the thread that carries descriptors out, and what it needs for that
 //! registration  what PEs agree on when they register memory together
+//! near          what kernels reach of PEs of this host by themselves
 //! memory        what is shared with kernels, and where it is
 //! on_stream     puts that are begun in a stream of CUDA
 //! ring          a ring and the descriptors in it, as the C header describes them
@@ -18,6 +19,7 @@ pub mod kernels;
 #[doc(hidden)]
 pub mod measure;
 mod memory;
+mod near;
 mod on_stream;
 mod options;
 mod proxy;

@@ -6,15 +6,17 @@
 //! | 8..16 | address |
 //! | 16..48 | a bit for each index that is free |
 //! | 48..560 | handle |
-//! | 560..816 | what has failed, as text, padded with zeros |
+//! | 560..680 | what other PEs of the host map, as [`near`](super::near) has it |
+//! | 680..936 | what has failed, as text, padded with zeros |
 
 use crate::channel::error::ChannelError;
+use crate::channel::near::{NEAR_BYTES, NearOffer};
 use crate::channel::proxy::region_table::PeerRegion;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
 const FREE: usize = 32;
-const BYTES: usize = 16 + FREE + HANDLE_BYTES + WHY;
+const BYTES: usize = 16 + FREE + HANDLE_BYTES + NEAR_BYTES + WHY;
 
 /// Indices that are free: a bit for each.
 pub(crate) type Free = [u8; FREE];
@@ -26,6 +28,7 @@ pub(crate) struct Registration {
     pub(crate) base: u64,
     pub(crate) free: Free,
     pub(crate) handle: HandleBytes,
+    pub(crate) near: NearOffer,
     /// Why this PE cannot.
     pub(crate) failed: Option<String>,
 }
@@ -37,6 +40,7 @@ impl Registration {
         bytes.extend_from_slice(&self.base.to_le_bytes());
         bytes.extend_from_slice(&self.free);
         bytes.extend_from_slice(&self.handle);
+        bytes.extend_from_slice(&self.near.encode());
         let why = self.failed.as_deref().unwrap_or_default().as_bytes();
         bytes.extend_from_slice(&why[..why.len().min(WHY)]);
         bytes.resize(BYTES, 0);
@@ -48,7 +52,8 @@ impl Registration {
         let (len, rest) = bytes.split_first_chunk()?;
         let (base, rest) = rest.split_first_chunk()?;
         let (free, rest) = rest.split_first_chunk()?;
-        let (handle, why) = rest.split_first_chunk()?;
+        let (handle, rest) = rest.split_first_chunk()?;
+        let (near, why) = rest.split_first_chunk()?;
         let why = String::from_utf8_lossy(why);
         let why = why.trim_end_matches('\0');
         Some(Self {
@@ -56,20 +61,29 @@ impl Registration {
             base: u64::from_le_bytes(*base),
             free: *free,
             handle: *handle,
+            near: NearOffer::decode(near)?,
             failed: (!why.is_empty()).then(|| why.to_owned()),
         })
     }
 }
 
-/// The index that all have free, and what each has under it.
-pub(crate) fn agree(
-    all: &[u8],
-    mine: &Registration,
-) -> Result<(u8, Box<[PeerRegion]>), ChannelError> {
+/// What all PEs have agreed on.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    /// An index that all have free.
+    pub(crate) index: u8,
+    /// What each has under it.
+    pub(crate) peers: Box<[PeerRegion]>,
+    pub(crate) near: Vec<NearOffer>,
+}
+
+/// Reads what all PEs have told.
+pub(crate) fn agree(all: &[u8], mine: &Registration) -> Result<Agreed, ChannelError> {
     let len = mine.len as usize;
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
     let mut free = [0xff; FREE];
     let mut peers = Vec::with_capacity(all.len() / BYTES);
+    let mut near = Vec::with_capacity(all.len() / BYTES);
     for (pe, bytes) in all.chunks(BYTES).enumerate() {
         let Some(registration) = Registration::decode(bytes) else {
             return Err(refused(pe, String::from("sent something else")));
@@ -82,13 +96,14 @@ pub(crate) fn agree(
         }
         free.iter_mut().zip(registration.free).for_each(|(bits, theirs)| *bits &= theirs);
         peers.push(PeerRegion { base: registration.base, handle: registration.handle });
+        near.push(registration.near);
     }
     let index = lowest(&free).ok_or_else(|| ChannelError::Register {
         addr: mine.base as usize,
         len,
         why: String::from("all indices of regions are in use"),
     })?;
-    Ok((index, peers.into()))
+    Ok(Agreed { index, peers: peers.into(), near })
 }
 
 /// The lowest index that is free.
@@ -105,7 +120,8 @@ mod tests {
         let mut free = [0xff; FREE];
         free[31] = 0x7f;
         used.iter().for_each(|index| free[usize::from(index / 8)] &= !(1 << (index % 8)));
-        Registration { len, base, free, handle: [base as u8; HANDLE_BYTES], failed: None }
+        let (handle, near) = ([base as u8; HANDLE_BYTES], NearOffer::NONE);
+        Registration { len, base, free, handle, near, failed: None }
     }
 
     fn gathered(offers: &[Registration]) -> Vec<u8> {
@@ -115,7 +131,8 @@ mod tests {
     #[test]
     fn the_lowest_index_that_all_have_free_is_taken() {
         let offers = [registration(64, 1, &[0, 1, 3]), registration(64, 2, &[0, 2])];
-        let (index, peers) = agree(&gathered(&offers), &offers[0]).unwrap();
+        let Agreed { index, peers, near } = agree(&gathered(&offers), &offers[0]).unwrap();
+        assert_eq!(near, [NearOffer::NONE; 2]);
         assert_eq!((index, peers.len()), (4, 2));
         assert_eq!((peers[1].base, peers[1].handle), (2, [2; HANDLE_BYTES]));
         let all: Vec<u8> = (0..=254).collect();

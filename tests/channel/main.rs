@@ -8,6 +8,7 @@ mod device;
 mod failures;
 mod life;
 mod memory;
+mod near;
 mod on_stream;
 mod traffic;
 
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
         ("on_stream", on_stream::on_stream),
+        ("near", near::near),
+        ("lies", near::lies),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -106,6 +109,12 @@ fn jobs() -> Vec<Job> {
     for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3), (Fabric::Cxi, 2)] {
         add(job("on_stream", fabric, n_pes).on("device"));
     }
+    for memory in ["device", "own", "mixed"] {
+        add(job("near", Fabric::Shm, 3).on(memory));
+        add(job("near", Fabric::Tcp2, 2).on(memory).with("apart", &[("FAKE_CUDA_SHARING", "0")]));
+    }
+    add(job("near", Fabric::Shm, 2));
+    add(job("lies", Fabric::Shm, 2).on("own"));
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));
     add(job("own_context", Fabric::Shm, 1).on("device"));

@@ -314,6 +314,21 @@ pub unsafe extern "C" fn nlf_release(of: *mut NlfChannel, addr: *mut c_void) -> 
 /// See the header.
 ///
 /// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_peer_ptr(
+    of: *const NlfChannel,
+    addr: *const c_void,
+    pe: u32,
+) -> *mut c_void {
+    // SAFETY: promise 1.
+    guard(|| Ok(unsafe { channel(of)? }.peer_ptr(addr.cast(), pe).cast()))
+        .unwrap_or(ptr::null_mut())
+}
+
+/// See the header.
+///
+/// # Safety
 /// Promise 1, and what the header says of the stream and the bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nlf_put_on_stream(

@@ -45,6 +45,9 @@ pub use driver::stream::Stream;
 pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
 pub use memory::heap::{Backing, DeviceHeap};
+pub use memory::peer_memory::{
+    Export, ExportedMemory, IPC_HANDLE_BYTES, PeerMemory, PeerMemoryError,
+};
 pub use memory::pinned::{BounceBuffer, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};

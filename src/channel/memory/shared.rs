@@ -1,20 +1,21 @@
 //! The shared memory of a channel: the context that kernels are given, rings, table of regions,
 //! error.
 //!
-//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
-//! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
+//! It is in three pieces, zeroed at first. Near producers are the context, the tables of regions and
+//! of near PEs, rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
 //! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
 //! can write there. Who writes what:
 //! - slots, `nlf_producers`, `nlf_own_producers`: producers;
 //! - `nlf_own`: the fabric;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
-//! - the table of regions and `n_regions`: user threads that register memory, under the channel's
+//! - the table of regions, `n_regions` and where near PEs have theirs: user threads that register memory, under the channel's
 //!   lock;
 //! - the error: the first producer that claims it. The proxy's side has a record of its own;
 //! - the rest: nobody, after it was made.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use channel_sys as c;
@@ -25,7 +26,8 @@ use crate::channel::memory::mirrored_memory::MirroredMemory;
 use crate::channel::memory::published_memory::PublishedMemory;
 use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
 use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
-use cuda::WordsOptions;
+use cuda::{Context, WordsOptions};
+use engine::ids::Pe;
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +68,19 @@ struct MirroredPlan {
     producers: usize,
     claims: usize,
     own: usize,
+    near_pes: usize,
+    near_bases: usize,
     end: usize,
 }
 
 const PAGE: usize = 4096;
 
+/// Bytes of the table of bases for each near PE.
+const NEAR_ROW: usize = size_of::<u64>() * c::NLF_MAX_REGIONS as usize;
+
 impl Plan {
-    fn new(sizes: Sizes) -> Self {
+    /// Of so many PEs, and those of them that are near.
+    fn new(sizes: Sizes, n_pes: usize, near: usize) -> Self {
         let rings = sizes.rings as usize;
         let mut end = PAGE;
         let mirrored = MirroredPlan {
@@ -81,6 +89,8 @@ impl Plan {
             producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
             claims: part(&mut end, size_of::<u32>()),
             own: part(&mut end, size_of::<c::nlf_own_producers>()),
+            near_pes: part(&mut end, n_pes),
+            near_bases: part(&mut end, near * NEAR_ROW),
             end,
         };
         let mut end = 0;
@@ -112,6 +122,8 @@ pub(crate) struct Shared {
     published: PublishedMemory,
     plan: Plan,
     sizes: Sizes,
+    /// PEs that are near.
+    near: usize,
     /// The proxy's error is somebody's to write.
     reported: AtomicBool,
 }
@@ -130,21 +142,23 @@ pub(crate) struct Fault {
 }
 
 impl Shared {
-    /// A context with empty rings.
+    /// A context with empty rings. `near`: the PEs whose memory kernels may reach themselves, at most
+    /// `NLF_NOT_NEAR`.
     pub(crate) fn new(
         sizes: Sizes,
         me: u32,
         n_pes: u32,
         spins: u64,
         words: &WordsOptions,
+        near: &[Pe],
     ) -> Result<Self, ChannelError> {
-        let plan = Plan::new(sizes);
+        let plan = Plan::new(sizes, n_pes as usize, near.len());
         let (mirrored, memory) =
             (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
         let published =
             PublishedMemory::new(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
         let reported = AtomicBool::new(false);
-        let shared = Self { mirrored, memory, published, plan, sizes, reported };
+        let shared = Self { mirrored, memory, published, plan, sizes, near: near.len(), reported };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
@@ -173,9 +187,18 @@ impl Shared {
             proxy_error: shared.at(plan.proxy_error),
             own: shared.at(plan.own),
             own_producers: shared.for_producers(plan.mirrored.own),
+            near_pes: shared.for_producers(plan.mirrored.near_pes),
+            near_bases: shared.for_producers(plan.mirrored.near_bases),
         };
         // SAFETY: the same.
         unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
+        for pe in 0..n_pes {
+            let number = near.iter().position(|near| *near == Pe(pe));
+            let number = number.unwrap_or(c::NLF_NOT_NEAR as usize) as u8;
+            let at = plan.mirrored.near_pes + pe as usize;
+            // SAFETY: the same.
+            unsafe { shared.mirrored_at::<u8>(at).write(number) };
+        }
         shared.mirrored.push(0, plan.mirrored.end)?;
         Ok(shared)
     }
@@ -289,6 +312,33 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(&raw mut (*context).n_regions) }
             .store(n_regions, Ordering::Release);
         self.mirrored.push(counts, size_of::<u32>())
+    }
+
+    /// Says where kernels reach what near PEs have under a region's index: by the number of each of
+    /// these PEs. All others, they do not reach. Before the region is shown, or when it is no more.
+    ///
+    /// # Errors
+    /// The device does not take it.
+    pub(crate) fn set_near(
+        &self,
+        index: usize,
+        bases: &[(usize, u64)],
+    ) -> Result<(), ChannelError> {
+        let MirroredPlan { near_bases, end, .. } = self.plan.mirrored;
+        let entries = self.near * c::NLF_MAX_REGIONS as usize;
+        for at in (index..entries).step_by(c::NLF_MAX_REGIONS as usize) {
+            let number = at / c::NLF_MAX_REGIONS as usize;
+            let base = bases.iter().find(|(of, _)| *of == number).map_or(0, |(_, base)| *base);
+            let word = self.mirrored_at::<u64>(near_bases + at * size_of::<u64>());
+            // SAFETY: an aligned word of the piece, which producers only read.
+            unsafe { AtomicU64::from_ptr(word) }.store(base, Ordering::Relaxed);
+        }
+        self.mirrored.push(near_bases, end - near_bases)
+    }
+
+    /// The context of the device whose kernels produce, if they do.
+    pub(crate) fn device_context(&self) -> Option<&Arc<Context>> {
+        self.mirrored.context()
     }
 
     /// Tells producers that the channel has failed, where the proxy thread cannot.
@@ -407,7 +457,7 @@ mod tests {
 
     fn new(rings: u32, slots: u64) -> Shared {
         let sizes = Sizes::new(rings, slots).unwrap();
-        Shared::new(sizes, 1, 2, 0, &WordsOptions::default()).unwrap()
+        Shared::new(sizes, 1, 4, 0, &WordsOptions::default(), &[Pe(1), Pe(3)]).unwrap()
     }
 
     #[test]
@@ -423,8 +473,10 @@ mod tests {
     #[test]
     fn parts_share_no_page_and_none_is_left_out() {
         for (rings, slots) in [(1, 64), (2, 256), (32, 1 << 12)] {
-            let plan = Plan::new(Sizes::new(rings as u32, slots as u64).unwrap());
-            let MirroredPlan { regions, rings: table, producers, claims, own, end } = plan.mirrored;
+            let sizes = Sizes::new(rings as u32, slots as u64).unwrap();
+            let plan = Plan::new(sizes, 5000, 3);
+            let MirroredPlan { regions, rings: table, producers, claims, own, .. } = plan.mirrored;
+            let MirroredPlan { near_pes, near_bases, end, .. } = plan.mirrored;
             assert_eq!(plan.slots_each, 32 * slots);
             for (parts, end) in [
                 (
@@ -435,6 +487,8 @@ mod tests {
                         (producers, size_of::<c::nlf_producers>() * rings),
                         (claims, 4),
                         (own, size_of::<c::nlf_own_producers>()),
+                        (near_pes, 5000),
+                        (near_bases, 3 * 8 * 254),
                     ][..],
                     end,
                 ),
@@ -478,6 +532,25 @@ mod tests {
             assert_eq!((shown.base, shown.size & c::NLF_REGION_LENGTH), (base, 64));
             assert_eq!(count as usize, at + 1);
         }
+    }
+
+    #[test]
+    fn bases_are_those_of_near_pes_by_region() {
+        let shared = new(1, 64);
+        // SAFETY: the context lives, and nobody writes.
+        let context = unsafe { *shared.context() };
+        // SAFETY: as many as there are PEs.
+        let numbers = [0, 1, 2, 3].map(|pe| unsafe { *context.near_pes.add(pe) });
+        assert_eq!(numbers, [255, 0, 255, 1]);
+        // SAFETY: an entry for each near PE and region.
+        let base = |near: usize, region| unsafe { *context.near_bases.add(near * 254 + region) };
+        shared.set_near(0, &[(1, 0x1000)]).unwrap();
+        shared.set_near(253, &[(0, 0x2000), (1, 0x3000)]).unwrap();
+        let found = || [base(0, 0), base(1, 0), base(0, 253), base(1, 253), base(1, 1)];
+        assert_eq!(found(), [0, 0x1000, 0x2000, 0x3000, 0]);
+        shared.set_near(253, &[(0, 0x4000)]).unwrap();
+        shared.set_near(0, &[]).unwrap();
+        assert_eq!(found(), [0, 0, 0x4000, 0, 0]);
     }
 
     #[test]

@@ -147,6 +147,15 @@ functions! {
             *mut CUmemAllocationProp, CUmemGenericAllocationHandle
         );
         cuMemRelease(CUmemGenericAllocationHandle);
+        cuMemExportToShareableHandle(
+            *mut c_void, CUmemGenericAllocationHandle, sys::CUmemAllocationHandleType, c_ulonglong
+        );
+        cuMemImportFromShareableHandle(
+            *mut CUmemGenericAllocationHandle, *mut c_void, sys::CUmemAllocationHandleType
+        );
+        cuIpcGetMemHandle(*mut sys::CUipcMemHandle, CUdeviceptr);
+        cuIpcOpenMemHandle_v2(*mut CUdeviceptr, sys::CUipcMemHandle, c_uint);
+        cuIpcCloseMemHandle(CUdeviceptr);
         cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
         cuMemGetAllocationGranularity(
             *mut usize, *const CUmemAllocationProp, sys::CUmemAllocationGranularity_flags

@@ -176,32 +176,33 @@ fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
     Ok(addr)
 }
 
+/// A function of the VMM interface, or the error that the driver lacks it.
+macro_rules! function {
+    ($driver:ident, $name:ident, $subject:ident) => {
+        $driver.api.$name.ok_or_else(|| $driver.lacks(stringify!($name), $subject()))?
+    };
+}
+
+fn on_device(context: &Context) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: context.device().0,
+    }
+}
+
 /// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its
 /// address, and how long it is. Needs the context bound.
 fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, usize), CudaError> {
+    use sys::CUmemAllocationHandleType_enum as sharing;
     let driver = context.driver();
-    let api = &driver.api;
     let subject = || format!("{len} bytes, {context}");
-    macro_rules! function {
-        ($name:ident) => {
-            api.$name.ok_or_else(|| driver.lacks(stringify!($name), subject()))?
-        };
-    }
-    let granularity_of = function!(cuMemGetAllocationGranularity);
-    let (create, release) = (function!(cuMemCreate), function!(cuMemRelease));
-    let (reserve, map) = (function!(cuMemAddressReserve), function!(cuMemMap));
-    let set_access = function!(cuMemSetAccess);
-    function!(cuMemUnmap);
-    let unreserve = function!(cuMemAddressFree);
+    let granularity_of = function!(driver, cuMemGetAllocationGranularity, subject);
+    let create = function!(driver, cuMemCreate, subject);
 
-    let location = sys::CUmemLocation {
-        type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: context.device().0,
-    };
-    let properties = sys::CUmemAllocationProp {
+    let mut properties = sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_NONE,
-        location,
+        requestedHandleTypes: sharing::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        location: on_device(context),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
             compressionType: 0,
@@ -222,26 +223,36 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
 
     let mut handle = 0;
     // SAFETY: a place for the handle, and properties to read.
-    let status = unsafe { create(&raw mut handle, whole, &raw const properties, 0) };
+    let mut make = |properties| unsafe { create(&raw mut handle, whole, properties, 0) };
+    let mut status = make(&raw const properties);
+    if !matches!(status, code::SUCCESS | code::OUT_OF_MEMORY) {
+        // Not every system shares it with other processes.
+        properties.requestedHandleTypes = sharing::CU_MEM_HANDLE_TYPE_NONE;
+        status = make(&raw const properties);
+    }
     driver.check("cuMemCreate", status, subject)?;
-    let mut addr = 0;
-    // SAFETY: a place for the address.
-    let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
-    let reserved = driver.check("cuMemAddressReserve", status, subject);
-    let mapped = reserved.and_then(|()| {
-        // SAFETY: addresses that were just reserved, and memory of that length that was just made.
-        let status = unsafe { map(addr, whole, 0, handle, 0) };
-        driver.check("cuMemMap", status, subject).inspect_err(|_| {
-            // SAFETY: reserved above; nothing is mapped there.
-            let _ = unsafe { unreserve(addr, whole) };
-        })
-    });
+    Ok((map_made(context, handle, whole, granularity)?, whole))
+}
+
+/// Maps memory by a handle, which is released, where kernels of the device reach it. `granularity`:
+/// what the address is a multiple of; 0: as the driver thinks best. Needs the context bound.
+pub(crate) fn map_made(
+    context: &Context,
+    handle: sys::CUmemGenericAllocationHandle,
+    whole: usize,
+    granularity: usize,
+) -> Result<CUdeviceptr, CudaError> {
+    let driver = context.driver();
+    let subject = || format!("{whole} bytes, {context}");
+    let release = function!(driver, cuMemRelease, subject);
+    let set_access = function!(driver, cuMemSetAccess, subject);
+    let mapped = reserve_and_map(context, handle, whole, granularity);
     // The mapping keeps the memory, or nothing does.
-    // SAFETY: made above, and not used again.
+    // SAFETY: the caller's, who does not use it again.
     let _ = unsafe { release(handle) };
-    mapped?;
+    let addr = mapped?;
     let access = sys::CUmemAccessDesc {
-        location,
+        location: on_device(context),
         flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     // SAFETY: mapped just now with that length; one description to read.
@@ -250,14 +261,39 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
         // SAFETY: mapped above with that length, and nobody knows it.
         unsafe { unmap(driver, addr, whole) };
     })?;
-    Ok((addr, whole))
+    Ok(addr)
 }
 
-/// Gives back memory and addresses of [`map`], which is nobody's to answer for.
+fn reserve_and_map(
+    context: &Context,
+    handle: sys::CUmemGenericAllocationHandle,
+    whole: usize,
+    granularity: usize,
+) -> Result<CUdeviceptr, CudaError> {
+    let driver = context.driver();
+    let subject = || format!("{whole} bytes, {context}");
+    let reserve = function!(driver, cuMemAddressReserve, subject);
+    let map = function!(driver, cuMemMap, subject);
+    function!(driver, cuMemUnmap, subject);
+    let unreserve = function!(driver, cuMemAddressFree, subject);
+    let mut addr = 0;
+    // SAFETY: a place for the address.
+    let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
+    driver.check("cuMemAddressReserve", status, subject)?;
+    // SAFETY: addresses that were just reserved; the driver checks that there is as much memory.
+    let status = unsafe { map(addr, whole, 0, handle, 0) };
+    driver.check("cuMemMap", status, subject).inspect_err(|_| {
+        // SAFETY: reserved above; nothing is mapped there.
+        let _ = unsafe { unreserve(addr, whole) };
+    })?;
+    Ok(addr)
+}
+
+/// Gives back memory and addresses of [`map_made`], which is nobody's to answer for.
 ///
 /// # Safety
-/// They are [`map`]'s, with that length; nobody uses them any more.
-unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
+/// They are [`map_made`]'s, with that length; nobody uses them any more.
+pub(crate) unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
     let api = &driver.api;
     if let (Some(unmap), Some(unreserve)) = (api.cuMemUnmap, api.cuMemAddressFree) {
         // SAFETY: the caller's promise.

@@ -3,7 +3,7 @@
 use super::*;
 
 fn shared(rings: u32) -> Shared {
-    Shared::new(Sizes::new(rings, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap()
+    Shared::new(Sizes::new(rings, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap()
 }
 
 fn pair() -> Pair {

@@ -89,8 +89,8 @@ impl<'m> Job<'m> {
 pub(crate) struct Pe<'j> {
     pub(crate) job: &'j Job<'j>,
     pub(crate) channel: Channel,
-    location: MemoryLocation,
-    heap: usize,
+    pub(crate) location: MemoryLocation,
+    pub(crate) heap: usize,
     area: usize,
 }
 

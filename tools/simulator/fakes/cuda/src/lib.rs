@@ -54,6 +54,7 @@
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
+//! | `FAKE_CUDA_SHARING` | 1 | 0: no memory is shared between processes |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_TOGETHER` | 1 | 0: `cuMemcpyBatchAsync` is refused |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |

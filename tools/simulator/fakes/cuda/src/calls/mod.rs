@@ -5,6 +5,7 @@ mod copy;
 mod device;
 mod extras;
 mod host;
+mod ipc;
 mod memory;
 mod module;
 mod pointer;

@@ -7,17 +7,20 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use super::ipc::DESCRIPTOR;
 use crate::state::device::{device, devices, take};
 use crate::state::memory::{Location, Mapping, Physical, change, find, fresh_id, insert, remove};
 use crate::state::pages::{Kind, Pages, map, reserve, unmap};
-use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer, put};
+use crate::state::status::{
+    INVALID_VALUE, NOT_SUPPORTED, Outcome, PEER_ACCESS_UNSUPPORTED, Status, answer, put,
+};
 use crate::state::table::{Table, lock};
 
 /// Memory comes in pieces of this size.
 const GRANULARITY: usize = 2 << 20;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`.
-const ON_DEVICE: u32 = 1;
+pub(super) const ON_DEVICE: u32 = 1;
 const ON_HOST: u32 = 2;
 const ON_NUMA_NODE: u32 = 3;
 
@@ -44,7 +47,7 @@ struct Access {
 
 const _: () = assert!(size_of::<Access>() == 12);
 
-static HANDLES: Table<Physical> = Table::new();
+pub(super) static HANDLES: Table<Physical> = Table::new();
 static RESERVED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn whole(value: usize) -> Outcome {
@@ -125,10 +128,14 @@ unsafe extern "C" fn cuMemCreate(
         if location.kind == ON_DEVICE && device.behaviour.vmm.load(Relaxed) == 0 {
             return Err(NOT_SUPPORTED);
         }
+        let handle_types = properties.handle_types;
+        if handle_types & DESCRIPTOR != 0 && device.behaviour.sharing.load(Relaxed) == 0 {
+            return Err(NOT_SUPPORTED);
+        }
         take(&device.memory, &device.behaviour.memory_limit, len)?;
-        let pages = Pages::new(len)?;
+        let pages = Pages::new(len, device)?;
         pages.soil();
-        let physical = Physical { pages, len, location, device };
+        let physical = Physical { pages, len, location, device, handle_types, is_imported: false };
         // SAFETY: the caller's promise.
         unsafe { put(into, HANDLES.insert(Arc::new(physical))) }
     }))
@@ -157,7 +164,7 @@ unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
     answer(HANDLES.get(handle).and_then(|physical| {
         let properties = Properties {
             kind: 1,
-            handle_types: 0,
+            handle_types: physical.handle_types,
             location: physical.location,
             windows: ptr::null_mut(),
             flags: [0; 8],
@@ -220,7 +227,11 @@ fn open(mapping: &Mapping, access: Access) -> Outcome {
     let allowed = access.flags == 3;
     match access.location.kind {
         ON_DEVICE => {
-            device(access.location.id)?;
+            let asked = device(access.location.id)?;
+            // No device reaches another's memory.
+            if mapping.kind == Kind::VmmDevice && asked.ordinal != mapping.device.ordinal {
+                return Err(PEER_ACCESS_UNSUPPORTED);
+            }
             change(mapping.base, |mapping| mapping.opened = allowed)
         }
         ON_HOST | ON_NUMA_NODE if mapping.kind == Kind::VmmHost => {

@@ -1,0 +1,141 @@
+//! Memory of PEs of this host that kernels reach by themselves: where, what they store there, and
+//! what is left when it is released.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda::{Export, ExportedMemory, Memory as Examined, PeerMemory, PeerMemoryError};
+use nvshmem_transport_libfabric::bootstrap::Bootstrap;
+use nvshmem_transport_libfabric::channel::sys as c;
+use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
+
+use super::memory::on_device;
+use super::traffic::{AT_LEAST, bootstrap, options, producer};
+use launcher::Place;
+use test_jobs::memory::{Heap, Kind, Memory, device};
+
+const LEN: usize = 64 << 10;
+
+/// Two regions in one allocation of each PE, neither at its start; the first is released before the
+/// second is used.
+pub(crate) fn near(place: &Place) {
+    let n = place.n_pes as usize;
+    let kinds: Vec<Kind> = (0..n).map(Kind::of_pe).collect();
+    let (me, kind) = (place.me as usize, kinds[place.me as usize]);
+    let is_apart = std::env::var_os("FAKE_CUDA_SHARING").is_some();
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let memory = Memory::new(kind, 3 * LEN);
+    for at in [LEN, 2 * LEN] {
+        // SAFETY: freed behind its release.
+        unsafe { channel.register_symmetric(memory.at(at), LEN).unwrap() };
+    }
+    let flags = Heap::of(channel.allocate_symmetric_on(MemoryLocation::Host, 64).unwrap(), 64);
+    let p = producer(&channel);
+    let reaches =
+        |pe: usize| pe == me || kind != Kind::Host && kinds[pe] != Kind::Host && !is_apart;
+    for (round, at) in [LEN, 2 * LEN].into_iter().enumerate() {
+        let [first, last] = [at, at + LEN - 8].map(|at| memory.at(at));
+        for pe in 0..n {
+            let there = p.ptr(first, pe as i32);
+            assert_eq!(!there.is_null(), reaches(pe), "{kind:?} to {:?} of PE {pe}", kinds[pe]);
+            assert_eq!(channel.peer_ptr(first, pe as u32), there);
+            assert_eq!(pe == me, there == first);
+            if there.is_null() {
+                continue;
+            }
+            assert_eq!(p.ptr(last, pe as i32), there.wrapping_add(LEN - 8));
+            let store = |offset: usize, value: u64| {
+                let word = match pe == me {
+                    true => memory.here(at + offset, 8),
+                    false => device().look(there.wrapping_add(offset), 8),
+                };
+                // SAFETY: a word of the region, which other processes store as well.
+                let word = unsafe { AtomicU64::from_ptr(word.cast()) };
+                word.store(value + 10 * round as u64 + me as u64, Ordering::Release);
+            };
+            store(8 * me, 100);
+            // Of who is behind alone.
+            if me == (pe + 1) % n {
+                store(LEN - 8, 200);
+            }
+            assert_eq!(p.signal(flags.at(8 * pe).cast(), 1, c::NLF_KIND_ADD, pe as i32), 0);
+        }
+        let from = (0..n).filter(|pe| *pe == me || reaches(*pe)).collect::<Vec<_>>();
+        let due = (from.len() * (round + 1)) as u64;
+        // SAFETY: a word of the heap.
+        assert_eq!(unsafe { p.wait_until(flags.here(8 * me, 8).cast(), AT_LEAST, due) }, 0);
+        for pe in from {
+            let found = memory.word(at + 8 * pe).load(Ordering::Acquire);
+            assert_eq!(found, 100 + 10 * round as u64 + pe as u64, "of PE {pe}");
+            if pe == (me + 1) % n {
+                let found = memory.word(at + LEN - 8).load(Ordering::Acquire);
+                assert_eq!(found, 200 + 10 * round as u64 + pe as u64);
+            }
+        }
+        // What is not symmetric, not registered or of no PE.
+        for (addr, pe) in
+            [(memory.at(0), 0), (memory.at(3 * LEN), 0), (first, n as i32), (first, -1)]
+        {
+            assert!(p.ptr(addr, pe).is_null());
+        }
+        assert!(channel.peer_ptr(first, n as u32).is_null());
+        let theirs: Vec<_> = (0..n)
+            .filter(|pe| *pe != me && reaches(*pe))
+            .map(|pe| p.ptr(first, pe as i32))
+            .collect();
+        channel.release(first).unwrap();
+        assert!((0..n).all(|pe| p.ptr(first, pe as i32).is_null()), "released");
+        let is_last = round == 1;
+        for there in theirs {
+            // By a handle, the whole allocation is mapped once for both.
+            let stays = !is_last && device().has(there as usize);
+            assert_eq!(device().has(there as usize), stays);
+        }
+        if is_last && kind != Kind::Host {
+            assert_eq!(device().opened(), 0, "all are closed");
+        }
+    }
+    drop(memory);
+    // What is left goes with the channel, before any PE frees it.
+    if kind != Kind::Host {
+        let kept = on_device(&channel, LEN);
+        let others = kinds.iter().filter(|kind| **kind != Kind::Host).count() - 1;
+        assert_eq!(device().opened(), if is_apart { 0 } else { others as u64 });
+        assert_eq!(p.ptr(kept.at(0), me as i32), kept.at(0));
+    } else {
+        channel.allocate_symmetric(LEN).unwrap();
+    }
+    channel.stop().unwrap();
+    assert!(kind == Kind::Host || device().opened() == 0, "all are closed");
+}
+
+/// A PE that tells more of its memory than there is.
+pub(crate) fn lies(place: &Place) {
+    let mut meeting = test_jobs::bootstrap(place);
+    let memory = Memory::new(Kind::Own, LEN);
+    let (context, _bound) = (&device().context, device().bind());
+    let examined = Examined::examine(context.driver(), memory.at(4096) as usize, 4096).unwrap();
+    let Examined::Device(range) = examined else { panic!("{examined:?}") };
+    let told = ExportedMemory::of(&range).unwrap();
+    assert_eq!((told.allocation, told.offset), (LEN as u64, 4096));
+    let Export::Handle(mine) = told.export else { panic!("{told:?}") };
+    let other = 1 - place.me as usize;
+    let all = meeting.allgather(&mine).unwrap();
+    let theirs: [u8; 64] = all[64 * other..][..64].try_into().unwrap();
+    let open = |handle, offset, len| {
+        let export = Export::Handle(handle);
+        PeerMemory::open(context, &ExportedMemory { export, allocation: u64::MAX, offset }, len)
+    };
+    let right = open(theirs, 4096, LEN - 4096).unwrap();
+    for (offset, len) in [(4097, LEN - 4096), (LEN as u64, 1), (u64::MAX, 2), (0, usize::MAX)] {
+        let refused = open(theirs, offset, len).unwrap_err();
+        assert!(matches!(refused, PeerMemoryError::Bounds { .. }), "{refused}");
+    }
+    assert_eq!(device().opened(), 1, "what was refused is closed");
+    // What is no handle, and this process' own, are the driver's to refuse.
+    for handle in [[0x5a; 64], mine] {
+        assert!(matches!(open(handle, 0, 8), Err(PeerMemoryError::Cuda(_))));
+    }
+    drop(right);
+    assert_eq!(device().opened(), 0);
+    meeting.barrier().unwrap();
+}
