@@ -72,9 +72,9 @@ void *nlf_alloc(nlf_channel *channel, size_t bytes);
 void *nlf_alloc_on(nlf_channel *channel, uint32_t location, size_t bytes);
 
 /* Lets all PEs reach memory of this PE, of the host or of a CUDA device. It stays what it is until
- * it is released. Memory of a device is also mapped by the other PEs of the host, see nlf_ptr of the
- * device API, which may wait for everything on their devices. Collective, with the same length at
- * any address. */
+ * it is released. Memory of a device is also mapped by the other PEs of its host, for nlf_ptr of
+ * the device API; that may wait for everything on their devices. Collective, with the same length
+ * at any address. */
 int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Lets kernels put from memory of this PE, of the host or of a CUDA device, and get and fetch into

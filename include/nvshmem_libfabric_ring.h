@@ -244,10 +244,11 @@ typedef struct {
     const nlf_error *proxy_error;
     const nlf_own *own;
     nlf_own_producers *own_producers;
-    /* Memory of PEs that are near, this one among them: those of its host, NLF_NOT_NEAR of them at
-     * most. Their numbers, by PE; NLF_NOT_NEAR of one that is not. */
+    /* PEs of this host, this one among them, are near, NLF_NOT_NEAR of them at most. By PE, its
+     * number among them, or NLF_NOT_NEAR. */
     const uint8_t *near_pes;
-    /* By that number times NLF_MAX_REGIONS, and the region: where kernels here reach it; 0: they do not. */
+    /* Where kernels here reach a region of such a PE: entry NLF_MAX_REGIONS times its number plus
+     * the region's. 0: they do not. */
     const uint64_t *near_bases;
 } nlf_context;
 

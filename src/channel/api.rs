@@ -59,11 +59,11 @@ pub(crate) struct Serial {
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`], [`Channel::register_local`] and what is on streams may
-/// be called from any thread at any time. The others are collective: every PE makes the same calls
-/// in the same order, from one thread at a time. Kernels, and CPU threads that use the context as
-/// they do, are not bound to any of that; they must have ended, or see that the channel was
-/// stopped, before it is dropped.
+/// [`Channel::context`], [`Channel::error`], [`Channel::peer_ptr`], [`Channel::register_local`] and
+/// what is on streams may be called from any thread at any time. The others are collective: every
+/// PE makes the same calls in the same order, from one thread at a time. Kernels, and CPU threads
+/// that use the context as they do, are not bound to any of that; they must have ended, or see that
+/// the channel was stopped, before it is dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
     serial: Mutex<Serial>,
@@ -262,7 +262,8 @@ impl Channel {
         released
     }
 
-    /// Takes a region away from kernels, and what is mapped of it at near PEs. `left` are the others.
+    /// Takes a region away from kernels, and unmaps what near PEs have under it. `left` are the
+    /// others.
     fn hide(&self, left: &[Registered], region: &mut Registered) -> Result<(), ChannelError> {
         let index = usize::from(region.index);
         let hidden = self.state.shared.set_region(index, ShownRegion::NONE, entries(left));
@@ -289,9 +290,9 @@ impl Channel {
         connected.release_patiently(release, ChannelError::is_in_use)
     }
 
-    /// Where kernels of this PE load and store by themselves what `addr` of its symmetric memory means
-    /// at `pe`: as `nlf_ptr` says, which they ask. Null where they do not reach it. Waits while
-    /// another thread makes a collective call.
+    /// Where kernels of this PE load and store what `addr` of its symmetric memory means at `pe`:
+    /// what `nlf_ptr` tells them. Null where they do not reach it. It waits while another thread
+    /// makes a collective call.
     pub fn peer_ptr(&self, addr: *const u8, pe: u32) -> *mut u8 {
         let addr = addr as usize;
         let number = self.near.iter().position(|near| *near == Pe(pe));

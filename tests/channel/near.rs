@@ -34,9 +34,9 @@ pub(crate) fn near(place: &Place) {
         |pe: usize| pe == me || kind != Kind::Host && kinds[pe] != Kind::Host && !is_apart;
     for (round, at) in [LEN, 2 * LEN].into_iter().enumerate() {
         let [first, last] = [at, at + LEN - 8].map(|at| memory.at(at));
-        for pe in 0..n {
+        for (pe, theirs) in kinds.iter().enumerate() {
             let there = p.ptr(first, pe as i32);
-            assert_eq!(!there.is_null(), reaches(pe), "{kind:?} to {:?} of PE {pe}", kinds[pe]);
+            assert_eq!(!there.is_null(), reaches(pe), "{kind:?} to {theirs:?} of PE {pe}");
             assert_eq!(channel.peer_ptr(first, pe as u32), there);
             assert_eq!(pe == me, there == first);
             if there.is_null() {

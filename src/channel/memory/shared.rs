@@ -1,15 +1,15 @@
 //! The shared memory of a channel: the context that kernels are given, rings, table of regions,
 //! error.
 //!
-//! It is in three pieces, zeroed at first. Near producers are the context, the tables of regions and
-//! of near PEs, rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
-//! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
-//! can write there. Who writes what:
+//! It is in three pieces, zeroed at first. Near producers are the context, the tables of regions
+//! and of near PEs, rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in
+//! host memory, for both sides, are slots, `nlf_own` and the error; `nlf_published` is near
+//! producers where the CPU can write there. Who writes what:
 //! - slots, `nlf_producers`, `nlf_own_producers`: producers;
 //! - `nlf_own`: the fabric;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
-//! - the table of regions, `n_regions` and where near PEs have theirs: user threads that register memory, under the channel's
-//!   lock;
+//! - the table of regions, `n_regions` and where near PEs have theirs: user threads that register
+//!   memory, under the channel's lock;
 //! - the error: the first producer that claims it. The proxy's side has a record of its own;
 //! - the rest: nobody, after it was made.
 
@@ -142,8 +142,8 @@ pub(crate) struct Fault {
 }
 
 impl Shared {
-    /// A context with empty rings. `near`: the PEs whose memory kernels may reach themselves, at most
-    /// `NLF_NOT_NEAR`.
+    /// A context with empty rings. `near`: the PEs whose memory kernels may reach themselves, at
+    /// most `NLF_NOT_NEAR`.
     pub(crate) fn new(
         sizes: Sizes,
         me: u32,

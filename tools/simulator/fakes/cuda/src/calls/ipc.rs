@@ -1,5 +1,6 @@
-//! Memory of a device for other processes: by handles, for `cuMemAlloc`, and by descriptors, for the
-//! VMM interface. Both lead to the file of its pages, which is mapped once more where it is opened.
+//! Memory of a device for other processes: by handles, for `cuMemAlloc`, and by descriptors, for
+//! the VMM interface. Both lead to the file of its pages, which is mapped once more where it is
+//! opened.
 
 use std::collections::HashMap;
 use std::ffi::{c_ulonglong, c_void};
