@@ -228,8 +228,8 @@ fn open(mapping: &Mapping, access: Access) -> Outcome {
     match access.location.kind {
         ON_DEVICE => {
             let asked = device(access.location.id)?;
-            // No device reaches another's memory.
-            if mapping.kind == Kind::VmmDevice && asked.ordinal != mapping.device.ordinal {
+            let imported = mapping.physical.as_ref().is_some_and(|memory| memory.is_imported);
+            if imported && asked.ordinal != mapping.device.ordinal {
                 return Err(PEER_ACCESS_UNSUPPORTED);
             }
             change(mapping.base, |mapping| mapping.opened = allowed)
