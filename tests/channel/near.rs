@@ -8,7 +8,6 @@ use nvshmem_transport_libfabric::bootstrap::Bootstrap;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
-use super::memory::on_device;
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
 use launcher::Place;
 use test_jobs::memory::{Heap, Kind, Memory, device};
@@ -95,15 +94,15 @@ pub(crate) fn near(place: &Place) {
         }
     }
     drop(memory);
-    // What is left goes with the channel, before any PE frees it.
+    // What is left goes with the channel; it is freed behind that.
+    let kept = Memory::new(kind, LEN);
+    // SAFETY: see above.
+    unsafe { channel.register_symmetric(kept.at(0), LEN).unwrap() };
     if kind != Kind::Host {
-        let kept = on_device(&channel, LEN);
         let others = kinds.iter().filter(|kind| **kind != Kind::Host).count() - 1;
         assert_eq!(device().opened(), if is_apart { 0 } else { others as u64 });
-        assert_eq!(p.ptr(kept.at(0), me as i32), kept.at(0));
-    } else {
-        channel.allocate_symmetric(LEN).unwrap();
     }
+    assert_eq!(p.ptr(kept.at(0), me as i32), kept.at(0));
     channel.stop().unwrap();
     assert!(kind == Kind::Host || device().opened() == 0, "all are closed");
 }
@@ -135,6 +134,26 @@ pub(crate) fn lies(place: &Place) {
     for handle in [[0x5a; 64], mine] {
         assert!(matches!(open(handle, 0, 8), Err(PeerMemoryError::Cuda(_))));
     }
+    drop(right);
+    assert_eq!(device().opened(), 0);
+    // By a descriptor, which may be opened in this process, too.
+    let heap = Memory::new(Kind::Device, LEN);
+    let examined = Examined::examine(context.driver(), heap.at(8) as usize, 8).unwrap();
+    let Examined::Device(range) = examined else { panic!("{examined:?}") };
+    let mut told = ExportedMemory::of(&range).unwrap();
+    let right = PeerMemory::open(context, &told, 16).unwrap();
+    assert_ne!(right.addr(), heap.at(8) as usize);
+    // SAFETY: a word of the mapping.
+    unsafe { device().look(right.addr() as *mut u8, 8).cast::<u64>().write(77) };
+    assert_eq!(heap.word(8).load(Ordering::Acquire), 77);
+    let all = told.allocation;
+    for (allocation, offset, len) in [(all, all, 1), (all, u64::MAX, 2), (all, 8, all as usize)] {
+        (told.allocation, told.offset) = (allocation, offset);
+        let refused = PeerMemory::open(context, &told, len);
+        assert!(matches!(refused, Err(PeerMemoryError::Bounds { .. })), "{refused:?}");
+    }
+    (told.allocation, told.offset) = (2 * all, 0);
+    assert!(matches!(PeerMemory::open(context, &told, 8), Err(PeerMemoryError::Cuda(_))));
     drop(right);
     assert_eq!(device().opened(), 0);
     meeting.barrier().unwrap();

@@ -35,6 +35,8 @@
 //!   of its first or last word, if it goes to the host.
 //! - What is made in a context ends with it: streams, memory of the device, page-locked memory.
 //! - New memory of a device is not zero.
+//! - A process ends that frees memory which another one has opened by its handle: CUDA does not
+//!   say what happens.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!

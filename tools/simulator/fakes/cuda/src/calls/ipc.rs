@@ -90,6 +90,7 @@ fn open(handle: Handle) -> Result<usize, Status> {
     if len > pages.len() {
         return Err(INVALID_VALUE);
     }
+    pages.hold();
     let base = pages.show(reserve(pages.len(), DEVICE_PAGE)?, false)?;
     opened.insert(handle, (base, 1));
     insert(Mapping {

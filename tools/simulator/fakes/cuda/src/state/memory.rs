@@ -88,7 +88,10 @@ pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
 
 /// Gives back what a range that was taken out had.
 pub(crate) fn forget(mapping: Mapping) -> Outcome {
-    let Mapping { base, len, kind, device, .. } = mapping;
+    let Mapping { base, len, kind, device, pages, .. } = mapping;
+    if let Some(pages) = pages.filter(|_| kind == Kind::Device) {
+        pages.end_if_held();
+    }
     match kind {
         Kind::Opened => {}
         Kind::Pinned => drop(device.pinned.fetch_sub(len as u64, Relaxed)),

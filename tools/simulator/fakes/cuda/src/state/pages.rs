@@ -126,6 +126,24 @@ impl Pages {
         Ok((Arc::new(Self { file, alias, len }), number))
     }
 
+    /// Marks what another process has made as open here. As long as it is, that process does not
+    /// free it.
+    pub(crate) fn hold(&self) {
+        // SAFETY: numbers alone.
+        unsafe { libc::flock(self.fd(), libc::LOCK_SH) };
+    }
+
+    /// Ends the process if another one has them open by a handle.
+    pub(crate) fn end_if_held(&self) {
+        // SAFETY: numbers alone, as below.
+        if unsafe { libc::flock(self.fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+            eprintln!("fake CUDA: memory is freed that another process has opened");
+            std::process::abort();
+        }
+        // SAFETY: see above.
+        unsafe { libc::flock(self.fd(), libc::LOCK_UN) };
+    }
+
     /// The file.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
