@@ -1,10 +1,11 @@
 //! Memory of PEs of this host that kernels reach by themselves: where, what they store there, and
 //! what is left when it is released.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda::{Export, ExportedMemory, Memory as Examined, PeerMemory, PeerMemoryError};
-use nvshmem_transport_libfabric::bootstrap::Bootstrap;
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 
@@ -14,6 +15,30 @@ use test_jobs::memory::{Heap, Kind, Memory, device};
 
 const LEN: usize = 64 << 10;
 
+/// A bootstrap, and how much memory of other processes this one had open when the PEs met last: who
+/// has met the others may free its own.
+struct Watched {
+    bootstrap: Box<TcpBootstrap>,
+    kind: Kind,
+    open: Arc<AtomicU64>,
+}
+
+impl Bootstrap for Watched {
+    fn n_pes(&self) -> u32 {
+        self.bootstrap.n_pes()
+    }
+
+    fn me(&self) -> u32 {
+        self.bootstrap.me()
+    }
+
+    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+        let open = if self.kind == Kind::Host { 0 } else { device().opened() };
+        self.open.store(open, Ordering::Relaxed);
+        self.bootstrap.allgather(mine)
+    }
+}
+
 /// Two regions in one allocation of each PE, neither at its start; the first is released before the
 /// second is used.
 pub(crate) fn near(place: &Place) {
@@ -21,7 +46,9 @@ pub(crate) fn near(place: &Place) {
     let kinds: Vec<Kind> = (0..n).map(Kind::of_pe).collect();
     let (me, kind) = (place.me as usize, kinds[place.me as usize]);
     let is_apart = std::env::var_os("FAKE_CUDA_SHARING").is_some();
-    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let open_then = Arc::new(AtomicU64::new(0));
+    let watched = Watched { bootstrap: bootstrap(place), kind, open: Arc::clone(&open_then) };
+    let channel = Channel::new(Box::new(watched), &options()).unwrap();
     let memory = Memory::new(kind, 3 * LEN);
     for at in [LEN, 2 * LEN] {
         // SAFETY: freed behind its release.
@@ -92,15 +119,15 @@ pub(crate) fn near(place: &Place) {
         if is_last && kind != Kind::Host {
             assert_eq!(device().opened(), 0, "all are closed");
         }
+        if is_last {
+            assert_eq!(
+                open_then.load(Ordering::Relaxed),
+                0,
+                "before the PEs meet for the last time"
+            );
+        }
     }
     drop(memory);
-    // Freed at once behind its release, which has to be when all have closed it.
-    for _ in 0..40 {
-        let memory = Memory::new(kind, LEN);
-        // SAFETY: freed behind its release.
-        unsafe { channel.register_symmetric(memory.at(0), LEN).unwrap() };
-        channel.release(memory.at(0)).unwrap();
-    }
     // What is left goes with the channel; it is freed behind that.
     let kept = Memory::new(kind, LEN);
     // SAFETY: see above.
@@ -112,6 +139,7 @@ pub(crate) fn near(place: &Place) {
     assert_eq!(p.ptr(kept.at(0), me as i32), kept.at(0));
     channel.stop().unwrap();
     assert!(kind == Kind::Host || device().opened() == 0, "all are closed");
+    assert_eq!(open_then.load(Ordering::Relaxed), 0, "before the PEs meet for the last time");
 }
 
 /// A PE that tells more of its memory than there is.
