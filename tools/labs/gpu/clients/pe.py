@@ -6,6 +6,8 @@ and the program counts as skipped.
 """
 
 import os
+import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -48,6 +50,41 @@ def arrives(what, is_there):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what} has not come")
         time.sleep(0.001)
+
+
+class Missing(ImportError):
+    """What a program lacks here, other than a package."""
+
+
+def named(variable, file):
+    """The directory that a variable names, with this file in it."""
+    directory = os.environ.get(variable)
+    if not directory:
+        raise Missing(f"{variable} names no directory")
+    if not os.path.exists(os.path.join(directory, file)):
+        raise Missing(f"no {file} in {variable}, {directory}")
+    return os.path.abspath(directory)
+
+
+def suite(runs):
+    """Runs programs of others, each a title, its command and its environment, one after another.
+
+    Each and all that it has started may take TESTS_SECONDS.
+    """
+    limit = int(os.environ.get("TESTS_SECONDS", "240"))
+    failed = []
+    for title, command, env in runs:
+        run = subprocess.Popen(command, env=env, start_new_session=True)
+        try:
+            status = run.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            status = f"not ended in {limit} s"
+        print(f"{title}: {'ok' if status == 0 else f'failed, {status}'}", flush=True)
+        if status != 0:
+            failed.append(title)
+    assert runs, "none of them is there"
+    assert not failed, ", ".join(failed)
 
 
 def done():

@@ -54,9 +54,9 @@ pub struct Options {
     /// Whether kernels of several PEs on one GPU may run at a time.
     #[arg(long, value_enum, default_value_t = MpsChoice::Auto)]
     pub mps: MpsChoice,
-    /// Seconds after which a job is killed.
-    #[arg(long, default_value_t = 120)]
-    pub deadline: u64,
+    /// Seconds after which a job is killed. Without it, 120, and more for whole suites of others.
+    #[arg(long)]
+    pub deadline: Option<u64>,
     /// Where the output of every PE stays. Without it, nothing does.
     #[arg(long)]
     pub out: Option<PathBuf>,

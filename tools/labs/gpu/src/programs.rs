@@ -89,6 +89,15 @@ pub const PPLX: &[Example] = &[
     example("pplx_bench_all_to_all", "", "Inter-Node BF16"),
 ];
 
+/// Seconds after which a program is killed, where the options do not say: suites of others take
+/// longer than our own programs.
+pub fn deadline(program: &str) -> u64 {
+    match program {
+        "pytorch-tests" | "nvshmem4py-tests" => 900,
+        _ => 120,
+    }
+}
+
 /// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of
 /// nccl-tests' device API.
 pub const NCCL_PROGRAMS: &[Example] = &[

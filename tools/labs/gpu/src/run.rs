@@ -15,7 +15,7 @@ use crate::launch::Job;
 use crate::library::{For, Library};
 use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
-use crate::programs::{EXAMPLES, NCCL_PROGRAMS, PERFTESTS, PPLX};
+use crate::programs::{EXAMPLES, NCCL_PROGRAMS, PERFTESTS, PPLX, deadline};
 
 /// After one PE has failed, the others have so long to say what they know of it. Above the timeout
 /// that the case of a dying PE sets.
@@ -138,6 +138,7 @@ fn run(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
         _ => fs::create_dir_all(dir).map_err(told)?,
     }
+    let seconds = options.deadline.unwrap_or_else(|| deadline(&case.program));
     let job = Job {
         program: directory.join(&case.program),
         args: case.args.clone(),
@@ -145,7 +146,7 @@ fn run(
         bootstrap: case.bootstrap,
         env,
         dir: dir.to_owned(),
-        limits: Limits { deadline: Duration::from_secs(options.deadline), grace: GRACE },
+        limits: Limits { deadline: Duration::from_secs(seconds), grace: GRACE },
     };
     let ended = job.run().map_err(told)?;
     Ok(case.judge(pes, &ended, dir))

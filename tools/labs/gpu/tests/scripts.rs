@@ -358,6 +358,53 @@ fn a_multi_process_service_that_does_not_start_is_an_error_only_if_it_must() {
     assert!(text(&output).contains("no multi-process service: "), "{}", text(&output));
 }
 
+/// The clients that run tests of others, over modules that have nothing but names.
+#[test]
+fn suites_of_others_run_in_all_pes_where_their_sources_are_named() {
+    let bed = Bed::new();
+    for directory in ["modules/nvshmem", "tests"] {
+        fs::create_dir_all(bed.0.join(directory)).unwrap();
+    }
+    bed.file("modules/nvshmem/__init__.py", "");
+    let version = "class Version: nvshmem4py_version, libnvshmem_version = '0.4.1', '3.8.0'\n\
+                   get_version = Version\n";
+    bed.file("modules/nvshmem/core.py", version);
+    bed.file("tests/utils.py", "");
+    let meets = "from mpi4py.MPI import COMM_WORLD\nfrom array import array\nimport json, os\n\
+                 rank = COMM_WORLD.Get_rank()\nheard = array('b', [7 if rank == 0 else 0])\n\
+                 COMM_WORLD.Split_type(1).Bcast(heard)\nassert heard[0] == 7\n\
+                 rail = {'rails': [{'bytes': 100}], 'peers': [{'pe': 1 - rank, 'writes': 5, \
+                 'reads': 0, 'sent': 0, 'received': 0}]}\n\
+                 file = os.environ['NVSHMEM_LIBFABRIC_COUNTERS'].replace('%p', str(rank))\n\
+                 json.dump({'pe': rank, 'lanes': [rail]}, open(file, 'w'))\n";
+    bed.file("tests/teams_test.py", meets);
+    let run = |named: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nvshmem-gpu-run"));
+        command
+            .args(["--nvshmem", &bed.path("nvshmem"), "--plugin-dir", &bed.path("plugins")])
+            .args(["--programs", concat!(env!("CARGO_MANIFEST_DIR"), "/clients")])
+            .args(["--only", "tests", "--providers", "tcp", "--mps", "off"])
+            .env("PYTHONPATH", bed.path("modules"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env_remove("PYTORCH_TESTS")
+            .env_remove("NVSHMEM4PY_TESTS");
+        if named {
+            command.env("NVSHMEM4PY_TESTS", bed.path("tests"));
+        }
+        text(&command.output().unwrap())
+    };
+    let said = run(false);
+    assert!(said.contains("skipped: PYTORCH_TESTS names no directory"), "{said}");
+    assert!(said.contains("0 of 2 worked, 2 skipped"), "{said}");
+    let said = run(true);
+    assert!(said.contains("nvshmem4py 0.4.1, NVSHMEM 3.8.0\nteams_test.py: ok"), "{said}");
+    assert!(said.contains("1 of 2 worked, 1 skipped"), "{said}");
+    bed.file("tests/rma_test.py", "import sys\nsys.exit(3)\n");
+    let said = run(true);
+    assert!(said.contains("rma_test.py: failed, 3"), "{said}");
+    assert!(said.contains("FAILED: AssertionError: rma_test.py"), "{said}");
+}
+
 /// Where a program has printed no time there is none to compare, and no figure.
 #[test]
 fn comparisons_of_the_kit_fail_without_a_time() {
