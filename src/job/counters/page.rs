@@ -305,6 +305,8 @@ mod tests {
             let refused = Page::new(path).unwrap_err().to_string();
             assert!(refused.contains(said), "{refused}");
         }
+        let refused = Page::new(Path::new("/sys/pages")).unwrap_err();
+        assert_ne!(refused.kind(), io::ErrorKind::NotFound, "it says why it is not made");
         fs::remove_dir_all(&directory).unwrap();
     }
 

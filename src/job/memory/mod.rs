@@ -19,8 +19,8 @@ use self::origins::{Origin, Origins};
 use crate::logging;
 use crate::settings::{Settings, StagingChoice};
 use cuda::{
-    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, Shares, StagedRegion,
-    Staging, StagingContext, StagingOptions, WordsOptions,
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, Shares, StagedRegion, Staging,
+    StagingContext, StagingOptions, WordsOptions,
 };
 use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
@@ -180,16 +180,15 @@ impl ProcessMemory {
             Ok(Memory::Host(kind)) => Err(format!("the alias at {alias:#x} is {kind}")),
             Err(error) => Err(format!("the alias at {alias:#x}: {error}")),
         };
-        let refused = match Memory::examine(driver, addr, len) {
+        let mut refused = match Memory::examine(driver, addr, len) {
             Ok(Memory::Host(_)) => return Ok(Found::Host),
             Ok(Memory::Device(range) | Memory::Managed(range)) => {
                 // For the CPU's window: not every way opens one on a second mapping.
                 let alias = origin.alias.and_then(|at| alias(at).ok());
                 return Ok(Found::Device { range, alias });
             }
-            Err(refused) => refused,
+            Err(refused) => PortError::from(refused),
         };
-        let mut reasons = vec![refused.to_string()];
         match origin.alias.map(alias) {
             Some(Ok(range)) => {
                 info!(
@@ -198,24 +197,17 @@ impl ProcessMemory {
                 );
                 return Ok(Found::Device { range, alias: None });
             }
-            Some(Err(reason)) => reasons.push(reason),
+            Some(Err(reason)) => refused.text = format!("{}; {reason}", refused.text),
             None => {}
         }
         if origin.on_host {
             info!(
                 target: logging::MEM,
-                "{len} bytes at {addr:#x} are taken for host memory, as NVSHMEM says: {}",
-                reasons.join("; "),
+                "{len} bytes at {addr:#x} are taken for host memory, as NVSHMEM says: {refused}",
             );
             return Ok(Found::Host);
         }
-        Err(match refused {
-            RangeError::Cuda(error) if reasons.len() == 1 => error.into(),
-            _ => {
-                let text = reasons.join("; ");
-                PortError { call: "examining memory", code: libc::EINVAL, text }
-            }
-        })
+        Err(refused)
     }
 
     fn register_host(

@@ -234,8 +234,8 @@ fn host() -> u64 {
 /// The host's name.
 fn name() -> String {
     let mut bytes = [0; 256];
-    // SAFETY: a buffer of that length; its last byte stays zero.
-    let _ = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len() - 1) };
+    // SAFETY: a buffer of that length.
+    let _ = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len()) };
     let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
     name.to_string_lossy().into_owned()
 }
