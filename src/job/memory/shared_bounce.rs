@@ -249,9 +249,9 @@ fn namespace() -> u64 {
 fn process(pid: u32) -> Option<OwnedFd> {
     // SAFETY: numbers alone. It is closed when another program is run.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    let fd = u32::try_from(fd).ok()?;
     // SAFETY: just opened, and nobody else's.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    Some(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]
