@@ -2,11 +2,12 @@
 # Builds the programs beside this script for this machine, and runs them through the transport in
 # lib:
 #   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [EXAMPLES=tree/examples] [PPLX=tree/csrc] \
-#       [PYTORCH_TESTS=directory] [NVSHMEM4PY_TESTS=directory] [LIBFABRIC=file] \
+#       [PYTORCH_TESTS=directory] [NVSHMEM4PY_TESTS=directory] [DEEPEP=tree] [LIBFABRIC=file] \
 #       ./run.sh [clients | experts | peers | nccl] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is
 # needed, and tests of others where their sources are named: PYTORCH_TESTS is test/distributed of
-# PyTorch's, NVSHMEM4PY_TESTS nvshmem4py/test of NVSHMEM's, PPLX csrc of a tree of pplx-kernels.
+# PyTorch's, NVSHMEM4PY_TESTS nvshmem4py/test of NVSHMEM's, DEEPEP a tree of DeepEP V1, built, PPLX
+# csrc of a tree of pplx-kernels.
 # With "experts" it compares NVSHMEM's device API and our device channel at the all-to-alls of a
 # mixture of experts. With "peers" it compares this transport and NCCL between two GPUs.
 # NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3,

@@ -207,13 +207,11 @@ impl Sharing {
         let others = || near.iter().enumerate().filter(|(_, pe)| **pe != me);
         if offers.iter().any(|offer| offer.means == Means::Descriptor) {
             for (_, pe) in others() {
-                let Some(theirs) = offers.get(pe.index()) else { continue };
-                if let Some(fd) =
-                    descriptor.as_ref().filter(|_| theirs.room != NearOffer::NONE.room)
-                {
-                    if let Err(why) = room::hand_over(&theirs.room, &self.offer.token, fd) {
-                        said.say(me, me, &format!("handing a descriptor to {pe}: {why}"));
-                    }
+                let room = offers.get(pe.index()).map(|theirs| theirs.room);
+                let room = room.filter(|room| *room != NearOffer::NONE.room);
+                let (Some(room), Some(fd)) = (room, &descriptor) else { continue };
+                if let Err(why) = room::hand_over(&room, &self.offer.token, fd) {
+                    said.say(me, me, &format!("handing a descriptor to {pe}: {why}"));
                 }
             }
             // Each descriptor waits in its room when all have come here.
@@ -234,7 +232,7 @@ impl Sharing {
                 Means::Descriptor => match taken.iter().position(|(of, _)| of == token) {
                     Some(at) => Export::Descriptor(taken.swap_remove(at).1),
                     None => {
-                        said.say(*pe, me, &"its descriptor has not come");
+                        said.say(*pe, me, &"its descriptor has not come; is it in a network namespace of its own?");
                         continue;
                     }
                 },

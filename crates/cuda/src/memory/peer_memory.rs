@@ -25,7 +25,7 @@ const DESCRIPTOR: sys::CUmemAllocationHandleType =
 #[non_exhaustive]
 pub enum PeerMemoryError {
     /// The driver refuses it.
-    #[error(transparent)]
+    #[error("{0} (`nvidia-smi topo -p2p r` shows which devices reach one another)")]
     Cuda(#[from] CudaError),
     /// A kind that cannot be exported.
     #[error("{0} is not shared between processes")]

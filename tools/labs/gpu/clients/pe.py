@@ -66,12 +66,12 @@ def named(variable, file):
     return os.path.abspath(directory)
 
 
-def suite(runs):
+def suite(runs, seconds=400):
     """Runs programs of others, each a title, its command and its environment, one after another.
 
-    Each and all that it has started may take TESTS_SECONDS.
+    Each and all that it has started may take so many, or TESTS_SECONDS.
     """
-    limit = int(os.environ.get("TESTS_SECONDS", "240"))
+    limit = int(os.environ.get("TESTS_SECONDS", seconds))
     failed = []
     for title, command, env in runs:
         run = subprocess.Popen(command, env=env, start_new_session=True)
