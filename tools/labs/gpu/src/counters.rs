@@ -12,7 +12,8 @@ pub struct Traffic {
     pub writes: u64,
     /// Segments read.
     pub reads: u64,
-    /// Bytes of the segments, messages left out.
+    /// Bytes of the segments, and of what is staged and takes no segments: it goes in messages, or
+    /// by buffers of a PE of the same host.
     pub bytes: u64,
     /// Messages: signals, atomics, requests about device memory.
     pub messages: u64,
@@ -59,6 +60,9 @@ impl Traffic {
             for rail in lane["rails"].as_array()? {
                 all.bytes += rail["bytes"].as_u64()?;
             }
+            // Lanes that stage nothing say nothing of it.
+            let staged = |way: &str| lane["staged"][way].as_u64().unwrap_or_default();
+            all.bytes += staged("in_messages") + staged("shared");
             for peer in lane["peers"].as_array()? {
                 if peer["pe"].as_u64()? == me {
                     continue;
@@ -80,11 +84,12 @@ mod tests {
     fn traffic_with_others_counts_and_with_oneself_does_not() {
         let text = r#"{"pe": 1, "lanes": [
             {"rails": [{"bytes": 100}, {"bytes": 20}],
+             "staged": {"by_cpu": 5000, "by_fabric": 100, "in_messages": 1, "shared": 2},
              "peers": [{"pe": 0, "writes": 7, "reads": 2, "sent": 3, "received": 9},
                        {"pe": 1, "writes": 1000, "reads": 1000, "sent": 1000, "received": 0}]},
             {"rails": [{"bytes": 3}], "peers": []}]}"#;
         let traffic = Traffic::of(&serde_json::from_str(text).unwrap()).unwrap();
-        assert_eq!(traffic, Traffic { writes: 7, reads: 2, bytes: 123, messages: 3 });
+        assert_eq!(traffic, Traffic { writes: 7, reads: 2, bytes: 126, messages: 3 });
         assert!(traffic.is_some() && !Traffic::default().is_some());
         assert!(Traffic::of(&serde_json::from_str("{}").unwrap()).is_none());
     }
