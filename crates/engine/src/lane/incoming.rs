@@ -428,6 +428,7 @@ impl Display for Broken {
 mod tests {
     use super::*;
     use crate::atomic::{Atomic, AtomicOp, Width};
+    use crate::fake::Event;
     use crate::port::Access;
     use crate::posting::tests::{Bed, PLAIN, RAIL};
     use crate::state::messages::reliable_channel::FIRST;
@@ -471,6 +472,29 @@ mod tests {
             bed.fabric.forge_message(Pe(0), RAIL, b"of nobody");
             assert!(bed.lane.receive(RAIL));
             assert_eq!(bed.fabric.settled() - before, 1, "{body:?}");
+        }
+    }
+
+    /// Of what may be in any order with others, the fake stores last what came first.
+    #[test]
+    fn the_data_of_a_put_with_signal_is_behind_what_was_stored_before_its_mark() {
+        let mut bed = Bed::new(PLAIN);
+        let staged = bed.fabric.alloc_reached(Pe(0), 64, Reach::Staged);
+        let handle = bed.tables[0].register(staged, 64, Access::LocalAndRemote).unwrap();
+        let handle = HandleView::sound(Pe(0), &handle).unwrap();
+        let spot = |at| handle.spot(staged as u64 + at, 8).unwrap();
+        let atomic =
+            Atomic { op: AtomicOp::Inc, width: Width::Eight, float: false, operand: 1, compare: 0 };
+        let put = Body::Staged(Staged::Put { to: spot(0), payload: &[7] });
+        let put_signal = Body::PutSignal { at: spot(16), atomic, to: spot(8), payload: &[7] };
+        for (mark, stored) in [(None, [8, 0, 16]), (Some(Seq(2)), [0, 8, 16])] {
+            bed.lane.execute_now(Pe(1), Seq(1), &put, None);
+            bed.lane.execute_now(Pe(1), Seq(2), &put_signal, mark);
+            let before = bed.fabric.events().len();
+            bed.lane.staging.settle(&mut bed.lane.core);
+            let events = bed.fabric.events().split_off(before);
+            let applied = |at| Event::Applied { pe: Pe(0), addr: staged + at };
+            assert_eq!(events, stored.map(applied), "{mark:?}");
         }
     }
 
