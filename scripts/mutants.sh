@@ -93,7 +93,7 @@ cd "\$(dirname "\$0")" || exit 1
 # A mutant may fill the memory, or a file.
 ulimit -c 0
 $bounds
-export NVSHMEM_TEST_LIBFABRIC2='${NVSHMEM_TEST_LIBFABRIC2:-}'
+export NVSHMEM_TEST_LIBFABRIC2=\${NVSHMEM_TEST_LIBFABRIC2-'${NVSHMEM_TEST_LIBFABRIC2:-}'}
 exec ./nvshmem-mutants run --kit . --out "\${OUT:-out}"$(printf ' %q' "${limits[@]}") "\$@"
 END
 chmod +x "$kit/run.sh"

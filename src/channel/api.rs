@@ -526,24 +526,22 @@ impl Channel {
         };
         let gathered = bootstrap.allgather(&registration.encode());
         let handle = registered?;
+        let mut registered = Registered::new(0, (base, len), true, handle, memory);
         let agreed = gathered
             .map_err(ChannelError::from)
             .and_then(|gathered| agree(&gathered, &registration))
-            .and_then(|agreed| {
-                let region = (base, len);
-                let mapped = sharing.map(&self.near, &agreed.near, region, &mut **bootstrap, said);
-                Ok((agreed, mapped?))
+            .and_then(|Agreed { index, peers, near }| {
+                registered.index = index;
+                registered.is_shared = near.iter().any(NearOffer::is_shared);
+                let own = (base, len);
+                registered.near = sharing.map(&self.near, &near, own, &mut **bootstrap, said)?;
+                Ok(peers)
             });
         match agreed {
-            Ok((Agreed { index, peers, near }, mapped)) => {
-                let mut registered = Registered::new(index, (base, len), true, handle, memory);
-                registered.is_shared = near.iter().any(NearOffer::is_shared);
-                registered.near = mapped;
-                Ok((registered, peers))
-            }
+            Ok(peers) => Ok((registered, peers)),
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
-                self.give_up(Registered::new(0, (base, len), true, handle, memory));
+                self.give_up(registered);
                 Err(failed)
             }
         }
@@ -585,22 +583,26 @@ impl Channel {
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 
-    /// Ends a registration that nobody was shown. The memory is freed only once peers cannot write
-    /// to it any more.
-    fn give_up(&self, region: Registered) {
-        let Registered { base, len, handle, .. } = region;
+    /// Ends a registration that nobody here was shown. The memory is freed only once peers cannot
+    /// write to it any more, neither by the fabric nor where they have it mapped.
+    fn give_up(&self, mut region: Registered) {
+        let Registered { base, len, handle, is_shared, .. } = region;
+        region.near.clear();
         let connected = self.connected();
         let released = connected.and_then(|connected| {
             connected.regions.release(&handle).map_err(ChannelError::Release)
         });
-        if let Err(failed) = released {
-            warn!(
-                target: logging::MEM,
-                "{len} bytes at {base:#x} stay registered after a registration that has failed, and are not freed \
-                 where they were allocated for it: {failed}"
-            );
-            std::mem::forget(region);
-        }
+        let why = match released {
+            Ok(()) if is_shared => String::from("PEs of this host may have them mapped"),
+            Ok(()) => return,
+            Err(failed) => failed.to_string(),
+        };
+        warn!(
+            target: logging::MEM,
+            "{len} bytes at {base:#x} are not freed after a registration that has failed, where they were allocated \
+             for it: {why}"
+        );
+        std::mem::forget(region);
     }
 
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("on_stream", on_stream::on_stream),
         ("near", near::near),
         ("lies", near::lies),
+        ("unmet", near::unmet),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -115,6 +116,7 @@ fn jobs() -> Vec<Job> {
     }
     add(job("near", Fabric::Shm, 2));
     add(job("lies", Fabric::Shm, 2).on("own"));
+    add(job("unmet", Fabric::Shm, 2).on("device"));
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));
     add(job("own_context", Fabric::Shm, 1).on("device"));

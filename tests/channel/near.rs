@@ -2,12 +2,12 @@
 //! what is left when it is released.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cuda::{Export, ExportedMemory, Memory as Examined, PeerMemory, PeerMemoryError};
 use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
 use nvshmem_transport_libfabric::channel::sys as c;
-use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
+use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation};
 
 use super::traffic::{AT_LEAST, bootstrap, options, producer};
 use launcher::Place;
@@ -21,6 +21,8 @@ struct Watched {
     bootstrap: Box<TcpBootstrap>,
     kind: Kind,
     open: Arc<AtomicU64>,
+    /// PEs do not meet at a barrier any more.
+    parted: Arc<AtomicBool>,
 }
 
 impl Bootstrap for Watched {
@@ -37,6 +39,30 @@ impl Bootstrap for Watched {
         self.open.store(open, Ordering::Relaxed);
         self.bootstrap.allgather(mine)
     }
+
+    fn barrier(&mut self) -> Result<(), BootstrapError> {
+        if self.parted.load(Ordering::Relaxed) {
+            return Err(BootstrapError::Shape { me: 0, n_pes: 0 });
+        }
+        self.allgather(&[0]).map(|_| ())
+    }
+}
+
+/// Memory that PEs have agreed on, and did not meet behind: others may have it mapped.
+pub(crate) fn unmet(place: &Place) {
+    let (open, parted) = (Arc::default(), Arc::new(AtomicBool::new(false)));
+    let kind = Kind::Device;
+    let watched = Watched { bootstrap: bootstrap(place), kind, open, parted: Arc::clone(&parted) };
+    let _bound = device().bind();
+    let channel = Channel::new(Box::new(watched), &options()).unwrap();
+    // Of the first memory of a device, what stages stays.
+    channel.release(channel.allocate_symmetric_on(MemoryLocation::Device, LEN).unwrap()).unwrap();
+    let before = device().used();
+    parted.store(true, Ordering::Relaxed);
+    let failed = channel.allocate_symmetric_on(MemoryLocation::Device, LEN);
+    assert!(matches!(failed, Err(ChannelError::Bootstrap(_))), "{failed:?}");
+    assert!(device().used() >= before + LEN as u64, "it is not freed");
+    assert_eq!(device().opened(), 0, "what was mapped here is closed");
 }
 
 /// Two regions in one allocation of each PE, neither at its start; the first is released before the
@@ -47,7 +73,8 @@ pub(crate) fn near(place: &Place) {
     let (me, kind) = (place.me as usize, kinds[place.me as usize]);
     let is_apart = std::env::var_os("FAKE_CUDA_SHARING").is_some();
     let open_then = Arc::new(AtomicU64::new(0));
-    let watched = Watched { bootstrap: bootstrap(place), kind, open: Arc::clone(&open_then) };
+    let (open, parted) = (Arc::clone(&open_then), Arc::default());
+    let watched = Watched { bootstrap: bootstrap(place), kind, open, parted };
     let channel = Channel::new(Box::new(watched), &options()).unwrap();
     let memory = Memory::new(kind, 3 * LEN);
     for at in [LEN, 2 * LEN] {

@@ -201,7 +201,7 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
 
     let mut properties = sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: sharing::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        requestedHandleTypes: sharing::CU_MEM_HANDLE_TYPE_NONE,
         location: on_device(context),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -224,9 +224,10 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
     let mut handle = 0;
     // SAFETY: a place for the handle, and properties to read.
     let mut make = |properties| unsafe { create(&raw mut handle, whole, properties, 0) };
+    // Not every system shares it with other processes, so this is asked for here alone.
+    properties.requestedHandleTypes = sharing::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let mut status = make(&raw const properties);
     if !matches!(status, code::SUCCESS | code::OUT_OF_MEMORY) {
-        // Not every system shares it with other processes.
         properties.requestedHandleTypes = sharing::CU_MEM_HANDLE_TYPE_NONE;
         status = make(&raw const properties);
     }

@@ -98,11 +98,24 @@ extern "C" fn cuMemAddressFree(base: usize, len: usize) -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetAllocationGranularity(
     into: *mut usize,
-    _properties: *const Properties,
+    properties: *const Properties,
     _option: u32,
 ) -> Status {
-    // SAFETY: the caller's promise.
-    answer(devices().and_then(|_| unsafe { put(into, GRANULARITY) }))
+    answer(devices().and_then(|_| {
+        // SAFETY: null or readable, the caller's promise.
+        check_sharing(unsafe { properties.as_ref() }.ok_or(INVALID_VALUE)?)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(into, GRANULARITY) }
+    }))
+}
+
+/// That memory can be made for other processes, if it is to be.
+fn check_sharing(properties: &Properties) -> Result<(), Status> {
+    let Properties { location, handle_types, .. } = properties;
+    let number = if location.kind == ON_DEVICE { location.id } else { 0 };
+    let refused =
+        handle_types & DESCRIPTOR != 0 && device(number)?.behaviour.sharing.load(Relaxed) == 0;
+    if refused { Err(NOT_SUPPORTED) } else { Ok(()) }
 }
 
 #[unsafe(no_mangle)]
@@ -128,10 +141,8 @@ unsafe extern "C" fn cuMemCreate(
         if location.kind == ON_DEVICE && device.behaviour.vmm.load(Relaxed) == 0 {
             return Err(NOT_SUPPORTED);
         }
+        check_sharing(&properties)?;
         let handle_types = properties.handle_types;
-        if handle_types & DESCRIPTOR != 0 && device.behaviour.sharing.load(Relaxed) == 0 {
-            return Err(NOT_SUPPORTED);
-        }
         take(&device.memory, &device.behaviour.memory_limit, len)?;
         let pages = Pages::new(len, device)?;
         pages.soil();
