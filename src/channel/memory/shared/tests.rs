@@ -1,0 +1,176 @@
+use super::*;
+
+fn new(rings: u32, slots: u64) -> Shared {
+    let sizes = Sizes::new(rings, slots).unwrap();
+    Shared::new(sizes, 1, 4, 0, &WordsOptions::default(), &[Pe(1), Pe(3)]).unwrap()
+}
+
+#[test]
+fn there_are_a_power_of_two_of_rings_up_to_a_most() {
+    for (rings, is_one) in [(1, true), (16, true), (32, true), (0, false), (3, false)] {
+        assert_eq!(Sizes::new(rings, 64).is_ok(), is_one, "{rings}");
+    }
+    assert!(Sizes::new(2 * c::NLF_MAX_RINGS, 64).is_err());
+    assert!(Sizes::new(4 * c::NLF_MAX_RINGS, 64).is_err());
+}
+
+/// Each part has its pages, and as many as it takes.
+#[test]
+fn parts_share_no_page_and_none_is_left_out() {
+    for (rings, slots) in [(1, 64), (2, 256), (32, 1 << 12)] {
+        let sizes = Sizes::new(rings as u32, slots as u64).unwrap();
+        let plan = Plan::new(sizes, 5000, 3);
+        let MirroredPlan { regions, rings: table, producers, claims, own, .. } = plan.mirrored;
+        let MirroredPlan { near_pes, near_bases, end, .. } = plan.mirrored;
+        assert_eq!(plan.slots_each, 32 * slots);
+        for (parts, end) in [
+            (
+                &[
+                    (0, size_of::<c::nlf_context>()),
+                    (regions, 16 * 254),
+                    (table, 24 * rings),
+                    (producers, size_of::<c::nlf_producers>() * rings),
+                    (claims, 4),
+                    (own, size_of::<c::nlf_own_producers>()),
+                    (near_pes, 5000),
+                    (near_bases, 3 * 8 * 254),
+                ][..],
+                end,
+            ),
+            (
+                &[
+                    (plan.error, size_of::<c::nlf_error>()),
+                    (plan.proxy_error, size_of::<c::nlf_error>()),
+                    (plan.own, size_of::<c::nlf_own>()),
+                    (plan.slots, 32 * slots * rings),
+                ],
+                plan.end,
+            ),
+        ] {
+            let mut next = 0;
+            for (at, bytes) in parts {
+                assert_eq!(*at, next, "{plan:?}");
+                next = at + bytes.div_ceil(PAGE) * PAGE;
+            }
+            assert_eq!(end, next, "{plan:?}");
+        }
+    }
+}
+
+#[test]
+fn heads_are_those_of_each_ring_and_regions_where_kernels_look() {
+    let shared = new(4, 64);
+    for (heads, ring) in [([0; 4], 1), ([0, 1, 0, 0], 3), ([0, 1, 0, 1], 1)] {
+        assert_eq!(shared.heads().unwrap(), heads);
+        // SAFETY: the context lives, and nobody else produces.
+        unsafe { (*(*(*shared.context()).rings.add(ring)).producers).head += 1 };
+    }
+    assert_eq!(shared.heads().unwrap(), [0, 2, 0, 1]);
+    for (at, base) in [(0, 0x1000), (7, 0x2000), (253, 0x3000)] {
+        let region = ShownRegion { base, len: 64, symmetric: true };
+        shared.set_region(at, region, at as u32 + 1).unwrap();
+        // SAFETY: the context lives, and nobody writes.
+        let (shown, count) = unsafe {
+            let context = &*shared.context();
+            (*context.regions.add(at), context.n_regions)
+        };
+        assert_eq!((shown.base, shown.size & c::NLF_REGION_LENGTH), (base, 64));
+        assert_eq!(count as usize, at + 1);
+    }
+}
+
+#[test]
+fn bases_are_those_of_near_pes_by_region() {
+    let shared = new(1, 64);
+    // SAFETY: the context lives, and nobody writes.
+    let context = unsafe { *shared.context() };
+    // SAFETY: as many as there are PEs.
+    let numbers = [0, 1, 2, 3].map(|pe| unsafe { *context.near_pes.add(pe) });
+    assert_eq!(numbers, [255, 0, 255, 1]);
+    // SAFETY: an entry for each near PE and region.
+    let base = |near: usize, region| unsafe { *context.near_bases.add(near * 254 + region) };
+    shared.set_near(0, &[(1, 0x1000)]).unwrap();
+    shared.set_near(253, &[(0, 0x2000), (1, 0x3000)]).unwrap();
+    let found = || [base(0, 0), base(1, 0), base(0, 253), base(1, 253), base(1, 1)];
+    assert_eq!(found(), [0, 0x1000, 0x2000, 0x3000, 0]);
+    shared.set_near(253, &[(0, 0x4000)]).unwrap();
+    shared.set_near(0, &[]).unwrap();
+    assert_eq!(found(), [0, 0, 0x4000, 0, 0]);
+}
+
+#[test]
+fn rings_are_told_apart_and_all_of_them_of_a_failure() {
+    let shared = new(2, 64);
+    // SAFETY: once, and the memory stays longer.
+    let mut rings = unsafe { shared.rings() }.unwrap();
+    // SAFETY: the context lives.
+    let ring = |at: usize| unsafe { &*(*shared.context()).rings.add(at) };
+    for (at, consumer) in rings.iter_mut().enumerate() {
+        let put = |number: usize| {
+            // SAFETY: a slot of the ring, of which this is the one producer.
+            let slot = unsafe { &mut *ring(at).slots.add(number) };
+            slot.q = [1, 1 << c::NLF_OP_SHIFT | c::NLF_LAP | 8, 0, c::NLF_LAP];
+        };
+        (0..=at).for_each(put);
+        while consumer.take().is_some() {}
+        assert_eq!(consumer.taken(), at as u64 + 1);
+        consumer.publish_done(at as u64 + 1);
+    }
+    assert_eq!([shared.done(0), shared.done(1)], [1, 2]);
+    rings[1].publish_done(1);
+    assert_eq!(shared.done(1), 2, "it does not go back");
+    // SAFETY: the context lives.
+    let states = || [0, 1].map(|at| unsafe { (*ring(at).published).state });
+    assert_eq!(states(), [c::NLF_STATE_RUNNING; 2]);
+    shared.publish_failed();
+    assert_eq!(states(), [c::NLF_STATE_FAILED; 2]);
+}
+
+#[test]
+fn the_proxy_s_first_fault_is_told_before_that_of_producers() {
+    let shared = new(1, 64);
+    assert_eq!((shared.fault(), shared.is_abandoned()), (None, false));
+    let fault = |code| Fault { code, op: 1, pe: 2, ring: 3, addr: 4, bytes: 5 };
+    // SAFETY: the context lives, and this test is its one producer.
+    let error = unsafe { &mut *(*shared.context()).error };
+    (error.code, error.op, error.pe, error.ring) = (c::NLF_ERROR_LENGTH, 1, 2, 3);
+    (error.addr, error.bytes, error.abandoned) = (4, 5, 1);
+    assert_eq!(shared.fault(), Some(fault(c::NLF_ERROR_LENGTH)));
+    assert!(shared.is_abandoned());
+    shared.report(&fault(c::NLF_ERROR_PE));
+    shared.report(&fault(c::NLF_ERROR_KIND));
+    assert_eq!(shared.fault(), Some(fault(c::NLF_ERROR_PE)));
+}
+
+#[test]
+fn a_fault_says_what_was_asked_for_and_what_is_wrong() {
+    let says = |op, code, text: &str| {
+        let said = Fault { code, op, pe: 2, ring: 3, addr: 0x40, bytes: 5 }.to_string();
+        assert!(said.contains(text), "{said}");
+    };
+    for (op, name) in [
+        (c::NLF_OP_PUT, "put on ring 3"),
+        (c::NLF_OP_PUT_VALUE, "put of a value on ring 3"),
+        (c::NLF_OP_PUT_SIGNAL, "put with signal on ring 3"),
+        (c::NLF_OP_GET, "get on ring 3"),
+        (c::NLF_OP_ATOMIC, "atomic on ring 3"),
+        (c::NLF_OP_FENCE, "fence on ring 3"),
+        (c::NLF_OP_QUIET, "quiet on ring 3"),
+        (0, "operation on ring 3"),
+    ] {
+        says(op, c::NLF_ERROR_PE, &format!("{name}: there is no PE 2"));
+    }
+    for (code, text) in [
+        (c::NLF_ERROR_ADDRESS, "PE 2: 5 bytes at 0x40 are not all in registered memory"),
+        (c::NLF_ERROR_LENGTH, "PE 2: 5 bytes are too many"),
+        (c::NLF_ERROR_ALIGNMENT, "a word of 5 bytes at 0x40 is not aligned"),
+        (c::NLF_ERROR_KIND, "no such kind, or not of 5 bytes"),
+        (c::NLF_ERROR_DESCRIPTOR, "ring 3 had something that is no descriptor"),
+        (c::NLF_ERROR_STUCK, "waited in vain on ring 3"),
+        (c::NLF_ERROR_STOPPED, "ring 3 after the channel was stopped"),
+        (c::NLF_ERROR_VERSION, "another version of the header"),
+        (c::NLF_ERROR_FAILED, "PE 2: error"),
+    ] {
+        says(c::NLF_OP_PUT, code, text);
+    }
+}
