@@ -187,7 +187,7 @@ gpu-nccl: gpu-kit ## On a machine with a GPU, nvcc and an NCCL from 2.30.7 on: i
 	$(TARGET)/gpu-kit/run.sh nccl $(GPU_ARGS)
 
 .PHONY: gpu-clients
-gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and nvshmem4py through our transport
+gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch, nvshmem4py, tests of others, and Triton and Numba on the channel
 	$(TARGET)/gpu-kit/run.sh clients $(GPU_ARGS)
 
 .PHONY: channel-check

@@ -69,7 +69,7 @@ def named(variable, file):
 def suite(runs, seconds=400):
     """Runs programs of others, each a title, its command and its environment, one after another.
 
-    Each and all that it has started may take so many, or TESTS_SECONDS.
+    Each is ended with all that it has started after `seconds`, or TESTS_SECONDS.
     """
     limit = int(os.environ.get("TESTS_SECONDS", seconds))
     failed = []
