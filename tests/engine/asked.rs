@@ -105,7 +105,7 @@ fn a_lane_whose_rails_are_full_has_no_room() {
         }
         job.fabric.stall(Pe(pe));
         // As if it were that PE's.
-        handle[12..16].copy_from_slice(&pe.to_le_bytes());
+        handle[4..6].copy_from_slice(&(pe as u16).to_le_bytes());
         let local = LocalSide::Value(1);
         let direction = Direction::Write;
         let (remote_handle, remote_addr, len) = (&handle, base, 8);

@@ -17,6 +17,7 @@ fn warm(shape: Shape) -> Job {
     let mut job = Job::new(1, &Shape { fast: true, ..shape }, Script::default());
     let targets = Targets::of(&job);
     job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Or, 0)).unwrap();
+    job.put(0, 1, 0, 8).unwrap();
     quiet(&mut job);
     job
 }

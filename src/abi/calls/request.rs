@@ -127,6 +127,17 @@ pub(crate) unsafe fn common<'a>(
     Some(Request { direction, pe, remote_handle, remote_addr, local, len })
 }
 
+/// What is wrong with a request as [`common`] reads it, which it does not look at.
+pub(crate) fn check_common(request: &Request<'_>) -> Result<(), AbiError> {
+    if request.pe.0 > c_int::MAX as u32 {
+        return Err(AbiError::BadPe { pe: request.pe.0 as c_int });
+    }
+    if matches!(request, Request { local: LocalSide::Memory(0), len: 1.., .. }) {
+        return Err(AbiError::Null { argument: "local->ptr" });
+    }
+    Ok(())
+}
+
 /// What [`RmaVerb`] begins with for a PUT for which nobody waits, as NVSHMEM says that.
 const PUT_NBI: u64 = PUT as u64 | 1 << 32;
 
@@ -296,19 +307,23 @@ pub(crate) unsafe fn common_signal<'a>(
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
 ) -> Option<(Request<'a>, AtomicRequest<'a>)> {
+    // One by one, so that each is one comparison.
     // SAFETY: by contract.
-    let (remote, local, bytes) =
-        unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
-    // One element each. What is before the end of such a vector can be read.
+    let remote = unsafe { put.remote.as_ref()? };
+    // SAFETY: by contract.
+    let local = unsafe { put.local.as_ref()? };
+    // SAFETY: by contract.
+    let bytes = unsafe { put.bytes.as_ref()? };
+    // One element each.
     let single = remote.begin.wrapping_add(1) == remote.end
         && local.begin.wrapping_add(1) == local.end
         && bytes.begin.wrapping_add(1) == bytes.end;
-    // Signals are words of eight bytes, which spares the choice among widths.
-    if !single || put.verb.desc != PUT || signal_bytes.elembytes != 8 {
+    // Signals are integers of eight bytes, which spares the choice among kinds.
+    if !single || put.verb.desc != PUT || signal_bytes.elembytes != 8 || amo.float {
         return None;
     }
-    // SAFETY: by contract.
-    let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
+    // SAFETY: by contract, what is before the end of such a vector can be read.
+    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
     if !is_contiguous(bytes) {
         return None;
     }

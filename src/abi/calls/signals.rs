@@ -12,6 +12,7 @@ use nvshmem_abi::{
 use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
 use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{self, job};
+use crate::job::Connected;
 use engine::atomic::Width;
 use engine::request::Request;
 use engine::request::{AtomicRequest, PutSignalRequest};
@@ -125,7 +126,7 @@ unsafe fn do_amo(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
+pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,
@@ -138,35 +139,36 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     qp: c_int,
 ) -> c_int {
     let put = Put { pe, verb: &write_verb, remote, local, bytes };
-    let call = PutSignal { transport, put, amo: signal_verb.into(), signal, signal_bytes, qp };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match try_put_signal(&call) {
-            Some(()) => c::NVT_STATUS_SUCCESS,
-            None => put_signal_general(&call),
+        match read_common(transport, &put, signal_verb.into(), signal, signal_bytes, qp) {
+            Some((connected, part, signal)) => {
+                // The reference ends with this expression.
+                if (*connected.proxy_lane()).put_signal_fast(&part, &signal, Batch::NONE) {
+                    return c::NVT_STATUS_SUCCESS;
+                }
+                put_signal_untried(transport, part, signal)
+            }
+            None => {
+                put_signal_general(transport, &put, signal_verb.into(), signal, signal_bytes, qp)
+            }
         }
     }
 }
 
-/// The host's arguments of a put with signal.
-struct PutSignal<'a> {
+/// Reads the common put with signal: one piece of contiguous bytes. None if it is of another kind.
+///
+/// # Safety
+/// Rules 1 and 4.
+#[inline(always)]
+unsafe fn read_common<'a>(
     transport: *mut Transport,
-    put: Put<'a>,
+    put: &Put<'_>,
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
-}
-
-/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for
-/// another way; nothing has happened then. That way has its arguments in memory, so that registers
-/// are free for what is sent.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-#[inline(always)]
-unsafe fn try_put_signal(call: &PutSignal<'_>) -> Option<()> {
-    let PutSignal { transport, ref put, amo, signal, signal_bytes, qp } = *call;
+) -> Option<(&'a Connected, Request<'a>, AtomicRequest<'a>)> {
     if qp == HOST_QP || transport.is_null() {
         return None;
     }
@@ -174,19 +176,45 @@ unsafe fn try_put_signal(call: &PutSignal<'_>) -> Option<()> {
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
     let (part, signal) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
-    // SAFETY: rule 3; the reference ends with this function.
-    let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.put_signal_fast(&part, &signal, Batch::NONE).then_some(())
+    Some((connected, part, signal))
 }
 
-/// Every put with signal that the fast path has not sent.
+/// A common put with signal that the fast path has not sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
 #[cold]
 #[inline(never)]
-unsafe fn put_signal_general(call: &PutSignal<'_>) -> c_int {
-    let PutSignal { transport, ref put, amo, signal, signal_bytes, qp } = *call;
+unsafe fn put_signal_untried(
+    transport: *mut Transport,
+    part: Request<'_>,
+    signal: AtomicRequest<'_>,
+) -> c_int {
+    guard("put_signal", || {
+        request::check_common(&part)?;
+        let request = PutSignalRequest { parts: &[part], signal };
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
+        // SAFETY: rule 3.
+        unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }?;
+        Ok(())
+    })
+}
+
+/// Every put with signal that is not of the common kind.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[cold]
+#[inline(never)]
+unsafe fn put_signal_general(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
     guard("put_signal", || {
         // SAFETY: rules 1, 3 and 4.
         unsafe {

@@ -21,12 +21,12 @@ use std::ffi::c_int;
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use crate::abi::calls::request::{self, HOST_QP};
-use crate::abi::error::{AbiError, guard};
+use crate::abi::error::guard;
 use crate::abi::state::{job, job_of};
 use crate::job::Connected;
 use engine::lane::fast_path::Rest;
 use engine::port::Direction;
-use engine::request::{LocalSide, Request};
+use engine::request::Request;
 use engine::state::batch::Batch;
 
 /// # Safety
@@ -152,17 +152,7 @@ unsafe fn start(transport: *mut Transport, connected: &Connected, request: Reque
 #[cold]
 #[inline(never)]
 unsafe fn start_untried(transport: *mut Transport, request: Request<'_>) -> c_int {
-    // What it was read without.
-    let wrong = match request {
-        Request { pe, .. } if pe.0 > c_int::MAX as u32 => {
-            Some(AbiError::BadPe { pe: pe.0 as c_int })
-        }
-        Request { local: LocalSide::Memory(0), len: 1.., .. } => {
-            Some(AbiError::Null { argument: "local->ptr" })
-        }
-        _ => None,
-    };
-    if let Some(wrong) = wrong {
+    if let Err(wrong) = request::check_common(&request) {
         return guard("rma", || Err(wrong));
     }
     // SAFETY: by contract.

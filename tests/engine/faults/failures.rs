@@ -310,7 +310,7 @@ fn bad_requests_are_refused_and_leave_the_lane_usable() {
     let magic = damaged(0, b'?');
     let error = refused(&mut job, sound, |request| request.remote_handle = &magic);
     assert!(matches!(fault(error), HandleError::Magic { .. }));
-    let version = damaged(7, 77);
+    let version = damaged(3, 77);
     let error = refused(&mut job, sound, |request| request.remote_handle = &version);
     assert_eq!(fault(error), HandleError::Version { found: 77 });
     let mut empty = Handle::decode(&handle).unwrap();

@@ -444,7 +444,7 @@ mod tests {
         let staged = bed.fabric.alloc_reached(Pe(0), 64, Reach::Staged);
         let theirs = bed.tables[0].register(staged, 64, Access::LocalAndRemote).unwrap();
         let (addr, ours) = bed.heaps[0];
-        let spot = |handle, addr| HandleView::sound(Pe(0), handle).unwrap().spot(addr, 8).unwrap();
+        let spot = |handle, addr| HandleView::check(handle).unwrap().spot(addr, 8).unwrap();
         let (device, cpu) = (spot(&theirs, staged as u64), spot(&ours, addr));
         let (op, width) = (AtomicOp::Inc, Width::Eight);
         let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
@@ -481,7 +481,7 @@ mod tests {
         let mut bed = Bed::new(PLAIN);
         let staged = bed.fabric.alloc_reached(Pe(0), 64, Reach::Staged);
         let handle = bed.tables[0].register(staged, 64, Access::LocalAndRemote).unwrap();
-        let handle = HandleView::sound(Pe(0), &handle).unwrap();
+        let handle = HandleView::check(&handle).unwrap();
         let spot = |at| handle.spot(staged as u64 + at, 8).unwrap();
         let atomic =
             Atomic { op: AtomicOp::Inc, width: Width::Eight, float: false, operand: 1, compare: 0 };
@@ -506,7 +506,7 @@ mod tests {
         bed.lane.core.transmit.regions_mut().sync();
         let ack = bed.lane.core.connection_to(Pe(1)).unwrap().channel().ack_received;
         let (addr, ref handle) = bed.heaps[0];
-        let word = HandleView::sound(Pe(0), handle).unwrap();
+        let word = HandleView::check(handle).unwrap();
         let seqs = (0..).map(|at| Seq(FIRST.0 + at));
         for ((offset, is_taken), seq) in
             [(0, true), (8, true), (4, false), (9, false)].into_iter().zip(seqs)

@@ -187,6 +187,7 @@ impl<P: Port> Lane<P> {
         let offset = remote
             .locate(request.remote_addr, request.len as u64)
             .map_err(|fault| refused(request, "remote", fault))?;
+        self.core.learn(request.pe, &remote);
         if self.staging.is_staged(&mut self.core, request, &remote)? {
             let Self { core, staging, .. } = self;
             return staging.submit_staged(core, request, &remote, offset, sent, op);

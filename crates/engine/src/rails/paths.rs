@@ -207,6 +207,13 @@ impl PathTable {
         self.places.get(pe.index()).filter(|place| **place != NOWHERE).map(|place| *place as usize)
     }
 
+    /// The last one of a PE's rails that a path leads to, or may lead to later.
+    #[cold]
+    pub(crate) fn last_far_rail(&self, pe: Pe) -> RailId {
+        let far = self.ends.iter().map(|ends| ends.get(pe).remote.0);
+        RailId(far.max().unwrap_or(0))
+    }
+
     /// The path of a local rail to a PE; both exist. That of another if it does not lead there. It
     /// goes on to the next only if the PE's paths were laid out before.
     #[inline]

@@ -16,6 +16,7 @@ use crate::state::segment::queue::Queue;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Follows, Segment, WriteClass};
 use crate::state::watch::Watch;
+use crate::wire::handle::{HandleView, Identity};
 use crate::wire::window::Seq;
 
 /// Writes must not go out right away: a fence has not been passed, or the connection has failed.
@@ -59,6 +60,9 @@ const SLOW: u8 = 8;
 pub(crate) struct Connection {
     /// The peer.
     pub(crate) pe: Pe,
+    /// What the peer's handles with keys say first, once one was used; each of its rails that a
+    /// path leads to has a key in these.
+    handles: Identity,
     /// The path its next segment takes, and with it the rail.
     pub(crate) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
@@ -117,6 +121,7 @@ impl Connection {
     pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize) -> Self {
         Self {
             pe,
+            handles: Identity::of(pe),
             next,
             fast_limit,
             shut: if fast_limit == 0 { SLOW } else { 0 },
@@ -139,6 +144,20 @@ impl Connection {
             channel: None,
             watch: Watch::default(),
             error: None,
+        }
+    }
+
+    /// What a handle of the peer's says first that the fast path takes.
+    #[inline(always)]
+    pub(crate) fn handles(&self) -> Identity {
+        self.handles
+    }
+
+    /// A handle of the peer's is used. The fast path takes those like it from here on, if they have
+    /// a key for each rail that a path leads to.
+    pub(crate) fn learn(&mut self, handle: &HandleView<'_>, paths: &PathTable) {
+        if self.handles != handle.identity() && handle.rails() > paths.last_far_rail(self.pe).0 {
+            self.handles = handle.identity();
         }
     }
 

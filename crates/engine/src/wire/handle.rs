@@ -7,17 +7,22 @@
 //!
 //! | bytes | content (little endian) |
 //! |---|---|
-//! | 0..8 | magic, with the version in the last byte |
-//! | 8 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
-//! | 9 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages; bit 2, direct: the owner's processor reaches it |
-//! | 10..12 | zero |
-//! | 12..16 | owner's PE |
+//! | 0..3 | magic |
+//! | 3 | version; bit 7, the region is for local use only: peers neither write to it nor ask for it |
+//! | 4..6 | owner's PE |
+//! | 6 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
+//! | 7 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages |
+//! | 8 | bit 0, direct: the owner's processor reaches it |
+//! | 9..16 | more magic |
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
 //! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
 //! | 36..40 | zero |
 //! | 40..48 | the region's stamp, so that a handle outlived by its region is noticed |
 //! | 48..48+8n | key per rail; for a staged region, the owner's bounce buffer length in bytes |
+//!
+//! The first eight bytes are one number, an [`Identity`]: what has to be looked at on every
+//! operation, by one comparison.
 
 use thiserror::Error;
 
@@ -35,11 +40,14 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 pub const MAX_RAILS: usize = 32;
 
 /// Version of handles.
-pub(crate) const VERSION: u8 = 4;
-const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
+pub(crate) const VERSION: u8 = 5;
+const MAGIC: [u8; 3] = *b"nvl";
+const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
+/// Beside the version.
+const LOCAL_ONLY: u8 = 0x80;
 const FLAG_VIRTUAL: u8 = 1;
 const FLAG_STAGED: u8 = 2;
-const FLAG_DIRECT: u8 = 4;
+const FLAG_DIRECT: u8 = 1;
 const KEYS: usize = 48;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
@@ -50,8 +58,8 @@ const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 pub enum HandleError {
     /// Not written by this transport, or damaged.
     #[error(
-        "the memory handle was not made by this transport (it starts with {found:#018x}, expected \
-         {MAGIC:#018x})"
+        "the memory handle was not made by this transport (it starts with {found:#018x}, which \
+         is none of its own)"
     )]
     Magic {
         /// The first eight bytes.
@@ -155,12 +163,16 @@ impl Handle {
         debug_assert!(self.keys.len() <= MAX_RAILS);
         let keys = &self.keys[..self.keys.len().min(MAX_RAILS)];
         let mut bytes = [0; HANDLE_BYTES];
-        bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[8] = keys.len() as u8;
-        bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
-            | if self.staged.is_some() { FLAG_STAGED } else { 0 }
-            | if self.direct { FLAG_DIRECT } else { 0 };
-        bytes[12..16].copy_from_slice(&self.owner.0.to_le_bytes());
+        let is_local = keys.is_empty() && self.staged.is_none();
+        bytes[0..3].copy_from_slice(&MAGIC);
+        bytes[3] = VERSION | if is_local { LOCAL_ONLY } else { 0 };
+        debug_assert!(self.owner.0 <= u16::MAX.into());
+        bytes[4..6].copy_from_slice(&(self.owner.0 as u16).to_le_bytes());
+        bytes[6] = keys.len() as u8;
+        bytes[7] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
+            | if self.staged.is_some() { FLAG_STAGED } else { 0 };
+        bytes[8] = if self.direct { FLAG_DIRECT } else { 0 };
+        bytes[9..16].copy_from_slice(&MORE_MAGIC);
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
@@ -218,6 +230,27 @@ impl RailKey {
     }
 }
 
+/// What the first eight bytes say of all handles of a peer's that are alike: that they are this
+/// transport's, whose they are, how many rails have keys, and how the fabric addresses the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity(u64);
+
+impl Identity {
+    /// A peer's of whose handles none was seen. No handle with keys has it.
+    pub(crate) fn of(pe: Pe) -> Self {
+        let [a, b, c] = MAGIC;
+        let [d, e, ..] = pe.0.to_le_bytes();
+        Self(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
+    }
+
+    /// The part that all handles of the peer have which take messages.
+    #[inline(always)]
+    fn peer(self) -> u64 {
+        // Without the number of keys and the flags.
+        self.0 << 16
+    }
+}
+
 /// A checked handle, read in place. Cheaper than [`Handle::decode`]: this is what the data path
 /// uses, on every operation.
 #[derive(Clone, Copy)]
@@ -230,7 +263,9 @@ impl<'a> HandleView<'a> {
     #[inline]
     pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self { bytes };
-        let sound = word64(bytes, 0) == MAGIC
+        let sound = bytes[0..3] == MAGIC
+            && bytes[3] & !LOCAL_ONLY == VERSION
+            && bytes[9..16] == MORE_MAGIC
             && view.len() != 0
             && view.base().checked_add(view.len()).is_some()
             && usize::from(view.rails()) <= MAX_RAILS;
@@ -245,58 +280,64 @@ impl<'a> HandleView<'a> {
         if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
     }
 
-    /// The handle, if it is sound and of this PE: [`HandleView::check_of`] without the reason.
+    /// The handle, if its region has keys and is like those that the identity is of:
+    /// [`HandleView::check_of`] without the reason.
     #[inline(always)]
-    pub(crate) fn sound(pe: Pe, bytes: &'a HandleBytes) -> Option<Self> {
-        // The rest needs no check here. A length of zero has no address inside. A region that
-        // passes the end of the address space could not have been registered. And with more rails
-        // than there can be, the key of a rail that there is lies where it always does.
-        let view = Self { bytes };
-        if word64(bytes, 0) == MAGIC && view.owner() == pe { Some(view) } else { None }
+    pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
+        // The rest needs no check here. A length of zero has no address inside. And a region that
+        // passes the end of the address space could not have been registered.
+        (word64(bytes, 0) == identity.0).then_some(Self { bytes })
+    }
+
+    /// The handle, if its region is the peer's that the identity is of, and takes messages.
+    #[inline(always)]
+    pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
+        (Identity(word64(bytes, 0)).peer() == identity.peer()).then_some(Self { bytes })
+    }
+
+    /// What it has in common with others.
+    #[inline]
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(word64(self.bytes, 0))
     }
 
     /// What a peer puts on the wire for `len` bytes at the owner's address `addr`. None if they are
-    /// not all inside, or there is no key for one of the owner's rails.
+    /// not all inside.
     #[inline(always)]
-    pub(crate) fn target(&self, addr: u64, len: u64, rail: RailKey) -> Option<u64> {
+    pub(crate) fn target(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.wrapping_sub(self.base());
         // Below the base, the offset wraps to one that no length reaches.
         let end = offset.checked_add(len)?;
-        if end > self.len() || rail.rail.0 >= self.rails() {
+        if end > self.len() {
             return None;
         }
         Some(if self.addressing() == Addressing::Virtual { addr } else { offset })
     }
 
-    /// The key for one of the owner's rails, for which [`HandleView::target`] has found one.
+    /// The key for one of the owner's rails, which is one of those that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
         word64(self.bytes, KEYS + usize::from(rail.place))
     }
 
     /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not
-    /// all inside, or the region is for local use only.
+    /// all inside. The region takes messages.
     #[inline(always)]
     pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
         let offset = addr.wrapping_sub(self.base());
         let end = offset.checked_add(len)?;
-        if end > self.len() || !self.takes_messages() {
-            return None;
-        }
-        Some(Spot { slot: self.slot(), offset })
+        (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
     }
 
     /// Names what [`HandleView::check`] found.
     #[cold]
     fn fault(&self) -> HandleError {
-        let found = word64(self.bytes, 0);
-        if found != MAGIC {
-            const VERSION_BITS: u64 = 0xff << 56;
-            return if found & !VERSION_BITS == MAGIC & !VERSION_BITS {
-                HandleError::Version { found: self.bytes[7] }
-            } else {
-                HandleError::Magic { found }
-            };
+        if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {
+            return HandleError::Magic { found: word64(self.bytes, 0) };
+        }
+        let found = self.bytes[3] & !LOCAL_ONLY;
+        if found != VERSION {
+            return HandleError::Version { found };
         }
         if usize::from(self.rails()) > MAX_RAILS {
             return HandleError::Rails { found: self.rails() };
@@ -340,14 +381,14 @@ impl<'a> HandleView<'a> {
 
     #[inline]
     pub(crate) fn rails(&self) -> u8 {
-        self.bytes[8]
+        self.bytes[6]
     }
 
     /// Whether the owner does for peers what they ask for by messages about this region: it has
     /// keys, or it is staged.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
-        u16::from_le_bytes([self.bytes[8], self.bytes[9] & FLAG_STAGED]) != 0
+        self.bytes[3] & LOCAL_ONLY == 0
     }
 
     /// Of a staged region: the most bytes that a message asks for, at least one.
@@ -358,23 +399,23 @@ impl<'a> HandleView<'a> {
     /// Whether peers reach the region by messages only.
     #[inline]
     pub(crate) fn is_staged(&self) -> bool {
-        self.bytes[9] & FLAG_STAGED != 0
+        self.bytes[7] & FLAG_STAGED != 0
     }
 
     /// Whether its owner's processor reaches the region.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
-        self.bytes[9] & FLAG_DIRECT != 0
+        self.bytes[8] & FLAG_DIRECT != 0
     }
 
     #[inline]
     fn addressing(&self) -> Addressing {
-        if self.bytes[9] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
+        if self.bytes[7] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
     }
 
     #[inline]
     fn owner(&self) -> Pe {
-        Pe(word32(self.bytes, 12))
+        Pe(u16::from_le_bytes([self.bytes[4], self.bytes[5]]).into())
     }
 
     #[inline]
@@ -454,8 +495,9 @@ mod tests {
         };
         assert!(matches!(Handle::decode(&[0; HANDLE_BYTES]), Err(HandleError::Magic { found: 0 })));
         assert!(matches!(with(0, b"x"), Err(HandleError::Magic { .. })));
-        assert_eq!(with(7, &[1]), Err(HandleError::Version { found: 1 }));
-        assert_eq!(with(8, &[33]), Err(HandleError::Rails { found: 33 }));
+        assert!(matches!(with(12, b"x"), Err(HandleError::Magic { .. })));
+        assert_eq!(with(3, &[1]), Err(HandleError::Version { found: 1 }));
+        assert_eq!(with(6, &[33]), Err(HandleError::Rails { found: 33 }));
         assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
         assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));
         let most = Handle { keys: vec![0; MAX_RAILS], len: 0, ..sample() };
@@ -467,10 +509,35 @@ mod tests {
         let bytes = sample().encode();
         let (owner, pe) = (sample().owner, Pe(4));
         assert!(HandleView::check_of(owner, &bytes).is_ok());
-        assert!(HandleView::sound(owner, &bytes).is_some());
         let refused = HandleView::check_of(pe, &bytes).map(|_| ()).unwrap_err();
         assert_eq!(refused, HandleError::Owner { owner, pe });
-        assert!(HandleView::sound(pe, &bytes).is_none());
+    }
+
+    /// What the fast path asks by one comparison.
+    #[test]
+    fn handles_of_one_identity_are_alike() {
+        let identity = |handle: &Handle| HandleView::check(&handle.encode()).unwrap().identity();
+        let learned = identity(&sample());
+        let others = [
+            Handle { owner: Pe(4), ..sample() },
+            Handle { keys: vec![1], ..sample() },
+            Handle { addressing: Addressing::Offset, ..sample() },
+            Handle { keys: vec![], staged: Some(4096), ..sample() },
+            Handle { keys: vec![], ..sample() },
+        ];
+        let like = Handle { base: 8, len: 1, slot: 3, stamp: 1, direct: false, ..sample() };
+        assert!(HandleView::keyed(&like.encode(), learned).is_some());
+        let none = Identity::of(sample().owner);
+        for (at, other) in others.iter().enumerate() {
+            let bytes = other.encode();
+            assert!(HandleView::keyed(&bytes, learned).is_none(), "{other:?}");
+            assert!(HandleView::keyed(&bytes, none).is_none(), "none was seen: {other:?}");
+            let asks = (1..=3).contains(&at);
+            assert_eq!(HandleView::asked(&bytes, learned).is_some(), asks, "{other:?}");
+            assert_eq!(HandleView::asked(&bytes, none).is_some(), asks, "{other:?}");
+        }
+        assert!(HandleView::keyed(&[0; HANDLE_BYTES], learned).is_none());
+        assert!(HandleView::asked(&[0; HANDLE_BYTES], learned).is_none());
     }
 
     #[test]
@@ -507,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spot_is_of_memory_that_takes_messages_and_lies_inside() {
+    fn a_spot_lies_inside() {
         let base = sample().base;
         for (keys, staged, takes) in
             [(vec![1], None, true), (vec![], None, false), (vec![], Some(4096), true)]
@@ -517,7 +584,7 @@ mod tests {
                 let bytes = Handle { keys, staged, addressing, ..sample() }.encode();
                 let view = HandleView::check(&bytes).unwrap();
                 assert_eq!(view.takes_messages(), takes);
-                let spot = |offset| takes.then_some(Spot { slot: 7, offset });
+                let spot = |offset| Some(Spot { slot: 7, offset });
                 assert_eq!(view.spot(base, 0x2000), spot(0));
                 assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
                 for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
@@ -528,25 +595,20 @@ mod tests {
     }
 
     #[test]
-    fn a_target_lies_inside_up_to_the_last_byte_and_has_a_key() {
+    fn a_target_lies_inside_up_to_the_last_byte() {
         let base = sample().base;
         for (addressing, first) in [(Addressing::Virtual, base), (Addressing::Offset, 0)] {
             let bytes = Handle { addressing, ..sample() }.encode();
             let view = HandleView::check(&bytes).unwrap();
             let target = |addr, len, rail| {
                 let rail = RailKey::of(RailId(rail));
-                view.target(addr, len, rail).map(|at| (at, view.key_at(rail)))
+                view.target(addr, len).map(|at| (at, view.key_at(rail)))
             };
             assert_eq!(target(base, 0x2000, 0), Some((first, 0x1111)));
             assert_eq!(target(base + 0x1ff8, 8, 1), Some((first + 0x1ff8, u64::MAX)));
             for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
                 assert_eq!(target(addr, len, 0), None, "{addr:#x} {len}");
             }
-            assert_eq!(
-                (target(base, 8, 3), target(base, 8, u8::MAX)),
-                (None, None),
-                "no such rail"
-            );
         }
     }
 

@@ -68,7 +68,7 @@ impl<P: Port> Core<P> {
         if connection.bars_fast_path() {
             return false;
         }
-        let puts_under_way = connection.puts_under_way();
+        let (puts_under_way, handles) = (connection.puts_under_way(), connection.handles());
         let Some(channel) = connection.channel.as_deref_mut() else { return false };
         // A signal comes behind the puts before it, which the general way sees to, but where it
         // comes behind all messages before it, of which none waits.
@@ -91,7 +91,9 @@ impl<P: Port> Core<P> {
             None => ATOMIC,
             Some(part) => {
                 let LocalSide::Memory(from) = part.local else { return false };
-                let Some(remote) = HandleView::sound(pe, part.remote_handle) else { return false };
+                let Some(remote) = HandleView::asked(part.remote_handle, handles) else {
+                    return false;
+                };
                 let Some(to) = remote.spot(part.remote_addr, part.len as u64) else { return false };
                 if way.port.load(from, packet.data(to, part.len)).is_err() {
                     return false;
@@ -99,7 +101,7 @@ impl<P: Port> Core<P> {
                 PUT_SIGNAL_HEAD + part.len
             }
         };
-        let Some(word) = HandleView::sound(pe, remote_handle) else { return false };
+        let Some(word) = HandleView::asked(remote_handle, handles) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
         if addr % width as u64 != 0 {
             return false;

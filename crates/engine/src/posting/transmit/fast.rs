@@ -59,11 +59,10 @@ impl<P: Port> Transmit<P> {
         let Some(rail) = self.rails.get_mut(rail_id.index()) else {
             return Err(Rest::Untried(request));
         };
-        let Some(handle) = HandleView::sound(pe, remote_handle) else {
+        let Some(handle) = HandleView::keyed(remote_handle, connection.handles()) else {
             return Err(Rest::Untried(request));
         };
-        let Some(remote) = handle.target(remote_addr, len as u64, connection.next.remote_key)
-        else {
+        let Some(remote) = handle.target(remote_addr, len as u64) else {
             return Err(Rest::Untried(request));
         };
         // The limit is 0 behind a fence, and while something is pending or blocked: see

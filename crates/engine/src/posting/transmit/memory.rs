@@ -3,7 +3,7 @@
 
 use crate::atomic::Width;
 use crate::error::EngineError;
-use crate::ids::RailId;
+use crate::ids::{Pe, RailId};
 use crate::port::{Local, Port, Transfer};
 use crate::posting::Core;
 use crate::posting::transmit::Transmit;
@@ -103,6 +103,17 @@ impl<P: Port> Transmit<P> {
 }
 
 impl<P: Port> Core<P> {
+    /// A handle with keys is used: see [`Connection::learn`].
+    ///
+    /// [`Connection::learn`]: crate::state::connection::Connection::learn
+    #[inline]
+    pub(crate) fn learn(&mut self, pe: Pe, handle: &HandleView<'_>) {
+        let Self { transmit, peers, .. } = self;
+        if let Some(connection) = peers.find_mut(pe) {
+            connection.learn(handle, &transmit.paths);
+        }
+    }
+
     /// Where a word of this process is that a peer, or this PE itself, names.
     pub(crate) fn locate_word(&mut self, at: Spot, width: Width) -> Result<Place, String> {
         let width = width.bytes();

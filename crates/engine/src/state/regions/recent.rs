@@ -34,7 +34,6 @@ impl Range {
     /// Whether `len` bytes at `addr`, at least one, are all inside.
     #[inline(always)]
     pub(super) fn has(self, addr: usize, len: usize) -> bool {
-        let (end, passes) = addr.wrapping_sub(self.base).overflowing_add(len);
-        !passes && end <= self.len
+        addr.wrapping_sub(self.base).checked_add(len).is_some_and(|end| end <= self.len)
     }
 }
