@@ -12,8 +12,8 @@ use crate::recovery::Recovery;
 use crate::recovery::health::{Answer, PathHealth, PeerHealth};
 use crate::state::connection::Connection;
 use crate::state::messages::reliable_channel::FIRST;
+use crate::state::segment::Stage;
 use crate::state::segment::work::{MessageSlot, Work};
-use crate::state::segment::{NIL, Stage};
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
@@ -162,7 +162,7 @@ impl Recovery {
             // What is there, and waits for what it comes behind, is not lost, however long.
             let waits = missing.is_some() && connection.lost_writes == 0;
             let stands = peer.look((channel.heard(), channel.received.prefix()), waits, now);
-            asks = stands || missing.is_none() && channel.oldest != NIL;
+            asks = stands || missing.is_none() && channel.has_unacked();
             if asks {
                 channel.ask_again();
             }

@@ -21,11 +21,10 @@ impl Peers {
             self.audit_stream(transmit, connection, of_peer)
                 .map_err(|differs| differs.of(connection.pe))?;
         }
-        let channels = self.iter().filter_map(|s| Some((s.channel.as_deref()?, s.error.is_some())));
-        let channels: Vec<_> = channels.collect();
+        let channels: Vec<_> = self.iter().filter_map(|s| s.channel.as_deref()).collect();
         let unsent = found.peers.values().map(|of_peer| of_peer.unsent).sum();
         self.messages.audit(&channels, |pe| self.channel(pe), &found.all, unsent)?;
-        let listed = channels.iter().filter(|(channel, _)| channel.in_control).count();
+        let listed = channels.iter().filter(|channel| channel.in_control).count();
         same("peers to whom control messages are due", self.control.len(), listed)
     }
 

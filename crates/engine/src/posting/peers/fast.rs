@@ -86,7 +86,7 @@ impl<P: Port> Core<P> {
         let (rail_id, to) = (connection.next.rail, connection.next.to);
         let Some(way) = transmit.clear_way(rail_id) else { return false };
         // The packet is written as what goes into it is found, so that nothing of it is kept.
-        let Some(packet) = peers.messages.next_packet() else { return false };
+        let Some(mut slot) = peers.messages.next_slot() else { return false };
         let len = match part {
             None => ATOMIC,
             Some(part) => {
@@ -95,7 +95,7 @@ impl<P: Port> Core<P> {
                     return false;
                 };
                 let Some(to) = remote.spot(part.remote_addr, part.len as u64) else { return false };
-                if way.port.load(from, packet.data(to, part.len)).is_err() {
+                if way.port.load(from, slot.packet().data(to, part.len)).is_err() {
                     return false;
                 }
                 PUT_SIGNAL_HEAD + part.len
@@ -111,8 +111,7 @@ impl<P: Port> Core<P> {
         // If it declines, the message is one that waits.
         let (seq, ack) = (channel.next, channel.ack());
         let is_behind = in_order && channel.has_sent_puts();
-        let taken = peers.messages.take_next(channel, rail_id, wr_id.0);
-        let Some((slot, packet)) = taken else { return false };
+        let (slot, packet) = slot.take(channel, rail_id, wr_id.0);
         match part {
             None => packet.atomic(peers.me, (seq, ack), at, atomic),
             Some(_) => packet.signal(peers.me, (seq, ack), at, atomic),

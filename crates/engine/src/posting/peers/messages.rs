@@ -317,9 +317,7 @@ impl<P: Port> Core<P> {
             let why = format!("it acknowledges {}, which was not sent", ack.0);
             return self.bad_message(pe, why);
         }
-        let received = &mut connection.channel().ack_received;
-        if received.is_before(ack) {
-            *received = ack;
+        if connection.channel().ack_received.is_before(ack) {
             self.failures.has_moved();
         }
         while let Some(connection) = self.peers.connections.find_mut(pe) {

@@ -33,7 +33,7 @@ fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
         let core = bed.lane.core_mut();
         let channel = core.peers.connections.channel_mut(Pe(1)).unwrap();
         assert_eq!((channel.has_sent_puts(), channel.pulls), (puts, 0));
-        let packet = core.peers.messages.packet_mut(channel.newest);
+        let packet = core.peers.messages.packet_mut(channel.unacked().last().unwrap());
         u16::from_le_bytes([packet.bytes()[22], packet.bytes()[23]])
     };
     assert_eq!(behind(false, AtomicOp::SignalSet), 0);
@@ -56,7 +56,7 @@ fn a_signal_comes_behind_the_data_of_a_put_with_signal_of_the_fast_path() {
     let core = bed.lane.core_mut();
     let channel = core.peers.connections.channel_mut(Pe(1)).unwrap();
     assert!(channel.has_sent_puts());
-    let packet = core.peers.messages.packet_mut(channel.newest);
+    let packet = core.peers.messages.packet_mut(channel.unacked().last().unwrap());
     assert_eq!(packet.bytes()[22..24], 1_u16.to_le_bytes(), "behind the message before it");
 }
 

@@ -10,6 +10,7 @@ use crate::state::messages::reliable_channel::{ReliableChannel, UNLISTED};
 use crate::state::messages::table::MessageTable;
 use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{NIL, Stage};
+use crate::wire::window::Seq;
 
 impl ReliableChannel {
     /// What a channel keeps beside the segments of its peer. What was dropped with a connection
@@ -41,11 +42,10 @@ impl ReliableChannel {
 }
 
 impl MessageTable {
-    /// The slots in use: those of the channels, each with whether its connection has failed, and
-    /// those that segments have.
+    /// The slots in use: those of the channels, and those that segments have.
     pub(crate) fn audit<'a>(
         &self,
-        channels: &[(&'a ReliableChannel, bool)],
+        channels: &[&'a ReliableChannel],
         channel_of: impl Fn(Pe) -> Option<&'a ReliableChannel>,
         found: &OfAll,
         unsent: u32,
@@ -57,37 +57,26 @@ impl MessageTable {
         let aside = self.list(self.aside).count() as u32;
         same("slots set aside", aside, found.acknowledged)?;
         let mut used = aside + unsent;
-        for (channel, has_failed) in channels {
-            let of_channel = self.audit_channel(channel, *has_failed);
-            used += of_channel.map_err(|differs| differs.of(channel.pe))?;
+        for channel in channels {
+            used += self.audit_channel(channel).map_err(|differs| differs.of(channel.pe))?;
         }
         let free = self.left + self.answers_left;
         same("slots of messages in use", self.slots.len() as u32 - free, used)?;
         let next = |pe: &Pe| channel_of(*pe).map(|channel| Pe(channel.next_unasked));
         let listed = iter::successors(self.first_unasked(), next);
         let listed = listed.take_while(|pe| pe.0 != NIL).take(1 + channels.len()).count();
-        let unasked =
-            channels.iter().filter(|(channel, _)| channel.next_unasked != UNLISTED).count();
+        let unasked = channels.iter().filter(|channel| channel.next_unasked != UNLISTED).count();
         same("peers with messages that nobody has asked about", listed, unasked)
     }
 
     /// The messages of a channel that are not acknowledged.
-    fn audit_channel(
-        &self,
-        channel: &ReliableChannel,
-        has_failed: bool,
-    ) -> Result<u32, Discrepancy> {
-        let count = self.list(channel.oldest).count() as u32;
-        let answers = self.list(channel.oldest).filter(|index| self.is_answer(*index)).count();
+    fn audit_channel(&self, channel: &ReliableChannel) -> Result<u32, Discrepancy> {
+        let answers = channel.unacked().filter(|index| self.is_answer(*index)).count();
         same("answers not acknowledged", channel.answers as usize, answers)?;
-        same(
-            "the newest message",
-            channel.newest,
-            self.list(channel.oldest).last().unwrap_or(NIL),
-        )?;
-        if !has_failed {
-            same("messages not acknowledged", channel.unacknowledged(), count)?;
+        for (at, index) in channel.unacked().enumerate() {
+            let seq = Seq(channel.ack_received.0.wrapping_add(at as u32));
+            same("the number of a message", self.slots[index as usize].seq, seq)?;
         }
-        Ok(count)
+        Ok(channel.unacknowledged())
     }
 }

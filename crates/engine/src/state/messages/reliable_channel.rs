@@ -35,11 +35,11 @@ pub(crate) struct ReliableChannel {
     pub(super) next_unasked: u32,
     /// Number of the next message to the peer.
     pub(crate) next: Seq,
-    /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
-    pub(crate) oldest: u32,
-    pub(crate) newest: u32,
-    /// The latest acknowledgement that the peer has given.
+    /// The number of the first message that the peer has not acknowledged, or that its
+    /// acknowledgement has not ended yet.
     pub(crate) ack_received: Seq,
+    /// Where the messages from there on are in the message table, by number modulo [`WINDOW`].
+    slots: [u16; WINDOW as usize],
     /// Everything before this number has arrived, as the peer has said last; it may wait there for
     /// what it comes behind.
     arrived: Seq,
@@ -106,9 +106,8 @@ impl ReliableChannel {
             pe,
             next_unasked: UNLISTED,
             next: FIRST,
-            oldest: NIL,
-            newest: NIL,
             ack_received: FIRST,
+            slots: [0; WINDOW as usize],
             arrived: FIRST,
             unsent: 0,
             answers: 0,
@@ -163,7 +162,7 @@ impl ReliableChannel {
 
     /// The peer is asked again for what it was asked for before.
     pub(crate) fn ask_again(&mut self) {
-        if self.oldest != NIL {
+        if self.has_unacked() {
             self.requested = self.next;
             self.request_due = true;
         }
@@ -200,6 +199,39 @@ impl ReliableChannel {
         self.next.after(self.ack_received)
     }
 
+    /// Whether there are any.
+    #[inline(always)]
+    pub(crate) fn has_unacked(&self) -> bool {
+        self.next != self.ack_received
+    }
+
+    /// Where they are in the message table, oldest first.
+    pub(crate) fn unacked(&self) -> impl Iterator<Item = u32> + '_ {
+        let first = self.ack_received.0;
+        (0..self.unacknowledged()).map(move |at| self.slot_of(Seq(first.wrapping_add(at))))
+    }
+
+    /// Whether the message with this number has left and is not acknowledged.
+    pub(super) fn awaits(&self, seq: Seq) -> bool {
+        seq.after(self.ack_received) < self.unacknowledged()
+    }
+
+    /// Where the message with this number is, which has left and is not acknowledged.
+    #[inline(always)]
+    pub(super) fn slot_of(&self, seq: Seq) -> u32 {
+        self.slots[(seq.0 % WINDOW) as usize].into()
+    }
+
+    /// The message with this number, the next one, is there. `unasked` is the first of the peers
+    /// that nobody has asked.
+    #[inline(always)]
+    pub(super) fn note(&mut self, seq: Seq, slot: u32, unasked: &mut u32) {
+        if self.next_unasked == UNLISTED {
+            self.next_unasked = std::mem::replace(unasked, self.pe.0);
+        }
+        self.slots[(seq.0 % WINDOW) as usize] = slot as u16;
+    }
+
     /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
     #[inline]
     pub(crate) fn take_number(&mut self) -> Seq {
@@ -221,7 +253,7 @@ impl ReliableChannel {
     /// Somebody waits for what has been sent: asks for an acknowledgement, unless that was done.
     #[inline]
     pub(crate) fn want_ack(&mut self) {
-        if self.oldest != NIL && self.requested != self.next {
+        if self.has_unacked() && self.requested != self.next {
             self.requested = self.next;
             self.request_due = true;
         }

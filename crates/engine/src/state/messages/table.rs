@@ -1,6 +1,6 @@
-//! The table of messages that are on their way, one slot each, in the order of their numbers by
-//! peer.
+//! The table of messages that are on their way, one slot each. Channels know theirs by number.
 
+#[cfg(any(test, feature = "audit"))]
 use std::iter;
 
 use crate::ids::{Pe, RailId, WrId};
@@ -24,14 +24,14 @@ pub(super) struct Outgoing {
     packet: Packet,
     /// The bytes behind the packet's. They stay as they are until the message is acknowledged.
     tail: Tail,
-    seq: Seq,
+    pub(super) seq: Seq,
     /// The rail it went out on.
     rail: RailId,
     /// It has to be sent again.
     lost: bool,
     /// The segment it completes, or [`NIL`] when that is over.
     segment: u32,
-    /// The next newer unacknowledged message of its channel, or the next free slot.
+    /// The next free slot.
     next: u32,
 }
 
@@ -110,6 +110,7 @@ impl MessageTable {
     }
 
     /// The slots of a list that begins with this one.
+    #[cfg(any(test, feature = "audit"))]
     pub(super) fn list(&self, first: u32) -> impl Iterator<Item = u32> {
         let next = |index: &u32| self.slots.get(*index as usize).map(|slot| slot.next);
         // No list is longer; one that ends in itself would be.
@@ -143,44 +144,21 @@ impl MessageTable {
         Some(index)
     }
 
-    /// The packet of the slot that is taken next. None where all are in use.
+    /// Whether there is a slot for [`MessageTable::take_next`].
     #[inline(always)]
-    pub(crate) fn next_packet(&mut self) -> Option<&mut Packet> {
-        self.slots.get_mut(self.free as usize).map(|slot| &mut slot.packet)
-    }
-
-    /// Takes that slot, for a message of the channel that is about to leave over a rail, with the
-    /// channel's next number, and completes a segment. Gives its index and its packet.
-    #[inline(always)]
-    pub(crate) fn take_next(
-        &mut self,
-        channel: &mut ReliableChannel,
-        rail: RailId,
-        segment: u32,
-    ) -> Option<(u32, &mut Packet)> {
-        let index = self.free;
-        self.append(channel, index);
-        let slot = self.slots.get_mut(index as usize)?;
-        self.free = slot.next;
-        self.left -= 1;
-        (slot.seq, slot.rail, slot.lost, slot.segment) = (channel.next, rail, false, segment);
-        (slot.tail.len, slot.next) = (0, NIL);
-        Some((index, &mut slot.packet))
+    pub(crate) fn next_slot(&mut self) -> Option<NextSlot<'_>> {
+        let Self { slots, free, left, unasked, .. } = self;
+        let index = *free;
+        let slot = slots.get_mut(index as usize)?;
+        Some(NextSlot { index, slot, free, left, unasked })
     }
 
     /// The channel's newest message has not left: it has no number. Its slot and its segment.
     #[cold]
     pub(crate) fn take_back(&mut self, channel: &mut ReliableChannel) -> Option<(u32, u32)> {
-        let index = channel.newest;
-        let segment = self.slots.get(index as usize)?.segment;
-        let before = self.list(channel.oldest).take_while(|other| *other != index).last();
-        match before {
-            None => channel.oldest = NIL,
-            Some(before) => self.slots[before as usize].next = NIL,
-        }
-        channel.newest = before.unwrap_or(NIL);
         channel.give_number_back();
-        Some((index, segment))
+        let index = channel.slot_of(channel.next);
+        Some((index, self.slots.get(index as usize)?.segment))
     }
 
     /// Gives a slot back.
@@ -237,8 +215,8 @@ impl MessageTable {
     /// Whether a message of a channel that a work-request id names is not acknowledged.
     pub(crate) fn has(&self, channel: &ReliableChannel, wr_id: WrId) -> Option<RailId> {
         let (index, _) = self.named_by(wr_id)?;
-        self.list(channel.oldest).find(|other| *other == index)?;
-        self.slots.get(index as usize).map(|slot| slot.rail)
+        let slot = self.slots.get(index as usize)?;
+        (channel.awaits(slot.seq) && channel.slot_of(slot.seq) == index).then_some(slot.rail)
     }
 
     /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there
@@ -305,24 +283,8 @@ impl MessageTable {
         rail: RailId,
     ) {
         let slot = &mut self.slots[index as usize];
-        slot.seq = seq;
-        slot.rail = rail;
-        slot.lost = false;
-        slot.next = NIL;
-        self.append(channel, index);
-    }
-
-    #[inline(always)]
-    fn append(&mut self, channel: &mut ReliableChannel, index: u32) {
-        if channel.next_unasked == UNLISTED {
-            channel.next_unasked = std::mem::replace(&mut self.unasked, channel.pe.0);
-        }
-        // None, if all others are acknowledged.
-        match self.slots.get_mut(channel.newest as usize) {
-            None => channel.oldest = index,
-            Some(newest) => newest.next = index,
-        }
-        channel.newest = index;
+        (slot.seq, slot.rail, slot.lost) = (seq, rail, false);
+        channel.note(seq, index, &mut self.unasked);
     }
 
     /// The first of the peers with messages that nobody has asked to acknowledge.
@@ -340,7 +302,7 @@ impl MessageTable {
     /// The rail of the oldest message of a channel that its peer has not said to be there.
     pub(crate) fn first_missing(&self, channel: &ReliableChannel) -> Option<RailId> {
         let heard = channel.heard();
-        let mut slots = self.list(channel.oldest).map(|index| &self.slots[index as usize]);
+        let mut slots = channel.unacked().map(|index| &self.slots[index as usize]);
         slots.find(|slot| !slot.seq.is_before(heard)).map(|slot| slot.rail)
     }
 
@@ -352,25 +314,22 @@ impl MessageTable {
         mut so: impl FnMut(RailId) -> bool,
     ) -> u32 {
         let mut count = 0;
-        let mut index = channel.oldest;
-        while let Some(slot) = self.slots.get_mut(index as usize) {
+        for index in channel.unacked() {
+            let slot = &mut self.slots[index as usize];
             if !slot.lost && so(slot.rail) {
                 slot.lost = true;
                 count += 1;
             }
-            index = slot.next;
         }
         count
     }
 
     /// The oldest message of a channel that has to be sent again: its index, number and rail.
-    pub(crate) fn first_lost(&mut self, channel: &ReliableChannel) -> Option<(u32, Seq, RailId)> {
-        let mut index = channel.oldest;
-        while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
-            index = self.slots[index as usize].next;
-        }
-        let slot = self.slots.get(index as usize)?;
-        Some((index, slot.seq, slot.rail))
+    pub(crate) fn first_lost(&self, channel: &ReliableChannel) -> Option<(u32, Seq, RailId)> {
+        channel.unacked().find_map(|index| {
+            let slot = &self.slots[index as usize];
+            slot.lost.then_some((index, slot.seq, slot.rail))
+        })
     }
 
     /// A message was sent again.
@@ -387,24 +346,57 @@ impl MessageTable {
         }
     }
 
-    /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`. Gives its
-    /// slot and its segment.
+    /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`, which is not
+    /// beyond its newest: it is acknowledged. Gives its slot and its segment.
     #[inline]
     pub(crate) fn pop_acked(
         &mut self,
         channel: &mut ReliableChannel,
         ack: Seq,
     ) -> Option<(u32, u32)> {
-        let index = channel.oldest;
-        let slot = self.slots.get(index as usize)?;
-        if !slot.seq.is_before(ack) {
+        let seq = channel.ack_received;
+        if !seq.is_before(ack) {
             return None;
         }
-        channel.oldest = slot.next;
-        if channel.oldest == NIL {
-            channel.newest = NIL;
-        }
-        Some((index, slot.segment))
+        channel.ack_received = seq.next();
+        let index = channel.slot_of(seq);
+        self.slots.get(index as usize).map(|slot| (index, slot.segment))
+    }
+}
+
+/// A slot that is free, of those there are; taken for the message that leaves next to a peer.
+pub(crate) struct NextSlot<'a> {
+    index: u32,
+    slot: &'a mut Outgoing,
+    free: &'a mut u32,
+    left: &'a mut u32,
+    unasked: &'a mut u32,
+}
+
+impl<'a> NextSlot<'a> {
+    /// Its packet.
+    #[inline(always)]
+    pub(crate) fn packet(&mut self) -> &mut Packet {
+        &mut self.slot.packet
+    }
+
+    /// Takes it for a message of the channel that is about to leave over a rail, with the channel's
+    /// next number, and completes a segment. Gives its index and its packet.
+    #[inline(always)]
+    pub(crate) fn take(
+        self,
+        channel: &mut ReliableChannel,
+        rail: RailId,
+        segment: u32,
+    ) -> (u32, &'a mut Packet) {
+        let Self { index, slot, free, left, unasked } = self;
+        let seq = channel.next;
+        channel.note(seq, index, unasked);
+        *free = slot.next;
+        *left -= 1;
+        (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
+        slot.tail.len = 0;
+        (index, &mut slot.packet)
     }
 }
 

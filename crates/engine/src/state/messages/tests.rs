@@ -16,7 +16,6 @@ fn send(table: &mut MessageTable, channel: &mut ReliableChannel, rail: u8) -> u3
 
 fn ack(table: &mut MessageTable, channel: &mut ReliableChannel, before: Seq) -> u32 {
     let mut acked = 0;
-    channel.ack_received = before;
     while let Some((index, _)) = table.pop_acked(channel, before) {
         table.give(index);
         acked += 1;
@@ -154,13 +153,13 @@ fn what_has_not_left_is_the_newest_message_no_longer() {
     for sent in 0..3 {
         let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));
         (0..sent).for_each(|_| assert!(send(&mut table, &mut channel, 0) < 4));
-        let (next, oldest, newest) = (channel.next, channel.oldest, channel.newest);
-        let (slot, _) = table.take_next(&mut channel, RailId(1), 7).unwrap();
+        let (next, before) = (channel.next, channel.unacked().collect::<Vec<_>>());
+        let (slot, _) = table.next_slot().unwrap().take(&mut channel, RailId(1), 7);
         channel.take_number();
-        assert_eq!((channel.newest, table.left), (slot, 3 - sent));
+        assert_eq!((channel.unacked().last(), table.left), (Some(slot), 3 - sent));
         assert_eq!(table.take_back(&mut channel), Some((slot, 7)));
         assert_eq!((channel.next, channel.unsent, channel.ack_due), (next, 1, true));
-        assert_eq!((channel.oldest, channel.newest), (oldest, newest));
+        assert_eq!(channel.unacked().collect::<Vec<_>>(), before);
         let seq = channel.take_number();
         table.sent(&mut channel, slot, seq, RailId(0));
         let all = channel.next;
@@ -181,7 +180,7 @@ fn slots_count_for_the_segments_that_they_stand_for() {
     table.give_beside(index);
     assert_eq!((table.segments(), table.left), (0, 4));
     let all: Vec<u32> = (0..4).map(|_| table.take(1).unwrap()).collect();
-    assert!(!table.has_room() && table.next_packet().is_none() && table.take(1).is_none());
+    assert!(!table.has_room() && table.next_slot().is_none() && table.take(1).is_none());
     table.set_aside(all[2]);
     table.set_aside(all[0]);
     assert!(!table.has_room() && table.segments() == 4, "they stay in use");
@@ -292,7 +291,7 @@ fn what_is_missing_is_the_first_that_the_peer_has_not_said_to_be_there() {
     assert_eq!(ack(&mut table, &mut channel, seq(3)), 3);
     send(&mut table, &mut channel, 1);
     assert_eq!((channel.heard(), missing(&table, &channel)), (seq(3), Some(1)));
-    channel.ack_received = seq(4);
+    assert_eq!(ack(&mut table, &mut channel, seq(4)), 1);
     assert_eq!(channel.heard(), seq(4), "what is acknowledged is there");
 }
 
@@ -305,5 +304,5 @@ fn what_is_forgotten_leaves_its_slots_to_others() {
     }
     assert_eq!((table.segments(), table.left), (0, 1));
     table.forget_all(&mut channel);
-    assert_eq!((table.segments(), table.left, channel.oldest, channel.newest), (0, 4, NIL, NIL));
+    assert_eq!((table.segments(), table.left, channel.unacknowledged()), (0, 4, 0));
 }
