@@ -307,19 +307,25 @@ pub(crate) unsafe fn common_signal<'a>(
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
 ) -> Option<(Request<'a>, AtomicRequest<'a>)> {
-    // One by one, so that each is one comparison.
+    // One element each, looked at one by one, so that each question is one comparison.
     // SAFETY: by contract.
     let remote = unsafe { put.remote.as_ref()? };
+    if remote.begin.wrapping_add(1) != remote.end {
+        return None;
+    }
     // SAFETY: by contract.
     let local = unsafe { put.local.as_ref()? };
+    if local.begin.wrapping_add(1) != local.end {
+        return None;
+    }
     // SAFETY: by contract.
     let bytes = unsafe { put.bytes.as_ref()? };
-    // One element each.
-    let single = remote.begin.wrapping_add(1) == remote.end
-        && local.begin.wrapping_add(1) == local.end
-        && bytes.begin.wrapping_add(1) == bytes.end;
     // Signals are integers of eight bytes, which spares the choice among kinds.
-    if !single || put.verb.desc != PUT || signal_bytes.elembytes != 8 || amo.float {
+    if bytes.begin.wrapping_add(1) != bytes.end
+        || put.verb.desc != PUT
+        || signal_bytes.elembytes != 8
+        || amo.float
+    {
         return None;
     }
     // SAFETY: by contract, what is before the end of such a vector can be read.

@@ -138,10 +138,11 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    let put = Put { pe, verb: &write_verb, remote, local, bytes };
+    // Made where it is used, so that it is not in memory before it has to be.
+    let put = || Put { pe, verb: &write_verb, remote, local, bytes };
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match read_common(transport, &put, signal_verb.into(), signal, signal_bytes, qp) {
+        match read_common(transport, &put(), signal_verb.into(), signal, signal_bytes, qp) {
             Some((connected, part, signal)) => {
                 // The reference ends with this expression.
                 if (*connected.proxy_lane()).put_signal_fast(&part, &signal, Batch::NONE) {
@@ -150,7 +151,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
                 put_signal_untried(transport, part, signal)
             }
             None => {
-                put_signal_general(transport, &put, signal_verb.into(), signal, signal_bytes, qp)
+                put_signal_general(transport, &put(), signal_verb.into(), signal, signal_bytes, qp)
             }
         }
     }

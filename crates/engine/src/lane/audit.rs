@@ -19,7 +19,7 @@ impl<P: Port> Lane<P> {
         let Self { core, signals, pool, staging, pending_queue, inbox, .. } = self;
         let has_pending = !pending_queue.is_empty();
         let raised = core.failures.raised();
-        let found = core.transmit.tally(has_pending, &raised)?;
+        let found = core.transmit.tally(&core.peers, has_pending, &raised)?;
         let table = core.transmit.table();
         let in_pool = pool.audit(table)?;
         let reserved = found.all.pooled + staging.audit(table, &raised)?;

@@ -72,10 +72,14 @@ impl<P: Port> Lane<P> {
             };
             Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })
         });
+        let messages = core.without_segment().filter_map(|segment| {
+            let memory = core.memory_of(&segment)?;
+            Some(Touched { what: segment.what(), pe: segment.pe, memory })
+        });
         let touches = |touched: &Touched| {
             overlap(touched.memory, (addr, len)) && core.peers.check(touched.pe).is_ok()
         };
-        match without.chain(segments).find(touches) {
+        match without.chain(segments).chain(messages).find(touches) {
             Some(Touched { what, pe, .. }) => Err(EngineError::InUse { addr, len, what, pe }),
             None => Ok(()),
         }

@@ -102,7 +102,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         batch: Batch,
     ) -> bool {
-        !self.core.peers.orders_signals() && self.put_signal_as::<false>(part, signal, batch)
+        self.put_signal_as::<false>(part, signal, batch)
     }
 
     /// The same of a lane that orders signals: code of its own, so that neither has the other's
@@ -114,7 +114,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         batch: Batch,
     ) -> bool {
-        self.core.peers.orders_signals() && self.put_signal_as::<true>(part, signal, batch)
+        self.put_signal_as::<true>(part, signal, batch)
     }
 
     #[inline(always)]
@@ -125,7 +125,7 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> bool {
         let LocalSide::Memory(from) = part.local else { return false };
-        if !self.signals.is_eager() || part.len.wrapping_sub(1) >= MAX_EAGER {
+        if !self.signals.is_fast::<ORDERED>() || part.len.wrapping_sub(1) >= MAX_EAGER {
             return false;
         }
         // Where they may be on a device, the general way looks.

@@ -211,6 +211,7 @@ impl<P: Port> Lane<P> {
     /// [`Lane::start_fast`] then, but with [`Lane::start_in_order_fast`].
     pub fn order_signals(&mut self) {
         self.core.peers.order_signals();
+        self.signals.order();
     }
 
     /// The lane, executing what user threads hand over as well. A proxy lane.
@@ -289,7 +290,9 @@ impl<P: Port> Lane<P> {
     /// Whether any segment is under way, so that the lane needs iterations to move it.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.core.transmit.has_segments() || !self.pending_queue.is_empty()
+        self.core.transmit.has_segments()
+            || self.core.peers.has_without_segment()
+            || !self.pending_queue.is_empty()
     }
 
     /// Counters per rail, in rail order.

@@ -419,6 +419,7 @@ mod tests {
     fn a_failure_that_names_a_message_by_its_segment_has_no_effect() {
         let mut bed = Bed::new(PLAIN);
         bed.atomic(1, AtomicOp::Inc);
+        bed.lane.core.give_segments(Pe(1));
         let wr_id = bed.to(1);
         let failure = Failure { wr_id: Some(wr_id), is_message: false, error: lost() };
         bed.lane.failed(RailId(0), failure);

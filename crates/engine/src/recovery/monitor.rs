@@ -114,6 +114,9 @@ impl Recovery {
         for pe in self.watched() {
             self.begin_look(pe, before);
         }
+        for segment in core.without_segment() {
+            self.begin_look(segment.pe, before);
+        }
         for segment in core.transmit.in_use_mut() {
             let peer = self.begin_look(segment.pe, before);
             if segment.stage != Stage::Posted {

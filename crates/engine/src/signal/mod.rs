@@ -52,6 +52,8 @@ pub(crate) struct Signals {
     pub(crate) engine: SignalEngine,
     /// Whether a signal may go in one message with its data.
     eager: bool,
+    /// The same on the fast path, of a lane that does not order signals and of one that does.
+    is_fast: [bool; 2],
     /// Most bytes that go in one message with their signal, where the processor reaches them at
     /// both ends.
     pub(crate) most_eager: usize,
@@ -65,7 +67,8 @@ impl Signals {
     pub(crate) fn new(engine: SignalEngine, most_counted: u16, longest: usize) -> Self {
         let eager = matches!(engine, SignalEngine::Auto | SignalEngine::Eager);
         let most_eager = eager_in(longest.clamp(MAX_MESSAGE, MAX_LONG_MESSAGE));
-        Self { engine, eager, most_eager, most_counted, unapplied: 0 }
+        let is_fast = [eager, false];
+        Self { engine, eager, is_fast, most_eager, most_counted, unapplied: 0 }
     }
 
     /// See [`Lane::audit`](crate::lane::Lane::audit).
@@ -86,6 +89,18 @@ impl Signals {
     #[inline(always)]
     pub(crate) fn is_eager(&self) -> bool {
         self.eager
+    }
+
+    /// Whether a signal may go in one message with its data, on the fast path of a lane that does
+    /// not order signals, or of one that does.
+    #[inline(always)]
+    pub(crate) fn is_fast<const ORDERED: bool>(&self) -> bool {
+        self.is_fast[usize::from(ORDERED)]
+    }
+
+    /// The lane orders signals from here on.
+    pub(crate) fn order(&mut self) {
+        self.is_fast = [false, self.eager];
     }
 
     /// The way for the signal of these parts, none of which needs staging unless `staged`.

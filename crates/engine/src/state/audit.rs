@@ -63,8 +63,14 @@ pub(crate) struct OfPeer {
     pub(crate) ahead: Vec<u64>,
 }
 
-/// What the segments in use say, of so many rails. Those that were raised are in no queue.
-pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[WrId]) -> Found {
+/// What the segments in use say, of so many rails, and `messages` that have left without one. Those
+/// that were raised are in no queue.
+pub(crate) fn tally(
+    segments: &SegmentTable,
+    messages: impl Iterator<Item = Segment>,
+    rails: usize,
+    raised: &[WrId],
+) -> Found {
     let mut found =
         Found { peers: HashMap::new(), rails: vec![(0, 0); rails], all: OfAll::default() };
     for (wr_id, segment) in segments.all_in_use() {
@@ -84,6 +90,11 @@ pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[WrId]) -> F
             found.rails[at].1 += segment.len() as u64;
             of_peer.ahead[at] += segment.len() as u64;
         }
+    }
+    for message in messages {
+        let of_peer = found.peers.entry(message.pe).or_default();
+        of_peer.ahead.resize(rails, 0);
+        of_peer.add(&message, false);
     }
     found
 }

@@ -17,6 +17,7 @@ use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Follows, Segment, WriteClass};
 use crate::state::watch::Watch;
 use crate::wire::handle::{HandleView, Identity};
+use crate::wire::seal::Receiver;
 use crate::wire::window::Seq;
 
 /// Writes must not go out right away: a fence has not been passed, or the connection has failed.
@@ -63,6 +64,8 @@ pub(crate) struct Connection {
     /// What the peer's handles with keys say first, once one was used; each of its rails that a
     /// path leads to has a key in these.
     handles: Identity,
+    /// The peer, as messages to it are sealed.
+    pub(crate) receiver: Receiver,
     /// The path its next segment takes, and with it the rail.
     pub(crate) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
@@ -118,10 +121,11 @@ pub(crate) struct Connection {
 const FIRST: u32 = u32::MAX - 9;
 
 impl Connection {
-    pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize) -> Self {
+    pub(crate) fn new(pe: Pe, receiver: Receiver, next: Hop, fast_limit: usize) -> Self {
         Self {
             pe,
             handles: Identity::of(pe),
+            receiver,
             next,
             fast_limit,
             shut: if fast_limit == 0 { SLOW } else { 0 },
@@ -429,12 +433,13 @@ impl Connection {
         self.is_waited_for()
     }
 
-    /// A message that was under way has ended; [`Connection::is_waited_for`] is asked afterwards.
+    /// So many messages that were under way have ended; [`Connection::is_waited_for`] is asked
+    /// afterwards.
     #[inline(always)]
-    pub(crate) fn end_message(&mut self, class: WriteClass) {
+    pub(crate) fn end_messages(&mut self, count: u32) {
         let ended = &mut self.ended[Direction::Write as usize];
-        *ended = ended.wrapping_add(1);
-        self.leave_class(Direction::Write, class);
+        *ended = ended.wrapping_add(count);
+        self.words -= count;
     }
 
     /// Holds back a signal that is under way until the puts that are under way now have ended.

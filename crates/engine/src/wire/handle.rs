@@ -233,22 +233,30 @@ impl RailKey {
 /// What the first eight bytes say of all handles of a peer's that are alike: that they are this
 /// transport's, whose they are, how many rails have keys, and how the fabric addresses the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Identity(u64);
+pub(crate) struct Identity {
+    /// All of it.
+    word: u64,
+    /// The part that all handles of the peer have which take messages.
+    peer: u64,
+}
 
 impl Identity {
     /// A peer's of whose handles none was seen. No handle with keys has it.
     pub(crate) fn of(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
-        Self(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
+        Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
     }
 
-    /// The part that all handles of the peer have which take messages.
-    #[inline(always)]
-    fn peer(self) -> u64 {
-        // Without the number of keys and the flags.
-        self.0 << 16
+    fn new(word: u64) -> Self {
+        Self { word, peer: peer(word) }
     }
+}
+
+/// What remains of the first eight bytes without the number of keys and the flags.
+#[inline(always)]
+fn peer(word: u64) -> u64 {
+    word << 16
 }
 
 /// A checked handle, read in place. Cheaper than [`Handle::decode`]: this is what the data path
@@ -286,19 +294,19 @@ impl<'a> HandleView<'a> {
     pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
         // The rest needs no check here. A length of zero has no address inside. And a region that
         // passes the end of the address space could not have been registered.
-        (word64(bytes, 0) == identity.0).then_some(Self { bytes })
+        (word64(bytes, 0) == identity.word).then_some(Self { bytes })
     }
 
     /// The handle, if its region is the peer's that the identity is of, and takes messages.
     #[inline(always)]
     pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
-        (Identity(word64(bytes, 0)).peer() == identity.peer()).then_some(Self { bytes })
+        (peer(word64(bytes, 0)) == identity.peer).then_some(Self { bytes })
     }
 
     /// What it has in common with others.
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
-        Identity(word64(self.bytes, 0))
+        Identity::new(word64(self.bytes, 0))
     }
 
     /// What a peer puts on the wire for `len` bytes at the owner's address `addr`. None if they are

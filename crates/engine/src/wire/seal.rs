@@ -33,6 +33,15 @@ pub(super) const COVERED: usize = 48;
 #[derive(Clone, Copy, Debug)]
 pub struct Head([u8; HEAD]);
 
+/// What is added to the heads of messages to one PE, but for their bodies.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Receiver {
+    /// Of those of 32 bytes.
+    short: u128,
+    /// Of those of [`COVERED`] or more.
+    long: u128,
+}
+
 /// What a PE seals its messages with, and opens those of others.
 pub struct Seal {
     encipher: Aes128Enc,
@@ -64,20 +73,34 @@ impl Seal {
     /// Seals a message to a PE. Gives the head as it was.
     #[inline(always)]
     pub fn close<const N: usize>(&self, to: Pe, packet: &mut PacketOf<N>) -> Head {
-        self.close_as(to, packet, packet.len)
+        let added = self.of_body(packet, packet.len).wrapping_add(of_receiver(self.receiver, to));
+        self.close_with(packet, added)
     }
 
-    /// The same, of a message of which the caller knows the length, or that it has at least
-    /// [`COVERED`] bytes.
+    /// The same of a message that is `LONG`, of [`COVERED`] bytes or more, or of 32.
     #[inline(always)]
-    pub(crate) fn close_as<const N: usize>(
+    pub(crate) fn close_to<const LONG: bool, const N: usize>(
         &self,
-        to: Pe,
+        to: &Receiver,
         packet: &mut PacketOf<N>,
-        len: usize,
     ) -> Head {
+        let [first, second] = self.body;
+        let added =
+            if LONG { to.long.wrapping_add(product(whole(packet, 32), second)) } else { to.short };
+        let added = added.wrapping_add(product(whole(packet, HEAD), first));
+        self.close_with(packet, added)
+    }
+
+    /// What [`Seal::close_to`] takes of a PE.
+    pub(crate) fn receiver(&self, to: Pe) -> Receiver {
+        let receiver = of_receiver(self.receiver, to);
+        let [short, long] = self.lengths.map(|length| length.wrapping_add(receiver));
+        Receiver { short, long }
+    }
+
+    #[inline(always)]
+    fn close_with<const N: usize>(&self, packet: &mut PacketOf<N>, added: u128) -> Head {
         let head = Head::of(packet);
-        let added = self.of_body(packet, len).wrapping_add(of_receiver(self.receiver, to));
         head_mut(packet).copy_from_slice(&head.number().wrapping_add(added).to_le_bytes());
         self.encipher.encrypt_block(head_mut(packet));
         head
@@ -179,8 +202,40 @@ fn of_receiver(secret: u64, to: Pe) -> u128 {
 }
 
 /// It is a secret.
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Receiver")
+    }
+}
+
+/// Likewise.
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seal")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::packet::Packet;
+
+    /// What is worked out for a peer beforehand makes no difference.
+    #[test]
+    fn messages_are_sealed_alike_on_every_path() {
+        let seal = Seal::new(Cookie::of([*b"a share of a job"]), Pe(0));
+        for (to, len) in [(1, 32), (1, 48), (65535, 32), (65535, 56), (7, 256)] {
+            let mut packets = [Packet { bytes: [len as u8; 256], len }; 2];
+            let receiver = seal.receiver(Pe(to));
+            let [plain, fast] = &mut packets;
+            seal.close(Pe(to), plain);
+            match len {
+                32 => seal.close_to::<false, _>(&receiver, fast),
+                _ => seal.close_to::<true, _>(&receiver, fast),
+            };
+            assert_eq!(plain.bytes(), fast.bytes(), "{len} bytes to {to}");
+            Seal::new(Cookie::of([*b"a share of a job"]), Pe(to)).open(fast);
+            assert_eq!(fast.bytes(), &[len as u8; 256][..len]);
+        }
     }
 }

@@ -84,6 +84,18 @@ pub(crate) unsafe fn load(addr: usize, into: &mut [u8]) {
         *word = unsafe { ptr::read_unaligned(addr as *const [u8; 8]) };
         return;
     }
+    // SAFETY: by contract.
+    unsafe { load_any(addr, into) };
+}
+
+/// [`load`] of any length. Apart, and called as if it was rare, so that who loads a word keeps all
+/// in registers.
+///
+/// # Safety
+/// As for [`load`].
+#[cold]
+#[inline(never)]
+unsafe fn load_any(addr: usize, into: &mut [u8]) {
     // SAFETY: mapped, by the caller's promise; `into` is ours alone, so the two do not overlap.
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
 }

@@ -228,7 +228,8 @@ impl<P: Port> Core<P> {
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.transmit.port().rail_name(rail).to_owned();
         let failed = EngineError::Rail { rail, rail_name, error };
-        let on_it = self.transmit.in_use().filter(|segment| segment.rail == rail);
+        let under_way = self.transmit.in_use().copied().chain(self.without_segment());
+        let on_it = under_way.filter(|segment| segment.rail == rail);
         let mut peers: Vec<Pe> = on_it.map(|segment| segment.pe).collect();
         peers.sort_unstable();
         peers.dedup();
@@ -343,6 +344,7 @@ impl<P: Port> Core<P> {
         while let Some(wr_id) = self.transmit.dequeue(&mut waiting) {
             self.drop_segment(wr_id);
         }
+        self.give_segments(pe);
         let has_left = |s: &Segment| s.pe == pe && s.stage == Stage::Sent && s.work().is_message();
         for wr_id in self.transmit.wr_ids(has_left) {
             self.drop_segment(wr_id);

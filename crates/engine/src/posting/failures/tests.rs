@@ -27,6 +27,7 @@ fn what_fails_is_set_aside_unless_its_peer_has_failed() {
             What::Message => bed.atomic(1, AtomicOp::Inc),
             What::Bytes | What::Fragment => bed.put(1),
         }
+        bed.lane.core_mut().give_segments(Pe(1));
         let (wr_id, core) = (bed.to(1), bed.lane.core_mut());
         if let What::Fragment = what {
             let work = Work::fragment(None, Direction::Write, 8);

@@ -4,13 +4,17 @@
 //! At the first obstacle, before anything has happened, it gives up; the general way
 //! ([`super::requests`]) takes over.
 
-use crate::ids::{Pe, WrId};
+use std::collections::VecDeque;
+
+use crate::ids::Pe;
 use crate::port::Port;
 use crate::posting::Core;
+use crate::rails::paths::Hop;
 use crate::request::{AtomicRequest, LocalSide, Request, Rest};
 use crate::state::batch::Batch;
 use crate::state::connection::Connection;
 use crate::state::counts::{Counting, Tags};
+use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::messages::table::MessageTable;
 use crate::state::segment::Stage;
 use crate::wire::handle::HandleView;
@@ -18,6 +22,16 @@ use crate::wire::message::{ATOMIC, PUT_SIGNAL_HEAD};
 
 /// Of a request that comes behind all requests before it.
 const BEHIND_ALL: u16 = 1;
+
+/// Enough has left to a peer for it to be asked to acknowledge.
+#[cold]
+#[inline(never)]
+fn ask(channel: &mut ReliableChannel, control: &mut VecDeque<Pe>) {
+    channel.want_ack();
+    if channel.enters_control() {
+        control.push_back(channel.pe());
+    }
+}
 
 impl<P: Port> Core<P> {
     /// Posts a put that is counted for the next signal; see
@@ -62,7 +76,7 @@ impl<P: Port> Core<P> {
     ) -> bool {
         let AtomicRequest { pe, remote_handle, remote_addr: addr, ref atomic, .. } = *request;
         let width = atomic.width.bytes();
-        let Self { transmit, peers, failures } = self;
+        let Self { transmit, peers, .. } = self;
         let Some(connection) = peers.connections.find_mut(pe) else { return false };
         // A connection that has failed is closed as well, and one with pending operations shut.
         if connection.bars_fast_path() {
@@ -83,10 +97,15 @@ impl<P: Port> Core<P> {
         if !channel.has_room_for_new(&peers.messages) {
             return false;
         }
-        let (rail_id, to) = (connection.next.rail, connection.next.to);
-        let Some(way) = transmit.clear_way(rail_id) else { return false };
-        // The packet is written as what goes into it is found, so that nothing of it is kept.
+        let Some(way) = transmit.clear_way(connection.next.rail) else { return false };
         let Some(mut slot) = peers.messages.next_slot() else { return false };
+        let Some(word) = HandleView::asked(remote_handle, handles) else { return false };
+        let Some(at) = word.spot(addr, width as u64) else { return false };
+        if addr % width as u64 != 0 {
+            return false;
+        }
+        // The data is last, and written where it goes: with it the last of the arguments is done
+        // with.
         let len = match part {
             None => ATOMIC,
             Some(part) => {
@@ -101,17 +120,12 @@ impl<P: Port> Core<P> {
                 PUT_SIGNAL_HEAD + part.len
             }
         };
-        let Some(word) = HandleView::asked(remote_handle, handles) else { return false };
-        let Some(at) = word.spot(addr, width as u64) else { return false };
-        if addr % width as u64 != 0 {
-            return false;
-        }
-        let Some((wr_id, segment)) = way.segments.take_slot() else { return false };
         // All is in its place before the fabric is asked, so that nothing is kept through the call.
         // If it declines, the message is one that waits.
         let (seq, ack) = (channel.next, channel.ack());
         let is_behind = in_order && channel.has_sent_puts();
-        let (slot, packet) = slot.take(channel, rail_id, wr_id.0);
+        let Hop { to, rail, .. } = connection.next;
+        let (slot, packet) = slot.take(channel, rail, width, batch);
         match part {
             None => packet.atomic(peers.me, (seq, ack), at, atomic),
             Some(_) => packet.signal(peers.me, (seq, ack), at, atomic),
@@ -122,18 +136,19 @@ impl<P: Port> Core<P> {
         if part.is_some() || in_order {
             channel.last_put = seq;
         }
-        segment.make_sent((pe, rail_id), slot, failures.stamp(), width, batch);
         way.segments.batches.begin(batch);
         channel.carried(ack);
-        channel.take_number();
-        if channel.enters_control() {
-            peers.control.push_back(pe);
+        if channel.take_next(seq) {
+            ask(channel, &mut peers.control);
         }
         connection.begin_word();
         connection.rotate(way.paths);
-        let head = peers.seal.close_as(pe, packet, len);
+        let head = match part {
+            None => peers.seal.close_to::<false, _>(&connection.receiver, packet),
+            Some(_) => peers.seal.close_to::<true, _>(&connection.receiver, packet),
+        };
         let (named, bytes) = (MessageTable::wr_id(slot, seq), packet.first(len));
-        let has_left = way.port.try_send(way.rail.fast, rail_id, to, named, bytes);
+        let has_left = way.port.try_send(way.rail.fast, rail, to, named, bytes);
         head.put_back(packet);
         if !has_left {
             self.wait_untaken(pe);
@@ -146,12 +161,12 @@ impl<P: Port> Core<P> {
     #[cold]
     #[inline(never)]
     fn wait_untaken(&mut self, pe: Pe) {
+        let Some(channel) = self.peers.connections.channel_mut(pe) else { return };
+        let slot = self.peers.messages.take_back(channel);
+        let is_put = channel.last_put == channel.next;
+        let Some(wr_id) = self.give_segment(slot) else { return };
         let Self { transmit, peers, failures } = self;
         let Some(connection) = peers.connections.find_mut(pe) else { return };
-        let Some(channel) = connection.channel.as_deref_mut() else { return };
-        let Some((slot, segment)) = peers.messages.take_back(channel) else { return };
-        let is_put = channel.last_put == channel.next;
-        let wr_id = WrId(segment);
         let segment = transmit.segment_mut(wr_id);
         segment.stage = Stage::Ready;
         segment.born = failures.stamp();

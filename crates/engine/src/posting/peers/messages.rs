@@ -202,6 +202,42 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// A segment has left, and is in no queue any more. If it is a message, and nothing waits for
+    /// more than its end, that stands for itself from here on.
+    #[inline]
+    pub(in crate::posting) fn has_left(&mut self, wr_id: WrId) {
+        let segment = self.transmit.segment(wr_id);
+        let Work::Message { slot, .. } = segment.work() else { return };
+        if let Some(slot) = slot.get().filter(|_| segment.op() == NIL) {
+            self.peers.messages.take_segment(slot, segment);
+            self.transmit.free(wr_id);
+        }
+    }
+
+    /// Gives a message a segment that stands for itself: something is to become of it other than
+    /// its end. None if it does not stand for itself.
+    #[cold]
+    pub(in crate::posting) fn give_segment(&mut self, slot: u32) -> Option<WrId> {
+        let segment = self.peers.messages.would_be(slot)?;
+        let wr_id = self.transmit.take_as(segment);
+        debug_assert!(wr_id.is_some(), "there are as many segments as messages besides transfers");
+        self.peers.messages.give_segment(slot, wr_id?.0);
+        wr_id
+    }
+
+    /// What would be the segments of the messages that have left and have none.
+    pub(crate) fn without_segment(&self) -> impl Iterator<Item = Segment> + '_ {
+        self.peers.without_segment()
+    }
+
+    /// Gives all messages to a peer segments that have left and have none.
+    pub(crate) fn give_segments(&mut self, pe: Pe) {
+        let unacked = self.peers.channel(pe).map(|channel| channel.unacked().collect());
+        for slot in unacked.unwrap_or_else(Vec::new) {
+            self.give_segment(slot);
+        }
+    }
+
     /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of
     /// it.
     fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
@@ -270,6 +306,12 @@ impl<P: Port> Core<P> {
         (sent.message() == Some(slot)).then_some(segment)
     }
 
+    /// As [`Core::sent_as`]; a message without a segment is given one.
+    fn segment_of_sent(&mut self, wr_id: WrId) -> Option<WrId> {
+        let (slot, _) = self.peers.messages.named_by(wr_id)?;
+        self.give_segment(slot).or_else(|| self.sent_as(wr_id))
+    }
+
     /// A message has failed that had left.
     pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
         let Failure { wr_id, error, .. } = failure;
@@ -277,7 +319,7 @@ impl<P: Port> Core<P> {
             // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one
             // of the peer's, which would wait for ever.
             None => self.fail_rail(rail, error),
-            Some(wr_id) => match self.sent_as(wr_id) {
+            Some(wr_id) => match self.segment_of_sent(wr_id) {
                 Some(segment) => self.fail_segment(segment, error),
                 // The peer has it.
                 None => debug!(target: "TRANSPORT", "an acknowledged message over {rail}: {error}"),
@@ -321,24 +363,22 @@ impl<P: Port> Core<P> {
             self.failures.has_moved();
         }
         while let Some(connection) = self.peers.connections.find_mut(pe) {
-            // Most are plain: they end here, and what waits for them is looked at once.
-            let mut other = None;
-            while let Some((slot, segment)) =
-                self.peers.messages.pop_acked(connection.channel(), ack)
-            {
-                if let Some(class) = self.transmit.finish_message(segment) {
-                    self.peers.messages.give(slot);
-                    connection.end_message(class);
-                } else if segment != NIL {
-                    other = Some((slot, segment));
-                    break;
-                } else {
+            // Most stand for themselves: they end here, and what waits for them is looked at once.
+            let other = loop {
+                let (messages, batches) = (&mut self.peers.messages, self.transmit.batches_mut());
+                let channel = connection.channel();
+                let ended = messages.end_acked(channel, ack, batches);
+                let acked = messages.pop_acked(channel, ack);
+                if let Some((slot, NIL)) = acked {
                     // What it was of has ended before, or it is an answer.
-                    let channel = connection.channel();
-                    self.peers.messages.give_over(channel, slot);
+                    messages.give_over(channel, slot);
                     channel.apart = channel.apart.wrapping_add(1);
                 }
-            }
+                connection.end_messages(ended);
+                if !matches!(acked, Some((_, NIL))) {
+                    break acked;
+                }
+            };
             if connection.is_waited_for() {
                 self.release(pe);
             }

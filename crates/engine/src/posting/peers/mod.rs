@@ -175,7 +175,8 @@ impl Peers {
     /// the job.
     #[inline]
     pub(super) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
-        self.connections.open(pe, paths)
+        let Self { connections, seal, .. } = self;
+        connections.open(pe, paths, || seal.receiver(pe))
     }
 
     /// Control messages are due to a peer, whose channel has entered the queue of these just now.

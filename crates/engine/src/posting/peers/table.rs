@@ -3,11 +3,22 @@
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::Tail;
 use crate::posting::peers::Peers;
+use crate::state::segment::Segment;
 
 impl Peers {
     /// Segments that are messages.
     pub(in crate::posting) fn message_segments(&self) -> u32 {
         self.messages.segments()
+    }
+
+    /// What would be the segments of the messages that have left and have none.
+    pub(crate) fn without_segment(&self) -> impl Iterator<Item = Segment> + '_ {
+        self.messages.all_without()
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_without_segment(&self) -> bool {
+        self.messages.has_without()
     }
 
     /// Whether another message may be submitted.

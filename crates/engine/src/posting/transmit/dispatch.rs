@@ -67,7 +67,7 @@ impl<P: Port> Core<P> {
             self.launch(wr_id, rail, Doorbell::Ring)
         };
         match left {
-            Left::Taken => {}
+            Left::Taken => self.has_left(wr_id),
             Left::NoRoom => self.transmit.queue(wr_id, rail),
             Left::Again => self.block(wr_id, rail),
             Left::NoWindow => self.wait_for_window(wr_id),
@@ -266,7 +266,8 @@ impl<P: Port> Core<P> {
             Some(Left::Failed(error)) => self.fail_segment(wr_id, error),
             Some(Left::NoWindow) => self.wait_for_window(wr_id),
             Some(Left::Again) => self.block(wr_id, rail),
-            Some(Left::Taken | Left::NoRoom) => {}
+            Some(Left::Taken) => self.has_left(wr_id),
+            Some(Left::NoRoom) => {}
         }
     }
 

@@ -15,6 +15,8 @@ mod segments;
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Port, RailLimits};
 use crate::posting::Core;
+#[cfg(any(test, feature = "audit"))]
+use crate::posting::peers::Peers;
 
 use crate::posting::transmit::doorbell::Burst;
 use crate::posting::transmit::drain::Rare;
@@ -253,9 +255,14 @@ impl<P: Port> Transmit<P> {
 
     /// What the segments in use say. Those that were `raised` are in no queue; batches have more
     /// than segments where something is pending.
-    pub(crate) fn tally(&self, has_pending: bool, raised: &[WrId]) -> Result<Found, Discrepancy> {
-        self.segments.audit(has_pending)?;
-        let found = tally(&self.segments, self.rails.len(), raised);
+    pub(crate) fn tally(
+        &self,
+        peers: &Peers,
+        has_pending: bool,
+        raised: &[WrId],
+    ) -> Result<Found, Discrepancy> {
+        self.segments.audit(has_pending, peers.without_segment())?;
+        let found = tally(&self.segments, peers.without_segment(), self.rails.len(), raised);
         self.ops.audit(&self.segments, found.all.chained)?;
         Ok(found)
     }

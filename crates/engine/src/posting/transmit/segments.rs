@@ -5,8 +5,8 @@ use crate::port::Port;
 use crate::posting::transmit::Transmit;
 use crate::state::batch::{Batch, Batches};
 use crate::state::operation::OpTable;
+use crate::state::segment::Segment;
 use crate::state::segment::queue::Queue;
-use crate::state::segment::{Segment, WriteClass};
 
 impl<P: Port> Transmit<P> {
     /// A segment.
@@ -25,6 +25,11 @@ impl<P: Port> Transmit<P> {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<WrId> {
         self.segments.take()
+    }
+
+    /// Takes this segment, which its batch counts already.
+    pub(in crate::posting) fn take_as(&mut self, segment: Segment) -> Option<WrId> {
+        self.segments.take_as(segment)
     }
 
     /// Takes a segment for a mechanism itself, which belongs to no batch and is no transfer of this
@@ -89,11 +94,10 @@ impl<P: Port> Transmit<P> {
         self.segments.in_use_mut().map(|(_, segment)| segment)
     }
 
-    /// See
-    /// [`SegmentTable::finish_message`](crate::state::segment::table::SegmentTable::finish_message).
-    #[inline(always)]
-    pub(in crate::posting) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
-        self.segments.finish_message(index)
+    /// A message has left and stands for itself: its segment is gone.
+    #[inline]
+    pub(in crate::posting) fn free(&mut self, wr_id: WrId) {
+        self.segments.free(wr_id);
     }
 
     /// The work-request ids of all segments in use that are so.

@@ -6,6 +6,7 @@ use crate::rails::paths::PathTable;
 use crate::state::connection::Connection;
 use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::state::segment::Plain;
+use crate::wire::seal::Receiver;
 
 /// The connections of a lane, by PE.
 ///
@@ -59,12 +60,17 @@ impl Connections {
     /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
     /// the job.
     #[inline]
-    pub(crate) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
+    pub(crate) fn open(
+        &mut self,
+        pe: Pe,
+        paths: &mut PathTable,
+        receiver: impl FnOnce() -> Receiver,
+    ) -> Option<&mut Connection> {
         let place = self.places.get_mut(pe.index())?;
         if place.is_none() {
             paths.lay_out(pe);
             let first = paths.get(pe, first_rail(self.me, pe, self.rails));
-            *place = Some(Box::new(Connection::new(pe, first, self.fast_limit)));
+            *place = Some(Box::new(Connection::new(pe, receiver(), first, self.fast_limit)));
             self.opened.push(pe);
         }
         place.as_deref_mut()

@@ -16,7 +16,7 @@ fn paths() -> PathTable {
 }
 
 fn connection() -> Connection {
-    Connection::new(PE, paths().get(PE, RailId(0)), LIMIT)
+    Connection::new(PE, Receiver::default(), paths().get(PE, RailId(0)), LIMIT)
 }
 
 fn segments() -> SegmentTable {
@@ -140,7 +140,7 @@ fn a_connection_is_open_while_nothing_waits_in_it() {
     let mut connections = Connections::new(Pe(0), 2, 1, LIMIT);
     assert!(!connections.has_no_waiter(PE), "nothing was ever sent");
     let mut segments = segments();
-    let connection = connections.open(PE, &mut paths()).unwrap();
+    let connection = connections.open(PE, &mut paths(), Receiver::default).unwrap();
     let class = put(connection, &mut segments);
     assert!(connections.has_no_waiter(PE));
     let connection = connections.find_mut(PE).unwrap();

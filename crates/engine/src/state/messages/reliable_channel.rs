@@ -138,6 +138,11 @@ impl ReliableChannel {
         }
     }
 
+    /// The peer.
+    pub(crate) fn pe(&self) -> Pe {
+        self.pe
+    }
+
     /// Numbered messages that have left, and that have arrived up to the first missing one.
     pub(crate) fn counts(&self) -> (u32, u32) {
         (self.next.after(FIRST), self.received.prefix().after(FIRST))
@@ -236,11 +241,17 @@ impl ReliableChannel {
     #[inline]
     pub(crate) fn take_number(&mut self) -> Seq {
         let seq = self.next;
-        self.next = seq.next();
-        if self.next.after(self.requested) >= REQUEST_EVERY {
+        if self.take_next(seq) {
             self.want_ack();
         }
         seq
+    }
+
+    /// The same, of the next number. Whether [`ReliableChannel::want_ack`] is to follow.
+    #[inline(always)]
+    pub(crate) fn take_next(&mut self, seq: Seq) -> bool {
+        self.next = seq.next();
+        self.next.after(self.requested) >= REQUEST_EVERY
     }
 
     /// The message that was to leave with the latest number has not, nor what it acknowledges.

@@ -5,8 +5,9 @@ use std::iter;
 
 use crate::ids::{Pe, RailId, WrId};
 use crate::port::Tail;
+use crate::state::batch::{Batch, Batches};
 use crate::state::messages::reliable_channel::{FIRST, ReliableChannel, UNLISTED};
-use crate::state::segment::NIL;
+use crate::state::segment::{NIL, Segment};
 use crate::wire::message::Packet;
 use crate::wire::window::{Seq, WINDOW};
 
@@ -17,6 +18,10 @@ pub(super) const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
 
 /// Most messages of a lane: more could not be named.
 pub(crate) const MOST_MESSAGES: u32 = 1 << SLOT_BITS;
+
+/// In place of a message's segment: it stands for itself. A message that has left, and whose
+/// acknowledgement is all that anybody waits for, needs no more than its slot.
+const ITSELF: u32 = NIL - 1;
 
 /// One message on its way, kept until it is acknowledged.
 #[derive(Clone, Debug)]
@@ -29,8 +34,13 @@ pub(super) struct Outgoing {
     rail: RailId,
     /// It has to be sent again.
     lost: bool,
-    /// The segment it completes, or [`NIL`] when that is over.
+    /// The segment it completes, or [`NIL`] when that is over; or [`ITSELF`].
     segment: u32,
+    /// If it stands for itself: whom it is for, how many bytes it is about, and the batch that it
+    /// belongs to.
+    pe: Pe,
+    len: u32,
+    batch: Batch,
     /// The next free slot.
     next: u32,
 }
@@ -50,6 +60,8 @@ pub(crate) struct MessageTable {
     /// Slots in use that stand for no segment of their own: those of fragments, and of messages
     /// whose segment is over.
     beside: u32,
+    /// Slots whose message stands for itself.
+    without: u32,
     /// Slots of segments that are acknowledged and wait for their answer: see
     /// [`MessageTable::set_aside`].
     pub(super) aside: u32,
@@ -75,6 +87,9 @@ impl MessageTable {
             rail: RailId(0),
             lost: false,
             segment: NIL,
+            pe: Pe(0),
+            len: 0,
+            batch: Batch::NONE,
             next: if index + 1 == capacity || index + 1 == slots { NIL } else { index + 1 },
         };
         Self {
@@ -85,6 +100,7 @@ impl MessageTable {
             free_answer: if answers == 0 { NIL } else { capacity },
             answers_left: answers,
             beside: 0,
+            without: 0,
             aside: NIL,
             unasked: NIL,
         }
@@ -92,7 +108,7 @@ impl MessageTable {
 
     /// Segments that are messages: each has a slot, from when it is taken until it ends.
     pub(crate) fn segments(&self) -> u32 {
-        self.first_answer - self.left - self.beside
+        self.first_answer - self.left - self.beside - self.without
     }
 
     /// What a message is named by towards the fabric when it leaves with this number: its slot and,
@@ -147,18 +163,50 @@ impl MessageTable {
     /// Whether there is a slot for [`MessageTable::take_next`].
     #[inline(always)]
     pub(crate) fn next_slot(&mut self) -> Option<NextSlot<'_>> {
-        let Self { slots, free, left, unasked, .. } = self;
+        let Self { slots, free, left, without, unasked, .. } = self;
         let index = *free;
         let slot = slots.get_mut(index as usize)?;
-        Some(NextSlot { index, slot, free, left, unasked })
+        Some(NextSlot { index, slot, free, left, without, unasked })
     }
 
-    /// The channel's newest message has not left: it has no number. Its slot and its segment.
+    /// The channel's newest message has not left: it has no number. Its slot.
     #[cold]
-    pub(crate) fn take_back(&mut self, channel: &mut ReliableChannel) -> Option<(u32, u32)> {
+    pub(crate) fn take_back(&mut self, channel: &mut ReliableChannel) -> u32 {
         channel.give_number_back();
-        let index = channel.slot_of(channel.next);
-        Some((index, self.slots.get(index as usize)?.segment))
+        channel.slot_of(channel.next)
+    }
+
+    /// Whether any message stands for itself.
+    pub(crate) fn has_without(&self) -> bool {
+        self.without != 0
+    }
+
+    /// What the segment of a message would be that stands for itself.
+    pub(crate) fn would_be(&self, index: u32) -> Option<Segment> {
+        let slot = self.slots.get(index as usize).filter(|slot| slot.segment == ITSELF)?;
+        let Outgoing { pe, rail, batch, .. } = *slot;
+        Some(Segment::sent((pe, rail), index, slot.len as usize, batch))
+    }
+
+    /// Those of all messages that do.
+    pub(crate) fn all_without(&self) -> impl Iterator<Item = Segment> + '_ {
+        let all = (0..self.slots.len() as u32).filter_map(|index| self.would_be(index));
+        all.take(self.without as usize)
+    }
+
+    /// A message has left, and stands for itself from here on: its segment is gone.
+    #[inline]
+    pub(crate) fn take_segment(&mut self, index: u32, segment: &Segment) {
+        let slot = &mut self.slots[index as usize];
+        (slot.segment, slot.pe) = (ITSELF, segment.pe);
+        (slot.len, slot.batch) = (segment.len() as u32, segment.batch());
+        self.without += 1;
+    }
+
+    /// A message that stood for itself has this segment from here on.
+    pub(crate) fn give_segment(&mut self, index: u32, segment: u32) {
+        self.slots[index as usize].segment = segment;
+        self.without -= 1;
     }
 
     /// Gives a slot back.
@@ -346,6 +394,38 @@ impl MessageTable {
         }
     }
 
+    /// As [`MessageTable::pop_acked`], of messages that stand for themselves, up to the first other
+    /// one: they are over, and their slots are given back. How many.
+    #[inline(always)]
+    pub(crate) fn end_acked(
+        &mut self,
+        channel: &mut ReliableChannel,
+        ack: Seq,
+        batches: &mut Batches,
+    ) -> u32 {
+        let first = channel.ack_received;
+        if !first.is_before(ack) {
+            return 0;
+        }
+        let (mut seq, mut free) = (first, self.free);
+        while seq != ack {
+            let index = channel.slot_of(seq);
+            let Some(slot) = self.slots.get_mut(index as usize) else { break };
+            if slot.segment != ITSELF {
+                break;
+            }
+            (slot.segment, slot.next) = (NIL, free);
+            batches.end(slot.batch, 1);
+            free = index;
+            seq = seq.next();
+        }
+        let count = seq.after(first);
+        (channel.ack_received, self.free) = (seq, free);
+        self.left += count;
+        self.without -= count;
+        count
+    }
+
     /// Takes the oldest unacknowledged message of a channel, if it comes before `ack`, which is not
     /// beyond its newest: it is acknowledged. Gives its slot and its segment.
     #[inline]
@@ -370,6 +450,7 @@ pub(crate) struct NextSlot<'a> {
     slot: &'a mut Outgoing,
     free: &'a mut u32,
     left: &'a mut u32,
+    without: &'a mut u32,
     unasked: &'a mut u32,
 }
 
@@ -380,22 +461,28 @@ impl<'a> NextSlot<'a> {
         &mut self.slot.packet
     }
 
-    /// Takes it for a message of the channel that is about to leave over a rail, with the channel's
-    /// next number, and completes a segment. Gives its index and its packet.
+    /// Takes it for a message of the channel that is about to leave over a rail, now, with the
+    /// channel's next number, and stands for itself. Gives its index and its packet.
     #[inline(always)]
     pub(crate) fn take(
         self,
         channel: &mut ReliableChannel,
         rail: RailId,
-        segment: u32,
+        width: usize,
+        batch: Batch,
     ) -> (u32, &'a mut Packet) {
-        let Self { index, slot, free, left, unasked } = self;
+        let Self { index, slot, free, left, without, unasked } = self;
         let seq = channel.next;
-        channel.note(seq, index, unasked);
+        // The slot first, and what is at hand of that: in this order the compiler keeps none of it.
+        slot.rail = rail;
+        (slot.lost, slot.batch) = (false, batch);
+        (slot.segment, slot.len) = (ITSELF, width as u32);
+        (slot.seq, slot.pe) = (seq, channel.pe);
+        slot.tail.len = 0;
         *free = slot.next;
         *left -= 1;
-        (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
-        slot.tail.len = 0;
+        *without += 1;
+        channel.note(seq, index, unasked);
         (index, &mut slot.packet)
     }
 }

@@ -4,7 +4,8 @@ use super::reliable_channel::*;
 use super::table::*;
 use crate::ids::{Pe, RailId};
 use crate::port::Tail;
-use crate::state::segment::NIL;
+use crate::state::batch::{Batch, Batches};
+use crate::state::segment::{NIL, Segment, Stage, WriteClass};
 use crate::wire::window::{Seq, WINDOW};
 
 fn send(table: &mut MessageTable, channel: &mut ReliableChannel, rail: u8) -> u32 {
@@ -154,10 +155,11 @@ fn what_has_not_left_is_the_newest_message_no_longer() {
         let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));
         (0..sent).for_each(|_| assert!(send(&mut table, &mut channel, 0) < 4));
         let (next, before) = (channel.next, channel.unacked().collect::<Vec<_>>());
-        let (slot, _) = table.next_slot().unwrap().take(&mut channel, RailId(1), 7);
+        let (slot, _) = table.next_slot().unwrap().take(&mut channel, RailId(1), 8, Batch(2));
         channel.take_number();
         assert_eq!((channel.unacked().last(), table.left), (Some(slot), 3 - sent));
-        assert_eq!(table.take_back(&mut channel), Some((slot, 7)));
+        assert_eq!(table.take_back(&mut channel), slot);
+        table.give_segment(slot, 7);
         assert_eq!((channel.next, channel.unsent, channel.ack_due), (next, 1, true));
         assert_eq!(channel.unacked().collect::<Vec<_>>(), before);
         let seq = channel.take_number();
@@ -165,6 +167,55 @@ fn what_has_not_left_is_the_newest_message_no_longer() {
         let all = channel.next;
         assert_eq!(ack(&mut table, &mut channel, all), sent + 1);
     }
+}
+
+/// It counts for no segment, says what one would, and its slot is free once it is acknowledged.
+#[test]
+fn a_message_that_stands_for_itself_ends_by_its_acknowledgement() {
+    let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));
+    let (first, _) = table.next_slot().unwrap().take(&mut channel, RailId(1), 4, Batch(2));
+    channel.take_number();
+    send(&mut table, &mut channel, 0);
+    let (last, _) = table.next_slot().unwrap().take(&mut channel, RailId(0), 8, Batch::NONE);
+    channel.take_number();
+    assert_eq!((table.segments(), table.left, table.has_without()), (1, 1, true));
+    let would_be = table.would_be(first).unwrap();
+    let Segment { pe, rail, stage, class, .. } = would_be;
+    assert_eq!((pe, rail, stage), (Pe(1), RailId(1), Stage::Sent));
+    assert_eq!((class, would_be.len(), would_be.batch()), (WriteClass::Word, 4, Batch(2)));
+    let whom: Vec<_> = table.all_without().map(|segment| segment.message()).collect();
+    assert_eq!(whom, [Some(first), Some(last)]);
+    let (all, mut batches) = (channel.next, Batches::new());
+    (0..2).for_each(|_| batches.begin(Batch(2)));
+    let mut end = |table: &mut MessageTable, channel: &mut ReliableChannel, ack| {
+        table.end_acked(channel, ack, &mut batches)
+    };
+    assert_eq!(end(&mut table, &mut channel, FIRST), 0, "it is not acknowledged");
+    assert_eq!(end(&mut table, &mut channel, all), 1, "one with a segment comes next");
+    let (slot, segment) = table.pop_acked(&mut channel, all).unwrap();
+    assert_eq!(segment, 9);
+    table.give(slot);
+    assert_eq!(end(&mut table, &mut channel, all), 1);
+    assert_eq!(end(&mut table, &mut channel, FIRST), 0, "that is over");
+    assert!(!batches.is_done(Batch(2)), "one was of it, and one of none");
+    assert_eq!((table.segments(), table.left, table.has_without()), (0, 4, false));
+    assert_eq!((table.would_be(first).is_none(), channel.unacknowledged()), (true, 0));
+}
+
+/// And one that had a segment may stand for itself as well, until it is to have one again.
+#[test]
+fn a_message_stands_for_itself_from_when_its_segment_is_gone_until_it_has_another() {
+    let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));
+    let index = send(&mut table, &mut channel, 1);
+    let left = Segment::sent((Pe(1), RailId(1)), index, 400, Batch(2));
+    table.take_segment(index, &left);
+    assert_eq!((table.segments(), table.has_without()), (0, true));
+    let would_be = table.would_be(index).unwrap();
+    assert_eq!((would_be.len(), would_be.batch()), (400, Batch(2)));
+    table.give_segment(index, 5);
+    assert_eq!((table.segments(), table.has_without()), (1, false));
+    assert!(table.would_be(index).is_none());
+    assert_eq!(table.named_by(MessageTable::wr_id(index, FIRST)), Some((index, 5)));
 }
 
 #[test]

@@ -34,6 +34,8 @@ impl Range {
     /// Whether `len` bytes at `addr`, at least one, are all inside.
     #[inline(always)]
     pub(super) fn has(self, addr: usize, len: usize) -> bool {
-        addr.wrapping_sub(self.base).checked_add(len).is_some_and(|end| end <= self.len)
+        let offset = addr.wrapping_sub(self.base);
+        let Some(end) = offset.checked_add(len) else { return false };
+        end <= self.len
     }
 }

@@ -107,7 +107,7 @@ pub(crate) struct Segment {
     /// nothing.
     pub(super) next: u32,
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
-    /// posted at once: then it is some earlier moment.
+    /// posted at once, nor for a message that has left: then it is some earlier moment.
     pub(crate) born: u32,
     /// The rail it goes out on.
     pub(crate) rail: RailId,
@@ -201,26 +201,18 @@ impl Segment {
         self.follows = Follows::Nothing;
     }
 
-    /// Makes it a message about a word of `width` bytes that leaves now, in slot `message` of the
-    /// message table, counted by no operation. The target sees to the order of what has left.
-    #[inline(always)]
-    pub(crate) fn make_sent(
-        &mut self,
-        (pe, rail): (Pe, RailId),
-        message: u32,
-        born: u32,
-        width: usize,
-        batch: Batch,
-    ) {
-        self.pe = pe;
-        self.stage = Stage::Sent;
-        self.direction = Direction::Write;
-        self.plain = batch.0;
-        self.follows = Follows::Nothing;
-        self.class = WriteClass::Word;
-        self.rail = rail;
-        self.born = born;
-        self.work = Work::Message { slot: MessageSlot::of(message), len: width };
+    /// A message about so many bytes that has left, in slot `message` of the message
+    /// table, counted by no operation. The target sees to the order of what has left.
+    pub(crate) fn sent((pe, rail): (Pe, RailId), message: u32, len: usize, batch: Batch) -> Self {
+        Self {
+            pe,
+            stage: Stage::Sent,
+            plain: batch.0,
+            class: WriteClass::Word,
+            rail,
+            work: Work::Message { slot: MessageSlot::of(message), len },
+            ..Self::FREE
+        }
     }
 
     /// A plain segment moves these bytes.

@@ -12,7 +12,7 @@ use crate::port::{Context, Direction};
 use crate::state::batch::{Batch, Batches};
 #[cfg(any(test, feature = "audit"))]
 use crate::state::discrepancy::{Discrepancy, same};
-use crate::state::segment::{Follows, NIL, NOT_PLAIN, Plain, Segment, Stage, WriteClass};
+use crate::state::segment::{Follows, NIL, Plain, Segment, Stage, WriteClass};
 
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
@@ -84,19 +84,34 @@ impl SegmentTable {
         Some((WrId(index), slot))
     }
 
+    /// Takes a slot for this segment, which its batch counts already.
+    #[cold]
+    pub(crate) fn take_as(&mut self, segment: Segment) -> Option<WrId> {
+        let (wr_id, slot) = self.take_slot()?;
+        *slot = Segment { context: slot.context, ..segment };
+        Some(wr_id)
+    }
+
     /// Gives a slot back.
     #[inline]
     pub(crate) fn give(&mut self, wr_id: WrId) {
+        let batch = self.free(wr_id);
+        self.batches.end(batch, 1);
+    }
+
+    /// As [`SegmentTable::give`], of a segment that somebody else stands for from here on, in its
+    /// batch as well. Gives that.
+    #[inline]
+    pub(crate) fn free(&mut self, wr_id: WrId) -> Batch {
         let free = self.free;
         let slot = &mut self.slots[wr_id.index()];
         debug_assert!(slot.stage != Stage::Free, "segment {wr_id:?} given back twice");
         slot.stage = Stage::Free;
         slot.is_dropped = false;
         slot.next = free;
-        let batch = slot.batch();
-        self.batches.end(batch, 1);
         self.free = wr_id.0;
         self.used -= 1;
+        self.slots[wr_id.index()].batch()
     }
 
     /// The segment, if the work-request id is one that the fabric or the peer has at present.
@@ -160,24 +175,6 @@ impl SegmentTable {
         self.slots.get(index).is_some()
     }
 
-    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and
-    /// is acknowledged now, and that no operation counts; gives its class. Otherwise nothing
-    /// happens.
-    #[inline(always)]
-    pub(crate) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
-        let slot = self.slots.get_mut(index as usize)?;
-        // A transfer is never sent.
-        if slot.stage != Stage::Sent || slot.plain == NOT_PLAIN {
-            return None;
-        }
-        self.batches.end(Batch(slot.plain), 1);
-        slot.stage = Stage::Free;
-        slot.next = self.free;
-        self.free = index;
-        self.used -= 1;
-        Some(slot.class)
-    }
-
     /// So many segments have been freed by [`SegmentTable::finish_plain`].
     pub(crate) fn count_finished(&mut self, of: Plain, count: u32) {
         self.used -= count;
@@ -215,9 +212,14 @@ impl SegmentTable {
 
 impl SegmentTable {
     /// See [`Lane::audit`](crate::lane::Lane::audit). Batches have more than segments where
-    /// operations of theirs are `pending`.
+    /// operations of theirs are `pending`. `messages` that have left without a segment count for
+    /// theirs.
     #[cfg(any(test, feature = "audit"))]
-    pub(crate) fn audit(&self, pending: bool) -> Result<(), Discrepancy> {
+    pub(crate) fn audit(
+        &self,
+        pending: bool,
+        messages: impl Iterator<Item = Segment>,
+    ) -> Result<(), Discrepancy> {
         let used = || self.slots.iter().filter(|slot| slot.stage != Stage::Free);
         same("segments in use", self.used as usize, used().count())?;
         let free = iter::successors(self.slots.get(self.free as usize), |slot| {
@@ -228,6 +230,7 @@ impl SegmentTable {
         same("free segments", free, self.slots.len() - self.used as usize)?;
         let mut of_batches = [0; 256];
         used().for_each(|slot| of_batches[usize::from(slot.batch().0)] += 1);
+        messages.for_each(|message| of_batches[usize::from(message.batch().0)] += 1);
         self.batches.audit(&of_batches, pending)
     }
 }
@@ -250,7 +253,6 @@ impl std::ops::IndexMut<u32> for SegmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::RailId;
     use crate::wire::format::Tag;
 
     fn take(table: &mut SegmentTable) -> u32 {
@@ -315,27 +317,5 @@ mod tests {
         assert_eq!(other(|segment| segment.set_counted(Tag(1), WriteClass::EvenPut)), None);
         assert_eq!(other(|segment| segment.count_for(1)), None);
         assert!(table.has(1) && !table.has(2) && table.plain(WrId(2)).is_none());
-    }
-
-    /// The short way to the end of a message: for none that has not left, or that an operation
-    /// waits for.
-    #[test]
-    fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
-        let mut table = SegmentTable::new(3, |_| Context(0));
-        let take_sent = |table: &mut SegmentTable| {
-            let (wr_id, segment) = table.take_slot().unwrap();
-            segment.make_sent((Pe(3), RailId(1)), 7, 0, 8, Batch::NONE);
-            wr_id.0
-        };
-        let index = take_sent(&mut table);
-        assert_eq!(table.finish_message(index), Some(WriteClass::Word));
-        assert_eq!((table.used(), table.finish_message(index)), (0, None));
-        assert_eq!(take_sent(&mut table), index);
-        table[index].stage = Stage::Posted;
-        assert_eq!(table.finish_message(index), None);
-        table[index].stage = Stage::Sent;
-        table[index].count_for(1);
-        assert_eq!(table.finish_message(index), None);
-        assert_eq!((table.used(), table.finish_message(99)), (1, None));
     }
 }

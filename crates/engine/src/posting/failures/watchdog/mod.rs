@@ -213,11 +213,12 @@ impl Watchdog {
     ) -> Vec<(Pe, EngineError)> {
         self.look_at_connections(peers, transmit, pending);
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
-        let stuck = |segment: &Segment| {
-            let still = self.still(segment, peers, transmit, staged);
-            (still >= patience).then_some((still, *segment))
+        let stuck = |segment: Segment| {
+            let still = self.still(&segment, peers, transmit, staged);
+            (still >= patience).then_some((still, segment))
         };
-        let mut oldest: Vec<(u64, Segment)> = transmit.in_use().filter_map(stuck).collect();
+        let under_way = transmit.in_use().copied().chain(peers.without_segment());
+        let mut oldest: Vec<(u64, Segment)> = under_way.filter_map(stuck).collect();
         let moved =
             transmit.rails().iter().map(|rail| rail.moved).fold(self.moved.max(staged), u32::max);
         let mut failed = self.without_movement(peers, moved);
@@ -265,7 +266,9 @@ impl Watchdog {
         self.looks = self.looks.wrapping_add(1);
         let look = (self.looks, self.stamp);
         self.busy.clear();
-        for pe in transmit.in_use().map(|segment| segment.pe).chain(pending) {
+        let messages: Vec<Pe> = peers.without_segment().map(|segment| segment.pe).collect();
+        let segments = transmit.in_use().map(|segment| segment.pe);
+        for pe in segments.chain(messages).chain(pending) {
             let Some(connection) = peers.find_mut(pe) else { continue };
             let (ended, waits) = (connection.ended(), !connection.is_quiet());
             if connection.watch.look(ended, waits, look) {
