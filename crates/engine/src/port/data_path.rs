@@ -112,7 +112,7 @@ pub trait Completions {
 
     /// Takes of the first ones as many as go together, in few instructions for each. How many.
     #[inline(always)]
-    fn take_alike(&mut self, _indices: impl Iterator<Item = usize>) -> usize {
+    fn take_alike(&mut self, _indices: impl ExactSizeIterator<Item = usize>) -> usize {
         0
     }
 }

@@ -30,6 +30,9 @@ pub(crate) struct Hop {
     pub(crate) to: PeerAddr,
     /// The local rail.
     pub(crate) rail: RailId,
+    /// The same as an index, so that who looks tables up by it and stores it as well needs no
+    /// register for both.
+    pub(crate) at: u32,
     /// The remote rail, and the place of its key in the peer's handles.
     pub(crate) remote_key: RailKey,
     /// Whether there is no other path to the peer.
@@ -251,6 +254,7 @@ impl PathTable {
         Hop {
             to,
             rail: RailId(rail as u8),
+            at: rail as u32,
             remote_key: RailKey::of(remote),
             is_only: self.rails() == 1,
             next: PathId(next),

@@ -124,9 +124,11 @@ impl<S> Rail<S> {
     /// Segments posted and not completed.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        let queued = if self.queue.is_empty() { 0 } else { QUEUED };
-        let paused = if self.paused { PAUSED } else { 0 };
-        ((self.depth - self.reserve) as i32 - (self.room + queued + paused)) as u32
+        // What is taken off while others wait, or while the rail is closed, is in the upper bits.
+        const UPPER: u32 = PAUSED.leading_zeros() + 1;
+        const { assert!(QUEUED % PAUSED == 0 && DEEPEST as i32 <= PAUSED / 2) }
+        let room = self.room << UPPER >> UPPER;
+        ((self.depth - self.reserve) as i32 - room) as u32
     }
 
     /// Puts a segment at the end of the queue.

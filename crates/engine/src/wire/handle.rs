@@ -11,7 +11,7 @@
 //! | 3 | version; bit 7, the region is for local use only: peers neither write to it nor ask for it |
 //! | 4..6 | owner's PE |
 //! | 6 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
-//! | 7 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages |
+//! | 7 | bit 0, staged: peers ask the owner by messages |
 //! | 8 | bit 0, direct: the owner's processor reaches it |
 //! | 9..16 | more magic |
 //! | 16..24 | virtual address of the first byte, in the owner |
@@ -19,7 +19,8 @@
 //! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
 //! | 36..40 | zero |
 //! | 40..48 | the region's stamp, so that a handle outlived by its region is noticed |
-//! | 48..48+8n | key per rail; for a staged region, the owner's bounce buffer length in bytes |
+//! | 48..56 | what the fabric addresses the first byte by: its virtual address, or 0 |
+//! | 56..56+8n | key per rail; for a staged region, the owner's bounce buffer length in bytes |
 //!
 //! The first eight bytes are one number, an [`Identity`]: what has to be looked at on every
 //! operation, by one comparison.
@@ -45,10 +46,9 @@ const MAGIC: [u8; 3] = *b"nvl";
 const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
 /// Beside the version.
 const LOCAL_ONLY: u8 = 0x80;
-const FLAG_VIRTUAL: u8 = 1;
-const FLAG_STAGED: u8 = 2;
+const FLAG_STAGED: u8 = 1;
 const FLAG_DIRECT: u8 = 1;
-const KEYS: usize = 48;
+const KEYS: usize = 56;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 
@@ -169,14 +169,15 @@ impl Handle {
         debug_assert!(self.owner.0 <= u16::MAX.into());
         bytes[4..6].copy_from_slice(&(self.owner.0 as u16).to_le_bytes());
         bytes[6] = keys.len() as u8;
-        bytes[7] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
-            | if self.staged.is_some() { FLAG_STAGED } else { 0 };
+        bytes[7] = if self.staged.is_some() { FLAG_STAGED } else { 0 };
         bytes[8] = if self.direct { FLAG_DIRECT } else { 0 };
         bytes[9..16].copy_from_slice(&MORE_MAGIC);
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.stamp.to_le_bytes());
+        let first = if self.addressing == Addressing::Virtual { self.base } else { 0 };
+        bytes[48..56].copy_from_slice(&first.to_le_bytes());
         if let Some(bounce_len) = self.staged {
             bytes[KEYS..KEYS + 8].copy_from_slice(&bounce_len.to_le_bytes());
         }
@@ -231,7 +232,7 @@ impl RailKey {
 }
 
 /// What the first eight bytes say of all handles of a peer's that are alike: that they are this
-/// transport's, whose they are, how many rails have keys, and how the fabric addresses the memory.
+/// transport's, whose they are, and how many rails have keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     /// All of it.
@@ -316,10 +317,7 @@ impl<'a> HandleView<'a> {
         let offset = addr.wrapping_sub(self.base());
         // Below the base, the offset wraps to one that no length reaches.
         let end = offset.checked_add(len)?;
-        if end > self.len() {
-            return None;
-        }
-        Some(if self.addressing() == Addressing::Virtual { addr } else { offset })
+        (end <= self.len()).then(|| self.remote_address(offset))
     }
 
     /// The key for one of the owner's rails, which is one of those that have keys.
@@ -379,12 +377,9 @@ impl<'a> HandleView<'a> {
     }
 
     /// What a peer puts on the wire for the byte at `offset`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remote_address(&self, offset: u64) -> u64 {
-        match self.addressing() {
-            Addressing::Virtual => self.base() + offset,
-            Addressing::Offset => offset,
-        }
+        self.first().wrapping_add(offset)
     }
 
     #[inline]
@@ -418,7 +413,13 @@ impl<'a> HandleView<'a> {
 
     #[inline]
     fn addressing(&self) -> Addressing {
-        if self.bytes[7] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
+        if self.first() == 0 { Addressing::Offset } else { Addressing::Virtual }
+    }
+
+    /// What the fabric addresses the first byte by.
+    #[inline(always)]
+    fn first(&self) -> u64 {
+        word64(self.bytes, 48)
     }
 
     #[inline]
@@ -529,7 +530,6 @@ mod tests {
         let others = [
             Handle { owner: Pe(4), ..sample() },
             Handle { keys: vec![1], ..sample() },
-            Handle { addressing: Addressing::Offset, ..sample() },
             Handle { keys: vec![], staged: Some(4096), ..sample() },
             Handle { keys: vec![], ..sample() },
         ];
@@ -540,7 +540,7 @@ mod tests {
             let bytes = other.encode();
             assert!(HandleView::keyed(&bytes, learned).is_none(), "{other:?}");
             assert!(HandleView::keyed(&bytes, none).is_none(), "none was seen: {other:?}");
-            let asks = (1..=3).contains(&at);
+            let asks = (1..=2).contains(&at);
             assert_eq!(HandleView::asked(&bytes, learned).is_some(), asks, "{other:?}");
             assert_eq!(HandleView::asked(&bytes, none).is_some(), asks, "{other:?}");
         }

@@ -87,7 +87,7 @@ impl<'a> Drain<'a> {
 
     /// Ends the last run. The number of segments that have ended; the rare ones are left.
     #[inline(always)]
-    pub(crate) fn finish(mut self) -> u32 {
+    pub(crate) fn finish(&mut self) -> u32 {
         self.end_run();
         self.known
     }
@@ -106,7 +106,7 @@ impl Completions for Drain<'_> {
 
     /// Those of the run.
     #[inline(always)]
-    fn take_alike(&mut self, indices: impl Iterator<Item = usize>) -> usize {
+    fn take_alike(&mut self, indices: impl ExactSizeIterator<Item = usize>) -> usize {
         if self.run == Plain::NONE {
             return 0;
         }

@@ -55,8 +55,8 @@ impl<P: Port> Transmit<P> {
         mark: u64,
     ) -> Result<(), Rest<'a>> {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = request;
-        let rail_id = connection.next.rail;
-        let Some(rail) = self.rails.get_mut(rail_id.index()) else {
+        let at = connection.next.at as usize;
+        let Some(rail) = self.rails.get_mut(at) else {
             return Err(Rest::Untried(request));
         };
         let Some(handle) = HandleView::keyed(remote_handle, connection.handles()) else {
@@ -82,6 +82,7 @@ impl<P: Port> Transmit<P> {
         // that waits, and what it takes to say so need not be kept through the call. What could be
         // read before is read here, since it would take registers until then.
         segment.make_plain(pe, direction, connection.put_class(), batch);
+        let rail_id = connection.next.rail;
         segment.rail = rail_id;
         if COUNTED {
             connection.begin_word();
@@ -96,15 +97,14 @@ impl<P: Port> Transmit<P> {
             }
         };
         let key = handle.key_at(connection.next.remote_key);
-        let to = connection.next.to;
-        connection.rotate(&self.paths);
         let transfer = Transfer { direction, local, len, remote, key };
         if COUNTED {
             segment.carry_counted(transfer, tag, WriteClass::Word);
         } else {
             segment.carry(transfer);
         }
-        let context = segment.context;
+        let (context, to) = (segment.context, connection.next.to);
+        connection.rotate(&self.paths);
         self.segments.batches.begin(batch);
         let is_posted = if COUNTED {
             let operation = Operation::WriteWithImmediate(&transfer, mark);

@@ -34,8 +34,41 @@ impl Range {
     /// Whether `len` bytes at `addr`, at least one, are all inside.
     #[inline(always)]
     pub(super) fn has(self, addr: usize, len: usize) -> bool {
-        let offset = addr.wrapping_sub(self.base);
-        let Some(end) = offset.checked_add(len) else { return false };
-        end <= self.len
+        // How far the end is behind the base. If the address is below that, the end is either, or
+        // nearer than the length.
+        let end = addr.wrapping_add(len).wrapping_sub(self.base);
+        len <= end && end <= self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inside_is_told_at_both_ends_and_across_the_wrap() {
+        let range = Range { base: 1000, len: 100 };
+        let top = Range { base: usize::MAX - 99, len: 100 };
+        for (range, base) in [(range, range.base), (top, top.base)] {
+            for (addr, len, is_inside) in [
+                (base, 1, true),
+                (base, 100, true),
+                (base + 99, 1, true),
+                (base, 101, false),
+                (base + 99, 2, false),
+                (base - 1, 1, false),
+                (base - 1, 2, false),
+                (base - 50, 100, false),
+                (base.wrapping_add(100), 1, false),
+                (base, usize::MAX, false),
+                (base + 1, usize::MAX, false),
+                (0, 1, false),
+            ] {
+                assert_eq!(range.has(addr, len), is_inside, "{addr:#x} {len:#x}");
+            }
+        }
+        assert!(Range::ALL.has(1, 1) && Range::ALL.has(usize::MAX - 8, 8));
+        assert!(!Range::ALL.has(0, 1) && !Range::ALL.has(0, 8));
+        assert!(!Range::NONE.has(0, 1) && !Range::NONE.has(8, 8));
     }
 }

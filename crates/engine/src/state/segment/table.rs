@@ -150,23 +150,24 @@ impl SegmentTable {
     #[inline(always)]
     pub(crate) fn finish_plain(
         &mut self,
-        indices: impl Iterator<Item = usize>,
+        mut indices: impl ExactSizeIterator<Item = usize>,
         of: Plain,
     ) -> usize {
-        let mut count = 0;
+        let all = indices.len();
         let (slots, mut free) = (&mut *self.slots, self.free);
-        for index in indices {
+        let mut left = 0;
+        while let Some(index) = indices.next() {
             let Some(slot) = slots.get_mut(index).filter(|slot| slot.signature() == of.signature)
             else {
+                left = indices.len() + 1;
                 break;
             };
             slot.stage = Stage::Free;
             slot.next = free;
             free = index as u32;
-            count += 1;
         }
         self.free = free;
-        count
+        all - left
     }
 
     /// Whether there is a slot at `index`.
