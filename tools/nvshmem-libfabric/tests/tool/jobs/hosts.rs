@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |name: &str, run: fn() -> Result<(), Failed>| {
-        needs::trial(format!("hosts::{name}"), can_be(), move |()| run())
+        needs::trial(format!("hosts::{name}"), rail_lab::possible(), move |()| run())
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
@@ -279,14 +279,9 @@ fn all_gone(bed: &Bed) -> Result<(), Failed> {
     })
 }
 
-/// Whether hosts can be made.
-fn can_be() -> Need<()> {
-    rail_lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
-}
-
 /// The server of OpenSSH, and its client.
 fn sshd() -> Need<PathBuf> {
-    can_be()?;
+    rail_lab::possible()?;
     let sshd = PathBuf::from("/usr/sbin/sshd");
     if sshd.exists() && Path::new("/usr/bin/ssh").exists() {
         return Ok(sshd);
