@@ -90,9 +90,6 @@ pub struct JobSettings {
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a
     /// socket that has a path, not an address, so any network does.
     pub network_of_pe: BTreeMap<u32, Arc<dyn Surroundings>>,
-    /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
-    /// kept in the report.
-    pub forward_output: bool,
 }
 
 impl JobSettings {
@@ -129,7 +126,6 @@ impl JobSettings {
             listens_at: None,
             remote_of_pe: BTreeMap::new(),
             network_of_pe: BTreeMap::new(),
-            forward_output: false,
             inherits_settings: false,
         }
     }
@@ -270,12 +266,6 @@ impl JobSettings {
     /// Sets how long the others may take to end once a PE has failed.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
-        self
-    }
-
-    /// Also prints what the PEs print.
-    pub fn forward_output(mut self) -> Self {
-        self.forward_output = true;
         self
     }
 

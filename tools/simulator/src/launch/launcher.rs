@@ -286,17 +286,8 @@ impl Launcher<'_> {
     }
 
     fn read_pipes(&mut self, index: usize) {
-        let forward = self.settings.forward_output;
         let Pe { process: Some(process), output, .. } = &mut self.pes[index] else { return };
-        process.read(|stream, line| {
-            if forward {
-                match stream {
-                    Stream::Out => println!("[PE {index}] {line}"),
-                    Stream::Err => eprintln!("[PE {index}] {line}"),
-                }
-            }
-            output.push((stream, line));
-        });
+        process.read(|stream, line| output.push((stream, line)));
     }
 
     fn read_link(&mut self, pe: usize) {

@@ -159,15 +159,6 @@ impl Bootstrap {
         Ok(all.chunks_exact(8).filter_map(|b| b.try_into().ok().map(u64::from_le_bytes)).collect())
     }
 
-    /// Sends one part of `parts`, which are of equal length, to each PE; returns what each has
-    /// sent here.
-    ///
-    /// # Errors
-    /// See [`Bootstrap::barrier`].
-    pub fn alltoall(&self, parts: &[u8]) -> Result<Vec<u8>> {
-        self.shared.join(Collective::Alltoall, parts)
-    }
-
     /// The handle as the plugin gets it. It lives as long as this object does.
     pub fn handle(&self) -> *mut c::nvt_bootstrap_handle {
         self.handle.0.get()
