@@ -6,7 +6,7 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, Layout};
 use serde_json::Value;
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::{Fabric, says, trial};
 
 const PES: u32 = 3;
 const RAILS: u8 = 2;
@@ -117,9 +117,7 @@ fn run_and_compare(directory: &Path) -> Result<(), Failed> {
             let line = format!(
                 "PE {at}, {lane} lane, rail {rail} ({name}): {posted} segments posted of {bytes} bytes"
             );
-            if !report.pes[at].text().contains(&line) {
-                return Err(format!("not said: {line}\n{}", report.pes[at].text()).into());
-            }
+            says(&report.pes[at].text(), &line)?;
         }
         for to in (0..PES as usize).filter(|to| *to != at) {
             let sent = with(proxy, to, "sent");

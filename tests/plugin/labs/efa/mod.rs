@@ -24,7 +24,7 @@ use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::pairwise::rows;
 use test_support::seeds::draw;
 
-use crate::fabric::job;
+use crate::fabric::{job, says};
 use crate::matrix::{done, run};
 
 /// Machines, as the lab knows them, with the fabrics that their NICs have where libfabric has both.
@@ -487,10 +487,6 @@ fn best(text: &str, persona: &str) -> &'static str {
         Some(since) if found >= Some(since) => "efa-direct",
         _ => "efa",
     }
-}
-
-fn says(text: &str, part: &str) -> Result<(), Failed> {
-    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }
 
 /// The job has failed in this PE, in order and with these words.
