@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Debug;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -79,12 +78,8 @@ pub struct JobSettings {
     /// Put in front of every PE's command, such as `valgrind`. It must end in `exec`, or run the
     /// PE as a child that dies with it.
     pub prefix: Vec<OsString>,
-    /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
-    /// `ip netns exec NAME`.
+    /// Put in front of single PEs' commands instead of [`JobSettings::prefix`].
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
-    /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts
-    /// them there. Default: all PEs are on this host, and the socket has a path.
-    pub listens_at: Option<IpAddr>,
     /// PEs of other hosts, which a shell there becomes.
     pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a
@@ -123,7 +118,6 @@ impl JobSettings {
             params: BTreeMap::new(),
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
-            listens_at: None,
             remote_of_pe: BTreeMap::new(),
             network_of_pe: BTreeMap::new(),
             inherits_settings: false,
@@ -240,14 +234,6 @@ impl JobSettings {
     /// Puts one PE into a network of its own.
     pub fn network_of_pe(mut self, pe: u32, network: Arc<impl Surroundings + 'static>) -> Self {
         self.network_of_pe.insert(pe, network);
-        self
-    }
-
-    /// Puts one PE on another host, by a command that starts there what is behind it, with its
-    /// environment. It reaches the launcher at the address.
-    pub fn elsewhere(mut self, pe: u32, command: Vec<OsString>, listens_at: IpAddr) -> Self {
-        self.prefix_of_pe.insert(pe, command);
-        self.listens_at = Some(listens_at);
         self
     }
 

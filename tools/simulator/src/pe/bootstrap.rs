@@ -16,7 +16,7 @@ use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 use super::process::exit_now;
 use crate::error::{Error, Result};
 use crate::settings::Node;
-use crate::socket::{Connection, Streams};
+use crate::socket::{Connection, STREAMS, await_end};
 use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
@@ -86,10 +86,10 @@ impl Bootstrap {
     ) -> Result<Bootstrap> {
         let fail = |e: std::io::Error| Error::Bootstrap(format!("launcher's socket {socket}: {e}"));
         let mut stream = Connection::to(socket, SLICE, deadline).map_err(fail)?;
-        if let Connection::Streams(streams) = &stream {
-            let input = streams.input().map_err(fail)?;
+        if socket == STREAMS {
+            let input = stream.input().map_err(fail)?;
             thread::spawn(move || {
-                Streams::await_end(&input);
+                await_end(&input);
                 eprintln!("nvshmem-sim: the launcher has closed PE {pe}'s input");
                 exit_now(2);
             });
