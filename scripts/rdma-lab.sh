@@ -134,7 +134,7 @@ runs() {
 cd $(printf %q "$PWD")
 export NVSHMEM_TEST_PLUGIN_DIR=$work/lib NVSHMEM_TEST_LIBFABRIC2=$(printf %q "${NVSHMEM_TEST_LIBFABRIC2:-}")
 export NVSHMEM_TEST_RDMA=rxe0,rxe1 NVSHMEM_TEST_RDMA_IPV6=rocep2s0 NVSHMEM_TEST_RDMA_EXTENT=$extent
-[[ $count -eq 1 ]] || export NVSHMEM_TEST_RDMA_ELSEWHERE="$lab/elsewhere.sh 10.77.0.2" NVSHMEM_TEST_RDMA_ADDRESS=10.77.0.1
+[[ $count -eq 1 ]] || export NVSHMEM_TEST_RDMA_ELSEWHERE="$lab/elsewhere.sh 10.77.0.2"
 status=0
 $work/tests/plugin --color never --test-threads 1 $filter || status=\$?
 END

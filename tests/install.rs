@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use launcher::PrivateDir;
 use nvshmem_abi::Layout;
 
 /// The files that hosts open, one for each major version of the interface.
@@ -50,25 +51,6 @@ fn assert_debug_information_apart(library: &Path, function: &str, source: &str) 
     assert!(found.contains(source), "{library:?}: {function} at {address} is in {found}");
 }
 
-/// An empty directory that is gone when the test is.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Self {
-        let unique = format!("install-{test}-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed stays below the target directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// What a built plugin looks like from outside. The default is right in everything.
 struct Built {
     source: &'static str,
@@ -102,9 +84,9 @@ impl Built {
 
 #[test]
 fn one_file_per_major_each_with_its_own_name_inside() {
-    let scratch = Scratch::new("right");
-    let library = Built::default().compile(&scratch.0);
-    let target = scratch.0.join("with space").join("lib");
+    let scratch = PrivateDir::new("install").expect("a scratch directory");
+    let library = Built::default().compile(scratch.path());
+    let target = scratch.path().join("with space").join("lib");
     // The second time over the files of the first.
     for _ in 0..2 {
         let output = script("install.sh", &[&library, &target]);
@@ -125,9 +107,9 @@ fn one_file_per_major_each_with_its_own_name_inside() {
 
 #[test]
 fn recorders_go_by_the_names_of_plugins_inside() {
-    let scratch = Scratch::new("recorder");
-    let library = Built::default().compile(&scratch.0);
-    let target = scratch.0.join("lib");
+    let scratch = PrivateDir::new("install").expect("a scratch directory");
+    let library = Built::default().compile(scratch.path());
+    let target = scratch.path().join("lib");
     for transport in ["libfabric", "recorder"] {
         let output = script("install.sh", &[&library, &target, Path::new(transport)]);
         assert!(output.status.success(), "{}", stderr(&output));
@@ -150,7 +132,7 @@ fn recorders_go_by_the_names_of_plugins_inside() {
 /// The C program of `channel-c` is compiled against what this installs.
 #[test]
 fn the_channel_is_a_library_under_its_soname_and_headers() {
-    let scratch = Scratch::new("channel");
+    let scratch = PrivateDir::new("install").expect("a scratch directory");
     let functions = [
         "init_tcp",
         "init_allgather",
@@ -170,8 +152,8 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         "strerror",
     ];
     let compile = |functions: &[&str]| {
-        let library = scratch.0.join("channel.built");
-        let source = scratch.0.join("channel.c");
+        let library = scratch.path().join("channel.built");
+        let source = scratch.path().join("channel.c");
         let text: String =
             functions.iter().map(|name| format!("void nlf_{name}(void) {{}}\n")).collect();
         fs::write(&source, text).expect("the source is written");
@@ -183,7 +165,7 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         assert!(output.status.success(), "{}", stderr(&output));
         library
     };
-    let target = scratch.0.join("with space");
+    let target = scratch.path().join("with space");
     let output =
         script("install-channel.sh", &[&compile(&functions[..functions.len() - 2]), &target]);
     assert!(!output.status.success());
@@ -223,10 +205,10 @@ fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
         (Built { flags: now, ..Built::default() }, "not linked with -z nodelete"),
         (Built { flags: nodelete, ..Built::default() }, "not linked with -z now"),
     ];
-    for (i, (built, complaint)) in faults.into_iter().enumerate() {
-        let scratch = Scratch::new(&format!("wrong-{i}"));
-        let library = built.compile(&scratch.0);
-        let target = scratch.0.join("lib");
+    for (built, complaint) in faults {
+        let scratch = PrivateDir::new("install").expect("a scratch directory");
+        let library = built.compile(scratch.path());
+        let target = scratch.path().join("lib");
         let output = script("install.sh", &[&library, &target]);
         assert!(!output.status.success());
         let said = stderr(&output);
@@ -237,9 +219,9 @@ fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
 
 #[test]
 fn the_check_finds_missing_files_wrong_names_and_a_link_to_libfabric() {
-    let scratch = Scratch::new("check");
-    let library = Built::default().compile(&scratch.0);
-    let target = scratch.0.join("lib");
+    let scratch = PrivateDir::new("install").expect("a scratch directory");
+    let library = Built::default().compile(scratch.path());
+    let target = scratch.path().join("lib");
     let output = script("install.sh", &[&library, &target]);
     assert!(output.status.success(), "{}", stderr(&output));
     fs::remove_file(target.join("nvshmem_transport_libfabric.so.3")).expect("removed");

@@ -12,7 +12,9 @@ use engine::atomic::Width;
 use crate::bed::case::Case;
 use test_support::random::pattern;
 
-use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE, allocations, call, fill, peek, status, wait};
+use crate::bed::{
+    Bed, GRANULARITY, ON_NUMA_NODE, allocations, call, fill, peek, status, to_device, wait,
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -103,14 +105,7 @@ fn borders() {
     for (round, (addr, len)) in parts.into_iter().enumerate() {
         let bytes = pattern(len, round);
         fill(up.addr(), &bytes);
-        let there = Transfer {
-            direction: Direction::ToDevice,
-            range: &range,
-            addr,
-            bounce: &up,
-            offset: 0,
-            len,
-        };
+        let there = to_device(&range, addr, &up, len);
         one(&mut engine, &there);
         assert!(bed.read(addr, len) == bytes, "{len} bytes to {}", addr - heap);
         let back = Transfer { direction: Direction::FromDevice, bounce: &down, ..there };
@@ -178,14 +173,7 @@ fn many() {
             let index = next as usize;
             let bounce = &bounces[index % DEPTH];
             let ours = pattern(LEN, index);
-            let transfer = Transfer {
-                direction: Direction::ToDevice,
-                range: &range,
-                addr: device + index * LEN,
-                bounce,
-                offset: 0,
-                len: LEN,
-            };
+            let transfer = to_device(&range, device + index * LEN, bounce, LEN);
             if engine.in_flight() < DEPTH {
                 fill(bounce.addr(), &ours);
             }
@@ -225,14 +213,7 @@ fn ordered_words() {
     for round in 1..50_u64 {
         let bytes = pattern(1 << 20, round as usize);
         fill(bounce.addr(), &bytes);
-        let copy = Transfer {
-            direction: Direction::ToDevice,
-            range: &range,
-            addr: heap + GRANULARITY - (1 << 19),
-            bounce: &bounce,
-            offset: 0,
-            len: 1 << 20,
-        };
+        let copy = to_device(&range, heap + GRANULARITY - (1 << 19), &bounce, 1 << 20);
         // The last bytes of the data reach over the signal: the signal comes after.
         let word = Word { range: &range, addr: signal, width: Width::Eight };
         let data = engine.start(&copy).expect("room for it");
@@ -353,15 +334,7 @@ fn dropped() {
     for _ in 0..2 {
         let bounce = pool.take().expect("two");
         fill(bounce.addr(), &bytes);
-        let direction = Direction::ToDevice;
-        let transfer = Transfer {
-            direction,
-            range: &range,
-            addr: device,
-            bounce: &bounce,
-            offset: 0,
-            len: 4096,
-        };
+        let transfer = to_device(&range, device, &bounce, 4096);
         engine.start(&transfer).expect("room for it");
     }
     drop(pool);
@@ -391,14 +364,7 @@ fn misfits() {
     let mut pool = bed.pool(512, 1);
     let bounce = pool.take().expect("one");
     let mut engine = bed.engine(1);
-    let good = Transfer {
-        direction: Direction::ToDevice,
-        range: &range,
-        addr: device + 64,
-        bounce: &bounce,
-        offset: 0,
-        len: 512,
-    };
+    let good = to_device(&range, device + 64, &bounce, 512);
     for bad in [
         Transfer { addr: device + 63, ..good },
         Transfer { addr: device + 64 + 513, ..good },

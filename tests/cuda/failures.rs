@@ -3,15 +3,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use cuda::{
-    BounceBuffer, CopyEngine, CudaError, DeviceRange, Direction, PinnedPool, StartError, Ticket,
-    Transfer,
-};
+use cuda::{BounceBuffer, CopyEngine, CudaError, DeviceRange, PinnedPool, StartError, Ticket};
 
 use crate::bed::case::Case;
 use test_support::random::pattern;
 
-use crate::bed::{Bed, GRANULARITY, call, wait};
+use crate::bed::{Bed, GRANULARITY, call, to_device, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -50,14 +47,7 @@ impl Setup {
     /// Copies over the border between the allocations.
     fn start(&mut self) -> Result<Ticket, StartError> {
         let addr = self.range.addr() + GRANULARITY - (1 << 15);
-        self.engine.start(&Transfer {
-            direction: Direction::ToDevice,
-            range: &self.range,
-            addr,
-            bounce: &self.bounce,
-            offset: 0,
-            len: 1 << 16,
-        })
+        self.engine.start(&to_device(&self.range, addr, &self.bounce, 1 << 16))
     }
 }
 

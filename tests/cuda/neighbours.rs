@@ -15,7 +15,7 @@ use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage};
 use test_support::random::pattern;
 
-use crate::bed::{Bed, call, fill, peek, status, wait};
+use crate::bed::{Bed, call, fill, peek, status, to_device, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -132,14 +132,7 @@ fn spinning() {
         for round in 0..8 {
             let bytes = pattern(len, round);
             fill(bounce.addr(), &bytes);
-            let there = Transfer {
-                direction: Direction::ToDevice,
-                range: &range,
-                addr: device,
-                bounce: &bounce,
-                offset: 0,
-                len,
-            };
+            let there = to_device(&range, device, &bounce, len);
             engine.start(&there).expect("room for it");
             let word = Word { range: &range, addr: device, width: Width::Eight };
             engine.start_store(&word, 77).expect("room for it");
@@ -217,14 +210,7 @@ fn captured() {
         words.attach(&range).expect("its context");
         let bounce = pool.take().expect("one");
         fill(bounce.addr(), &bytes);
-        let there = Transfer {
-            direction: Direction::ToDevice,
-            range: &range,
-            addr: device,
-            bounce: &bounce,
-            offset: 0,
-            len: 4096,
-        };
+        let there = to_device(&range, device, &bounce, 4096);
         engine.start(&there).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
         words.store(device, Width::Eight, 5).expect("the same");

@@ -10,10 +10,10 @@ use engine::port::{
     Posted, RailControl, Transfer,
 };
 use engine::wire::message::LongPacket;
-use ofi::{BulkChoice, Devices, OfiPort, Opened, Options, Provider};
+use ofi::{BulkChoice, Devices, Opened, Options, Provider};
 use test_support::random::pattern;
 
-use crate::process::{HANG, Lane, Memory, open, options};
+use crate::process::{HANG, Lane, Memory, completed, open, options};
 
 const LEN: usize = 1 << 20;
 const RAIL: RailId = RailId(0);
@@ -86,8 +86,11 @@ impl Pair {
                     posted += usize::from(is_under_way);
                     by_bulk += usize::from(is_under_way && is_bulk);
                 }
-                done.extend(completed(&mut self.from.proxy));
-                assert!(completed(&mut self.to.proxy).is_empty(), "the target has posted nothing");
+                done.extend(completed(&mut self.from.proxy, RAIL));
+                assert!(
+                    completed(&mut self.to.proxy, RAIL).is_empty(),
+                    "the target has posted nothing"
+                );
                 assert!(begun.elapsed() < HANG, "{} of {posted} have ended", done.len());
                 thread::yield_now();
             }
@@ -98,15 +101,6 @@ impl Pair {
                 return by_bulk;
             }
         }
-    }
-}
-
-fn completed(port: &mut OfiPort) -> Vec<WrId> {
-    let mut done = [WrId(u32::MAX); POLL_BATCH];
-    match port.poll(RAIL, &mut done) {
-        Polled::Empty => Vec::new(),
-        Polled::Completed(count) => done[..count].to_vec(),
-        Polled::Failed(failure) => panic!("{failure:?}"),
     }
 }
 
@@ -147,7 +141,7 @@ fn nothing_is_handed_over_before_the_peer_is_reached() {
             let (port, peer) = (&mut pair.from.proxy, pair.peer);
             let answer = port.post_bulk(RAIL, peer, WrId(1), Operation::Transfer(&write));
             assert_eq!(answer, Ok(None), "{provider:?}");
-            assert!(completed(port).is_empty());
+            assert!(completed(port, RAIL).is_empty());
             thread::yield_now();
         }
         assert!(pair.run(Operation::Transfer(&write)) > 0, "it is reached when it goes on");
@@ -172,8 +166,8 @@ fn immediate_data_comes_by_the_rail() {
                     let wr_id = WrId(posted as u32);
                     posted += u64::from(pair.post(wr_id, operation).0);
                 }
-                ended += completed(&mut pair.from.proxy).len() as u64;
-                assert!(completed(&mut pair.to.proxy).is_empty());
+                ended += completed(&mut pair.from.proxy, RAIL).len() as u64;
+                assert!(completed(&mut pair.to.proxy, RAIL).is_empty());
                 while let Incoming::ImmediateData(data) = pair.to.proxy.receive(RAIL, &mut packet) {
                     told.push(data);
                 }

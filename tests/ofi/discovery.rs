@@ -1,7 +1,7 @@
 //! Discovery of providers and rails, and what it says of what it cannot use.
 
 use engine::ids::{RailId, WrId};
-use engine::port::{Access, DataPath, Direction, Local, Transfer};
+use engine::port::{Access, DataPath, Local};
 use ofi::{
     BatchChoice, Devices, Discovery, MemoryKinds, OfiError, Options, Progress, Provider, RailLoss,
     Report,
@@ -27,13 +27,7 @@ fn limits_follow_the_settings() {
         // One at a time still works, first contact included.
         let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
         for value in 1..=200_u64 {
-            let transfer = Transfer {
-                direction: Direction::Write,
-                local: Local::Value(value),
-                len: 8,
-                remote: target.remote(0),
-                key: target.key(RailId(1)),
-            };
+            let transfer = target.write(RailId(1), 0, Local::Value(value), 8);
             process.run(Lane::Proxy, RailId(1), WrId(0), &transfer);
             assert_eq!(target.now_all(), value.to_le_bytes());
         }

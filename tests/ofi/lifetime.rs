@@ -1,7 +1,7 @@
 //! Rails that are opened and closed, also with operations in flight.
 
 use engine::ids::{RailId, WrId};
-use engine::port::{Access, DataPath, Direction, Local, Operation, Posted, Transfer};
+use engine::port::{Access, DataPath, Local, Operation, Posted};
 use ofi::{Discovery, MemoryKinds, OfiError, Opened, Provider};
 
 use super::process::*;
@@ -45,13 +45,7 @@ fn it_opens_and_closes_many_times() {
         for cycle in 1..=10_u64 {
             let mut process = Process::start(&options(provider));
             let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
-            let transfer = Transfer {
-                direction: Direction::Write,
-                local: Local::Value(cycle),
-                len: 8,
-                remote: target.remote(0),
-                key: target.key(RailId(1)),
-            };
+            let transfer = target.write(RailId(1), 0, Local::Value(cycle), 8);
             process.run(Lane::Host, RailId(1), WrId(0), &transfer);
             assert_eq!(target.now_all(), cycle.to_le_bytes());
             // The region outlives ports and memory in every other cycle.
@@ -70,13 +64,7 @@ fn it_closes_with_operations_in_flight() {
             let mut process = Process::start(&options(provider));
             let source = Memory::new(&process.opened, vec![1; LEN], Access::Local);
             let target = Memory::new(&process.opened, vec![0; LEN], Access::LocalAndRemote);
-            let transfer = Transfer {
-                direction: Direction::Write,
-                local: source.local(0, Lane::Host, RailId(0)),
-                len: LEN,
-                remote: target.remote(0),
-                key: target.key(RailId(0)),
-            };
+            let transfer = target.write(RailId(0), 0, source.local(0, Lane::Host, RailId(0)), LEN);
             // The first one connects; nobody waits for the others.
             process.run(Lane::Host, RailId(0), WrId(0), &transfer);
             let (rail, peer) = process.path(Lane::Host, RailId(0));

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use engine::ids::{RailId, WrId};
 use engine::port::{
-    Access, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr,
-    Polled, Posted, RailControl, Tail, Transfer,
+    Access, DataPath, Incoming, Local, Messaging, Operation, POLL_BATCH, PeerAddr, Polled, Posted,
+    RailControl, Tail,
 };
 use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use ofi::{OfiPort, Options, Progress, Provider, Threading};
@@ -365,13 +365,7 @@ fn messages_and_writes_complete_side_by_side() {
         let mut pair = Pair::start(provider);
         let rail = RailId(1);
         let target = Memory::new(&pair.ends[1].opened, vec![0; 8], Access::LocalAndRemote);
-        let transfer = Transfer {
-            direction: Direction::Write,
-            local: Local::Value(0x1234),
-            len: 8,
-            remote: target.remote(0),
-            key: target.key(rail),
-        };
+        let transfer = target.write(rail, 0, Local::Value(0x1234), 8);
         let peer = pair.peers[0][rail.index()];
         let (mut posted, mut sent, mut completed, mut arrived) = (0, 0, 0, 0);
         let mut in_flight = vec![false; WINDOW as usize];

@@ -2,8 +2,8 @@
 
 use engine::ids::{RailId, WrId};
 use engine::port::{
-    Access, Addressing, DataPath, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr, Polled,
-    Posted, Registered, Transfer,
+    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
+    Polled, Posted, Registered, Transfer,
 };
 use ofi::{
     Devices, Discovery, GpuDirect, MemoryKinds, OfiPort, OfiRegion, Opened, Options, Provider,
@@ -153,12 +153,7 @@ impl Process {
 
     /// What completes on one rail, now.
     pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<WrId> {
-        let mut done = [WrId(u32::MAX); POLL_BATCH];
-        match self.port(lane).poll(rail, &mut done) {
-            Polled::Empty => Vec::new(),
-            Polled::Completed(count) => done[..count].to_vec(),
-            Polled::Failed(failure) => panic!("{failure:?}"),
-        }
+        completed(self.port(lane), rail)
     }
 
     /// Waits for the one operation in flight.
@@ -179,6 +174,16 @@ impl Process {
     pub(crate) fn run(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
         self.post(lane, to, wr_id, transfer);
         self.wait(lane, to, wr_id);
+    }
+}
+
+/// What completes on one rail, now.
+pub(crate) fn completed(port: &mut OfiPort, rail: RailId) -> Vec<WrId> {
+    let mut done = [WrId(u32::MAX); POLL_BATCH];
+    match port.poll(rail, &mut done) {
+        Polled::Empty => Vec::new(),
+        Polled::Completed(count) => done[..count].to_vec(),
+        Polled::Failed(failure) => panic!("{failure:?}"),
     }
 }
 
@@ -211,6 +216,12 @@ impl Memory {
             Addressing::Virtual => self.bytes.as_ptr() as u64 + offset as u64,
             Addressing::Offset => offset as u64,
         }
+    }
+
+    /// A write to a place of it.
+    pub(crate) fn write(&self, rail: RailId, to: usize, local: Local, len: usize) -> Transfer {
+        let (remote, key) = (self.remote(to), self.key(rail));
+        Transfer { direction: Direction::Write, local, len, remote, key }
     }
 
     pub(crate) fn key(&self, rail: RailId) -> u64 {

@@ -1,7 +1,7 @@
 //! Registration of memory on all rails.
 
 use engine::ids::{RailId, WrId};
-use engine::port::{Access, DataPath, Direction, Local, MemoryPort, Transfer};
+use engine::port::{Access, DataPath, Local, MemoryPort};
 use ofi::{Options, Progress, Threading};
 
 use super::process::*;
@@ -67,13 +67,7 @@ fn registration_runs_beside_transfers() {
                     });
                 }
                 for value in 1..=300_u64 {
-                    let transfer = Transfer {
-                        direction: Direction::Write,
-                        local: Local::Value(value),
-                        len: 8,
-                        remote: target.remote(0),
-                        key: target.key(RailId(0)),
-                    };
+                    let transfer = target.write(RailId(0), 0, Local::Value(value), 8);
                     process.run(Lane::Host, RailId(0), WrId(3), &transfer);
                 }
             });

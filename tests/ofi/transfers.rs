@@ -29,13 +29,7 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
                     let target = vec![0xee; len + 2 * MARGIN];
                     let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
                     let wr_id = WrId((seed as u32) % TOKENS);
-                    let write = Transfer {
-                        direction: Direction::Write,
-                        local: source.local(3, lane, rail),
-                        len,
-                        remote: target.remote(MARGIN),
-                        key: target.key(rail),
-                    };
+                    let write = target.write(rail, MARGIN, source.local(3, lane, rail), len);
                     process.run(lane, rail, wr_id, &write);
                     let landed = target.now_all();
                     assert_eq!(
@@ -71,13 +65,7 @@ fn inline_values_need_no_memory_of_the_caller() {
             for rail in rails(&process.opened.proxy) {
                 for len in [1, 2, 4, 8] {
                     let value = 0x8877_6655_4433_2211_u64 ^ (rail.0 as u64) << 3 ^ lane as u64;
-                    let transfer = Transfer {
-                        direction: Direction::Write,
-                        local: Local::Value(value),
-                        len,
-                        remote: target.remote(8 * len),
-                        key: target.key(rail),
-                    };
+                    let transfer = target.write(rail, 8 * len, Local::Value(value), len);
                     process.run(lane, rail, WrId(TOKENS - 1), &transfer);
                     let landed = target.now_all();
                     assert_eq!(landed[8 * len..][..len], value.to_le_bytes()[..len]);
@@ -100,13 +88,7 @@ fn a_completion_means_that_the_data_is_visible() {
             for round in 0..300_usize {
                 let source = vec![(round % 255) as u8 + 1; len];
                 let source = Memory::new(&process.opened, source, Access::Local);
-                let transfer = Transfer {
-                    direction: Direction::Write,
-                    local: source.local(0, Lane::Host, rail),
-                    len,
-                    remote: target.remote(0),
-                    key: target.key(rail),
-                };
+                let transfer = target.write(rail, 0, source.local(0, Lane::Host, rail), len);
                 process.post(Lane::Host, rail, wr_id, &transfer);
                 let start = Instant::now();
                 'wait: loop {
@@ -154,13 +136,8 @@ fn every_operation_in_flight_completes_once() {
             if next < TOKENS {
                 let rail = RailId((next % rail_count) as u8);
                 let offset = next as usize * SLOT;
-                let transfer = Transfer {
-                    direction: Direction::Write,
-                    local: source.local(offset, Lane::Proxy, rail),
-                    len: SLOT,
-                    remote: target.remote(offset),
-                    key: target.key(rail),
-                };
+                let transfer =
+                    target.write(rail, offset, source.local(offset, Lane::Proxy, rail), SLOT);
                 let peer = process.from_proxy[rail.index()];
                 let port = &mut process.opened.proxy;
                 if port.post(rail, peer, WrId(next), Operation::Transfer(&transfer)).expect("post")
@@ -193,13 +170,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     let peer = process.from_proxy[0];
     let port = &mut process.opened.proxy;
     let beyond = u32::MAX;
-    let good = Transfer {
-        direction: Direction::Write,
-        local: Local::Value(7),
-        len: 8,
-        remote: target.remote(0),
-        key: target.key(RailId(0)),
-    };
+    let good = target.write(RailId(0), 0, Local::Value(7), 8);
     let mut refused = |rail: u8, wr_id: u32, transfer: Transfer, why: &str| {
         let error = port
             .post(RailId(rail), peer, WrId(wr_id), Operation::Transfer(&transfer))
@@ -275,13 +246,7 @@ fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
     for provider in PROVIDERS.into_iter().filter(|provider| *provider != Provider::Shm) {
         let mut process = Process::start(&options(provider));
         let memory = Memory::new(&process.opened, vec![1; 64], Access::LocalAndRemote);
-        let transfer = Transfer {
-            direction: Direction::Write,
-            local: memory.local(0, Lane::Host, RAIL),
-            len: 8,
-            remote: memory.remote(8),
-            key: memory.key(RAIL),
-        };
+        let transfer = memory.write(RAIL, 8, memory.local(0, Lane::Host, RAIL), 8);
         process.run(Lane::Host, RAIL, WrId(0), &transfer);
         process.post(Lane::Host, RAIL, WrId(1), &transfer);
         let start = Instant::now();

@@ -1,14 +1,12 @@
 //! Connections for bulk: threads of their own move what is long, and nothing else changes. PEs may
 //! differ in how many they have.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind};
 use serde_json::Value;
 use test_support::full;
 
+use crate::counters;
 use crate::fabric::{Fabric, trial};
 use crate::matrix::{run, signal_engine};
 use crate::staged::device::{Needs, job as staged_job, staged};
@@ -41,28 +39,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Runs a job, and gives how many bytes the proxy lane of each PE has given to its rails, and to
 /// their threads.
 fn moved(job: JobSettings) -> Result<(JobReport, Vec<[u64; 2]>), Failed> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = format!("nvshmem-bulk-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory)?;
-    let run = |directory: &Path| {
-        let n_pes = job.n_pes;
-        let pattern = directory.join("%p.json");
-        let report = run(job.env("NVSHMEM_LIBFABRIC_COUNTERS", pattern.display()))?;
-        let moved = |pe: u32| {
-            let text = std::fs::read_to_string(directory.join(format!("{pe}.json")))?;
-            let counters: Value = serde_json::from_str(&text)?;
-            let rails = counters["lanes"][0]["rails"].as_array().cloned().unwrap_or_default();
-            let sum = |name: &str| rails.iter().filter_map(|rail| rail[name].as_u64()).sum();
-            Ok([sum("bytes"), sum("bulk_bytes")])
-        };
-        let all = (0..n_pes).map(moved).collect::<Result<Vec<_>, Failed>>()?;
-        Ok((report, all))
+    let (report, all) = counters::counted(job, run)?;
+    let moved = |counters: &Value| {
+        let rails = counters["lanes"][0]["rails"].as_array().cloned().unwrap_or_default();
+        let sum = |name: &str| rails.iter().filter_map(|rail| rail[name].as_u64()).sum();
+        [sum("bytes"), sum("bulk_bytes")]
     };
-    let moved = run(&directory);
-    std::fs::remove_dir_all(&directory)?;
-    moved
+    Ok((report, all.iter().map(moved).collect()))
 }
 
 /// Whether a PE has said that so many threads move bytes.

@@ -1,12 +1,10 @@
 //! Counters that each PE reports at its end: the numbers of both ends of a path agree.
 
-use std::path::Path;
-
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, Layout};
+use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, PrivateDir};
 use serde_json::Value;
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::{Fabric, says, trial};
 
 const PES: u32 = 3;
 const RAILS: u8 = 2;
@@ -15,26 +13,21 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("counters_of_both_ends_agree".to_owned(), Some(Fabric::Rxm), both_ends),
         trial("counters_of_a_process_that_does_not_finalize".to_owned(), Some(Fabric::Rxm), || {
-            in_directory("leave", |directory| {
-                let pages = directory.join("pages");
-                let report = Fabric::Rxm
-                    .job("leave", PES, RAILS, Layout::V7)
-                    .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
-                    .env("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", pages.display())
-                    .run()?;
-                report.check().map_err(|failed| failed.to_string())?;
-                if std::fs::read_dir(&pages)?.next().is_some() {
-                    return Err("the page of a process that has ended by itself is left".into());
+            let directory = PrivateDir::new("nvshmem-counters")?;
+            let pages = directory.path().join("pages");
+            let job = Fabric::Rxm.job("leave", PES, RAILS, Layout::V7);
+            let job = job.env("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", pages.display());
+            let (_, all) = counted(job, |job| Ok(job.run()?.check()?))?;
+            if std::fs::read_dir(&pages)?.next().is_some() {
+                return Err("the page of a process that has ended by itself is left".into());
+            }
+            for (pe, one) in all.iter().enumerate() {
+                let proxy = &one["lanes"][0];
+                if with(proxy, (pe + 1) % PES as usize, "writes") != Some(1) {
+                    return Err(format!("PE {pe} wrote once: {proxy}").into());
                 }
-                for pe in 0..PES {
-                    let proxy = &read(directory, pe)?["lanes"][0];
-                    let writes = with(proxy, (pe as usize + 1) % PES as usize, "writes");
-                    if writes != Some(1) {
-                        return Err(format!("PE {pe} wrote once: {proxy}").into());
-                    }
-                }
-                Ok(())
-            })
+            }
+            Ok(())
         }),
         trial("counters_that_cannot_be_written".to_owned(), Some(Fabric::Rxm), || {
             let report = Fabric::Rxm
@@ -51,28 +44,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-fn both_ends() -> Result<(), Failed> {
-    in_directory("both-ends", run_and_compare)
-}
-
-/// Runs in a fresh directory.
-fn in_directory(name: &str, run: impl FnOnce(&Path) -> Result<(), Failed>) -> Result<(), Failed> {
-    let name = format!("nvshmem-counters-{name}-{}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory)?;
-    let checked = run(&directory);
-    std::fs::remove_dir_all(&directory)?;
-    checked
-}
-
-/// Where PEs are to write.
-fn pattern(directory: &Path) -> String {
-    directory.join("pe-%p.json").to_string_lossy().into_owned()
-}
-
-fn read(directory: &Path, pe: u32) -> Result<Value, Failed> {
-    let text = std::fs::read_to_string(directory.join(format!("pe-{pe}.json")))?;
-    Ok(serde_json::from_str(&text)?)
+/// Runs a job, and gives what each PE has counted.
+pub(crate) fn counted(
+    job: JobSettings,
+    run: impl FnOnce(JobSettings) -> Result<JobReport, Failed>,
+) -> Result<(JobReport, Vec<Value>), Failed> {
+    let (directory, n_pes) = (PrivateDir::new("nvshmem-counters")?, job.n_pes);
+    let pattern = directory.path().join("%p.json");
+    let report = run(job.env("NVSHMEM_LIBFABRIC_COUNTERS", pattern.display()))?;
+    let of = |pe: u32| {
+        let text = std::fs::read_to_string(directory.path().join(format!("{pe}.json")))?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let all = (0..n_pes).map(of).collect::<Result<_, Failed>>()?;
+    Ok((report, all))
 }
 
 /// Writes once, and ends with the transport as it is.
@@ -86,13 +71,9 @@ pub(crate) fn leave(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-fn run_and_compare(directory: &Path) -> Result<(), Failed> {
-    let report = Fabric::Rxm
-        .job("atomics", PES, RAILS, Layout::V7)
-        .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
-        .run()?;
-    let report = report.check().map_err(|failed| failed.to_string())?;
-    let all = (0..PES).map(|pe| read(directory, pe)).collect::<Result<Vec<Value>, Failed>>()?;
+fn both_ends() -> Result<(), Failed> {
+    let job = Fabric::Rxm.job("atomics", PES, RAILS, Layout::V7);
+    let (report, all) = counted(job, |job| Ok(job.run()?.check()?))?;
     for (at, one) in all.iter().enumerate() {
         let proxy = &one["lanes"][0];
         let expected = (Some(at as u64), "tcp;ofi_rxm", "proxy", usize::from(RAILS));
@@ -117,9 +98,7 @@ fn run_and_compare(directory: &Path) -> Result<(), Failed> {
             let line = format!(
                 "PE {at}, {lane} lane, rail {rail} ({name}): {posted} segments posted of {bytes} bytes"
             );
-            if !report.pes[at].text().contains(&line) {
-                return Err(format!("not said: {line}\n{}", report.pes[at].text()).into());
-            }
+            says(&report.pes[at].text(), &line)?;
         }
         for to in (0..PES as usize).filter(|to| *to != at) {
             let sent = with(proxy, to, "sent");

@@ -90,3 +90,8 @@ pub(crate) fn trial(
     let need = fabric.map_or(Ok(()), |fabric| fabric.library().map(drop));
     needs::trial(name, need, |()| run())
 }
+
+/// That something was said.
+pub(crate) fn says(text: &str, part: &str) -> Result<(), Failed> {
+    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobReport, Layout, Outcome};
 
-use crate::fabric::{Fabric, job, trial};
+use crate::fabric::{Fabric, job, says, trial};
 use crate::matrix::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -111,9 +111,7 @@ fn agreed(report: &JobReport, rails: [u8; 3]) -> Result<(), Failed> {
             format!("a host lane and {rails} proxy rail(s)"),
             String::from("targets can count the segments of a put"),
         ] {
-            if !text.contains(&part) {
-                return Err(format!("PE {} did not say {part:?}:\n{text}", pe.pe).into());
-            }
+            says(&text, &part)?;
         }
     }
     Ok(())
@@ -145,9 +143,7 @@ pub(crate) fn all_say(report: &JobReport, parts: &[&str]) -> Result<(), Failed> 
         }
         let text = pe.text();
         for part in parts {
-            if !text.contains(part) {
-                return Err(format!("PE {} did not say {part:?}:\n{report}", pe.pe).into());
-            }
+            says(&text, part)?;
         }
     }
     Ok(())

@@ -11,7 +11,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use cuda::{
-    Completed, Context, CopyEngine, Device, DeviceRange, Driver, Memory, Ordinal, PinnedPool,
+    BounceBuffer, Completed, Context, CopyEngine, Device, DeviceRange, Direction, Driver, Memory,
+    Ordinal, PinnedPool, Transfer,
 };
 use libloading::os::unix::Library;
 use std::sync::Arc;
@@ -319,6 +320,16 @@ pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
     // SAFETY: as for `fill`.
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), len) };
     bytes
+}
+
+/// A copy to the device, from the beginning of a bounce buffer.
+pub(crate) fn to_device<'a>(
+    range: &'a DeviceRange,
+    addr: usize,
+    bounce: &'a BounceBuffer,
+    len: usize,
+) -> Transfer<'a> {
+    Transfer { direction: Direction::ToDevice, range, addr, bounce, offset: 0, len }
 }
 
 /// The next thing that is done.

@@ -24,10 +24,11 @@ use rail_lab::{Change, End, FIRST, Link, Network, Rate, Step, Storm, WRONG};
 use test_support::built::fake_cuda_dir;
 use test_support::full;
 use test_support::held::Held;
-use test_support::needs::{Need, libfabric2, trial};
+use test_support::needs::trial;
 use test_support::random::Random;
 use test_support::seeds::draw;
 
+use super::needs;
 use crate::fabric::job;
 
 const RAILS: usize = 4;
@@ -433,14 +434,6 @@ fn quarters<'a, 'b>(all: &'a [&'b Sample]) -> Option<(&'a [&'b Sample], &'a [&'b
 /// Waits so long, or until it is over.
 fn is_over(ended: &Receiver<()>, time: Duration) -> bool {
     ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
-}
-
-fn needs() -> Need<std::path::PathBuf> {
-    let library = libfabric2()?;
-    match rail_lab::missing() {
-        Some(reason) => Err(format!("there can be no lab here: {reason}")),
-        None => Ok(library),
-    }
 }
 
 /// Some seconds of each kind, with fewer PEs outside of the full tier.

@@ -13,7 +13,7 @@ use test_support::full;
 use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::pairwise::rows;
 
-use crate::fabric::job;
+use crate::fabric::{job, says};
 use crate::matrix::run;
 
 /// Versions that the persona says it is: those between which cxi's rules change.
@@ -299,8 +299,4 @@ fn is_as_it_should_be(text: &str) -> Result<(), Failed> {
         Some(16384..) => Ok(()),
         least => Err(format!("the smallest queue is {least:?}:\n{text}").into()),
     }
-}
-
-fn says(text: &str, part: &str) -> Result<(), Failed> {
-    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }

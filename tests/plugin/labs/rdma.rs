@@ -3,20 +3,20 @@
 //!
 //! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for
 //! an emulated processor. `NVSHMEM_TEST_RDMA_IPV6` names one without IPv4, and without a driver's
-//! name in its own. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host what
-//! is behind it, half of the PEs are there, and reach this host at `NVSHMEM_TEST_RDMA_ADDRESS`.
+//! name in its own. With `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that runs on another host what is
+//! behind it, with its own standard streams, half of the PEs are there.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobSettings, Layout, MemoryKind};
+use nvshmem_sim::{JobSettings, Layout, MemoryKind, Remote};
 use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, libfabric2};
 use test_support::pairwise::rows;
 
-use crate::fabric::job;
+use crate::fabric::{job, says};
 use crate::matrix::run;
 
 const SCENARIOS: [&str; 5] = ["signals", "storm", "atomics", "operations", "order"];
@@ -54,20 +54,17 @@ impl Library {
 #[derive(Clone, Debug)]
 struct Place {
     nics: Vec<String>,
-    /// How PEs are started on another host, and the address of this one there.
-    elsewhere: Option<(Vec<OsString>, IpAddr)>,
+    /// What starts PEs on another host.
+    elsewhere: Option<Vec<OsString>>,
 }
 
 impl Place {
     fn find() -> Option<Self> {
         let variable = |name| std::env::var(format!("NVSHMEM_TEST_RDMA{name}")).ok();
         let nics = variable("").filter(|nics| !nics.is_empty())?;
-        let command = variable("_ELSEWHERE").map(|command| {
-            let address = variable("_ADDRESS").and_then(|address| address.parse().ok());
-            let address = address.expect("NVSHMEM_TEST_RDMA_ADDRESS is the address of this host");
-            (command.split_whitespace().map(OsString::from).collect(), address)
-        });
-        Some(Self { nics: nics.split(',').map(str::to_owned).collect(), elsewhere: command })
+        let elsewhere = variable("_ELSEWHERE")
+            .map(|command| command.split_whitespace().map(OsString::from).collect());
+        Some(Self { nics: nics.split(',').map(str::to_owned).collect(), elsewhere })
     }
 
     fn name(&self) -> &'static str {
@@ -82,11 +79,11 @@ impl Place {
         if let Some(library) = library {
             job = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display());
         }
-        if let Some((command, address)) = &self.elsewhere {
-            let half = job.n_pes / 2;
-            let there = half..job.n_pes;
-            job = job.pes_per_node(half);
-            job = there.fold(job, |job, pe| job.elsewhere(pe, command.clone(), *address));
+        if let Some(agent) = &self.elsewhere {
+            let (half, host, agent) = (job.n_pes / 2, String::from("the other"), agent.clone());
+            let program = std::env::current_exe().expect("this test has a path");
+            let remote = Remote { host, agent, program, plugin_dir: job.plugin_dir.clone() };
+            job = job.host(0, half, None).host(half, half, Some(Arc::new(remote)));
         }
         job
     }
@@ -213,9 +210,7 @@ fn is_soft(nic: &str) -> Need<()> {
 fn moves(job: JobSettings) -> Result<(), Failed> {
     for pe in run(job)?.pes {
         let text = pe.text();
-        if !text.contains("provider verbs;ofi_rxm with ") {
-            return Err(format!("PE {} did not use verbs:\n{text}", pe.pe).into());
-        }
+        says(&text, "provider verbs;ofi_rxm with ")?;
     }
     Ok(())
 }

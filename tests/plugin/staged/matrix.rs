@@ -5,7 +5,7 @@ use nvshmem_sim::{JobSettings, Layout, MemoryKind};
 use test_support::pairwise::rows_of;
 
 use super::device::{Needs, job, staged};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, says};
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
 use nvshmem_sim::traffic::resident::RESIDENT;
 
@@ -125,9 +125,7 @@ pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     let report = run(job)?;
     for pe in staged {
         let text = report.pes[pe as usize].text();
-        if !text.contains("memory of devices is staged") {
-            return Err(format!("PE {pe} does not say that it stages:\n{text}").into());
-        }
+        says(&text, "memory of devices is staged")?;
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! PEs of one host that share their bounce memory: no processor touches what goes between them,
 //! whatever the fabric.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
@@ -10,6 +8,7 @@ use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, MemoryKind, Out
 use serde_json::Value;
 
 use super::device::{Needs, job, staged};
+use crate::counters;
 use crate::fabric::Fabric;
 
 const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm];
@@ -43,26 +42,8 @@ fn shared(fabric: Fabric, scenario: &str, n_pes: u32) -> JobSettings {
 
 /// Runs a job, and gives what each PE's proxy lane has counted of staged bytes.
 fn counted(job: JobSettings) -> Result<(JobReport, Vec<Value>), Failed> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = format!("nvshmem-same-host-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory)?;
-    let run = |directory: &Path| {
-        let n_pes = job.n_pes;
-        let pattern = directory.join("%p.json");
-        let report = job.env("NVSHMEM_LIBFABRIC_COUNTERS", pattern.display()).run()?;
-        let report = report.check().map_err(|failed| failed.to_string())?;
-        let staged = |pe: u32| {
-            let text = std::fs::read_to_string(directory.join(format!("{pe}.json")))?;
-            Ok(serde_json::from_str::<Value>(&text)?["lanes"][0]["staged"].clone())
-        };
-        let all = (0..n_pes).map(staged).collect::<Result<Vec<Value>, Failed>>()?;
-        Ok((report, all))
-    };
-    let counted = run(&directory);
-    std::fs::remove_dir_all(&directory)?;
-    counted
+    let (report, all) = counters::counted(job, |job| Ok(job.run()?.check()?))?;
+    Ok((report, all.iter().map(|counters| counters["lanes"][0]["staged"].clone()).collect()))
 }
 
 /// The sum of a counter over all PEs.

@@ -67,12 +67,12 @@ pub(crate) const VERBS: Binding = Binding {
             .allowlist_type("efadv_(device_attr|qp_init_attr|ah_attr|cq|cq_init_attr)")
             .allowlist_var("EFADV_.*|IBV_WC_WITH_IMM")
             // Never called: the efa provider goes through the extended queues.
-            .opaque_type("ibv_(flow|mw|wq|wc|ece|srq|sa).*")
+            .opaque_type("ibv_(flow|mw|wq|wc|ece|srq|sa|rwq|rx|xrcd).*")
+            .blocklist_type("ibv_wc__.*")
             .blocklist_type("pthread_(mutex|cond)_t|__pthread_.*|__atomic_wide_counter.*")
             .raw_line("use libc::{pthread_cond_t, pthread_mutex_t};")
             .ignore_functions()
             .layout_tests(false)
-            .derive_default(true)
             .prepend_enum_name(false)
     },
 };

@@ -146,10 +146,9 @@ mod tests {
 
     #[test]
     fn what_a_test_has_started_is_stopped_with_it() {
-        let folder =
-            std::env::temp_dir().join(format!("nvshmem-mutants-run-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let [script, said, child] = ["script", "said", "child"].map(|name| folder.join(name));
+        let folder = launcher::PrivateDir::new("nvshmem-mutants-run").unwrap();
+        let [script, said, child] =
+            ["script", "said", "child"].map(|name| folder.path().join(name));
         let text = "#!/bin/sh\nsleep 1000 &\necho $! >child.new && mv child.new child\nwait\n";
         let text = text.replace("child", &child.display().to_string());
         std::fs::write(&script, text).unwrap();
@@ -164,7 +163,6 @@ mod tests {
         });
         assert!(stopped.is_some(), "it has not started");
         let pid = std::fs::read_to_string(&child).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
         let stat = format!("/proc/{}/stat", pid.trim());
         // Whoever has to wait for it may not have done so.
         let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));

@@ -112,8 +112,7 @@ mod tests {
 
     #[test]
     fn without_a_trial_there_are_no_figures() {
-        let out = std::env::temp_dir().join(format!("nvshmem-mutants-{}", std::process::id()));
-        std::fs::create_dir_all(&out).unwrap();
+        let out = launcher::PrivateDir::new("nvshmem-mutants").unwrap();
         let mutant = Mutant {
             file: String::from("src/lib.rs"),
             line: 1,
@@ -123,11 +122,10 @@ mod tests {
             state: State::Built,
         };
         let tell = |outcomes: HashMap<Id, Outcome>| {
-            tell(&out, "some", std::slice::from_ref(&mutant), &[0], &outcomes, Duration::ZERO)
+            tell(out.path(), "some", std::slice::from_ref(&mutant), &[0], &outcomes, Duration::ZERO)
         };
         let untried = tell(HashMap::new());
         let tried = tell(HashMap::from([(0, Outcome::Missed { reach: 3, ran: 2 })]));
-        std::fs::remove_dir_all(&out).unwrap();
         assert!(matches!(untried, Err(Error::Untried(1))), "{untried:?}");
         tried.unwrap();
     }

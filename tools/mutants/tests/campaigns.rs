@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use launcher::PrivateDir;
 
 /// Who writes programs, and who starts any. A process that another thread starts meanwhile has the
 /// file open for a moment, too, and a file that is open for writing is not executed.
@@ -15,20 +17,13 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A directory with a script and a cargo that says what a test wants.
-struct Tree(PathBuf);
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+struct Tree(PrivateDir);
 
 impl Tree {
     fn new(name: &str, script: &str, cargo: &str) -> Self {
         let _alone = alone();
-        let tree = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("campaign-{name}")));
-        let _ = fs::remove_dir_all(&tree.0);
-        let scripts = tree.0.join("scripts");
+        let tree = Self(PrivateDir::new(&format!("campaign-{name}")).expect("a directory"));
+        let scripts = tree.0.path().join("scripts");
         fs::create_dir_all(&scripts).expect("a directory");
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
         fs::copy(from, scripts.join(script)).expect("the script");
@@ -41,10 +36,12 @@ impl Tree {
     /// Whether it succeeds, and all that it says.
     fn run(&self, script: &str, arguments: &[&str]) -> (bool, String) {
         let mut command = Command::new(format!("scripts/{script}"));
-        command.args(arguments).current_dir(&self.0).stdin(Stdio::null());
+        command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // None is fetched.
-        command.env("CARGO_TARGET_DIR", self.0.join("target")).env("NVSHMEM_TEST_LIBFABRIC2", "");
+        command
+            .env("CARGO_TARGET_DIR", self.0.path().join("target"))
+            .env("NVSHMEM_TEST_LIBFABRIC2", "");
         let child = {
             let _alone = alone();
             command.spawn().expect("it starts")

@@ -2,9 +2,11 @@
 //! what it does not.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use launcher::PrivateDir;
 
 /// Who writes programs, and who starts any. A process that another thread starts meanwhile has the
 /// file open for a moment, too, and a file that is open for writing is not executed.
@@ -15,13 +17,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// A crate with bugs of its own, and the scripts that inject them, in a directory that goes with
 /// it.
-struct Crate(PathBuf);
-
-impl Drop for Crate {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+struct Crate(PrivateDir);
 
 const SCRIPTS: [&str; 3] = ["injected.sh", "copy-changed.sh", "cargo"];
 
@@ -61,11 +57,10 @@ impl Crate {
     /// With one bug: the sum's line becomes `bug`, which `tests` are named for.
     fn with(name: &str, tests: &str, bug: &str) -> Self {
         let _alone = alone();
-        let here = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("injected-{name}")));
-        let _ = fs::remove_dir_all(&here.0);
+        let here = Self(PrivateDir::new(&format!("injected-{name}")).expect("a directory"));
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
         for script in SCRIPTS {
-            let to = here.0.join("scripts").join(script);
+            let to = here.0.path().join("scripts").join(script);
             fs::create_dir_all(to.parent().expect("scripts")).expect("a directory");
             fs::copy(scripts.join(script), to).expect("a script");
         }
@@ -80,7 +75,7 @@ impl Crate {
             here.write(&format!("{folder}/none"), "");
         }
         let git = |arguments: &[&str]| {
-            let status = Command::new("git").args(arguments).current_dir(&here.0).status();
+            let status = Command::new("git").args(arguments).current_dir(here.0.path()).status();
             assert!(status.expect("git").success());
         };
         git(&["init", "--quiet"]);
@@ -89,14 +84,17 @@ impl Crate {
     }
 
     fn write(&self, file: &str, text: &str) {
-        let path = self.0.join(file);
+        let path = self.0.path().join(file);
         fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
         fs::write(path, text).expect("a file");
     }
 
     fn run(&self, arguments: &[&str]) -> (bool, String) {
         let mut script = Command::new("scripts/injected.sh");
-        script.args(arguments).current_dir(&self.0).env("CARGO_TARGET_DIR", self.0.join("target"));
+        script
+            .args(arguments)
+            .current_dir(self.0.path())
+            .env("CARGO_TARGET_DIR", self.0.path().join("target"));
         script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = {
             let _alone = alone();

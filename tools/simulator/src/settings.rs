@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Debug;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -79,20 +78,13 @@ pub struct JobSettings {
     /// Put in front of every PE's command, such as `valgrind`. It must end in `exec`, or run the
     /// PE as a child that dies with it.
     pub prefix: Vec<OsString>,
-    /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
-    /// `ip netns exec NAME`.
+    /// Put in front of single PEs' commands instead of [`JobSettings::prefix`].
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
-    /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts
-    /// them there. Default: all PEs are on this host, and the socket has a path.
-    pub listens_at: Option<IpAddr>,
     /// PEs of other hosts, which a shell there becomes.
     pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a
     /// socket that has a path, not an address, so any network does.
     pub network_of_pe: BTreeMap<u32, Arc<dyn Surroundings>>,
-    /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
-    /// kept in the report.
-    pub forward_output: bool,
 }
 
 impl JobSettings {
@@ -126,10 +118,8 @@ impl JobSettings {
             params: BTreeMap::new(),
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
-            listens_at: None,
             remote_of_pe: BTreeMap::new(),
             network_of_pe: BTreeMap::new(),
-            forward_output: false,
             inherits_settings: false,
         }
     }
@@ -247,14 +237,6 @@ impl JobSettings {
         self
     }
 
-    /// Puts one PE on another host, by a command that starts there what is behind it, with its
-    /// environment. It reaches the launcher at the address.
-    pub fn elsewhere(mut self, pe: u32, command: Vec<OsString>, listens_at: IpAddr) -> Self {
-        self.prefix_of_pe.insert(pe, command);
-        self.listens_at = Some(listens_at);
-        self
-    }
-
     /// Sets the deadline of the whole job.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -270,12 +252,6 @@ impl JobSettings {
     /// Sets how long the others may take to end once a PE has failed.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
-        self
-    }
-
-    /// Also prints what the PEs print.
-    pub fn forward_output(mut self) -> Self {
-        self.forward_output = true;
         self
     }
 

@@ -99,7 +99,7 @@ pub(super) fn trials(all: bool) -> Vec<Trial> {
             // As it is with a libfabric without CUDA.
             let job = job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never");
             let job = lab.on(job, host.persona, host.nics, "auto").leaves_nics();
-            let root = lab.dir.join("sys");
+            let root = lab.dir.path().join("sys");
             let devices = lay_out(host.machine, &root);
             for (pe, gpu) in host.gpus.iter().enumerate() {
                 let name = format!("gpu{gpu}");

@@ -11,10 +11,9 @@ pub(crate) mod signals;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use launcher::reaches_other_processes;
+use launcher::{PrivateDir, reaches_other_processes};
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome, PeReport};
@@ -24,7 +23,7 @@ use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::pairwise::rows;
 use test_support::seeds::draw;
 
-use crate::fabric::job;
+use crate::fabric::{job, says};
 use crate::matrix::{done, run};
 
 /// Machines, as the lab knows them, with the fabrics that their NICs have where libfabric has both.
@@ -144,9 +143,9 @@ fn system_has_efa() -> Need<()> {
     }
 }
 
-/// A job's NICs: a directory, removed in the end.
+/// A job's NICs: a directory.
 struct Lab {
-    dir: PathBuf,
+    dir: PrivateDir,
     library: Option<PathBuf>,
     /// Of the order in which NICs do things.
     seed: u32,
@@ -154,11 +153,7 @@ struct Lab {
 
 impl Lab {
     fn new(library: Option<PathBuf>) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("efa-lab-{}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).expect("a directory for NICs");
+        let dir = PrivateDir::new("efa-lab").expect("a directory for NICs");
         let given = std::env::var("NVSHMEM_TEST_SEED").ok().and_then(|text| text.parse().ok());
         Self { dir, library, seed: given.unwrap_or_else(draw) }
     }
@@ -179,11 +174,11 @@ impl Lab {
         }
         let job = job
             .env("LD_LIBRARY_PATH", paths.to_string_lossy())
-            .env("EFA_LAB_DIR", self.dir.display())
+            .env("EFA_LAB_DIR", self.dir.path().display())
             .env("EFA_LAB_PERSONA", persona)
             .env("EFA_LAB_NICS", nics)
             .env("EFA_LAB_SEED", self.seed)
-            .env("SYSFS_PATH", self.dir.join("sys").display())
+            .env("SYSFS_PATH", self.dir.path().join("sys").display())
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "efa");
         let job = if fabric == "auto" { job } else { job.env("NVSHMEM_LIBFABRIC_FABRIC", fabric) };
         // Each is a host of its own, by a number that is the same in every run.
@@ -194,13 +189,6 @@ impl Lab {
             Some(library) => job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display()),
             None => job,
         }
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        // Nothing depends on it any more; a directory that stays is only untidy.
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -487,10 +475,6 @@ fn best(text: &str, persona: &str) -> &'static str {
         Some(since) if found >= Some(since) => "efa-direct",
         _ => "efa",
     }
-}
-
-fn says(text: &str, part: &str) -> Result<(), Failed> {
-    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }
 
 /// The job has failed in this PE, in order and with these words.

@@ -134,7 +134,8 @@ pub(super) fn trials() -> Vec<Trial> {
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", "auto")
                 .env("EFA_LAB_FAULTS", "device=1")
         };
-        let none = auto().env("EFA_LAB_DIR", "").env("SYSFS_PATH", lab.dir.join("none").display());
+        let none =
+            auto().env("EFA_LAB_DIR", "").env("SYSFS_PATH", lab.dir.path().join("none").display());
         let named = auto().env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1");
         for job in [none, named] {
             // libfabric 2.4's tcp, which is used in efa's place, keeps its fabric open, and that is

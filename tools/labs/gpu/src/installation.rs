@@ -118,26 +118,22 @@ fn read<T>(path: &Path, how: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, N
 
 #[cfg(test)]
 mod tests {
+    use launcher::PrivateDir;
+
     use super::*;
 
-    struct Root(PathBuf);
+    struct Root(PrivateDir);
 
     impl Root {
         fn new(name: &str) -> Self {
-            let root = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-            fs::create_dir_all(root.join("include/non_abi")).unwrap();
-            fs::create_dir_all(root.join("lib")).unwrap();
+            let root = PrivateDir::new(name).unwrap();
+            fs::create_dir_all(root.path().join("include/non_abi")).unwrap();
+            fs::create_dir_all(root.path().join("lib")).unwrap();
             Self(root)
         }
 
         fn file(&self, path: &str, text: &str) {
-            fs::write(self.0.join(path), text).unwrap();
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
+            fs::write(self.0.path().join(path), text).unwrap();
         }
     }
 
@@ -153,7 +149,7 @@ mod tests {
         );
         root.file("lib/libnvshmem_host.so.3", "");
         root.file("lib/nvshmem_transport_ibrc.so.7", "");
-        let found = Installation::at(&root.0).unwrap();
+        let found = Installation::at(root.0.path()).unwrap();
         assert_eq!((found.version.as_str(), found.transports), ("3.8.0", 7));
     }
 
@@ -161,19 +157,19 @@ mod tests {
     fn an_nccl_is_told_by_its_header() {
         let root = Root::new("an-nccl");
         root.file("include/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n");
-        let missing = Nccl::at(&root.0).unwrap_err().to_string();
+        let missing = Nccl::at(root.0.path()).unwrap_err().to_string();
         assert!(missing.ends_with("include/nccl.h does not define NCCL_PATCH"), "{missing}");
         root.file(
             "include/nccl.h",
             "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n",
         );
-        assert_eq!(Nccl::at(&root.0).unwrap().version, "2.30.7");
+        assert_eq!(Nccl::at(root.0.path()).unwrap().version, "2.30.7");
     }
 
     #[test]
     fn what_is_missing_is_named() {
         let root = Root::new("no-nvshmem");
-        let error = |root: &Root| Installation::at(&root.0).unwrap_err().to_string();
+        let error = |root: &Root| Installation::at(root.0.path()).unwrap_err().to_string();
         assert!(error(&root).contains("nvshmem_version.h cannot be read"));
         root.file(HEADER, "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n");
         assert!(error(&root).contains("does not define NVSHMEM_VENDOR_MINOR_VERSION"));

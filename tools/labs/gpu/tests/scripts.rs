@@ -7,10 +7,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use launcher::PrivateDir;
 
 /// A directory with an NVSHMEM and a transport that have nothing but names, and scripts.
-struct Bed(PathBuf);
+struct Bed(PrivateDir);
 
 /// A PE that finds its peer over the id's file, leaves counters, and says that all is well.
 const GOOD: &str = r#"
@@ -35,12 +36,9 @@ counters() {
 
 impl Bed {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("nvshmem-gpu-run-test-{}-{number}", std::process::id());
-        let bed = Self(std::env::temp_dir().join(name));
+        let bed = Self(PrivateDir::new("nvshmem-gpu-run-test").unwrap());
         for directory in ["nvshmem/include/non_abi", "nvshmem/lib", "plugins", "programs", "bin"] {
-            fs::create_dir_all(bed.0.join(directory)).unwrap();
+            fs::create_dir_all(bed.0.path().join(directory)).unwrap();
         }
         let version = |which: &str, n: u32| format!("#define NVSHMEM_VENDOR_{which}_VERSION {n}\n");
         let header = [version("MAJOR", 3), version("MINOR", 4), version("PATCH", 5)].concat();
@@ -51,7 +49,7 @@ impl Bed {
     }
 
     fn file(&self, path: &str, text: &str) -> PathBuf {
-        let path = self.0.join(path);
+        let path = self.0.path().join(path);
         fs::write(&path, text).unwrap();
         path
     }
@@ -72,12 +70,12 @@ impl Bed {
     }
 
     fn path(&self, path: &str) -> String {
-        self.0.join(path).display().to_string()
+        self.0.path().join(path).display().to_string()
     }
 
     /// With an NCCL that has nothing but a name.
     fn run_nccl(&self, more: &[&str]) -> Output {
-        fs::create_dir_all(self.0.join("nccl/include")).unwrap();
+        fs::create_dir_all(self.0.path().join("nccl/include")).unwrap();
         let version = "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n";
         self.file("nccl/include/nccl.h", version);
         self.file("plugins/libnccl-rma-nvshmem-libfabric.so", "");
@@ -102,12 +100,6 @@ impl Bed {
             .env("PATH", format!("{}:{path}", self.path("bin")))
             .output()
             .unwrap()
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -271,10 +263,10 @@ fn what_is_missing_is_said() {
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none).contains("no program to run"));
     bed.script("ring", GOOD);
-    fs::remove_file(bed.0.join("plugins/nvshmem_transport_libfabric.so.3")).unwrap();
+    fs::remove_file(bed.0.path().join("plugins/nvshmem_transport_libfabric.so.3")).unwrap();
     let output = bed.run("--programs", &[]);
     assert!(text(&output).contains("looks for a transport of that name"), "{}", text(&output));
-    fs::remove_dir_all(bed.0.join("nvshmem/include")).unwrap();
+    fs::remove_dir_all(bed.0.path().join("nvshmem/include")).unwrap();
     let output = bed.run("--programs", &[]);
     assert!(text(&output).contains("nvshmem_version.h cannot be read"), "{}", text(&output));
 }
@@ -314,7 +306,7 @@ echo "RESULT ring pe $PMI_RANK ok"
 
 /// A stand-in for the service's control program that writes down what it is told.
 fn control(bed: &Bed) -> PathBuf {
-    let told = bed.0.join("told");
+    let told = bed.0.path().join("told");
     let text = format!(
         "log='{}'\n{}",
         told.display(),
@@ -363,7 +355,7 @@ fn a_multi_process_service_that_does_not_start_is_an_error_only_if_it_must() {
 fn suites_of_others_run_in_all_pes_where_their_sources_are_named() {
     let bed = Bed::new();
     for directory in ["modules/nvshmem", "tests"] {
-        fs::create_dir_all(bed.0.join(directory)).unwrap();
+        fs::create_dir_all(bed.0.path().join(directory)).unwrap();
     }
     bed.file("modules/nvshmem/__init__.py", "");
     let version = "class Version: nvshmem4py_version, libnvshmem_version = '0.4.1', '3.8.0'\n\

@@ -15,14 +15,8 @@ use crate::rate::Rate;
 pub struct Experiment {
     /// One line for people.
     pub title: String,
-    /// What the plugin must be able to do for it; see [`Experiment::lacks`].
-    #[serde(default)]
-    needs: Option<String>,
-    /// Number of hosts.
+    /// Number of hosts, with a PE on each.
     pub hosts: usize,
-    /// PEs on each.
-    #[serde(default = "one")]
-    pub pes_per_host: u32,
     /// A rail for each rate.
     pub rails: Vec<Rate>,
     /// Environment of the PEs, the plugin's settings among it.
@@ -99,7 +93,7 @@ impl Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case", tag = "kind")]
 pub enum Workload {
-    /// The first PE of the first host works on the first PE of the second; see `stream.rs`.
+    /// PE 0 works on PE 1; see `stream.rs`.
     Stream {
         /// Which operation.
         op: StreamOp,
@@ -174,9 +168,6 @@ pub enum Figure {
     Imbalance,
 }
 
-/// What the plugin can do, of what experiments may need.
-const OFFERED: &[&str] = &["rails found by the network they are on", "rails that may fail"];
-
 impl Experiment {
     /// Reads a text.
     ///
@@ -188,19 +179,14 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// What it needs and the plugin does not offer; it is not to be run then.
-    pub fn lacks(&self) -> Option<&str> {
-        self.needs.as_deref().filter(|needs| !OFFERED.contains(needs))
-    }
-
     /// Number of PEs.
     pub fn n_pes(&self) -> u32 {
-        self.hosts as u32 * self.pes_per_host
+        self.hosts as u32
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.pes_per_host == 0 || self.runs.is_empty() {
-            return Err("there is at least one PE on each host, and one run".into());
+        if self.runs.is_empty() {
+            return Err("there is at least one run".into());
         }
         for run in &self.runs {
             if self.runs.iter().filter(|other| other.name == run.name).count() > 1 {
@@ -230,10 +216,6 @@ impl Experiment {
         }
         Ok(())
     }
-}
-
-fn one() -> u32 {
-    1
 }
 
 fn a_minute() -> u64 {

@@ -3,7 +3,7 @@
 //! Hosts are network namespaces, rails are virtual Ethernet shaped to a rate, and the PEs on them
 //! are real processes that load the plugin. So bandwidth over several rails, slow rails and rails
 //! that fail are what they are between machines, at rates that two cores can carry. It takes root
-//! (or `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`) and iproute2; [`missing`] says what is not there.
+//! (or `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`) and iproute2; [`possible`] says what is not there.
 //!
 //! What is done on them is data: an [`Experiment`] is a file of `tests/lab`.
 
@@ -31,8 +31,11 @@ pub use workload::tally::{FIRST, WRONG};
 /// The name of [`pe()`] among the scenarios of [`nvshmem_sim::pe_entry`].
 pub const SCENARIO: &str = "lab";
 
-/// Why no lab can be made here, if so; found by making one.
-pub fn missing() -> Option<String> {
-    let rate = "100mbit".parse().map_err(|why: String| LabError::text("a rate", why));
-    rate.and_then(|rate| Network::new(3, &[rate])).err().map(|error| error.to_string())
+/// Whether a lab can be made here; found by making one.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> Result<(), String> {
+    let made = Network::new(3, &["100mbit".parse()?]);
+    made.map(drop).map_err(|error| format!("there can be no lab here: {error}"))
 }

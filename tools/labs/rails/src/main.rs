@@ -27,9 +27,6 @@ struct Options {
     /// Runs whose name contains this, and no figures that need others
     #[arg(long)]
     only: Option<String>,
-    /// Run also what needs what the plugin does not offer
-    #[arg(long)]
-    all: bool,
     /// Print all that the PEs say
     #[arg(long)]
     verbose: bool,
@@ -71,9 +68,7 @@ const BYTES_PER_MBIT: f64 = 1e6 / 8.0;
 /// Something was wrong: a job failed, a byte was wrong, nothing was run, or there can be no lab
 /// here. That something was slow is no error.
 fn run(options: &Options) -> Result<(), BoxError> {
-    if let Some(reason) = rail_lab::missing() {
-        return Err(format!("there can be no lab here: {reason}").into());
-    }
+    rail_lab::possible()?;
     let subject = Subject {
         plugin_dir: options.plugin_dir.clone(),
         libfabric: options.libfabric.as_ref().map(std::path::absolute).transpose()?,
@@ -89,10 +84,6 @@ fn run(options: &Options) -> Result<(), BoxError> {
             continue;
         }
         show_head(&path, &experiment);
-        if let Some(needs) = experiment.lacks().filter(|_| !options.all) {
-            println!("not run: it needs {needs}, which the plugin does not offer yet");
-            continue;
-        }
         show_raw(&experiment)?;
         let imbalance_matters = experiment.measures.iter().any(|m| m.of == Figure::Imbalance);
         let mut done = BTreeMap::new();
@@ -173,7 +164,7 @@ fn files(places: &[PathBuf]) -> Result<Vec<PathBuf>, BoxError> {
 fn show_head(path: &Path, experiment: &Experiment) {
     let rates: Vec<String> = experiment.rails.iter().map(ToString::to_string).collect();
     println!("\n# {}: {}", path.display(), experiment.title);
-    println!("{} hosts, {} PEs, rails {}", experiment.hosts, experiment.n_pes(), rates.join(" "));
+    println!("{} hosts, rails {}", experiment.hosts, rates.join(" "));
 }
 
 fn show_raw(experiment: &Experiment) -> Result<(), BoxError> {

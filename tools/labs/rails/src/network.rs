@@ -110,7 +110,7 @@ impl Network {
     /// Makes `n_hosts` hosts with a rail of each of the rates.
     ///
     /// # Errors
-    /// The kernel or `ip` and `tc` refuse something; see [`crate::missing`].
+    /// The kernel or `ip` and `tc` refuse something; see [`crate::possible`].
     pub fn new(n_hosts: usize, rates: &[Rate]) -> Result<Network, LabError> {
         if !(2..=MOST_HOSTS).contains(&n_hosts) || !(1..=MOST_RAILS).contains(&rates.len()) {
             let text = format!("{n_hosts} hosts with {} rails", rates.len());

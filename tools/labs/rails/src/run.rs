@@ -108,7 +108,7 @@ impl Subject {
         let deadline = Duration::from_secs(experiment.deadline_seconds);
         let n_pes = experiment.n_pes();
         let mut job = JobSettings::new(SCENARIO, n_pes, Layout::V7, &self.plugin_dir)
-            .pes_per_node(experiment.pes_per_host)
+            .pes_per_node(1)
             .heap(heap, chunk)
             .deadline(deadline)
             .step_deadline(deadline)
@@ -125,10 +125,7 @@ impl Subject {
             job = job.env(name, value);
         }
         let hosts = network.hosts();
-        (0..n_pes).fold(job, |job, pe| {
-            let host = (pe / experiment.pes_per_host) as usize;
-            job.network_of_pe(pe, Arc::clone(&hosts[host]))
-        })
+        (0..).zip(hosts).fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
     }
 
     /// Bytes per second of TCP by itself from the first host to the second: over each rail alone,

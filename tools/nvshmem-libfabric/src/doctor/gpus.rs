@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn each_gpu_has_its_nics_with_their_distance() {
-        let scratch = std::env::temp_dir().join(format!("tool-tree-{}", std::process::id()));
+        let scratch = launcher::PrivateDir::new("tool-tree").unwrap();
+        let scratch = scratch.path();
         // Two switches, each with a GPU and a NIC.
         for (switch, gpu, nic) in
             [("00:01.0", "02:00.0", "03:00.0"), ("00:02.0", "05:00.0", "06:00.0")]
@@ -291,11 +292,10 @@ mod tests {
             Gpus { devices: vec![gpu("0000:02:00.0"), gpu("0000:05:00.0")], ..Gpus::default() };
         let fabric = on(&[("near", "0000:03:00.0"), ("far", "0000:06:00.0")]);
         let settings = Settings::default();
-        let check = distances(&Topology::at(&scratch), &gpus, &fabric, &settings).unwrap();
+        let check = distances(&Topology::at(scratch), &gpus, &fabric, &settings).unwrap();
         let crossed = Settings { devices: Devices::Include(vec![String::from("far")]), ..settings };
         let only = on(&[("far", "0000:06:00.0")]);
-        let warned = distances(&Topology::at(&scratch), &gpus, &only, &crossed).unwrap();
-        fs::remove_dir_all(&scratch).unwrap();
+        let warned = distances(&Topology::at(scratch), &gpus, &only, &crossed).unwrap();
         assert_eq!(check.verdict, Verdict::Ok);
         assert!(
             check.details[0].contains("GPU 0") && check.details[0].ends_with(": near (PIX)"),
@@ -325,11 +325,9 @@ mod tests {
         let exports =
             Gpus { devices: vec![Gpu { dma_buf: true, ..gpu("0000:02:00.0") }], ..Gpus::default() };
         assert_eq!(verdict(&exports, &on(&[]), nowhere), Verdict::Ok);
-        let modules = std::env::temp_dir().join(format!("tool-modules-{}", std::process::id()));
-        fs::create_dir_all(modules.join("nvidia_peermem")).unwrap();
-        let loaded = verdict(&gpus, &on(&[]), &modules);
-        fs::remove_dir_all(&modules).unwrap();
-        assert_eq!(loaded, Verdict::Ok);
+        let modules = launcher::PrivateDir::new("tool-modules").unwrap();
+        fs::create_dir(modules.path().join("nvidia_peermem")).unwrap();
+        assert_eq!(verdict(&gpus, &on(&[]), modules.path()), Verdict::Ok);
     }
 
     #[test]

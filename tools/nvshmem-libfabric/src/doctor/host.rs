@@ -312,15 +312,14 @@ mod tests {
         for other in ["4711", "sem.4711", "pulse-shm-4711", "PostgreSQL.4711", "x:y:z"] {
             assert_eq!(maker(other), None, "{other}");
         }
-        let directory = std::env::temp_dir().join(format!("tool-shm-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        let scratch = launcher::PrivateDir::new("tool-shm").unwrap();
+        let directory = scratch.path();
         for name in ["4711:0:1", "4712:0:1", "others-4711"] {
             fs::write(directory.join(name), "").unwrap();
         }
         fs::create_dir_all(directory.join("nvshmem-libfabric-4711")).unwrap();
-        let check = left_behind(&directory, &|pid| pid == 4712);
-        let clean = left_behind(&directory, &|_| true);
-        fs::remove_dir_all(&directory).unwrap();
+        let check = left_behind(directory, &|pid| pid == 4712);
+        let clean = left_behind(directory, &|_| true);
         assert_eq!((check.verdict, clean.verdict), (Verdict::Warning, Verdict::Ok));
         assert_eq!(check.details, [directory.join("4711:0:1").display().to_string()]);
     }

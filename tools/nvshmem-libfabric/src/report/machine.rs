@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn nics_ports_and_modules_are_told_and_no_guid() {
-        let sysfs =
-            std::env::temp_dir().join(format!("nvshmem-libfabric-sysfs-{}", std::process::id()));
+        let scratch = launcher::PrivateDir::new("nvshmem-libfabric-sysfs").unwrap();
+        let sysfs = scratch.path();
         let file = |path: &str, text: &str| {
             let path = sysfs.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -99,8 +99,7 @@ mod tests {
         file("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
         file("module/gdrdrv/version", "2.4\n");
         file("module/efa/initstate", "live\n");
-        let lines = of_sysfs(&sysfs);
-        fs::remove_dir_all(&sysfs).unwrap();
+        let lines = of_sysfs(sysfs);
         let expected = [
             "infiniband mlx5_0: fw_ver 28.39",
             "  port 1: rate 400 Gb/sec (4X NDR)",

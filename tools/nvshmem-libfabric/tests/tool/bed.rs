@@ -2,6 +2,7 @@
 //! installed, and the tool.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -313,6 +316,24 @@ pub(crate) fn copy_of(package: &MadeUp, scratch: &Scratch) -> MadeUp {
         }
     }
     MadeUp { prefix, number: package.number }
+}
+
+/// Waits for something that is certain to come.
+pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, String> {
+    /// Nothing takes as long, but for a machine that is very busy.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(format!("{what}: not within {PATIENCE:?}"))
+}
+
+pub(crate) fn signal(process: impl Display, signal: &str) -> Result<(), Failed> {
+    good(Command::new("kill").args([signal, &process.to_string()])).map(drop)
 }
 
 /// A case that needs nothing that a machine may lack.

@@ -372,11 +372,6 @@ impl<'a> Host<'a> {
         self.shared.transport.declared().atomics_complete_on_quiet
     }
 
-    /// Largest transfer of one call that the plugin takes; `u64::MAX` when it sets no limit.
-    pub fn max_op_len(&self) -> u64 {
-        self.shared.transport.declared().max_op_len
-    }
-
     /// Lets the plugin print about itself.
     ///
     /// # Errors
@@ -391,11 +386,6 @@ impl<'a> Host<'a> {
     /// The plugin's status.
     pub fn region_flush(&self, issuer: u64, region: u64) -> Result<()> {
         self.shared.transport.region_flush(c::NVT_REGION_ROLE_HOST, issuer, region)
-    }
-
-    /// One line about this PE's memory, for messages.
-    pub fn describe(&self) -> String {
-        self.shared.regions.describe()
     }
 
     /// Ends the PE in order: everything completed, all PEs together, the proxy thread stopped, the

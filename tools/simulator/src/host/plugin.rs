@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c, file_name};
 
-use crate::error::{Error, Result, check};
+use crate::error::{Error, Result, check, explain};
 
 /// The remote transports that NVSHMEM has heard of. By any other name it loads nothing.
 const KNOWN: [&str; 4] = ["ibrc", "ucx", "ibdevx", "libfabric"];
@@ -81,14 +81,6 @@ impl Drop for Plugin {
                 eprintln!("nvshmem-sim: {}: dlclose: {}", self.path.display(), explain(&e));
             }
         }
-    }
-}
-
-/// libloading keeps the text of `dlerror` in the source.
-fn explain(error: &libloading::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => source.to_string(),
-        None => error.to_string(),
     }
 }
 

@@ -32,26 +32,12 @@ const QUEUE: usize = 4096;
 /// Rate at which a waiting sender looks whether the proxy thread has failed.
 const SLICE: Duration = Duration::from_millis(20);
 
-type Task = Box<dyn FnOnce(&Ops) + Send>;
+type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
 
-enum Request {
-    Put { pe: u32, to: SymAddr, from: Place, len: u64 },
-    Get { pe: u32, from: SymAddr, to: Place, len: u64 },
-    G { pe: u32, from: SymAddr, to: Place, len: u64 },
-    P { pe: u32, to: SymAddr, value: u64, bytes: i32 },
-    Amo { pe: u32, target: SymAddr, amo: Amo },
-    PutSignal { pe: u32, to: SymAddr, from: Place, len: u64, signal: SymAddr, amo: Amo },
-    RegionPut { region: u64, pe: u32, to: SymAddr, from: Place, len: u64 },
-    RegionEnd { region: u64 },
-    Fence,
-    Quiet(Sender<()>),
-    Run(Task),
-}
-
-impl Request {
-    fn is_put(&self) -> bool {
-        matches!(self, Request::Put { .. } | Request::RegionPut { .. })
-    }
+/// What the thread is to do; whether it is a put is seen by the one before it.
+struct Request {
+    is_put: bool,
+    task: Task,
 }
 
 /// The device's side of the proxy: requests go in, a quiet tells when they are done.
@@ -103,7 +89,8 @@ impl Proxy {
     /// The proxy thread has failed, now or before, or takes no requests within the deadline. An
     /// error of the request itself ends the thread and shows at the next call.
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
-        self.send(Request::Put { pe, to, from: from.into(), len })
+        let from = from.into();
+        self.ask_to_put(move |ops| ops.put_nbi(pe, to, from, len))
     }
 
     /// As [`Proxy::put`], as a part of a region (layout 7), numbered from 1.
@@ -118,7 +105,13 @@ impl Proxy {
         from: impl Into<Place>,
         len: u64,
     ) -> Result<()> {
-        self.send(Request::RegionPut { region, pe, to, from: from.into(), len })
+        let from = from.into();
+        self.ask_to_put(move |ops| {
+            ops.set_region(region);
+            let status = ops.put_nbi(pe, to, from, len);
+            ops.set_region(0);
+            status
+        })
     }
 
     /// Asks for a region to be ended (layout 7).
@@ -126,7 +119,7 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn end_region(&self, region: u64) -> Result<()> {
-        self.send(Request::RegionEnd { region })
+        self.ask(move |ops| ops.end_region(region))
     }
 
     /// Asks for a read from a PE's heap.
@@ -134,7 +127,8 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn get(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
-        self.send(Request::Get { pe, from, to: to.into(), len })
+        let to = to.into();
+        self.ask(move |ops| ops.get_nbi(pe, from, to, len))
     }
 
     /// Asks for a read of a small value from a PE's heap.
@@ -142,7 +136,8 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn g(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
-        self.send(Request::G { pe, from, to: to.into(), len })
+        let to = to.into();
+        self.ask(move |ops| ops.g(pe, from, to, len))
     }
 
     /// Asks for the low `bytes` of a value to be written to a PE's heap.
@@ -150,7 +145,7 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
-        self.send(Request::P { pe, to, value, bytes })
+        self.ask(move |ops| ops.p(pe, to, value, bytes))
     }
 
     /// Asks for an atomic operation on a PE's heap.
@@ -158,7 +153,7 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn amo(&self, pe: u32, target: SymAddr, amo: Amo) -> Result<()> {
-        self.send(Request::Amo { pe, target, amo })
+        self.ask(move |ops| ops.amo(pe, target, &amo))
     }
 
     /// Asks for a write to a PE's heap with a signal behind it.
@@ -174,7 +169,8 @@ impl Proxy {
         signal: SymAddr,
         amo: Amo,
     ) -> Result<()> {
-        self.send(Request::PutSignal { pe, to, from: from.into(), len, signal, amo })
+        let from = from.into();
+        self.ask(move |ops| ops.put_signal(pe, to, from, len, signal, &amo))
     }
 
     /// Asks for the later requests to each PE to be ordered behind the earlier ones.
@@ -182,7 +178,7 @@ impl Proxy {
     /// # Errors
     /// See [`Proxy::put`].
     pub fn fence(&self) -> Result<()> {
-        self.send(Request::Fence)
+        self.ask(Ops::fence)
     }
 
     /// Waits until all earlier requests are complete.
@@ -191,7 +187,12 @@ impl Proxy {
     /// See [`Proxy::put`]. When the deadline passes, the text says what the thread is in.
     pub fn quiet(&self) -> Result<()> {
         let (done, wait) = bounded(1);
-        self.send(Request::Quiet(done))?;
+        self.ask(move |ops| {
+            ops.quiet()?;
+            // Nobody waits any more when the deadline has passed.
+            let _ = done.send(());
+            Ok(())
+        })?;
         self.wait("a quiet", &wait)
     }
 
@@ -213,10 +214,11 @@ impl Proxy {
         f: impl FnOnce(&Ops) -> R + Send + 'static,
     ) -> Result<Running<'_, R>> {
         let (done, wait) = bounded(1);
-        self.send(Request::Run(Box::new(move |ops| {
-            // Nobody waits any more when the deadline has passed.
+        self.ask(move |ops| {
+            // As above.
             let _ = done.send(f(ops));
-        })))?;
+            Ok(())
+        })?;
         Ok(Running { proxy: self, wait })
     }
 
@@ -234,6 +236,14 @@ impl Proxy {
             Some(text) => Err(Error::Proxy(text.to_string())),
             None => Ok(()),
         }
+    }
+
+    fn ask(&self, task: impl FnOnce(&Ops) -> Result<()> + Send + 'static) -> Result<()> {
+        self.send(Request { is_put: false, task: Box::new(task) })
+    }
+
+    fn ask_to_put(&self, task: impl FnOnce(&Ops) -> Result<()> + Send + 'static) -> Result<()> {
+        self.send(Request { is_put: true, task: Box::new(task) })
     }
 
     fn send(&self, request: Request) -> Result<()> {
@@ -329,47 +339,15 @@ fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> 
             return Ok(());
         }
         let mut announced = 0;
-        while let Some(request) = batch.pop_front() {
+        while let Some(Request { is_put, task }) = batch.pop_front() {
             // A put is announced when the next request can be seen and is one as well.
-            let more = request.is_put()
-                && batch.front().is_some_and(Request::is_put)
-                && announced + 1 < ANNOUNCED;
+            let next_is_put = batch.front().is_some_and(|next: &Request| next.is_put);
+            let more = is_put && next_is_put && announced + 1 < ANNOUNCED;
             announced = if more { announced + 1 } else { 0 };
             ops.set_more_follows(more);
-            perform(ops, request)?;
+            task(ops)?;
         }
         ops.set_more_follows(false);
         ops.progress()?;
-    }
-}
-
-fn perform(ops: &Ops, request: Request) -> Result<()> {
-    match request {
-        Request::Put { pe, to, from, len } => ops.put_nbi(pe, to, from, len),
-        Request::RegionPut { region, pe, to, from, len } => {
-            ops.set_region(region);
-            let status = ops.put_nbi(pe, to, from, len);
-            ops.set_region(0);
-            status
-        }
-        Request::RegionEnd { region } => ops.end_region(region),
-        Request::Get { pe, from, to, len } => ops.get_nbi(pe, from, to, len),
-        Request::G { pe, from, to, len } => ops.g(pe, from, to, len),
-        Request::P { pe, to, value, bytes } => ops.p(pe, to, value, bytes),
-        Request::Amo { pe, target, amo } => ops.amo(pe, target, &amo),
-        Request::PutSignal { pe, to, from, len, signal, amo } => {
-            ops.put_signal(pe, to, from, len, signal, &amo)
-        }
-        Request::Fence => ops.fence(),
-        Request::Quiet(done) => {
-            ops.quiet()?;
-            // Nobody waits any more when the deadline has passed.
-            let _ = done.send(());
-            Ok(())
-        }
-        Request::Run(task) => {
-            task(ops);
-            Ok(())
-        }
     }
 }

@@ -93,10 +93,6 @@ impl Regions {
         Regions { heap, again, heap_bases, chunk_bytes, me, max_op_len, chunks, buffers }
     }
 
-    fn n_pes(&self) -> usize {
-        self.heap_bases.len()
-    }
-
     pub(crate) fn heap_bytes(&self) -> u64 {
         self.heap.len()
     }
@@ -289,17 +285,6 @@ impl Regions {
             each(Piece { pe, remote: from, local: to, len: piece, more: done < len })?;
         }
         Ok(())
-    }
-
-    /// This PE's number of PEs and chunks, for messages.
-    pub(crate) fn describe(&self) -> String {
-        format!(
-            "{} PEs, {} of {} heap chunks of {} bytes registered",
-            self.n_pes(),
-            read(&self.chunks).len(),
-            self.heap.len() / self.chunk_bytes,
-            self.chunk_bytes
-        )
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -20,7 +21,7 @@ use crate::launch::link::Link;
 use crate::launch::remote::{Remote, shell};
 use crate::launch::report::{JobReport, Outcome, PeReport};
 use crate::settings::{JobSettings, is_setting};
-use crate::socket::{Connection, Listener, STREAMS};
+use crate::socket::{Connection, STREAMS};
 use crate::wire::{FromPe, ToPe};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
@@ -74,8 +75,10 @@ impl JobSettings {
         let dir = PrivateDir::new("nvshmem-sim")
             .map_err(|e| failed("directory for the job's socket", e))?;
         let path = dir.path().join("s");
-        let (listener, socket) = Listener::bind(&path, self.listens_at)
+        let listener = UnixListener::bind(&path)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|e| failed(&format!("the job's socket in {}", dir.path().display()), e))?;
+        let socket = path.to_string_lossy();
         let program = std::env::current_exe().map_err(|e| failed("own executable", e))?;
 
         let mut launcher = Launcher {
@@ -117,7 +120,7 @@ struct Launcher<'a> {
     /// Where the socket's name is, until every PE has connected: what is removed early does not
     /// stay when the launcher is killed.
     dir: Option<PrivateDir>,
-    listener: Listener,
+    listener: UnixListener,
     /// Connections that have not said which PE they are.
     strangers: Vec<Link>,
     coordinator: Coordinator,
@@ -260,8 +263,8 @@ impl Launcher<'_> {
     }
 
     fn accept(&mut self) {
-        while let Ok(stream) = self.listener.accept() {
-            self.strangers.push(Link::new(stream));
+        while let Ok((socket, _)) = self.listener.accept() {
+            self.strangers.extend(Connection::accepted(socket).map(Link::new));
         }
         let mut at = 0;
         while at < self.strangers.len() {
@@ -286,17 +289,8 @@ impl Launcher<'_> {
     }
 
     fn read_pipes(&mut self, index: usize) {
-        let forward = self.settings.forward_output;
         let Pe { process: Some(process), output, .. } = &mut self.pes[index] else { return };
-        process.read(|stream, line| {
-            if forward {
-                match stream {
-                    Stream::Out => println!("[PE {index}] {line}"),
-                    Stream::Err => eprintln!("[PE {index}] {line}"),
-                }
-            }
-            output.push((stream, line));
-        });
+        process.read(|stream, line| output.push((stream, line)));
     }
 
     fn read_link(&mut self, pe: usize) {

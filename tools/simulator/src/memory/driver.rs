@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, explain};
 
 /// The name that CUDA programs load the driver by.
 const LIBRARY: &str = "libcuda.so.1";
@@ -192,10 +192,4 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
         Ok(symbol) => Ok(*symbol),
         Err(error) => Err(Error::Device(format!("{LIBRARY}: {}", explain(&error)))),
     }
-}
-
-/// libloading keeps the text of `dlerror` in the source.
-fn explain(error: &libloading::Error) -> String {
-    let source = std::error::Error::source(error);
-    source.map_or_else(|| error.to_string(), ToString::to_string)
 }

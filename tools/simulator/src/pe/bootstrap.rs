@@ -16,7 +16,7 @@ use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 use super::process::exit_now;
 use crate::error::{Error, Result};
 use crate::settings::Node;
-use crate::socket::{Connection, Streams};
+use crate::socket::{Connection, STREAMS, await_end};
 use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
@@ -86,10 +86,10 @@ impl Bootstrap {
     ) -> Result<Bootstrap> {
         let fail = |e: std::io::Error| Error::Bootstrap(format!("launcher's socket {socket}: {e}"));
         let mut stream = Connection::to(socket, SLICE, deadline).map_err(fail)?;
-        if let Connection::Streams(streams) = &stream {
-            let input = streams.input().map_err(fail)?;
+        if socket == STREAMS {
+            let input = stream.input().map_err(fail)?;
             thread::spawn(move || {
-                Streams::await_end(&input);
+                await_end(&input);
                 eprintln!("nvshmem-sim: the launcher has closed PE {pe}'s input");
                 exit_now(2);
             });
@@ -157,15 +157,6 @@ impl Bootstrap {
     pub fn allgather_u64(&self, part: u64) -> Result<Vec<u64>> {
         let all = self.allgather(&part.to_le_bytes())?;
         Ok(all.chunks_exact(8).filter_map(|b| b.try_into().ok().map(u64::from_le_bytes)).collect())
-    }
-
-    /// Sends one part of `parts`, which are of equal length, to each PE; returns what each has
-    /// sent here.
-    ///
-    /// # Errors
-    /// See [`Bootstrap::barrier`].
-    pub fn alltoall(&self, parts: &[u8]) -> Result<Vec<u8>> {
-        self.shared.join(Collective::Alltoall, parts)
     }
 
     /// The handle as the plugin gets it. It lives as long as this object does.

@@ -4,11 +4,11 @@
 mod device;
 mod traffic;
 
-use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use nvshmem_sim::{JobReport, JobSettings, Layout, Outcome, Scenario, pe_entry};
+use nvshmem_sim::{JobReport, JobSettings, Layout, Outcome, Remote, Scenario, pe_entry};
 use test_support::built::directory;
 
 const SCENARIOS: &[(&str, Scenario)] =
@@ -43,13 +43,16 @@ fn main() {
         trial("a plugin that is right, 4 PEs, a heap that grows", || {
             right(job("traffic", 4).heap_grows())
         }),
-        trial(
-            "a plugin that is right, with a PE that is started in another way and comes by an address",
-            || {
-                let start = vec!["/usr/bin/env".into()];
-                right(job("traffic", 3).elsewhere(1, start, Ipv4Addr::LOCALHOST.into()))
-            },
-        ),
+        trial("a plugin that is right, with a PE that a shell of another host becomes", || {
+            let job = job("traffic", 3);
+            let remote = Remote {
+                host: String::from("another"),
+                agent: vec!["/usr/bin/env".into()],
+                program: std::env::current_exe()?,
+                plugin_dir: job.plugin_dir.clone(),
+            };
+            right(job.host(0, 1, None).host(1, 1, Some(Arc::new(remote))).host(2, 1, None))
+        }),
         trial("reads behind a value", || {
             ends(with("reads behind a value"), &Outcome::Signal(libc::SIGSEGV))
         }),

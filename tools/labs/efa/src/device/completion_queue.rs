@@ -12,7 +12,7 @@ use crate::shared::Mapping;
 use crate::shared::completions::{self, Completion, CompletionQueue};
 use crate::shared::nic::QpId;
 use crate::verbs::{
-    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, WITH_IMM, efadv_cq, ibv_context, ibv_cq_ex,
+    IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, WITH_IMM, Zeros as _, efadv_cq, ibv_context, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_gid, ibv_poll_cq_attr, ibv_wc_opcode,
 };
 
@@ -69,7 +69,7 @@ impl Cq {
             read_src_qp: Some(read_src_qp),
             read_wc_flags: Some(read_wc_flags),
             read_slid: Some(read_slid),
-            ..ibv_cq_ex::default()
+            ..ibv_cq_ex::zeros()
         };
         let efa = efadv_cq {
             comp_mask: 0,

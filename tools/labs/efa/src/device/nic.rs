@@ -12,8 +12,9 @@ use crate::sysfs;
 use crate::verbs::{
     EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_4096,
-    IBV_NODE_UNSPECIFIED, IBV_PORT_ACTIVE, IBV_TRANSPORT_UNSPECIFIED, efadv_device_attr, ibv_ah,
-    ibv_context, ibv_context_ops, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
+    IBV_NODE_UNSPECIFIED, IBV_PORT_ACTIVE, IBV_TRANSPORT_UNSPECIFIED, Zeros as _,
+    efadv_device_attr, ibv_ah, ibv_context, ibv_context_ops, ibv_device, ibv_device_attr, ibv_mr,
+    ibv_pd, ibv_port_attr,
 };
 
 const PAGE: u64 = 4 << 10;
@@ -35,7 +36,7 @@ impl Device {
         let mut ibv = ibv_device {
             node_type: IBV_NODE_UNSPECIFIED,
             transport_type: IBV_TRANSPORT_UNSPECIFIED,
-            ..ibv_device::default()
+            ..ibv_device::zeros()
         };
         let uverbs = format!("uverbs{nic}");
         let at = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
@@ -101,7 +102,7 @@ impl Nic {
             async_fd: -1,
             // Interrupts of completion queues are not offered.
             num_comp_vectors: 1,
-            ..ibv_context::default()
+            ..ibv_context::zeros()
         };
         let nic = Self { context, config, number: nic, gid, state };
         Ok(Box::into_raw(Box::new(nic)).cast())
@@ -144,7 +145,7 @@ impl Nic {
             max_mr: MAX_MRS as i32,
             max_pd: Self::MAX_PDS as i32,
             max_ah: MAX_AHS as i32,
-            ..ibv_device_attr::default()
+            ..ibv_device_attr::zeros()
         };
         text(&mut attr.fw_ver, "0.0.0.0");
         attr
@@ -160,7 +161,7 @@ impl Nic {
             inline_buf_size: persona.inline_bytes,
             device_caps: persona.caps,
             max_rdma_size: persona.max_rdma,
-            ..efadv_device_attr::default()
+            ..efadv_device_attr::zeros()
         }
     }
 
@@ -177,7 +178,7 @@ impl Nic {
             active_speed: 32,
             max_vl_num: 1,
             phys_state: 5,
-            ..ibv_port_attr::default()
+            ..ibv_port_attr::zeros()
         }
     }
 

@@ -19,8 +19,8 @@ use crate::verbs::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV, IBV_ACCESS_LOCAL_WRITE,
     IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
     IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_DRIVER, IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    Status, efadv_qp_init_attr, ibv_ah, ibv_context_ops, ibv_cq_ex, ibv_data_buf, ibv_qp,
-    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    Status, Zeros as _, efadv_qp_init_attr, ibv_ah, ibv_context_ops, ibv_cq_ex, ibv_data_buf,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 
 /// Bits of `ibv_qp_init_attr_ex.send_ops_flags`, which verbs has no type for.
@@ -59,7 +59,7 @@ impl Qp {
         ibv_context_ops {
             post_recv: Some(post_recv),
             post_send: Some(post_send),
-            ..ibv_context_ops::default()
+            ..ibv_context_ops::zeros()
         }
     }
 
@@ -137,7 +137,7 @@ impl Qp {
             wr_start: Some(wr_start),
             wr_complete: Some(wr_complete),
             wr_abort: Some(wr_abort),
-            ..ibv_qp_ex::default()
+            ..ibv_qp_ex::zeros()
         };
         let base = &mut ex.qp_base;
         base.context = std::ptr::from_ref(nic) as *mut _;

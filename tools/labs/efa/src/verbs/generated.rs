@@ -13,19 +13,10 @@ pub union ibv_gid {
     pub global: ibv_gid__bindgen_ty_1,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_gid__bindgen_ty_1 {
     pub subnet_prefix: __be64,
     pub interface_id: __be64,
-}
-impl Default for ibv_gid {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 pub const IBV_NODE_UNKNOWN: ibv_node_type = -1;
 pub const IBV_NODE_CA: ibv_node_type = 1;
@@ -95,15 +86,6 @@ pub struct ibv_device_attr {
     pub local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
 }
-impl Default for ibv_device_attr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 pub const IBV_MTU_256: ibv_mtu = 1;
 pub const IBV_MTU_512: ibv_mtu = 2;
 pub const IBV_MTU_1024: ibv_mtu = 3;
@@ -143,15 +125,6 @@ pub struct ibv_port_attr {
     pub flags: u8,
     pub port_cap_flags2: u16,
     pub active_speed_ex: u32,
-}
-impl Default for ibv_port_attr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 pub const IBV_WC_SUCCESS: ibv_wc_status = 0;
 pub const IBV_WC_LOC_LEN_ERR: ibv_wc_status = 1;
@@ -201,24 +174,9 @@ pub const IBV_WC_DRIVER3: ibv_wc_opcode = 137;
 pub type ibv_wc_opcode = ::std::os::raw::c_uint;
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_wc {
     pub _bindgen_opaque_blob: [u64; 6usize],
-}
-#[repr(C)]
-#[repr(align(4))]
-#[derive(Copy, Clone)]
-pub union ibv_wc__bindgen_ty_1 {
-    pub _bindgen_opaque_blob: u32,
-}
-impl Default for ibv_wc__bindgen_ty_1 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: ibv_access_flags = 2;
@@ -234,7 +192,7 @@ pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1048576;
 pub type ibv_access_flags = ::std::os::raw::c_uint;
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind_info {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
@@ -244,28 +202,11 @@ pub struct ibv_pd {
     pub context: *mut ibv_context,
     pub handle: u32,
 }
-impl Default for ibv_pd {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
+#[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_xrcd {
-    pub context: *mut ibv_context,
-}
-impl Default for ibv_xrcd {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
+    pub _bindgen_opaque_blob: u64,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -278,21 +219,12 @@ pub struct ibv_mr {
     pub lkey: u32,
     pub rkey: u32,
 }
-impl Default for ibv_mr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
 pub type ibv_mw_type = ::std::os::raw::c_uint;
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_mw {
     pub _bindgen_opaque_blob: [u64; 4usize],
 }
@@ -305,15 +237,6 @@ pub struct ibv_global_route {
     pub hop_limit: u8,
     pub traffic_class: u8,
 }
-impl Default for ibv_global_route {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_ah_attr {
@@ -325,31 +248,11 @@ pub struct ibv_ah_attr {
     pub is_global: u8,
     pub port_num: u8,
 }
-impl Default for ibv_ah_attr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
+#[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_rwq_ind_table {
-    pub context: *mut ibv_context,
-    pub ind_tbl_handle: ::std::os::raw::c_int,
-    pub ind_tbl_num: ::std::os::raw::c_int,
-    pub comp_mask: u32,
-}
-impl Default for ibv_rwq_ind_table {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
+    pub _bindgen_opaque_blob: [u64; 3usize],
 }
 pub const IBV_QPT_RC: ibv_qp_type = 2;
 pub const IBV_QPT_UC: ibv_qp_type = 3;
@@ -360,7 +263,7 @@ pub const IBV_QPT_XRC_RECV: ibv_qp_type = 10;
 pub const IBV_QPT_DRIVER: ibv_qp_type = 255;
 pub type ibv_qp_type = ::std::os::raw::c_uint;
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_qp_cap {
     pub max_send_wr: u32,
     pub max_recv_wr: u32,
@@ -369,21 +272,10 @@ pub struct ibv_qp_cap {
     pub max_inline_data: u32,
 }
 #[repr(C)]
+#[repr(align(8))]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_rx_hash_conf {
-    pub rx_hash_function: u8,
-    pub rx_hash_key_len: u8,
-    pub rx_hash_key: *mut u8,
-    pub rx_hash_fields_mask: u64,
-}
-impl Default for ibv_rx_hash_conf {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
+    pub _bindgen_opaque_blob: [u64; 3usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -404,15 +296,6 @@ pub struct ibv_qp_init_attr_ex {
     pub rx_hash_conf: ibv_rx_hash_conf,
     pub source_qpn: u32,
     pub send_ops_flags: u64,
-}
-impl Default for ibv_qp_init_attr_ex {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 pub const IBV_QP_STATE: ibv_qp_attr_mask = 1;
 pub const IBV_QP_CUR_STATE: ibv_qp_attr_mask = 2;
@@ -480,15 +363,6 @@ pub struct ibv_qp_attr {
     pub alt_timeout: u8,
     pub rate_limit: u32,
 }
-impl Default for ibv_qp_attr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 pub const IBV_WR_RDMA_WRITE: ibv_wr_opcode = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: ibv_wr_opcode = 1;
 pub const IBV_WR_SEND: ibv_wr_opcode = 2;
@@ -516,17 +390,8 @@ pub struct ibv_data_buf {
     pub addr: *mut ::std::os::raw::c_void,
     pub length: usize,
 }
-impl Default for ibv_data_buf {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_sge {
     pub addr: u64,
     pub length: u32,
@@ -552,15 +417,6 @@ pub union ibv_send_wr__bindgen_ty_1 {
     pub imm_data: __be32,
     pub invalidate_rkey: u32,
 }
-impl Default for ibv_send_wr__bindgen_ty_1 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_send_wr__bindgen_ty_2 {
@@ -569,13 +425,13 @@ pub union ibv_send_wr__bindgen_ty_2 {
     pub ud: ibv_send_wr__bindgen_ty_2__bindgen_ty_3,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
     pub remote_addr: u64,
     pub rkey: u32,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
     pub remote_addr: u64,
     pub compare_add: u64,
@@ -589,42 +445,15 @@ pub struct ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     pub remote_qpn: u32,
     pub remote_qkey: u32,
 }
-impl Default for ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-impl Default for ibv_send_wr__bindgen_ty_2 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_send_wr__bindgen_ty_3 {
     pub xrc: ibv_send_wr__bindgen_ty_3__bindgen_ty_1,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_send_wr__bindgen_ty_3__bindgen_ty_1 {
     pub remote_srqn: u32,
-}
-impl Default for ibv_send_wr__bindgen_ty_3 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -639,48 +468,12 @@ pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
     pub rkey: u32,
     pub bind_info: ibv_mw_bind_info,
 }
-impl Default for ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
     pub hdr: *mut ::std::os::raw::c_void,
     pub hdr_sz: u16,
     pub mss: u16,
-}
-impl Default for ibv_send_wr__bindgen_ty_4__bindgen_ty_2 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-impl Default for ibv_send_wr__bindgen_ty_4 {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
-impl Default for ibv_send_wr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -690,24 +483,15 @@ pub struct ibv_recv_wr {
     pub sg_list: *mut ibv_sge,
     pub num_sge: ::std::os::raw::c_int,
 }
-impl Default for ibv_recv_wr {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_mw_bind {
     pub _bindgen_opaque_blob: [u64; 6usize],
 }
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_srq {
     pub _bindgen_opaque_blob: [u64; 16usize],
 }
@@ -726,15 +510,6 @@ pub struct ibv_qp {
     pub mutex: pthread_mutex_t,
     pub cond: pthread_cond_t,
     pub events_completed: u32,
-}
-impl Default for ibv_qp {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 pub struct ibv_qp_ex {
@@ -849,30 +624,12 @@ pub struct ibv_qp_ex {
         ),
     >,
 }
-impl Default for ibv_qp_ex {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: ::std::os::raw::c_int,
     pub refcnt: ::std::os::raw::c_int,
-}
-impl Default for ibv_comp_channel {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 pub struct ibv_cq {
@@ -886,23 +643,14 @@ pub struct ibv_cq {
     pub comp_events_completed: u32,
     pub async_events_completed: u32,
 }
-impl Default for ibv_cq {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 #[repr(C)]
 #[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_wc_tm_info {
     pub _bindgen_opaque_blob: [u64; 2usize],
 }
@@ -976,15 +724,6 @@ pub struct ibv_cq_ex {
         unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64,
     >,
 }
-impl Default for ibv_cq_ex {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_ah {
@@ -992,17 +731,8 @@ pub struct ibv_ah {
     pub pd: *mut ibv_pd,
     pub handle: u32,
 }
-impl Default for ibv_ah {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct _ibv_device_ops {
     pub _dummy1: ::std::option::Option<
         unsafe extern "C" fn(
@@ -1023,22 +753,13 @@ pub struct ibv_device {
     pub dev_path: [::std::os::raw::c_char; 256usize],
     pub ibdev_path: [::std::os::raw::c_char; 256usize],
 }
-impl Default for ibv_device {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct _compat_ibv_port_attr {
     _unused: [u8; 0],
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_context_ops {
     pub _compat_query_device: ::std::option::Option<
         unsafe extern "C" fn(
@@ -1177,15 +898,6 @@ pub struct ibv_context {
     pub mutex: pthread_mutex_t,
     pub abi_compat: *mut ::std::os::raw::c_void,
 }
-impl Default for ibv_context {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ibv_cq_init_attr_ex {
@@ -1198,21 +910,12 @@ pub struct ibv_cq_init_attr_ex {
     pub flags: u32,
     pub parent_domain: *mut ibv_pd,
 }
-impl Default for ibv_cq_init_attr_ex {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 pub const EFADV_QP_DRIVER_TYPE_SRD: _bindgen_ty_18 = 0;
 pub type _bindgen_ty_18 = ::std::os::raw::c_uint;
 pub const EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV: _bindgen_ty_19 = 1;
 pub type _bindgen_ty_19 = ::std::os::raw::c_uint;
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct efadv_qp_init_attr {
     pub comp_mask: u64,
     pub driver_qp_type: u32,
@@ -1227,7 +930,7 @@ pub const EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE: _bindgen_ty_20 = 8;
 pub const EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV: _bindgen_ty_20 = 16;
 pub type _bindgen_ty_20 = ::std::os::raw::c_uint;
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct efadv_device_attr {
     pub comp_mask: u64,
     pub max_sq_wr: u32,
@@ -1240,14 +943,14 @@ pub struct efadv_device_attr {
     pub max_rdma_size: u32,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct efadv_ah_attr {
     pub comp_mask: u64,
     pub ahn: u16,
     pub reserved: [u8; 6usize],
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct efadv_cq {
     pub comp_mask: u64,
     pub wc_read_sgid: ::std::option::Option<
@@ -1264,7 +967,7 @@ pub const EFADV_WC_EX_WITH_SGID: _bindgen_ty_21 = 1;
 pub const EFADV_WC_EX_WITH_IS_UNSOLICITED: _bindgen_ty_21 = 2;
 pub type _bindgen_ty_21 = ::std::os::raw::c_uint;
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct efadv_cq_init_attr {
     pub comp_mask: u64,
     pub wc_flags: u64,

@@ -17,6 +17,29 @@ mod generated {
 
 pub(crate) use generated::*;
 
+/// Structs of verbs that are zero but for what is set.
+///
+/// # Safety
+/// Zeros are a value of it: it has numbers, pointers, and functions that may be missing.
+pub(crate) unsafe trait Zeros: Sized {
+    fn zeros() -> Self {
+        // SAFETY: as the trait has it.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+macro_rules! zeros {
+    ($($name:ty)*) => {$(
+        // SAFETY: numbers, pointers and functions that may be missing.
+        unsafe impl Zeros for $name {}
+    )*};
+}
+
+zeros! {
+    ibv_device ibv_context ibv_context_ops ibv_device_attr ibv_port_attr ibv_cq_ex ibv_qp_ex
+    efadv_device_attr
+}
+
 /// A macro of `efadv.h` and of the kernel's interface that bindgen leaves out: the completion has
 /// immediate data.
 pub(crate) const WITH_IMM: u32 = 1 << 1;

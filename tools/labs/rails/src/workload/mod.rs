@@ -24,7 +24,7 @@ pub fn pe(job: &mut Job) -> Result<(), BoxError> {
     let run = experiment.runs.get(job.param::<usize>(RUN)?).ok_or("there is no such run")?;
     match run.workload.unwrap_or(experiment.workload) {
         Workload::Stream { op, bytes, window, windows } => {
-            stream::run(job, stream::Stream { op, bytes, window, windows }, &experiment)
+            stream::run(job, stream::Stream { op, bytes, window, windows })
         }
         Workload::Storm { rounds } => storm::run(job, rounds),
         Workload::ManyToOne { bytes, second, window, windows } => {

@@ -7,7 +7,7 @@ use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Error, Job, Ops, Pattern};
 
 use super::tally::{BYTES, SECONDS, Tally};
-use crate::experiment::{Experiment, StreamOp};
+use crate::experiment::StreamOp;
 
 /// Operations before the timed ones, at least: each rail has made its connection then, and TCP has
 /// found its window.
@@ -21,9 +21,9 @@ pub(super) struct Stream {
     pub(super) windows: u64,
 }
 
-pub(super) fn run(job: &Job, stream: Stream, experiment: &Experiment) -> Result<(), BoxError> {
+pub(super) fn run(job: &Job, stream: Stream) -> Result<(), BoxError> {
     let Stream { op, bytes, window, windows } = stream;
-    let (active, passive) = (0, experiment.pes_per_host);
+    let (active, passive) = (0, 1);
     let me = job.pe();
     let host = job.init()?;
     let (source, target) = (host.alloc(bytes * window, 4096)?, host.alloc(bytes * window, 4096)?);

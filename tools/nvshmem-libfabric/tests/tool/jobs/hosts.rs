@@ -8,22 +8,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use rail_lab::{Namespace, Network, Rate};
 use test_support::needs::{self, Need};
 
 use super::qualify::verdicts;
-use crate::bed::{Scratch, TOOL, bad, expect, plugins, tool};
-
-/// Longest wait for something that is certain to come.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::bed::{Scratch, TOOL, bad, expect, plugins, signal, tool, wait};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |name: &str, run: fn() -> Result<(), Failed>| {
-        needs::trial(format!("hosts::{name}"), can_be(), move |()| run())
+        needs::trial(format!("hosts::{name}"), rail_lab::possible(), move |()| run())
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
@@ -94,10 +89,11 @@ impl Bed {
     /// Waits for a PE on a host, which the tool has become. The shell before it was asked what is
     /// there.
     fn pe_on(&self, host: &str) -> Result<u32, Failed> {
-        wait(&format!("a PE on {host}"), || {
+        let pe = wait(&format!("a PE on {host}"), || {
             let pe = self.processes(host).get(1).copied()?;
             is_tool(pe).then_some(pe)
-        })
+        });
+        Ok(pe?)
     }
 }
 
@@ -105,18 +101,6 @@ impl Bed {
 fn is_tool(process: u32) -> bool {
     let program = fs::read_link(format!("/proc/{process}/exe"));
     program.is_ok_and(|program| program == Path::new(TOOL))
-}
-
-/// Waits for something.
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, Failed> {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    Err(format!("{what}: not within {PATIENCE:?}").into())
 }
 
 /// What a command prints, and its status.
@@ -249,7 +233,7 @@ fn dies() -> Result<(), Failed> {
     let mut command = bed.selftest("a,b");
     let tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let pe = bed.pe_on("b")?;
-    kill(pe)?;
+    signal(pe, "-KILL")?;
     let output = tool.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let told = text.contains("PE 1 on b was ended by signal 9");
@@ -267,26 +251,17 @@ fn killed() -> Result<(), Failed> {
     all_gone(&bed)
 }
 
-fn kill(process: u32) -> Result<(), Failed> {
-    let status = Command::new("kill").args(["-KILL", &process.to_string()]).status()?;
-    expect(status.success(), || format!("kill {process}: {status}"))
-}
-
 fn all_gone(bed: &Bed) -> Result<(), Failed> {
-    wait("the end of all PEs", || {
+    let ended = wait("the end of all PEs", || {
         let mut all = ["a", "b"].into_iter().flat_map(|host| bed.processes(host));
         (!all.any(is_tool)).then_some(())
-    })
-}
-
-/// Whether hosts can be made.
-fn can_be() -> Need<()> {
-    rail_lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
+    });
+    Ok(ended?)
 }
 
 /// The server of OpenSSH, and its client.
 fn sshd() -> Need<PathBuf> {
-    can_be()?;
+    rail_lab::possible()?;
     let sshd = PathBuf::from("/usr/sbin/sshd");
     if sshd.exists() && Path::new("/usr/bin/ssh").exists() {
         return Ok(sshd);
@@ -342,6 +317,7 @@ fn by_sshd(sshd: &Path) -> Result<(), Failed> {
             ssh.args(["-F", &at("ssh_config"), "first", "true"]).stderr(Stdio::null()).status();
         here.is_ok_and(|status| status.success()).then_some(())
     })
+    .map_err(Failed::from)
     .and_then(|()| {
         let mut tool = inside(TOOL);
         for (name, _) in std::env::vars_os() {

@@ -5,17 +5,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use test_support::needs::{self, is_set, libfabric2};
 use test_support::{built, full};
 
-use crate::bed::{Scratch, TOOL, bad, expect, file_name, good, plugins, tool, tree, trial};
-
-/// Longest wait for something that is certain to come.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::bed::{
+    Scratch, TOOL, bad, expect, file_name, good, plugins, signal, tool, tree, trial, wait,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
@@ -208,22 +205,6 @@ fn pe_of(tool: &Child) -> Option<u32> {
         let words = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
         words.iter().filter(|byte| **byte == 0).count() == 1 && words.starts_with(TOOL.as_bytes())
     })
-}
-
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, Failed> {
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    Err(format!("{what}: not within {PATIENCE:?}").into())
-}
-
-fn signal(process: u32, signal: &str) -> Result<(), Failed> {
-    let status = Command::new("kill").args([signal, &process.to_string()]).status()?;
-    expect(status.success(), || format!("kill {signal} {process}: {status}"))
 }
 
 fn hangs() -> Result<(), Failed> {

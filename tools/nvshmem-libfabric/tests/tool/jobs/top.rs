@@ -6,23 +6,19 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout};
 use serde_json::Value;
 use test_support::needs::{self, Need};
 
-use crate::bed::{Scratch, TOOL, bad, expect, good, json, plugins, tool, trial};
+use crate::bed::{Scratch, TOOL, bad, expect, good, json, plugins, signal, tool, trial, wait};
 use crate::terminal::OnTerminal;
 
 /// What the job does.
 const PUTS: u64 = 100;
 const BYTES: u64 = 4096;
 const RAILS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
-
-/// Nothing here takes as long, but for a machine that is very busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A user that is nobody.
 const NOBODY: u32 = 65534;
@@ -48,13 +44,7 @@ pub(crate) fn hold(job: &mut Job) -> Result<(), BoxError> {
     }
     host.proxy().quiet()?;
     host.barrier()?;
-    let began = Instant::now();
-    while !gate.exists() {
-        if began.elapsed() > PATIENCE {
-            return Err("the file that ends the job has not come".into());
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait("the file that ends the job", || gate.exists().then_some(()))?;
     host.barrier()?;
     host.finalize()?;
     Ok(())
@@ -91,20 +81,6 @@ impl Held {
     }
 }
 
-/// Tries again until it gives something.
-fn until<T>(what: &str, mut tried: impl FnMut() -> Result<Option<T>, Failed>) -> Result<T, Failed> {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = tried()? {
-            return Ok(found);
-        }
-        if began.elapsed() > PATIENCE {
-            return Err(format!("{what} has not come").into());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn top(directory: &Path, options: &[&str]) -> Command {
     let mut command = tool(&["top", "--dir"]);
     command.arg(directory).args(options);
@@ -118,16 +94,17 @@ fn with(pe: &Value, lane: usize, peer: u64) -> Option<&Value> {
 
 /// The PEs, once both have counted all of their puts.
 fn counted(directory: &Path) -> Result<Vec<Value>, Failed> {
-    until("the counters of the puts", || {
+    wait("the counters of the puts", || {
         if !directory.exists() {
-            return Ok(None);
+            return None;
         }
-        let look = json(&mut top(directory, &["--json"]))?;
-        let pes = look["pes"].as_array().cloned().unwrap_or_default();
+        let look = json(&mut top(directory, &["--json"]));
+        let pes = look.map(|look| look["pes"].as_array().cloned().unwrap_or_default());
+        let Ok(pes) = pes else { return Some(pes) };
         let writes = |at: usize| with(pes.get(at)?, 0, 1 - at as u64)?["writes"].as_u64();
         let all = [0, 1].iter().all(|at| writes(*at) >= Some(PUTS));
-        Ok((pes.len() == 2 && all).then_some(pes))
-    })
+        (pes.len() == 2 && all).then_some(Ok(pes))
+    })?
 }
 
 fn running() -> Result<(), Failed> {
@@ -198,11 +175,9 @@ fn look_at(scratch: &Scratch, pages: &Path, pes: &[Value]) -> Result<(), Failed>
 fn at_a_signal(scratch: &Scratch, pe: &Value) -> Result<(), Failed> {
     let file = scratch.at("pe-0.json");
     expect(!file.exists(), || String::from("it is there without a signal"))?;
-    good(Command::new("sh").args(["-c", &format!("kill -USR1 {}", pe["pid"])]))?;
-    let written: Value = until("the file", || {
-        // Nobody promises that it is written at once.
-        Ok(fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()))
-    })?;
+    signal(&pe["pid"], "-USR1")?;
+    // Nobody promises that it is written at once.
+    let written: Value = wait("the file", || serde_json::from_slice(&fs::read(&file).ok()?).ok())?;
     let writes = with(&written, 0, 1).and_then(|peer| peer["writes"].as_u64());
     expect(writes >= Some(PUTS), || format!("{written:#}"))
 }
