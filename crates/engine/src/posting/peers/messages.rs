@@ -232,8 +232,9 @@ impl<P: Port> Core<P> {
 
     /// Gives all messages to a peer segments that have left and have none.
     pub(crate) fn give_segments(&mut self, pe: Pe) {
-        let unacked = self.peers.channel(pe).map(|channel| channel.unacked().collect());
-        for slot in unacked.unwrap_or_else(Vec::new) {
+        let unacked: Option<Vec<u32>> =
+            self.peers.channel(pe).map(|channel| channel.unacked().collect());
+        for slot in unacked.unwrap_or_default() {
             self.give_segment(slot);
         }
     }
