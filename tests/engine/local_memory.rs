@@ -4,6 +4,7 @@
 use engine::atomic::AtomicOp;
 use engine::ids::Pe;
 use engine::port::copies::Reach;
+use engine::port::packet::MAX_LONG_MESSAGE;
 use engine::port::{Access, Direction};
 use engine::request::{LocalSide, PutSignalRequest, Request};
 use engine::state::batch::Batch;
@@ -119,6 +120,23 @@ fn what_nobody_has_registered_is_moved_with_its_signal() {
             }
         }
     }
+}
+
+/// A long put with signal is one message, which leaves with the caller's own bytes and may leave
+/// with them once more, until it is acknowledged.
+#[test]
+fn the_bytes_of_a_message_that_has_left_are_in_use() {
+    let shape = Shape { longest_message: MAX_LONG_MESSAGE, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    let (targets, scratch) = (Targets::of(&job), job.members[0].scratch);
+    let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
+    let put = PutSignalRequest { parts: &[targets.part(scratch, 1, 512, 1000)], signal };
+    let lane = &mut job.members[0].lane;
+    lane.put_signal(&put).unwrap();
+    assert!(lane.check_unused(scratch + 500, 8).is_err());
+    lane.check_unused(scratch + 1000, 8).unwrap();
+    quiet(&mut job);
+    job.members[0].lane.check_unused(scratch + 500, 8).unwrap();
 }
 
 /// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what

@@ -62,7 +62,11 @@ const WAITING_PER_DEPTH: u32 = 1;
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
     let pooled = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
-    transfers_for(limits) + messages_for(kind) + peer_segments + pooled
+    // The fast path looks at the rails' depths alone: so many may be under way beside those that
+    // wait.
+    let depths: u32 = limits.iter().map(|rail| rail.depth.max(1)).sum();
+    let fast = if kind == LaneKind::Proxy { depths } else { 0 };
+    transfers_for(limits) + fast + messages_for(kind) + peer_segments + pooled
 }
 
 /// Most transfers under way.
@@ -378,16 +382,16 @@ mod tests {
     use super::*;
     use crate::posting::tests::{Bed, PLAIN, Setup, failed, limits};
 
-    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have;
-    /// the last part is the pool with its stripes, where there is a choice of rails.
+    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have:
+    /// as many again as the depths, for the fast path; the last part is the pool with its stripes, where there is a choice of rails.
     #[test]
     fn segments_are_set_aside_by_kind_and_by_rails() {
         let messages = MESSAGES + PEER_SEGMENTS;
         for (kind, depths, most) in [
             (LaneKind::Host, &[16][..], 32),
             (LaneKind::Host, &[16, 0], 34),
-            (LaneKind::Proxy, &[16], 32 + messages),
-            (LaneKind::Proxy, &[16, 1], 34 + messages + 64 + 16 + 4),
+            (LaneKind::Proxy, &[16], 32 + 16 + messages),
+            (LaneKind::Proxy, &[16, 1], 34 + 17 + messages + 64 + 16 + 4),
         ] {
             assert_eq!(segments_for(kind, &limits(depths)), most, "{kind:?} {depths:?}");
         }

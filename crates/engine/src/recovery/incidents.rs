@@ -76,9 +76,8 @@ impl Recovery {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(wr_id) = failure.wr_id.filter(|wr_id| *wr_id != CONTROL) else { return };
-        let segment = core.sent_as(wr_id).map(|wr_id| core.transmit.segment(wr_id));
-        let sent = segment.map(|segment| (segment.pe, segment.rail));
-        // An answer, or what has told of an operation that is over, is no segment.
+        let sent = core.sent_to(wr_id);
+        // An answer, or what has told of an operation that is over, is no segment's.
         let Some((pe, sent_over)) = sent.or_else(|| core.peers.unacknowledged(wr_id)) else {
             return;
         };

@@ -2,8 +2,8 @@
 //!
 //! A handle describes one registered region of its owner: where it is, how long, and the key of
 //! each of the owner's rails. It means the same wherever it lies, so the host may copy it about.
-//! The bytes come from another process: every use checks them, and checks that the addresses used
-//! lie inside the region.
+//! The bytes come from another process: the general paths check them all, the fast paths that they
+//! are like those before, and each that the addresses used lie inside the region.
 //!
 //! | bytes | content (little endian) |
 //! |---|---|
@@ -74,7 +74,8 @@ pub enum HandleError {
         /// Its version.
         found: u8,
     },
-    /// Length zero, or a region that would pass the end of the address space.
+    /// Length zero, a region that would pass the end of the address space, or one that the fabric
+    /// addresses by neither its address nor 0.
     #[error("the memory handle describes an impossible region: {len} bytes at {base:#x}")]
     Region {
         /// First byte.
@@ -276,6 +277,7 @@ impl<'a> HandleView<'a> {
             && bytes[3] & !LOCAL_ONLY == VERSION
             && bytes[9..16] == MORE_MAGIC
             && view.len() != 0
+            && (view.first() == 0 || view.first() == view.base())
             && view.base().checked_add(view.len()).is_some()
             && usize::from(view.rails()) <= MAX_RAILS;
         if sound { Ok(view) } else { Err(view.fault()) }
@@ -289,11 +291,10 @@ impl<'a> HandleView<'a> {
         if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
     }
 
-    /// The handle, if its region has keys and is like those that the identity is of:
-    /// [`HandleView::check_of`] without the reason.
+    /// The handle, if its region has keys and is like those that the identity is of.
     #[inline(always)]
     pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
-        // The rest needs no check here. A length of zero has no address inside. And a region that
+        // The rest is as its owner wrote it, and needs no check here. A length of zero has no address inside. And a region that
         // passes the end of the address space could not have been registered.
         (word64(bytes, 0) == identity.word).then_some(Self { bytes })
     }
@@ -509,6 +510,7 @@ mod tests {
         assert_eq!(with(6, &[33]), Err(HandleError::Rails { found: 33 }));
         assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
         assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));
+        assert!(matches!(with(48, &1_u64.to_le_bytes()), Err(HandleError::Region { .. })));
         let most = Handle { keys: vec![0; MAX_RAILS], len: 0, ..sample() };
         assert!(matches!(Handle::decode(&most.encode()), Err(HandleError::Region { .. })));
     }

@@ -214,13 +214,13 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Gives a message a segment that stands for itself: something is to become of it other than
-    /// its end. None if it does not stand for itself.
+    /// Gives a segment to a message that stands for itself: something is to become of it other than
+    /// its end. None if it does not.
     #[cold]
     pub(in crate::posting) fn give_segment(&mut self, slot: u32) -> Option<WrId> {
         let segment = self.peers.messages.would_be(slot)?;
         let wr_id = self.transmit.take_as(segment);
-        debug_assert!(wr_id.is_some(), "there are as many segments as messages besides transfers");
+        debug_assert!(wr_id.is_some(), "messages have segments set aside");
         self.peers.messages.give_segment(slot, wr_id?.0);
         wr_id
     }
@@ -299,12 +299,21 @@ impl<P: Port> Core<P> {
     }
 
     /// The segment of a message that has left, as the fabric names it when it has failed; none if
-    /// it was acknowledged.
+    /// it was acknowledged, or stands for itself.
     pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
         let (slot, segment) = self.peers.messages.named_by(wr_id)?;
         let segment = WrId(segment);
         let sent = self.transmit.away(segment).filter(|segment| segment.stage == Stage::Sent)?;
         (sent.message() == Some(slot)).then_some(segment)
+    }
+
+    /// Whom a message is for that has left, and its rail, as [`Core::sent_as`] is asked. None of an
+    /// answer, or of what has told of an operation that is over.
+    pub(crate) fn sent_to(&self, wr_id: WrId) -> Option<(Pe, RailId)> {
+        let (slot, _) = self.peers.messages.named_by(wr_id)?;
+        let sent = || self.sent_as(wr_id).map(|wr_id| *self.transmit.segment(wr_id));
+        let segment = self.peers.messages.would_be(slot).or_else(sent)?;
+        Some((segment.pe, segment.rail))
     }
 
     /// As [`Core::sent_as`]; a message without a segment is given one.

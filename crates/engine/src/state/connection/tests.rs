@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::ids::RailId;
-use crate::port::{Context, PeerAddr};
+use crate::port::{Addressing, Context, PeerAddr};
 use crate::rails::paths::Path;
 use crate::state::connection::connections::Connections;
 use crate::state::segment::Stage;
 use crate::state::segment::work::{MessageSlot, Work};
+use crate::wire::handle::Handle;
 
 const LIMIT: usize = 64;
 const PE: Pe = Pe(1);
@@ -152,4 +153,32 @@ fn a_connection_is_open_while_nothing_waits_in_it() {
     assert!(connections.has_no_waiter(PE));
     connections.find_mut(PE).unwrap().fence();
     assert!(!connections.has_no_waiter(PE), "a fence");
+}
+
+/// The fast path asks for no more than that a handle is like one that was learned.
+#[test]
+fn handles_are_learned_that_have_a_key_for_each_rail_of_the_paths() {
+    let paths = PathTable::new(
+        &[0, 1, 0, 1].map(|at| Path { to: PeerAddr(at), remote: RailId(at as u8) }),
+        2,
+    );
+    let handle = |keys: usize, staged: bool| {
+        let keys = vec![7; keys];
+        let (base, len, slot, stamp) = (4096, 64, 1, 2);
+        let (addressing, staged) = (Addressing::Virtual, staged.then_some(64));
+        Handle { owner: PE, base, len, slot, stamp, addressing, staged, direct: true, keys }
+            .encode()
+    };
+    let mut connection = Connection::new(PE, Receiver::default(), paths.get(PE, RailId(0)), LIMIT);
+    for (bytes, is_learned) in [
+        (handle(1, false), false),
+        (handle(0, true), false),
+        (handle(2, false), true),
+        (handle(3, false), true),
+    ] {
+        connection.learn(&HandleView::check(&bytes).unwrap(), &paths);
+        let takes = HandleView::keyed(&bytes, connection.handles()).is_some();
+        assert_eq!(takes, is_learned);
+    }
+    assert!(HandleView::keyed(&handle(1, false), connection.handles()).is_none());
 }

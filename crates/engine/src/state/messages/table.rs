@@ -41,7 +41,7 @@ pub(super) struct Outgoing {
     pe: Pe,
     len: u32,
     batch: Batch,
-    /// The next free slot.
+    /// The next slot that is free, or set aside.
     next: u32,
 }
 
@@ -106,7 +106,8 @@ impl MessageTable {
         }
     }
 
-    /// Segments that are messages: each has a slot, from when it is taken until it ends.
+    /// Segments that are messages: each has a slot, from when it is taken until it ends, or until
+    /// its message stands for itself.
     pub(crate) fn segments(&self) -> u32 {
         self.first_answer - self.left - self.beside - self.without
     }
@@ -160,7 +161,7 @@ impl MessageTable {
         Some(index)
     }
 
-    /// Whether there is a slot for [`MessageTable::take_next`].
+    /// The slot that is taken next, if there is one.
     #[inline(always)]
     pub(crate) fn next_slot(&mut self) -> Option<NextSlot<'_>> {
         let Self { slots, free, left, without, unasked, .. } = self;

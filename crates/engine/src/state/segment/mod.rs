@@ -107,7 +107,7 @@ pub(crate) struct Segment {
     /// nothing.
     pub(super) next: u32,
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
-    /// posted at once, nor for a message that has left: then it is some earlier moment.
+    /// posted at once, nor for a message that stands for itself: then it is some earlier moment.
     pub(crate) born: u32,
     /// The rail it goes out on.
     pub(crate) rail: RailId,

@@ -1,6 +1,7 @@
 //! The watchdog: finds operations that do not end, and gives a warning with the particulars, then
 //! reports, then an error.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use log::warn;
@@ -228,8 +229,8 @@ impl Watchdog {
             }
             return failed;
         }
-        // One report per connection, of its oldest segment.
-        oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
+        // One report per connection, of the segment that has waited longest.
+        oldest.sort_by_key(|(waited, segment)| (segment.pe, Reverse(*waited), segment.born));
         oldest.dedup_by_key(|(_, segment)| segment.pe);
         let mut said = 0;
         for (waited, segment) in oldest {
