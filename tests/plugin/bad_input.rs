@@ -214,7 +214,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     answered(&host, target, source, INVALID, "no remote handle", move |raw| {
         raw.remote_handle = None
     })?;
-    for (at, byte, what) in [(0, b'?', "magic"), (7, 99, "version"), (24, 0, "length")] {
+    for (at, byte, what) in [(0, b'?', "magic"), (3, 99, "version"), (24, 0, "length")] {
         answered(&host, target, source, INVALID, what, move |raw| {
             let Some(handle) = &mut raw.remote_handle else { return };
             handle.bytes[at] = byte;

@@ -329,7 +329,7 @@ pub(crate) unsafe fn common_signal<'a>(
         return None;
     }
     // SAFETY: by contract, what is before the end of such a vector can be read.
-    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
+    let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
     if !is_contiguous(bytes) {
         return None;
     }

@@ -68,10 +68,10 @@ unsafe fn try_amo(
     bytes: AmoBytes,
     qp: c_int,
 ) -> Option<()> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // SAFETY: rule 1: it is one that was given out, so not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     let width = Width::from_bytes(bytes.elembytes)?;
     // SAFETY: rule 1.
@@ -170,10 +170,10 @@ unsafe fn read_common<'a>(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> Option<(&'a Connected, Request<'a>, AtomicRequest<'a>)> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // SAFETY: rule 1: it is one that was given out, so not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
     let (part, signal) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };

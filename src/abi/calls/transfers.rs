@@ -96,10 +96,10 @@ pub(crate) unsafe fn try_rma(
     verb: &RmaVerb,
     bytes: &RmaBytes,
 ) -> Option<c_int> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // SAFETY: rule 1: it is one that was given out, so not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { job_of(transport) }.connection()?;
     // Apart for each operation, so that the compiler makes a straight way of each.
     // SAFETY: rules 1, 3 and 4.

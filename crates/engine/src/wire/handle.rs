@@ -57,10 +57,7 @@ const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
 #[non_exhaustive]
 pub enum HandleError {
     /// Not written by this transport, or damaged.
-    #[error(
-        "the memory handle was not made by this transport (it starts with {found:#018x}, which \
-         is none of its own)"
-    )]
+    #[error("the memory handle was not made by this transport (it starts with {found:#018x})")]
     Magic {
         /// The first eight bytes.
         found: u64,
