@@ -383,7 +383,8 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup, failed, limits};
 
     /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have:
-    /// as many again as the depths, for the fast path; the last part is the pool with its stripes, where there is a choice of rails.
+    /// as many again as the depths, for the fast path; the last part is the pool with its stripes,
+    /// where there is a choice of rails.
     #[test]
     fn segments_are_set_aside_by_kind_and_by_rails() {
         let messages = MESSAGES + PEER_SEGMENTS;

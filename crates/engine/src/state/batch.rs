@@ -1,9 +1,10 @@
 //! Batches: whether all of some operations have ended, for who submits many and waits for none.
 //!
 //! A batch counts the segments that were taken while it was submitted, and what stands for them
-//! later, until that is given back: other segments, and messages that have left. So it is over when each of its operations is delivered,
-//! whatever way that went: a write is visible, a read has landed, an atomic was applied and what it
-//! fetched is here. That takes no word per operation. Other batches do not matter to it: under
+//! later, until that is given back: other segments, and messages that have left. So it is over when
+//! each of its operations is delivered, whatever way that went: a write is visible, a read has
+//! landed, an atomic was applied and what it fetched is here. That takes no word per operation.
+//! Other batches do not matter to it: under
 //! continuous traffic it ends as soon as it would alone, with one exception. The end of a message
 //! is the peer's acknowledgement, which peers give when they are asked: see `want_ack` of the lane.
 //!

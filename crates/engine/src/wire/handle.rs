@@ -291,8 +291,9 @@ impl<'a> HandleView<'a> {
     /// The handle, if its region has keys and is like those that the identity is of.
     #[inline(always)]
     pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
-        // The rest is as its owner wrote it, and needs no check here. A length of zero has no address inside. And a region that
-        // passes the end of the address space could not have been registered.
+        // The rest is as its owner wrote it, and needs no check here. A length of zero has no
+        // address inside. And a region that passes the end of the address space could not have been
+        // registered.
         (word64(bytes, 0) == identity.word).then_some(Self { bytes })
     }
 
