@@ -28,6 +28,14 @@ else
     # Clippy builds and runs our build scripts once more, for which there is no need of kernels.
     NVCC='' scripts/cargo clippy --locked --profile checked --workspace --all-targets -- -D warnings
 fi
+# The Rust of Debian 13. Where it is missing, 'scripts/fresh.sh trixie' is the first to notice what
+# it does not take.
+readonly OLDEST=1.85.0
+if rustup run "$OLDEST" cargo --version >/dev/null 2>&1; then
+    NVCC='' RUSTUP_TOOLCHAIN=$OLDEST scripts/cargo check --locked --workspace --all-targets --target-dir target/oldest
+else
+    skipped "the oldest Rust that will do" "'rustup toolchain install $OLDEST --profile minimal' would have it here"
+fi
 # Its readers read the source beside it, so links to what is private are good.
 RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 scripts/cargo test --locked --profile checked -p bindings -p nvshmem-mutants

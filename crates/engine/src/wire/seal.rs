@@ -77,16 +77,20 @@ impl Seal {
         self.close_with(packet, added)
     }
 
-    /// The same of a message that is `LONG`, of [`COVERED`] bytes or more, or of 32.
+    /// The same of a message of 32 bytes or, if `is_long`, of [`COVERED`] or more.
     #[inline(always)]
-    pub(crate) fn close_to<const LONG: bool, const N: usize>(
+    pub(crate) fn close_to<const N: usize>(
         &self,
         to: &Receiver,
+        is_long: bool,
         packet: &mut PacketOf<N>,
     ) -> Head {
         let [first, second] = self.body;
-        let added =
-            if LONG { to.long.wrapping_add(product(whole(packet, 32), second)) } else { to.short };
+        let added = if is_long {
+            to.long.wrapping_add(product(whole(packet, 32), second))
+        } else {
+            to.short
+        };
         let added = added.wrapping_add(product(whole(packet, HEAD), first));
         self.close_with(packet, added)
     }
@@ -230,8 +234,8 @@ mod tests {
             let [plain, fast] = &mut packets;
             seal.close(Pe(to), plain);
             match len {
-                32 => seal.close_to::<false, _>(&receiver, fast),
-                _ => seal.close_to::<true, _>(&receiver, fast),
+                32 => seal.close_to(&receiver, false, fast),
+                _ => seal.close_to(&receiver, true, fast),
             };
             assert_eq!(plain.bytes(), fast.bytes(), "{len} bytes to {to}");
             Seal::new(Cookie::of([*b"a share of a job"]), Pe(to)).open(fast);

@@ -144,8 +144,8 @@ impl<P: Port> Core<P> {
         connection.begin_word();
         connection.rotate(way.paths);
         let head = match part {
-            None => peers.seal.close_to::<false, _>(&connection.receiver, packet),
-            Some(_) => peers.seal.close_to::<true, _>(&connection.receiver, packet),
+            None => peers.seal.close_to(&connection.receiver, false, packet),
+            Some(_) => peers.seal.close_to(&connection.receiver, true, packet),
         };
         let (named, bytes) = (MessageTable::wr_id(slot, seq), packet.first(len));
         let has_left = way.port.try_send(way.rail.fast, rail, to, named, bytes);
