@@ -44,6 +44,14 @@ pub(crate) enum AbiError {
     NotSupported { what: &'static str },
 }
 
+impl From<Box<EngineError>> for AbiError {
+    #[cold]
+    #[inline(never)]
+    fn from(failed: Box<EngineError>) -> Self {
+        Self::Job((*failed).into())
+    }
+}
+
 impl From<EngineError> for AbiError {
     fn from(failed: EngineError) -> Self {
         Self::Job(failed.into())

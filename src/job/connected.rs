@@ -132,7 +132,7 @@ impl Connected {
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline]
-    pub(crate) unsafe fn progress(&self) -> Result<(), EngineError> {
+    pub(crate) unsafe fn progress(&self) -> Result<(), Box<EngineError>> {
         // SAFETY: as in `with_proxy`.
         if unsafe { &mut *self.proxy_lane() }.takes_more() {
             return Ok(());
@@ -152,7 +152,7 @@ impl Connected {
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline(always)]
-    pub(crate) unsafe fn iterate(&self) -> Result<bool, EngineError> {
+    pub(crate) unsafe fn iterate(&self) -> Result<bool, Box<EngineError>> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         self.pulse.beat();

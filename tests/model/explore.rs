@@ -485,7 +485,9 @@ impl Model {
                 self.search.borrow_mut().idle.insert(before);
             }
         }
-        if self.went_well(pe, turned.map(|_| ())) && self.world.borrow().sides[pe].quieting {
+        if self.went_well(pe, turned.map(drop).map_err(EngineError::from))
+            && self.world.borrow().sides[pe].quieting
+        {
             self.look_whether_quiet(pe);
         }
     }

@@ -139,7 +139,7 @@ impl DataPath for ModelPort {
                         Done::Failed(wr_id) => (Some(wr_id), false),
                         _ => (None, false),
                     };
-                    return Polled::Failed(Failure { wr_id, is_message, error: lost() });
+                    return Polled::Failed(Box::new(Failure { wr_id, is_message, error: lost() }));
                 }
                 // An error is reported by a poll of its own.
                 Done::Failed(_) | Done::MessageFailed(_) | Done::RailFailed => {

@@ -22,9 +22,10 @@ const EXPERTS: usize = 8;
 const SIGNALS: usize = 64;
 
 /// Most calls of the driver at either end: for the tokens and their signal, and for the signals.
-/// One by one each of both kinds would take at least one.
-const MOST_FOR_TOKENS: u64 = 16;
-const MOST_FOR_SIGNALS: u64 = 32;
+/// One by one each of both kinds would take at least one. An idle machine takes far fewer; what is
+/// handed over while a PE is kept from its core goes by itself.
+const MOST_FOR_TOKENS: u64 = 48;
+const MOST_FOR_SIGNALS: u64 = 48;
 
 /// Where a token goes: those of an expert side by side.
 fn place_of(token: usize) -> usize {

@@ -183,7 +183,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     refused(9, 0, good, "rail 9");
     assert!(matches!(
         process.opened.proxy.poll(RailId(9), &mut [WrId(0); POLL_BATCH]),
-        Polled::Failed(Failure { wr_id: None, .. })
+        Polled::Failed(failure) if failure.wr_id.is_none()
     ));
     assert_eq!(target.now_all(), [0; 64]);
 }
@@ -197,7 +197,7 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     loop {
         let mut done = [WrId(0); POLL_BATCH];
         match process.opened.host.poll(RailId(0), &mut done) {
-            Polled::Failed(failure) => return failure,
+            Polled::Failed(failure) => return *failure,
             Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
             Polled::Empty => process.progress(Lane::Proxy, None),
         }

@@ -220,6 +220,12 @@ pub enum EngineError {
     },
 }
 
+impl From<Box<EngineError>> for EngineError {
+    fn from(failed: Box<EngineError>) -> Self {
+        *failed
+    }
+}
+
 impl EngineError {
     /// Whether memory cannot be released yet.
     pub fn is_in_use(&self) -> bool {

@@ -314,7 +314,8 @@ impl Shared {
         drop(state);
         match (moved, failure) {
             (Ok(moved), None) => Ok(moved),
-            (Err(failed), _) | (Ok(_), Some(failed)) => Err(self.lane_failed(&failed)),
+            (Ok(_), Some(failed)) => Err(self.lane_failed(&failed)),
+            (Err(failed), _) => Err(self.lane_failed(&failed)),
         }
     }
 

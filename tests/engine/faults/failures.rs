@@ -51,7 +51,7 @@ fn a_failed_write_is_reported_with_peer_rail_and_reason() {
     // It stays reported, and nothing more goes to that peer; the other peer is not touched.
     assert_eq!(job.quiet(0, 1).unwrap_err(), failed);
     assert_eq!(job.put_value(0, 1, 8, 1, 8).unwrap_err(), failed);
-    assert_eq!(job.members[0].lane.progress().unwrap_err(), failed);
+    assert_eq!(*job.members[0].lane.progress().unwrap_err(), failed);
     job.put_value(0, 0, 0, 5, 8).unwrap();
     job.quiet(0, 0).unwrap();
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());

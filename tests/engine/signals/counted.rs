@@ -234,7 +234,7 @@ fn data_that_never_comes_is_named_at_both_ends() {
         // Time passes faster than by polling.
         job.fabric.pass_time(10_000_000);
     };
-    match failed {
+    match *failed {
         EngineError::DataMissing { pe: Pe(0), arrived: 2, segments: 3, waiting: 1, seconds } => {
             assert!((60..70).contains(&seconds), "{seconds}");
         }

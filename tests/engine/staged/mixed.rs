@@ -243,7 +243,7 @@ impl<'a> Program<'a> {
             36 => self.quiet(),
             _ => (0..self.random.below(6)).try_for_each(|_| {
                 self.fabric.step();
-                self.member.lane.progress().map(drop)
+                Ok(self.member.lane.progress().map(drop)?)
             }),
         }
     }

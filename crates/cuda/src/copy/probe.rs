@@ -22,6 +22,9 @@ const ROUNDS: usize = 50;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long the last one is waited for, once nothing runs beside it.
+const END: Duration = Duration::from_secs(1);
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Probe<'a> {
@@ -71,8 +74,6 @@ impl<'a> Probe<'a> {
             self.event.record(&self.stream)?;
             while !self.event.is_done()? {
                 if start.elapsed() > PATIENCE {
-                    // The device may still read the one and write to the other: both stay for ever.
-                    std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
                     let subject = format!("a copy of {BYTES} bytes, {context}");
                     return Err(context.driver().error("cuEventQuery", code::TIMEOUT, subject));
                 }
@@ -85,5 +86,19 @@ impl<'a> Probe<'a> {
             }
         }
         Ok(least)
+    }
+}
+
+impl Drop for Probe<'_> {
+    /// Waits for a copy that took too long; what ran beside it has ended by now. The device may
+    /// still read and write the memory of one that does not end, which stays for ever then.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while matches!(self.stream.is_idle(), Ok(false)) {
+            if start.elapsed() > END {
+                return std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
+            }
+            thread::yield_now();
+        }
     }
 }

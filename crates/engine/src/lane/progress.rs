@@ -19,16 +19,14 @@ impl<P: Port> Lane<P> {
     /// One progress iteration: completions, queues, watchdog. Says whether it found anything to do.
     ///
     /// # Errors
-    /// The lane's first failure, from then on at every call: data has been lost.
+    /// The lane's first failure, from then on at every call: data has been lost. In a box, so that
+    /// what is given fits into registers.
     #[inline]
-    pub fn progress(&mut self) -> Result<bool, EngineError> {
+    pub fn progress(&mut self) -> Result<bool, Box<EngineError>> {
         let busy = self.iterate();
-        if self.core.failures.first().is_some() {
-            self.tell_of_failure();
-        }
         match self.core.failures.first() {
             None => Ok(busy),
-            Some(failed) => Err(failed.clone()),
+            Some(_) => self.failed_iteration(),
         }
     }
 
@@ -88,7 +86,7 @@ impl<P: Port> Lane<P> {
             Polled::Empty => false,
             Polled::Completed(_) => true,
             Polled::Failed(failure) => {
-                self.failed(rail, failure);
+                self.failed(rail, *failure);
                 true
             }
         }
@@ -326,13 +324,15 @@ impl<P: Port> Lane<P> {
 
     /// The lane has failed: user threads need not wait any longer, and peers hear of it.
     #[cold]
-    fn tell_of_failure(&mut self) {
-        if let (Some(inbox), Some(failed)) = (&self.inbox, self.core.failures.first()) {
-            inbox.fail(failed);
+    fn failed_iteration(&mut self) -> Result<bool, Box<EngineError>> {
+        let Some(failed) = self.core.failures.first().cloned() else { return Ok(true) };
+        if let Some(inbox) = &self.inbox {
+            inbox.fail(&failed);
         }
         if !self.core.peers.has_no_answers() || self.staging.is_copying() {
             self.last_words();
         }
+        Err(Box::new(failed))
     }
 }
 

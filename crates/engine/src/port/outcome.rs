@@ -23,8 +23,8 @@ pub enum Polled {
     /// So many work-request ids have completed. Messages that have come in are none of them.
     Completed(usize),
     /// One segment failed, or the rail as a whole (no work-request id). Poll again for what
-    /// follows.
-    Failed(Failure),
+    /// follows. In a box, so that polls that succeed have little to give.
+    Failed(Box<Failure>),
 }
 
 /// A segment or a rail that failed.

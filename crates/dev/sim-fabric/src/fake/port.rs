@@ -197,7 +197,7 @@ impl DataPath for FakePort {
         let now = world.now;
         self.leaving[rail.index()].retain(|left| *left > now);
         if let Err(error) = world.call(PortCall::Poll) {
-            return Polled::Failed(Failure { wr_id: None, is_message: false, error });
+            return Polled::Failed(Box::new(Failure { wr_id: None, is_message: false, error }));
         }
         let in_flight = &mut self.wr_ids[rail.index()];
         let (mut done, mut count) = ([0; POLL_BATCH], 0);
@@ -212,7 +212,7 @@ impl DataPath for FakePort {
                     if let Some(wr_id) = failure.wr_id.filter(|_| !failure.is_message) {
                         in_flight.remove(&wr_id);
                     }
-                    return Polled::Failed(failure);
+                    return Polled::Failed(Box::new(failure));
                 }
                 // As libfabric does: an error entry is reported by a read of its own.
                 Some(failure) => {

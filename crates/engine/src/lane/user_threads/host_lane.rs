@@ -165,7 +165,7 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::progress`].
     #[inline]
-    pub fn try_progress(&self) -> Result<bool, EngineError> {
+    pub fn try_progress(&self) -> Result<bool, Box<EngineError>> {
         if !self.has_work.load(Ordering::Relaxed) {
             return Ok(false);
         }

@@ -2,7 +2,7 @@
 //! its connection and what is behind them.
 
 use crate::ids::{RailId, WrId};
-use crate::port::{Failure, Polled, Port};
+use crate::port::{Polled, Port};
 use crate::posting::Core;
 use crate::posting::failures::Event;
 use crate::posting::transmit::Transmit;
@@ -162,8 +162,8 @@ impl<P: Port> Transmit<P> {
         } else {
             Polled::Empty
         };
-        if let Polled::Failed(Failure { wr_id: Some(wr_id), .. }) = &polled {
-            known(*wr_id);
+        if let Polled::Failed(failure) = &polled {
+            failure.wr_id.map(known);
         }
         let rail = &mut rails[rail.index()];
         rail.completed(ended.min(rail.in_flight()));

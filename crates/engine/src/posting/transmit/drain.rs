@@ -12,7 +12,7 @@ use crate::state::segment::table::SegmentTable;
 /// The completions of one poll, on their way into the lane's books.
 ///
 /// Most are plain and of the same peer as the one before. Those are counted, and their connection
-/// is told once, when the run ends.
+/// is told once, when the run ends. A poll goes on with what the one before ended with.
 #[derive(Debug)]
 pub(crate) struct Drain<'a> {
     segments: &'a mut SegmentTable,
@@ -26,17 +26,20 @@ pub(crate) struct Drain<'a> {
     rare: &'a mut Rare,
 }
 
-/// Completions that take more than counting. Kept, so that an idle poll need not make
-/// room for them.
+/// Completions that take more than counting, and what the others were. Kept, so that an idle poll
+/// need not make room for them.
 #[derive(Debug)]
 pub(crate) struct Rare {
     wr_ids: [WrId; POLL_BATCH],
     count: usize,
+    /// What the last run of the poll before was of.
+    last: Plain,
 }
 
 impl Rare {
     /// None.
-    pub(crate) const EMPTY: Rare = Rare { wr_ids: [WrId(0); POLL_BATCH], count: 0 };
+    pub(crate) const EMPTY: Rare =
+        Rare { wr_ids: [WrId(0); POLL_BATCH], count: 0, last: Plain::NONE };
 
     /// Takes one out, in no order.
     #[inline(always)]
@@ -53,7 +56,8 @@ impl<'a> Drain<'a> {
         peers: &'a mut Peers,
         rare: &'a mut Rare,
     ) -> Self {
-        Self { segments, peers, run: Plain::NONE, count: 0, known: 0, rare }
+        let run = if peers.has_no_waiter(rare.last.pe()) { rare.last } else { Plain::NONE };
+        Self { segments, peers, run, count: 0, known: 0, rare }
     }
 
     /// Takes a completion that does not belong to the run.
@@ -75,6 +79,7 @@ impl<'a> Drain<'a> {
         }
     }
 
+    #[inline(always)]
     fn end_run(&mut self) {
         if self.count != 0 {
             self.segments.count_finished(self.run, self.count);
@@ -88,6 +93,7 @@ impl<'a> Drain<'a> {
     /// Ends the last run. The number of segments that have ended; the rare ones are left.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> u32 {
+        self.rare.last = self.run;
         self.end_run();
         self.known
     }

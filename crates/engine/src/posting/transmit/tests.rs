@@ -173,6 +173,29 @@ fn a_run_of_completions_ends_where_another_peer_begins() {
     assert!(rare.pop().is_none() && core.transmit.segments.used() == 0);
 }
 
+/// A poll goes on with the peer that the one before ended with, unless something waits there.
+#[test]
+fn a_run_goes_on_in_the_next_poll_unless_something_waits_for_its_end() {
+    let mut bed = Bed::new(PLAIN);
+    [1, 2, 2, 2].into_iter().for_each(|pe| bed.put(pe));
+    let mut rare = Rare::EMPTY;
+    fn drain<'a>(bed: &'a mut Bed, rare: &'a mut Rare) -> Drain<'a> {
+        let core = bed.lane.core_mut();
+        Drain::new(&mut core.transmit.segments, &mut core.peers, rare)
+    }
+    let mut polled = drain(&mut bed, &mut rare);
+    assert!(polled.take(0) && polled.take(1));
+    assert_eq!(polled.finish(), 2);
+    let mut polled = drain(&mut bed, &mut rare);
+    assert_eq!((polled.take_alike(2..3), polled.finish()), (1, 1));
+    bed.lane.fence(Pe(2)).unwrap();
+    bed.put(2);
+    let mut polled = drain(&mut bed, &mut rare);
+    assert_eq!(polled.take_alike(3..4), 0, "the fence waits for it");
+    assert!(polled.take(3));
+    assert_eq!((polled.finish(), rare.pop()), (0, Some(WrId(3))));
+}
+
 /// What a fence has held, and a signal behind puts, leave in the turn in which they may, by their
 /// own rail, though rails are monitored: no path has failed.
 #[test]

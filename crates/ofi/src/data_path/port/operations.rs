@@ -354,7 +354,7 @@ fn answer(
 fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Polled {
     let PortRail { rail, gate, messages, bulk, .. } = port_rail;
     if let Some(failure) = bulk.as_deref_mut().and_then(Bulk::take_failure) {
-        return Polled::Failed(failure);
+        return Polled::Failed(Box::new(failure));
     }
     if code != -(FI_EAVAIL as isize) {
         return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
@@ -373,13 +373,13 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
             Failed::Received => return Polled::Empty,
         },
     };
-    Polled::Failed(Failure { wr_id, is_message, error: entry.error })
+    Polled::Failed(Box::new(Failure { wr_id, is_message, error: entry.error }))
 }
 
 /// The failure of a rail as a whole.
 #[cold]
 fn broken(error: PortError) -> Polled {
-    Polled::Failed(Failure { wr_id: None, is_message: false, error })
+    Polled::Failed(Box::new(Failure { wr_id: None, is_message: false, error }))
 }
 
 #[cold]
