@@ -61,20 +61,22 @@ impl Recovery {
         watched
     }
 
-    /// A peer is looked at. `before` is when the last look was.
+    /// A peer is looked at, perhaps not for the first time in this look. `before` is when the last
+    /// look was.
     fn begin_look(&mut self, pe: Pe, before: u32) -> &mut PeerHealth {
         let looks = self.looks;
         let peer = self.peer(pe);
         let missed = looks.wrapping_sub(std::mem::replace(&mut peer.looked, looks));
+        if missed == 0 {
+            return peer;
+        }
         peer.is_back = missed > 1 && peer.seen.is_some();
         if peer.is_back {
             // Nothing was due then.
             peer.unheard = before;
         }
-        if missed != 0 {
-            for path in &mut peer.paths {
-                (path.posted, path.survivors, path.longest) = (0, 0, 0);
-            }
+        for path in &mut peer.paths {
+            (path.posted, path.survivors, path.longest) = (0, 0, 0);
         }
         peer
     }

@@ -180,6 +180,26 @@ fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
     }
 }
 
+/// It has several segments under way, and is come across with each.
+#[test]
+fn a_peer_that_was_not_looked_at_is_back_for_a_whole_look() {
+    let mut bed = Bed::new(Setup { n_pes: 3, rails: 2, health: true, ..PLAIN });
+    let puts = |bed: &mut Bed| (0..3).for_each(|_| bed.put(1));
+    let is_back = |bed: &mut Bed| recovery_of(bed).find(Pe(1)).map(|peer| peer.is_back);
+    puts(&mut bed);
+    look(&mut bed);
+    assert_eq!(is_back(&mut bed), Some(false), "it is new");
+    recovery_of(&mut bed).peer(Pe(1)).seen = Some((FIRST, FIRST));
+    bed.pass_time();
+    while bed.lane.iterate() {}
+    (0..3).for_each(|_| look(&mut bed));
+    puts(&mut bed);
+    look(&mut bed);
+    assert_eq!(is_back(&mut bed), Some(true));
+    look(&mut bed);
+    assert_eq!(is_back(&mut bed), Some(false), "it was looked at just now");
+}
+
 fn look(bed: &mut Bed) {
     let (recovery, core) = bed.lane.recovery_and_core().unwrap();
     recovery.look_at_paths(core);
