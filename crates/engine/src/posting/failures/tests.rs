@@ -3,7 +3,7 @@
 use super::*;
 use crate::atomic::AtomicOp;
 use crate::port::Direction;
-use crate::posting::tests::{Bed, PLAIN, Setup, failed, lost};
+use crate::posting::tests::{Bed, PLAIN, RAIL, Setup, failed, lost};
 use crate::state::segment::work::Work;
 
 /// Where rails are monitored, what the fabric fails waits for recovery: bytes among those that were
@@ -64,4 +64,24 @@ fn orphans_are_what_the_fabric_has_for_a_peer_that_has_failed() {
     core.is_no_orphan(all[0]);
     core.is_no_orphan(all[1]);
     assert_eq!(core.failures.orphans, 2);
+}
+
+/// Though no segment stands for them.
+#[test]
+fn messages_that_have_left_keep_a_lane_at_work_and_fail_with_their_rail() {
+    let mut bed = Bed::new(Setup { n_pes: 4, rails: 2, fast: true, ..PLAIN });
+    assert!(!bed.lane.has_work());
+    (1..4).for_each(|pe| bed.atomic(pe, AtomicOp::Inc));
+    let core = bed.lane.core();
+    let rails: Vec<(Pe, RailId)> =
+        core.without_segment().map(|message| (message.pe, message.rail)).collect();
+    assert_eq!((rails.len(), core.transmit.has_segments()), (3, false));
+    assert!(bed.lane.has_work());
+    assert!([true, false].iter().all(|is| rails.iter().any(|(_, rail)| (*rail == RAIL) == *is)));
+    bed.lane.core_mut().fail_rail(RAIL, lost());
+    bed.lane.audit().unwrap();
+    for (pe, rail) in rails {
+        let failed = bed.lane.core().peers.check(pe).is_err();
+        assert_eq!(failed, rail == RAIL, "{pe} over {rail}");
+    }
 }

@@ -8,7 +8,6 @@ use crate::port::Direction;
 use crate::port::copies::Reach;
 use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
 use crate::request::PutSignalRequest;
-use crate::state::batch::Batch;
 use crate::state::segment::{Stage, WriteClass};
 
 /// What tests of other rooms do.
@@ -60,7 +59,8 @@ fn a_signal_comes_behind_the_data_of_a_put_with_signal_of_the_fast_path() {
     assert_eq!(packet.bytes()[22..24], 1_u16.to_le_bytes(), "behind the message before it");
 }
 
-/// As any other that finds no room: without a number, a put if it brings data, until it leaves.
+/// As any other that finds no room: without a number, a put if it brings data, until it leaves. Its
+/// batch, if it has one, waits for it all the time.
 #[test]
 fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
     for brings_data in [false, true] {
@@ -70,11 +70,13 @@ fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
         let parts = [request(&heaps, Direction::Write, 1)];
         let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
         bed.fabric.refuse(Pe(1), true);
+        let batch = bed.lane.begin_batch().unwrap();
         let is_taken = match brings_data {
             true => bed.lane.put_signal_found(&PutSignalRequest { parts: &parts, signal }),
-            false => bed.lane.atomic_fast(&signal, Batch::NONE),
+            false => bed.lane.atomic_fast(&signal, batch),
         };
         assert!(is_taken);
+        assert_eq!(bed.lane.is_batch_done(batch), brings_data);
         let wr_id = bed.wr_id(|segment| segment.stage == Stage::Ready);
         let state = |bed: &Bed| {
             let channel = bed.lane.core().peers.channel(Pe(1)).unwrap();
@@ -86,6 +88,7 @@ fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
         bed.fabric.refuse(Pe(1), false);
         bed.lane.iterate();
         assert_eq!(state(&bed), (0, 2, true));
+        assert_eq!(bed.lane.is_batch_done(batch), brings_data);
         bed.lane.audit().unwrap();
     }
 }
