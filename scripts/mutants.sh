@@ -33,8 +33,8 @@ channel)
     tests=(--lib --test channel --test ring)
     ;;
 cuda | ofi)
-    what=(--package "$part" --test-package "$part,$PLUGIN")
-    tests=(--lib --test channel --test "$part")
+    what=(--package "$part")
+    tests=(--package "$PLUGIN" --lib --test channel --test "$part")
     ;;
 *)
     echo "No part '$part': engine, abi, job, channel, cuda or ofi." >&2
