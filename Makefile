@@ -129,8 +129,8 @@ injected: ## Break the code on purpose, bug after bug: the tests named for each 
 # What is mutated, and how many mutants are drawn; all of them without a number.
 PART ?= engine
 .PHONY: mutants
-mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|job|channel|cuda|ofi COUNT=number SEED=1 MODULE=name LIST=file)
-	scripts/mutants.sh $(PART) $(COUNT) $(SEED)
+mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|job|channel|cuda|ofi COUNT=number SEED=1 MODULE=name OPTIONS="of cargo-mutants")
+	scripts/mutants.sh $(PART) '$(COUNT)' '$(SEED)' $(OPTIONS)
 
 .PHONY: fuzz
 fuzz: ## Arbitrary bytes for what reads bytes of others, by libFuzzer (COUNT=executions of each ONLY="targets")

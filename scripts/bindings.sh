@@ -20,9 +20,7 @@ for name in libfabric verbs; do
     fi
 done
 status=0
-# With the other tool that reads sources, as check.sh tests both: alone it would have crates with
-# fewer features, built anew.
-scripts/cargo build --locked --quiet --profile checked -p bindings -p nvshmem-mutants
+scripts/cargo build --locked --quiet --profile checked -p bindings
 "$(realpath -m "${CARGO_TARGET_DIR:-target}")/checked/bindings" "${arguments[@]}" || status=$?
 if [[ $status -eq $NO_LIBCLANG && ${1:-} == --check ]]; then
     echo "SKIPPED the bindings against a fresh generation: libclang cannot be loaded"

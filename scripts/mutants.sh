@@ -1,102 +1,93 @@
 #!/usr/bin/env bash
-# Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is
-# what does it.
-#   [MODULE=NAME] [LIST=FILE] [EACH=SECONDS] scripts/mutants.sh engine|abi|job|channel|cuda|ofi [COUNT [SEED]]
-# Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1). With MODULE
-# those alone whose file or function has the name in it, as recovery; with LIST those of an earlier
-# missed.txt. No test begins later than EACH seconds after the first of a mutant (60). What came of
-# each is in target/mutants/PART afterwards; docs/testing.md says what stays and why. All parts but
-# the engine are in one build, with the suites that drive the plugin.
-#   scripts/mutants.sh PART --kit
-# Only builds: the kit has a run.sh then. That of the engine runs on a machine without Rust.
+# Changes the code in small ways, one at a time, and counts what the tests notice: cargo-mutants
+# (https://mutants.rs), on a copy of the tree.
+#   [MODULE=NAME] scripts/mutants.sh engine|abi|job|channel|cuda|ofi [COUNT [SEED [OPTION...]]]
+# Without COUNT all mutants of the part are tried; with it about so many, evenly spread over the
+# part, and others for each SEED (1). With MODULE those alone whose file or function has the name in
+# it, as recovery. OPTIONs are cargo-mutants' own, such as --iterate. What came of each mutant is in
+# target/mutants/PART/mutants.out afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-part=$1 count=${2:-} seed=${3:-1}
 
-home=$(realpath -m "${CARGO_TARGET_DIR:-target}/mutants")
+readonly VERSION=26.0.0 # the newest that Rust 1.85 builds
+part=$1 count=${2:-} seed=${3:-1}
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+home=$target/mutants
+readonly PLUGIN=nvshmem-transport-libfabric
+
 case $part in
 engine)
-    kit=engine only=
-    what=(--module crates/engine/src/lib.rs --root crates/engine/src/lib.rs)
-    tests=(test --package engine --lib --test engine --test wire --test model)
-    limits=(--longest 5) bounds='ulimit -v 4000000'
+    what=(--package engine)
+    tests=(--lib --test engine --test wire --test model)
     ;;
-abi | job | channel) kit=plugin only=src/$part/ ;;
-cuda | ofi) kit=plugin only=crates/$part/ ;;
+abi | job)
+    what=(--package "$PLUGIN" --file "src/$part/**")
+    # Without rows of covering arrays, and what takes minutes.
+    tests=(--lib --test channel --test plugin -- --skip _pes_)
+    for suite in staged efa cxi faults soak strangers; do
+        tests+=(--skip "$suite::")
+    done
+    ;;
+channel)
+    what=(--package "$PLUGIN" --file "src/$part/**")
+    tests=(--lib --test channel --test ring)
+    ;;
+cuda | ofi)
+    what=(--package "$part")
+    tests=(--package "$PLUGIN" --lib --test channel --test "$part")
+    ;;
 *)
     echo "No part '$part': engine, abi, job, channel, cuda or ofi." >&2
     exit 2
     ;;
 esac
-if [[ $kit == plugin ]]; then
-    what=()
-    for name in abi job channel; do
-        what+=(--module "src/$name/mod.rs" --root src/lib.rs)
-    done
-    for name in cuda ofi; do
-        what+=(--module "crates/$name/src/lib.rs" --root "crates/$name/src/lib.rs")
-    done
-    tests=(test --profile checked --package nvshmem-transport-libfabric --package ofi --package cuda
-        --package nvshmem-libfabric --lib --test plugin --test channel --test ring --test nccl --test cuda
-        --test ofi --test topology --test tool)
-    # A suite's test may be several processes, of which two keep two cores busy. Left out is what
-    # takes minutes, and what loads no plugin of ours.
-    limits=(--isolated --jobs 2 --longest 12 --times 4 --each "${EACH:-60}" --rows 1)
-    for suite in soak faults strangers storm largest; do
-        limits+=(--skip "plugin $suite")
-    done
-    for suite in order host_order wrong_plugin; do
-        limits+=(--skip "nccl $suite")
-    done
-    for suite in docs packages install info run qualify hosts output perf trace self; do
-        limits+=(--skip "tool $suite")
-    done
-    # Address space is no memory: heaps of symmetric memory and devices are mapped ahead.
-    bounds='ulimit -d 3000000; ulimit -f 8000000'
-fi
-out=$home/$part copy=$home/$kit/copy build=$home/$kit/build kit=$home/$kit/kit
-mkdir -p "$copy" "$out"
-git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$copy"
-# What tests fetch or find there.
-[[ ! -e .deps ]] || ln -sfn "$PWD/.deps" "$copy/.deps"
 
+if ! command -v cargo-mutants >/dev/null && [[ ! -x $target/cargo-mutants/bin/cargo-mutants ]]; then
+    # It waits for builds and tests: that it is built soon matters more than that it is fast.
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=64 \
+        scripts/cargo install --quiet --locked --root "$target/cargo-mutants" "cargo-mutants@$VERSION" || {
+        echo "SKIPPED mutants: there is no cargo-mutants here, and it cannot be installed"
+        exit 0
+    }
+fi
+PATH=$PATH:$target/cargo-mutants/bin
+
+mkdir -p "$home/copy" "$home/$part"
+git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$home/copy"
+# What tests fetch or find there.
+[[ ! -e .deps ]] || ln -sfn "$PWD/.deps" "$home/copy/.deps"
 if [[ -z ${NVSHMEM_TEST_LIBFABRIC2+set} && $part != engine ]]; then
     NVSHMEM_TEST_LIBFABRIC2=$(scripts/libfabric2.sh)
     export NVSHMEM_TEST_LIBFABRIC2
 fi
-scripts/cargo build --locked --profile checked -p nvshmem-mutants
-tool=$(realpath "${CARGO_TARGET_DIR:-target}")/checked/nvshmem-mutants
-cargo=$(realpath scripts/cargo)
-# As the profile checked; not that itself, for the dependencies of the engine alone are few.
-export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_TEST_DEBUG=false CARGO_PROFILE_TEST_STRIP=true
-sources=$(git ls-files -z --cached --others --exclude-standard -- '*.rs' '*.toml' '*.lock' ':!tools/mutants' |
-    xargs -0 sha256sum | sha256sum)
-# What is built for these sources stays, with what is known of its tests.
-if [[ ! -e $kit/sources || $(<"$kit/sources") != "$sources" ]]; then
-    CARGO_TARGET_DIR=$build "$tool" make "${what[@]}" --copy "$copy" --kit "$kit" -- \
-        "$cargo" "${tests[@]}" --no-run
-    # A process loads one libfabric, so its objects have a program for the second one.
-    if [[ -e $kit/bin/ofi && -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
-        cat >"$kit/bin/ofi_2" <<END
-#!/bin/sh
-OFI_TEST_LIBRARY='$NVSHMEM_TEST_LIBFABRIC2' exec "\$(dirname "\$0")/ofi" "\$@"
-END
-        chmod +x "$kit/bin/ofi_2"
-    fi
-    echo "$sources" >"$kit/sources"
-fi
-cp "$tool" "$kit/"
-cat >"$kit/run.sh" <<END
-#!/bin/sh
-# Tries the mutants; results go to the directory OUT, or beside this file.
-cd "\$(dirname "\$0")" || exit 1
-# A mutant may fill the memory, or a file.
-ulimit -c 0
-$bounds
-export NVSHMEM_TEST_LIBFABRIC2=\${NVSHMEM_TEST_LIBFABRIC2-'${NVSHMEM_TEST_LIBFABRIC2:-}'}
-exec ./nvshmem-mutants run --kit . --out "\${OUT:-out}"$(printf ' %q' "${limits[@]}") "\$@"
-END
-chmod +x "$kit/run.sh"
-[[ $count != --kit ]] || exit 0
-[[ -z ${LIST:-} ]] || LIST=$(realpath "$LIST")
-OUT=$out "$kit/run.sh" --name "$part" ${only:+--part "$only"} ${count:+--count "$count" --seed "$seed"} ${MODULE:+--only "$MODULE"} ${LIST:+--list "$LIST"}
+
+# What audits lanes is compiled for tests alone.
+what+=(--exclude-re audit --output "$home/$part" "${@:4}")
+[[ -z ${MODULE:-} ]] || what+=(--re "$MODULE")
+mutants() { CARGO_TARGET_DIR=$home/build scripts/cargo mutants --dir "$home/copy" "${what[@]}" "$@"; }
+
+all=$(mutants --list | wc -l)
+every=$((${count:-0} > 0 && ${count:-0} < all ? all / count : 1))
+[[ $all -gt 0 ]] || { echo "There is no such mutant." >&2; exit 1; }
+echo "$part: $all mutants, of which one in $every is tried"
+# Enough for most mutants; more take minutes of each.
+export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5}
+# A mutant may fill the memory, or a file. Address space is no memory: heaps of symmetric memory and
+# devices are mapped ahead.
+bounds='target."cfg(unix)".runner="prlimit --data=3000000000 --fsize=8000000000 --core=0"'
+status=0
+# The builds of one mutant after the other share most. What a lint says of one is not asked.
+CARGO_PROFILE_CHECKED_INCREMENTAL=true mutants --in-place --profile checked --cap-lints true \
+    --cargo-arg "--config=$bounds" --shard "$(((seed - 1) % every))/$every" --sharding round-robin \
+    -- "${tests[@]}" || status=$?
+# A mutant that was missed, or did not end, is a result and no failure.
+[[ $status -eq 0 || $status -eq 2 || $status -eq 3 ]] || exit "$status"
+
+said() { wc -l <"$home/$part/mutants.out/$1.txt"; }
+missed=$(said missed) caught=$(($(said caught) + $(said timeout)))
+tried=$((missed + caught))
+[[ $tried -gt 0 ]] || { echo "No mutant was tried: none can be built." >&2; exit 1; }
+echo "MEASURE mutants_${part}_tried $tried mutants"
+echo "MEASURE mutants_${part}_missed $missed mutants"
+awk -v part="$part" -v caught="$caught" -v tried="$tried" \
+    'BEGIN { printf "MEASURE mutants_%s_caught_percent %.1f %%\n", part, 100 * caught / tried }'

@@ -91,7 +91,7 @@ done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 
 # The suite, built here and run there. The same choice of packages as in scripts/test.sh: with
 # another one all would be built another time.
-packages=(--locked --profile checked --workspace --exclude bindings --exclude nvshmem-mutants)
+packages=(--locked --profile checked --workspace --exclude bindings)
 suite() {
     scripts/cargo test "${packages[@]}" --test plugin --no-run "$@"
 }

@@ -243,9 +243,6 @@ pub(crate) struct PerfOptions {
     /// Largest transfer in bytes
     #[arg(long, default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(8..=1 << 28))]
     pub(crate) max: u64,
-    /// Also a page with plots: bandwidth and latency by size, rates by rails, beside raw libfabric
-    #[arg(long, value_name = "FILE.html")]
-    pub(crate) report: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -13,7 +13,6 @@
 #[macro_use]
 pub mod output;
 
-mod beside;
 mod by_size;
 mod callgrind;
 mod harness;
@@ -27,7 +26,6 @@ mod times;
 
 use nvshmem_sim::{BoxError, Scenario};
 
-pub use beside::{Beside, Compared};
 pub use by_size::{BySize, MeasuredBySize, Row, Test};
 use harness::launch::measure;
 use harness::report::Report;

@@ -3,8 +3,6 @@
 use nvshmem_bench::{Row, Test, unfit};
 use serde::Serialize;
 
-use super::plot::{bytes, number};
-
 /// Rounds of which the fast ones are more than this much faster than the slow ones have been
 /// disturbed.
 const UNEVEN: f64 = 2.0;
@@ -40,6 +38,31 @@ pub(super) fn headline(rows: &[Row]) -> String {
     let bandwidth = best([Test::PutBandwidth, Test::GetBandwidth]);
     let latency = best([Test::PutLatency, Test::GetLatency]);
     bandwidth.into_iter().chain(latency).chain(rate).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes in the largest unit that they are a multiple of.
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        _ if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// A number with few digits.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        size if size >= 0.01 => 3,
+        _ => 6,
+    };
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
 }
 
 /// What is to be said of figures that are as much other programs': of what took the processors, and

@@ -6,8 +6,6 @@
 pub(super) struct Row {
     /// For `--only`, messages and programs.
     pub(super) name: &'static str,
-    /// What is tried, for people.
-    pub(super) what: &'static str,
     pub(super) on: On,
     pub(super) tries: Tries,
 }
@@ -46,11 +44,6 @@ pub(super) struct Traffic {
     /// How often, by the scenario's parameter for it; a tenth of it where rows are short. With a
     /// load, as often as the rate that was measured allows, and no more than this.
     pub(super) times: Option<(&'static str, u64)>,
-    /// Bytes of the longest put with signal, and of plain puts beside each.
-    pub(super) most: u64,
-    pub(super) load: u64,
-    /// All send to PE 0 alone.
-    pub(super) to_first: bool,
 }
 
 /// How many PEs.
@@ -58,10 +51,21 @@ pub(super) struct Traffic {
 pub(super) enum Pes {
     /// One on each host, or two on one.
     Few,
-    /// Two on each host, or four on one.
+    /// Two on each host, or four on one, whose rails are all kept busy.
     More,
-    /// As many as the processors of the hosts serve.
+    /// As many as the processors of the hosts serve, and all send to the first.
     Many,
+}
+
+impl Pes {
+    /// Bytes of the plain puts beside each put with signal, that nobody waits for.
+    pub(super) fn load(self) -> u64 {
+        match self {
+            Pes::Few => 0,
+            Pes::More => 1 << 20,
+            Pes::Many => 256 << 10,
+        }
+    }
 }
 
 /// How many rails each PE uses.
@@ -71,97 +75,66 @@ pub(super) enum Rails {
     All,
 }
 
-/// Longest put with signal, unless a row has another.
-const MOST: u64 = 300_000;
-
-const fn of(scenario: &'static str, only: &'static str) -> Traffic {
-    Traffic {
-        scenario,
-        only,
-        pes: Pes::Few,
-        signals: None,
-        times: None,
-        most: MOST,
-        load: 0,
-        to_first: false,
-    }
+const fn traffic(scenario: &'static str, only: &'static str) -> Traffic {
+    Traffic { scenario, only, pes: Pes::Few, signals: None, times: None }
 }
 
-const FENCES: Traffic = Traffic { times: Some(("rounds", 100)), ..of("order", "fence") };
-const SIGNALS: Traffic = Traffic { times: Some(("rounds", 300)), ..of("signals", "") };
-const STORM: Traffic = Traffic { times: Some(("operations", 8_000)), ..of("storm", "") };
-
-const fn by(signals: &'static str) -> Traffic {
-    Traffic { signals: Some(signals), ..SIGNALS }
+const fn of(scenario: &'static str, only: &'static str) -> Tries {
+    Tries::Traffic(traffic(scenario, only))
 }
 
-/// Signals between more PEs, with all rails kept busy by long puts that nobody waits for.
-const UNDER_LOAD: Traffic =
-    Traffic { pes: Pes::More, times: Some(("rounds", 2_000)), load: 1 << 20, ..SIGNALS };
-
-const MANY_TO_ONE: Traffic = Traffic {
-    pes: Pes::Many,
-    times: Some(("rounds", 2_000)),
-    load: 256 << 10,
-    to_first: true,
-    ..SIGNALS
-};
-
-const fn host(name: &'static str, what: &'static str, traffic: Traffic) -> Row {
-    Row { name, what, on: On::Host, tries: Tries::Traffic(traffic) }
+/// Puts with signal, of so many PEs and by one way of signals.
+const fn signals(pes: Pes, signals: Option<&'static str>) -> Tries {
+    let times = Some(("rounds", if matches!(pes, Pes::Few) { 300 } else { 2_000 }));
+    Tries::Traffic(Traffic { pes, signals, times, ..traffic("signals", "") })
 }
 
-const fn gpu(name: &'static str, what: &'static str, on: On, traffic: Traffic) -> Row {
-    Row { name, what, on, tries: Tries::Traffic(traffic) }
-}
+const SIGNALS: Tries = signals(Pes::Few, None);
+const UNDER_LOAD: Tries = signals(Pes::More, None);
+const FENCES: Tries =
+    Tries::Traffic(Traffic { times: Some(("rounds", 100)), ..traffic("order", "fence") });
+const STORM: Tries =
+    Tries::Traffic(Traffic { times: Some(("operations", 8_000)), ..traffic("storm", "") });
+const FIGURES: Tries = Tries::Figures(Rails::All);
 
-const fn figures(name: &'static str, what: &'static str, on: On, rails: Rails) -> Row {
-    Row { name, what, on, tries: Tries::Figures(rails) }
+const fn row(on: On, name: &'static str, tries: Tries) -> Row {
+    Row { name, on, tries }
 }
 
 /// All of them, in the order in which they are tried: what others depend on first, and then what is
 /// most worth knowing, should the time not be enough.
 pub(super) const ROWS: &[Row] = &[
-    host(
-        "put",
-        "put and put_nbi of all sizes, from both kinds of threads",
-        of("operations", "put"),
-    ),
-    host("get", "get, get_nbi and g of all sizes", of("operations", "get")),
-    host("p", "p of every width at every alignment", of("operations", "p")),
-    host("put-signal", "put with signal, the signal by the way that jobs get", SIGNALS),
-    host("atomics-add", "add and inc of every width, under contention", of("atomics", "sums")),
-    host("atomics-bits", "and, or, xor and set", of("atomics", "bits")),
-    host("atomics-fetch", "fetch, and fetching add, inc, and, or, xor", of("atomics", "fetches")),
-    host("atomics-swap", "swap and compare_swap", of("atomics", "swaps")),
-    host("fence", "flags behind fences, and signals sent apart from their data", FENCES),
-    host("quiet", "quiet and barrier: what they end is visible", of("order", "quiet")),
-    host("storm", "very many small operations of all kinds at once", STORM),
-    host("signals-eager", "signals in one message with small data", by("eager")),
-    host("signals-counted", "signals that wait for immediate data to be counted", by("counted")),
-    host("signals-chained", "signals sent once the data is delivered", by("chained")),
-    figures("one-rail", "figures of one NIC", On::Host, Rails::One),
-    figures("all-rails", "figures of all NICs", On::Host, Rails::All),
-    host("order-under-load", "no signal ahead of its data, all rails busy", UNDER_LOAD),
-    host("many-to-one", "put with signal and puts of many PEs to one", MANY_TO_ONE),
-    gpu("gpu", "put with signal on GPU memory, as jobs get it", On::Gpu, SIGNALS),
-    figures("gpu-figures", "figures of GPU memory, as jobs get it", On::Gpu, Rails::All),
-    gpu("staged-operations", "put, get, g and p, staged", On::Staged, of("operations", "")),
-    gpu("staged-signal", "put with signal, staged", On::Staged, SIGNALS),
-    gpu("staged-atomics", "every atomic on GPU memory", On::Staged, of("atomics", "")),
-    gpu("staged-fence", "flags behind fences, staged", On::Staged, FENCES),
-    figures("staged-figures", "figures of all NICs, staged", On::Staged, Rails::All),
-    gpu(
-        "direct-operations",
-        "put, get, g and p by NICs at GPU memory",
-        On::Direct,
-        of("operations", ""),
-    ),
-    gpu("direct-signal", "put with signal, the data by NICs", On::Direct, SIGNALS),
-    gpu("direct-atomics", "every atomic on memory that NICs reach", On::Direct, of("atomics", "")),
-    gpu("direct-fence", "flags behind fences, the data by NICs", On::Direct, FENCES),
-    gpu("direct-under-load", "no signal ahead of its data, all rails busy", On::Direct, UNDER_LOAD),
-    figures("direct-figures", "figures of all NICs at GPU memory", On::Direct, Rails::All),
+    row(On::Host, "put", of("operations", "put")),
+    row(On::Host, "get", of("operations", "get")),
+    row(On::Host, "p", of("operations", "p")),
+    row(On::Host, "put-signal", SIGNALS),
+    row(On::Host, "atomics-add", of("atomics", "sums")),
+    row(On::Host, "atomics-bits", of("atomics", "bits")),
+    row(On::Host, "atomics-fetch", of("atomics", "fetches")),
+    row(On::Host, "atomics-swap", of("atomics", "swaps")),
+    row(On::Host, "fence", FENCES),
+    row(On::Host, "quiet", of("order", "quiet")),
+    row(On::Host, "storm", STORM),
+    row(On::Host, "signals-eager", signals(Pes::Few, Some("eager"))),
+    row(On::Host, "signals-counted", signals(Pes::Few, Some("counted"))),
+    row(On::Host, "signals-chained", signals(Pes::Few, Some("chained"))),
+    row(On::Host, "one-rail", Tries::Figures(Rails::One)),
+    row(On::Host, "all-rails", FIGURES),
+    row(On::Host, "order-under-load", UNDER_LOAD),
+    row(On::Host, "many-to-one", signals(Pes::Many, None)),
+    row(On::Gpu, "gpu", SIGNALS),
+    row(On::Gpu, "gpu-figures", FIGURES),
+    row(On::Staged, "staged-operations", of("operations", "")),
+    row(On::Staged, "staged-signal", SIGNALS),
+    row(On::Staged, "staged-atomics", of("atomics", "")),
+    row(On::Staged, "staged-fence", FENCES),
+    row(On::Staged, "staged-figures", FIGURES),
+    row(On::Direct, "direct-operations", of("operations", "")),
+    row(On::Direct, "direct-signal", SIGNALS),
+    row(On::Direct, "direct-atomics", of("atomics", "")),
+    row(On::Direct, "direct-fence", FENCES),
+    row(On::Direct, "direct-under-load", UNDER_LOAD),
+    row(On::Direct, "direct-figures", FIGURES),
 ];
 
 #[cfg(test)]

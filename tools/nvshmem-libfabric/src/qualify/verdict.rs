@@ -6,50 +6,38 @@ use nvshmem_bench::{Row as Figure, Test};
 use nvshmem_sim::JobReport;
 use serde::Serialize;
 
+use self::Verdict::{Ok, Skipped, Slow};
 use super::rows::{On, Rails};
-use crate::probe::{Choice, Rail};
+use crate::probe::Rail;
 
 /// How a row has ended.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case", tag = "verdict")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
-    /// Right, and nothing is known that would make it faster. What is worth knowing, if anything.
-    Ok { note: String },
+    /// Right, and nothing is known that would make it faster.
+    Ok,
     /// Right, and slower than it could be.
-    Slow { why: String },
+    Slow,
     /// Wrong, or it did not end.
-    Failed { why: String, remedy: String },
+    Failed,
     /// Not tried, or not in the way that the row is about.
-    Skipped { why: String },
+    Skipped,
 }
 
 impl Verdict {
-    pub(super) fn ok(note: impl Into<String>) -> Self {
-        Self::Ok { note: note.into() }
-    }
-
-    pub(super) fn skipped(why: impl Into<String>) -> Self {
-        Self::Skipped { why: why.into() }
-    }
-
     /// One word.
-    pub(super) fn name(&self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Ok { .. } => "ok",
-            Self::Slow { .. } => "slow",
-            Self::Failed { .. } => "FAILED",
-            Self::Skipped { .. } => "skipped",
-        }
-    }
-
-    /// What is to be said beside it; empty where nothing is.
-    pub(super) fn reason(&self) -> &str {
-        match self {
-            Self::Ok { note } => note,
-            Self::Slow { why } | Self::Failed { why, .. } | Self::Skipped { why } => why,
+            Self::Ok => "ok",
+            Self::Slow => "slow",
+            Self::Failed => "FAILED",
+            Self::Skipped => "skipped",
         }
     }
 }
+
+/// A verdict, and what is to be said beside it; empty where nothing is.
+pub(super) type Judged = (Verdict, String);
 
 /// What is known of hosts and provider before any row.
 #[derive(Debug)]
@@ -59,8 +47,8 @@ pub(super) struct Facts {
     pub(super) rails: Vec<Rail>,
     /// Whether the provider reaches GPU memory by itself on every host.
     pub(super) reaches_gpus: bool,
-    /// Why no rows are on GPU memory.
-    pub(super) no_gpus: Option<String>,
+    /// How many GPUs each host has at least.
+    pub(super) gpus: usize,
     /// How many hosts; one is this host alone.
     pub(super) hosts: usize,
 }
@@ -92,28 +80,20 @@ impl Seen {
 }
 
 impl Facts {
-    pub(super) fn new(
-        provider: &str,
-        choices: &[&Choice],
-        no_gpus: Option<String>,
-        hosts: usize,
-    ) -> Self {
-        let rails = choices.first().map(|choice| choice.rails.clone()).unwrap_or_default();
-        let reaches_gpus = !choices.is_empty() && choices.iter().all(|choice| choice.reaches_gpus);
-        Self { provider: provider.to_owned(), rails, reaches_gpus, no_gpus, hosts }
-    }
-
     /// Why a row is not tried.
     pub(super) fn refuses(&self, on: On, rails: Option<Rails>) -> Option<String> {
-        match (on, &self.no_gpus) {
-            (On::Gpu | On::Staged | On::Direct, Some(why)) => return Some(why.clone()),
-            (On::Direct, None) if !self.reaches_gpus => {
-                return Some(format!("{} does not reach GPU memory by itself here", self.provider));
+        match on {
+            On::Host if rails == Some(Rails::All) && self.rails.len() < 2 => {
+                Some(String::from("there is one rail: see one-rail"))
             }
-            _ => {}
+            On::Gpu | On::Staged | On::Direct if self.gpus == 0 => {
+                Some(String::from("CUDA's driver shows no GPU here, or not on each host"))
+            }
+            On::Direct if !self.reaches_gpus => {
+                Some(format!("{} does not reach GPU memory by itself here", self.provider))
+            }
+            _ => None,
         }
-        (on == On::Host && rails == Some(Rails::All) && self.rails.len() < 2)
-            .then(|| String::from("there is one rail: see one-rail"))
     }
 
     /// Judges traffic that was right, by what its PEs have logged.
@@ -123,35 +103,28 @@ impl Facts {
         signals: Option<&str>,
         report: &JobReport,
         seen: &mut Seen,
-    ) -> Verdict {
+    ) -> Judged {
         let lines = || report.pes.iter().flat_map(|pe| &pe.output).map(|(_, line)| line.as_str());
-        const STAGED: &str = "memory of devices is staged: ";
-        const COUNTED: &str = "nothing is counted: ";
-        let agreed = lines().find_map(|line| line.split_once("signal engine ")?.1.split_once("; "));
-        if let (Some("counted"), Some((_, agreed))) = (signals, agreed) {
-            if agreed.contains(COUNTED) {
-                return Verdict::skipped(agreed);
-            }
+        let behind = |text| lines().find_map(|line| Some(line.split_once(text)?.1));
+        let agreed = behind("signal engine ").and_then(|agreed| Some(agreed.split_once("; ")?.1));
+        let uncounted = agreed.filter(|agreed| agreed.contains("nothing is counted: "));
+        if let (Some("counted"), Some(why)) = (signals, uncounted) {
+            return (Skipped, why.to_owned());
         }
-        let staged = lines().find_map(|line| Some(line.split_once(STAGED)?.1));
-        match (on, staged) {
-            (On::Gpu, Some(why)) if self.reaches_gpus => {
-                return Verdict::Slow { why: format!("staged: {why}") };
-            }
-            (On::Direct, Some(why)) => return Verdict::skipped(format!("staged: {why}")),
+        let staged = behind("memory of devices is staged: ").map(|why| format!("staged: {why}"));
+        match (on, &staged) {
+            (On::Gpu, Some(why)) if self.reaches_gpus => return (Slow, why.clone()),
+            (On::Direct, Some(why)) => return (Skipped, why.clone()),
             _ => {}
         }
         let warnings = lines().filter_map(|line| Some(line.split_once(" NVSHMEM WARN ")?.1));
         let fresh = warnings.filter(|warning| seen.warnings.insert((*warning).to_owned()));
         // All are taken note of; one stands for them here.
-        match fresh.collect::<Vec<_>>().first() {
-            Some(warning) => Verdict::Slow { why: format!("warned: {warning}") },
-            None => Verdict::ok(match (on, staged) {
-                (On::Gpu, Some(why)) => format!("staged: {why}"),
-                (On::Gpu, None) => String::from("by NICs themselves"),
-                _ => String::new(),
-            }),
+        if let Some(warning) = fresh.collect::<Vec<_>>().first() {
+            return (Slow, format!("warned: {warning}"));
         }
+        let by_nics = || String::from("by NICs themselves");
+        (Ok, if on == On::Gpu { staged.unwrap_or_else(by_nics) } else { String::new() })
     }
 
     /// Judges figures.
@@ -161,7 +134,7 @@ impl Facts {
         rails: Rails,
         figures: &[Figure],
         seen: &mut Seen,
-    ) -> Verdict {
+    ) -> Judged {
         let of = |test| figures.iter().filter(move |row| row.test == test);
         let most = |test| of(test).map(|row| row.value).fold(0.0, f64::max);
         let smallest = |test| of(test).min_by_key(|row| row.size).map_or(0.0, |row| row.value);
@@ -173,51 +146,35 @@ impl Facts {
             smallest(Test::GetLatency),
             smallest(Test::PutRate),
         );
-        let used =
-            if rails == Rails::One { &self.rails[..self.rails.len().min(1)] } else { &self.rails };
-        let links: Option<u32> = used.iter().map(|rail| rail.link_speed).sum();
-        let links = links.filter(|speed| *speed > 0).map(|mbit| f64::from(mbit) / 8e3);
-        let slow = match (on, rails) {
-            (On::Host, Rails::All) => seen.one_rail.and_then(|one| {
-                let count = self.rails.len();
-                (put < ENOUGH * one * count as f64).then(|| {
-                    format!(
-                        "{count} rails carry {:.1} times what one does{}",
-                        put / one,
-                        self.between()
-                    )
-                })
-            }),
-            (On::Direct, _) => seen.staged.filter(|staged| *staged > put).map(|staged| {
-                format!(
-                    "staged is faster, at {staged:.2} GB/s (NVSHMEM_LIBFABRIC_GPU_DIRECT=never)"
-                )
-            }),
+        let all = self.rails.len();
+        let used = if rails == Rails::One { all.min(1) } else { all };
+        let links: Option<u32> = self.rails[..used].iter().map(|rail| rail.link_speed).sum();
+        let links = links.map(|mbit| f64::from(mbit) / 8e3);
+        let slow = match (on, rails, seen.one_rail, seen.staged, links) {
+            (On::Host, Rails::All, Some(one), ..) if put < ENOUGH * one * all as f64 => {
+                Some(format!("{all} rails carry {:.1} times what one does", put / one))
+            }
+            (On::Direct, _, _, Some(staged), _) if staged > put => Some(format!(
+                "staged is faster, at {staged:.2} GB/s (NVSHMEM_LIBFABRIC_GPU_DIRECT=never)"
+            )),
+            (On::Host | On::Gpu | On::Direct, .., Some(links)) if put < ENOUGH * links => {
+                Some(format!("the link(s) have {links:.2} GB/s"))
+            }
             _ => None,
         };
-        let slow = slow.or_else(|| {
-            let links = links.filter(|links| on != On::Staged && put < ENOUGH * links)?;
-            Some(format!("the link(s) have {links:.2} GB/s{}", self.between()))
-        });
-        if on == On::Host {
-            seen.rails = Some(put);
-        }
         match (on, rails) {
-            (On::Host, Rails::One) => seen.one_rail = Some(put),
+            (On::Host, Rails::One) => (seen.one_rail, seen.rails) = (Some(put), Some(put)),
+            (On::Host, Rails::All) => seen.rails = Some(put),
             (On::Staged, _) => seen.staged = Some(put),
             _ => {}
         }
-        match slow {
-            Some(why) => Verdict::Slow { why: format!("{said}; {why}") },
-            None => Verdict::ok(said),
-        }
-    }
-
-    /// What two PEs of one host say little of.
-    fn between(&self) -> &'static str {
-        match self.hosts {
-            0 | 1 => ", between PEs of this host; --hosts says more",
+        let between = match self.hosts {
+            1 => ", between PEs of this host; --hosts says more",
             _ => "; docs/tuning.md says where to look",
+        };
+        match slow {
+            Some(why) => (Slow, format!("{said}; {why}{between}")),
+            None => (Ok, said),
         }
     }
 }
@@ -238,12 +195,12 @@ mod tests {
             link_speed,
             threads: 0,
         };
-        let choice = Choice { rails: vec![rail; rails], reaches_gpus, ..Choice::default() };
-        Facts::new("efa", &[&choice], None, 2)
+        let provider = String::from("efa");
+        Facts { provider, rails: vec![rail; rails], reaches_gpus, gpus: 1, hosts: 2 }
     }
 
-    fn report(lines: &[&str]) -> JobReport {
-        let output = lines.iter().map(|line| (Stream::Err, String::from(*line))).collect();
+    fn report(line: &str) -> JobReport {
+        let output = vec![(Stream::Err, format!("h:1:2 NVSHMEM {line}"))];
         let pe = PeReport { pe: 0, outcome: Outcome::Finished, output, values: Vec::new() };
         JobReport {
             pes: vec![pe],
@@ -254,76 +211,56 @@ mod tests {
         }
     }
 
-    fn put(value: f64) -> Vec<Figure> {
-        vec![Figure { test: Test::PutBandwidth, size: 1 << 20, value, spread: (value, value) }]
-    }
-
     #[test]
-    fn what_was_not_done_in_the_way_of_the_row_is_skipped() {
-        let facts = facts(2, None, true);
-        let mut seen = Seen::default();
-        let log = report(&[
-            "x NVSHMEM INFO signal engine Counted; some PE's rails carry no immediate data, so nothing is counted: chained in its place",
-        ]);
-        let verdict = facts.of_traffic(On::Host, Some("counted"), &log, &mut seen);
-        assert!(
-            verdict.name() == "skipped" && verdict.reason().starts_with("some PE's"),
-            "{verdict:?}"
-        );
-        assert_eq!(facts.of_traffic(On::Host, Some("eager"), &log, &mut seen), Verdict::ok(""));
-        let staged = report(&["x NVSHMEM INFO memory of devices is staged: too far"]);
-        assert_eq!(facts.of_traffic(On::Direct, None, &staged, &mut seen).name(), "skipped");
-        assert_eq!(facts.of_traffic(On::Gpu, None, &staged, &mut seen).name(), "slow");
-        assert_eq!(facts.of_traffic(On::Staged, None, &staged, &mut seen), Verdict::ok(""));
-    }
-
-    #[test]
-    fn a_warning_is_told_once() {
-        let facts = facts(1, None, false);
-        let mut seen = Seen::default();
-        let warns = report(&["h:1:2 NVSHMEM WARN this machine has NICs of efa"]);
-        let verdict = facts.of_traffic(On::Host, None, &warns, &mut seen);
-        assert_eq!(
-            verdict,
-            Verdict::Slow { why: String::from("warned: this machine has NICs of efa") }
-        );
-        assert_eq!(facts.of_traffic(On::Host, None, &warns, &mut seen), Verdict::ok(""));
+    fn traffic_is_judged_by_what_its_pes_have_logged() {
+        let (facts, mut seen) = (facts(2, None, true), Seen::default());
+        let mut is = |on, signals, line, verdict, reason: &str| {
+            let judged = facts.of_traffic(on, signals, &report(line), &mut seen);
+            assert!(judged.0 == verdict && judged.1.starts_with(reason), "{judged:?}");
+        };
+        let uncounted = "INFO signal engine Counted; some PE's rails carry no immediate data, so nothing is counted: chained in its place";
+        is(On::Host, Some("counted"), uncounted, Skipped, "some PE's rails");
+        is(On::Host, Some("eager"), uncounted, Ok, "");
+        let staged = "INFO memory of devices is staged: too far";
+        is(On::Direct, None, staged, Skipped, "staged: too far");
+        is(On::Gpu, None, staged, Slow, "staged: too far");
+        is(On::Staged, None, staged, Ok, "");
+        // A warning is told once.
+        is(On::Host, None, "WARN odd", Slow, "warned: odd");
+        is(On::Host, None, "WARN odd", Ok, "");
     }
 
     #[test]
     fn figures_are_held_against_links_against_one_rail_and_against_staging() {
-        let facts = facts(4, Some(100_000), true);
-        let mut seen = Seen::default();
-        let of = |on, rails, value, seen: &mut Seen| facts.of_figures(on, rails, &put(value), seen);
-        let verdict = of(On::Host, Rails::One, 5.0, &mut seen);
-        assert!(verdict.name() == "slow" && verdict.reason().contains("12.50 GB/s"), "{verdict:?}");
-        assert_eq!(of(On::Host, Rails::One, 12.0, &mut seen).name(), "ok");
-        let verdict = of(On::Host, Rails::All, 13.0, &mut seen);
-        assert!(verdict.reason().contains("4 rails carry 1.1 times"), "{verdict:?}");
-        assert_eq!(of(On::Host, Rails::All, 46.0, &mut seen).name(), "ok");
-        assert_eq!(
-            [1 << 20, 1 << 50].map(|bytes| seen.rounds(bytes, 1_000)),
-            [1_000, LEAST_ROUNDS]
-        );
-        assert_eq!(seen.rounds(460_000_000, 1_000), 500);
-        assert_eq!(of(On::Staged, Rails::All, 47.0, &mut seen).name(), "ok");
-        assert!(of(On::Direct, Rails::All, 46.0, &mut seen).reason().contains("staged is faster"));
-        assert_eq!(of(On::Direct, Rails::All, 48.0, &mut seen).name(), "ok");
+        let (facts, mut seen) = (facts(4, Some(100_000), true), Seen::default());
+        let is = |on, rails, value, slow: &str, seen: &mut Seen| {
+            let put = Figure { test: Test::PutBandwidth, size: 1, value, spread: (value, value) };
+            let judged = facts.of_figures(on, rails, &[put], seen);
+            let verdict = if slow.is_empty() { Ok } else { Slow };
+            assert!(judged.0 == verdict && judged.1.contains(slow), "{judged:?}");
+        };
+        is(On::Host, Rails::One, 5.0, "12.50 GB/s", &mut seen);
+        is(On::Host, Rails::One, 12.0, "", &mut seen);
+        is(On::Host, Rails::All, 13.0, "4 rails carry 1.1 times", &mut seen);
+        is(On::Host, Rails::All, 46.0, "", &mut seen);
+        let rounds = [1 << 20, 460_000_000, 1 << 50].map(|bytes| seen.rounds(bytes, 1_000));
+        assert_eq!(rounds, [1_000, 500, LEAST_ROUNDS]);
+        is(On::Staged, Rails::All, 47.0, "", &mut seen);
+        is(On::Direct, Rails::All, 46.0, "staged is faster", &mut seen);
+        is(On::Direct, Rails::All, 48.0, "", &mut seen);
     }
 
     #[test]
     fn rows_that_have_nothing_to_try_say_why() {
         let one = facts(1, None, false);
-        assert!(
-            one.refuses(On::Host, Some(Rails::All)).is_some_and(|why| why.contains("one rail"))
-        );
+        let refuses =
+            |on, rails, why: &str| one.refuses(on, rails).is_some_and(|w| w.contains(why));
+        assert!(refuses(On::Host, Some(Rails::All), "one rail"));
+        assert!(refuses(On::Direct, None, "efa does not reach"));
         assert_eq!(one.refuses(On::Host, Some(Rails::One)), None);
         assert_eq!(one.refuses(On::Staged, Some(Rails::All)), None);
-        assert!(
-            one.refuses(On::Direct, None).is_some_and(|why| why.contains("efa does not reach"))
-        );
-        let without = Facts { no_gpus: Some(String::from("no GPU")), ..facts(2, None, true) };
-        assert_eq!(without.refuses(On::Gpu, None).as_deref(), Some("no GPU"));
+        let without = Facts { gpus: 0, ..facts(2, None, true) };
+        assert!(without.refuses(On::Gpu, None).is_some_and(|why| why.contains("no GPU")));
         assert_eq!(without.refuses(On::Host, Some(Rails::All)), None);
     }
 }

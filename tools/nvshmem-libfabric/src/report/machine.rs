@@ -25,7 +25,7 @@ const MODULES: [&str; 10] = [
 ];
 
 /// The first line of a file that begins like this; nothing where there is none.
-pub(crate) fn first(path: &str, prefix: &str) -> String {
+fn first(path: &str, prefix: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     String::from(text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default())
 }

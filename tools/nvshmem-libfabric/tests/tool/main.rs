@@ -1,7 +1,6 @@
 //! The tool itself, run as its users run it, on NVSHMEMs in scratch places.
 
 mod bed;
-mod browser;
 mod docs;
 mod doctor;
 mod info;

@@ -60,18 +60,13 @@ pub(crate) struct Fabric {
     /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_DEBUG=signals=chained; may be given again
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
-    /// The library of every provider, whatever else is said.
-    #[arg(skip)]
-    pub(crate) library: Option<PathBuf>,
 }
 
 impl Fabric {
     /// The library that has a provider.
     fn library(&self, provider: Provider) -> Result<String, BoxError> {
-        let path = match (provider, self.library.as_ref().or(self.libfabric2.as_ref())) {
-            (Provider::Rxm | Provider::Shm, _) if self.library.is_none() => {
-                Path::new(DEFAULT_LIBRARY)
-            }
+        let path = match (provider, &self.libfabric2) {
+            (Provider::Rxm | Provider::Shm, _) => Path::new(DEFAULT_LIBRARY),
             (_, Some(path)) => path,
             (_, None) => {
                 return Err("the native tcp provider needs --libfabric2 FILE; \

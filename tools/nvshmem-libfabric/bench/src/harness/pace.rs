@@ -52,13 +52,6 @@ impl std::ops::Deref for Rates {
 }
 
 impl Rates {
-    /// Of one provider.
-    pub(crate) fn of(provider: Provider, jobs: u32, rounds: u32, round_ms: u64) -> Self {
-        let (jobs, rounds) = (Some(jobs), Some(rounds));
-        let pace = Pace { jobs, rounds, round_ms, quick: false, samples: false };
-        Self { only: vec![provider], pace }
-    }
-
     pub(crate) fn providers(&self) -> Vec<Provider> {
         if self.only.is_empty() { Provider::ALL.to_vec() } else { self.only.clone() }
     }

@@ -283,7 +283,7 @@ fn job(
 ) -> Result<Vec<Cost>, BoxError> {
     let plugin_dir = options.plugin_dir.clone();
     let plugin_dir = Some(plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?);
-    let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new(), library: None };
+    let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new() };
     let dir = PrivateDir::new("nvshmem-bench")?;
     let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails: setting.rails })?;
     let job = match setting.efa {

@@ -1,55 +1,13 @@
 //! Scripts that run campaigns, with a stand-in for cargo: where nothing has run they fail, whatever
 //! zeros stand for what went wrong.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use super::Tree;
 
-use launcher::PrivateDir;
-
-/// Who writes programs, and who starts any. A process that another thread starts meanwhile has the
-/// file open for a moment, too, and a file that is open for writing is not executed.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A directory with a script and a cargo that says what a test wants.
-struct Tree(PrivateDir);
-
-impl Tree {
-    fn new(name: &str, script: &str, cargo: &str) -> Self {
-        let _alone = alone();
-        let tree = Self(PrivateDir::new(&format!("campaign-{name}")).expect("a directory"));
-        let scripts = tree.0.path().join("scripts");
-        fs::create_dir_all(&scripts).expect("a directory");
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
-        fs::copy(from, scripts.join(script)).expect("the script");
-        let cargo_at = scripts.join("cargo");
-        fs::write(&cargo_at, format!("#!/usr/bin/env bash\n{cargo}\n")).expect("a cargo");
-        fs::set_permissions(cargo_at, fs::Permissions::from_mode(0o755)).expect("a program");
-        tree
-    }
-
-    /// Whether it succeeds, and all that it says.
-    fn run(&self, script: &str, arguments: &[&str]) -> (bool, String) {
-        let mut command = Command::new(format!("scripts/{script}"));
-        command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        // None is fetched.
-        command
-            .env("CARGO_TARGET_DIR", self.0.path().join("target"))
-            .env("NVSHMEM_TEST_LIBFABRIC2", "");
-        let child = {
-            let _alone = alone();
-            command.spawn().expect("it starts")
-        };
-        let output = child.wait_with_output().expect("it ends");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
-    }
+/// A script with a cargo that says what a test wants, and what comes of that.
+fn run(name: &str, script: &str, cargo: &str, arguments: &[&str]) -> (bool, String) {
+    let tree = Tree::new(name, &[script]);
+    tree.program("scripts/cargo", &format!("#!/usr/bin/env bash\n{cargo}\n"));
+    tree.run(script, arguments)
 }
 
 /// What a campaign of faults says in the end, of so many of each.
@@ -64,8 +22,7 @@ fn figures(faults: u32, strangers: u32, schedules: u32) -> String {
 
 #[test]
 fn a_campaign_of_faults_in_which_something_did_not_run_fails() {
-    const SCRIPT: &str = "reliability.sh";
-    let run = |name: &str, cargo: &str| Tree::new(name, SCRIPT, cargo).run(SCRIPT, &["1", "1"]);
+    let run = |name: &str, cargo: &str| run(name, "reliability.sh", cargo, &["1", "1"]);
     let (success, said) = run("faults", &figures(30, 9, 1));
     assert!(success && !said.contains("nothing has told"), "{said}");
     for (name, cargo, told) in [
@@ -82,13 +39,12 @@ fn a_campaign_of_faults_in_which_something_did_not_run_fails() {
 /// What runs beside the jobs ends at once in here, by failing: the jobs are what this is about.
 #[test]
 fn a_soak_without_an_operation_fails() {
-    const SCRIPT: &str = "soak.sh";
     let run = |name: &str, says: &str| {
         let cargo = format!(
             "if [[ -n ${{NVSHMEM_TEST_SOAK_MINUTES:-}} ]]; then {says}; exit 0; fi\n\
              [[ \" $* \" == *' --no-run '* ]]"
         );
-        Tree::new(name, SCRIPT, &cargo).run(SCRIPT, &["1"]).1
+        run(name, "soak.sh", &cargo, &["1"]).1
     };
     const TOLD: &str = "the jobs have told of no operation";
     let said = run("soak", "echo 'MEASURE soak_operations 17 operations'");
@@ -102,7 +58,6 @@ fn a_soak_without_an_operation_fails() {
 
 #[test]
 fn a_fuzz_target_that_executes_nothing_fails() {
-    const SCRIPT: &str = "fuzz.sh";
     let run = |name: &str, fuzzer: &str, targets: &[&str]| {
         let cargo = format!(
             "if [[ $1 == -vV ]]; then echo 'host: here'; exit 0; fi\n\
@@ -111,7 +66,7 @@ fn a_fuzz_target_that_executes_nothing_fails() {
              printf '#!/bin/sh\\n%s\\n' '{fuzzer}' >\"$program\"\n\
              chmod +x \"$program\""
         );
-        Tree::new(name, SCRIPT, &cargo).run(SCRIPT, &[&["5"], targets].concat())
+        run(name, "fuzz.sh", &cargo, &[&["5"], targets].concat())
     };
     let (success, said) =
         run("fuzz", "echo \"stat::number_of_executed_units: 5\"", &["some", "other"]);
@@ -125,4 +80,32 @@ fn a_fuzz_target_that_executes_nothing_fails() {
     }
     let (success, said) = run("no-targets", ":", &[]);
     assert!(!success && said.contains("There are no targets"), "{said}");
+}
+
+#[test]
+fn mutants_of_which_none_was_tried_fail() {
+    const SCRIPTS: [&str; 2] = ["mutants.sh", "copy-changed.sh"];
+    let run = |name: &str, listed: u32, [caught, missed]: [u32; 2]| {
+        let tree = Tree::new(name, &SCRIPTS);
+        tree.write("src/lib.rs", "");
+        tree.write("tests/none", "");
+        tree.add();
+        // As if it were installed.
+        tree.program("target/cargo-mutants/bin/cargo-mutants", "");
+        let cargo = format!(
+            "#!/usr/bin/env bash\n\
+             if [[ \" $* \" == *' --list '* ]]; then seq {listed}; exit 0; fi\n\
+             [[ \" $* \" == *' --shard 1/3 '* ]] || exit 1\n\
+             out=target/mutants/abi/mutants.out && mkdir -p $out && touch $out/timeout.txt\n\
+             seq {caught} >$out/caught.txt; seq {missed} >$out/missed.txt; exit 2"
+        );
+        tree.program("scripts/cargo", &cargo);
+        tree.run(SCRIPTS[0], &["abi", "3", "5"])
+    };
+    let (success, said) = run("mutants", 10, [2, 1]);
+    assert!(success && said.contains("MEASURE mutants_abi_caught_percent 66.7 %"), "{said}");
+    for (name, listed) in [("no-mutants", 0), ("unviable", 10)] {
+        let (success, said) = run(name, listed, [0, 0]);
+        assert!(!success && !said.contains("MEASURE"), "{name}: {said}");
+    }
 }

@@ -1,23 +1,7 @@
 //! `scripts/injected.sh`, on a crate of a few lines: what it takes for a bug that is caught, and
 //! what it does not.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use launcher::PrivateDir;
-
-/// Who writes programs, and who starts any. A process that another thread starts meanwhile has the
-/// file open for a moment, too, and a file that is open for writing is not executed.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A crate with bugs of its own, and the scripts that inject them, in a directory that goes with
-/// it.
-struct Crate(PrivateDir);
+use super::Tree;
 
 const SCRIPTS: [&str; 3] = ["injected.sh", "copy-changed.sh", "cargo"];
 
@@ -53,62 +37,25 @@ mod tests {
 }
 "#;
 
-impl Crate {
-    /// With one bug: the sum's line becomes `bug`, which `tests` are named for.
-    fn with(name: &str, tests: &str, bug: &str) -> Self {
-        let _alone = alone();
-        let here = Self(PrivateDir::new(&format!("injected-{name}")).expect("a directory"));
-        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
-        for script in SCRIPTS {
-            let to = here.0.path().join("scripts").join(script);
-            fs::create_dir_all(to.parent().expect("scripts")).expect("a directory");
-            fs::copy(scripts.join(script), to).expect("a script");
-        }
-        let manifest = "[package]\nname = \"adds\"\nedition = \"2021\"\n[workspace]\n";
-        here.write("Cargo.toml", manifest);
-        here.write("src/lib.rs", SOURCE);
-        let bug =
-            format!("It is wrong.\ncaught by: {tests}\n- let sum = a.wrapping_add(b);\n+ {bug}\n");
-        here.write("tests/injected/some.bugs", &bug);
-        // Looked through by the script.
-        for folder in ["crates", "tools"] {
-            here.write(&format!("{folder}/none"), "");
-        }
-        let git = |arguments: &[&str]| {
-            let status = Command::new("git").args(arguments).current_dir(here.0.path()).status();
-            assert!(status.expect("git").success());
-        };
-        git(&["init", "--quiet"]);
-        git(&["add", "."]);
-        here
+/// A crate with one bug: the sum's line becomes `bug`, which `tests` are named for.
+fn with(name: &str, tests: &str, bug: &str) -> Tree {
+    let here = Tree::new(name, &SCRIPTS);
+    here.write("Cargo.toml", "[package]\nname = \"adds\"\nedition = \"2021\"\n[workspace]\n");
+    here.write("src/lib.rs", SOURCE);
+    let bug =
+        format!("It is wrong.\ncaught by: {tests}\n- let sum = a.wrapping_add(b);\n+ {bug}\n");
+    here.write("tests/injected/some.bugs", &bug);
+    // Looked through by the script.
+    for folder in ["crates", "tools"] {
+        here.write(&format!("{folder}/none"), "");
     }
-
-    fn write(&self, file: &str, text: &str) {
-        let path = self.0.path().join(file);
-        fs::create_dir_all(path.parent().expect("it has one")).expect("a directory");
-        fs::write(path, text).expect("a file");
-    }
-
-    fn run(&self, arguments: &[&str]) -> (bool, String) {
-        let mut script = Command::new("scripts/injected.sh");
-        script
-            .args(arguments)
-            .current_dir(self.0.path())
-            .env("CARGO_TARGET_DIR", self.0.path().join("target"));
-        script.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = {
-            let _alone = alone();
-            script.env("INJECTED_TIMEOUT", "10").spawn().expect("it starts")
-        };
-        let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
-        let said = [stdout, stderr].concat();
-        (status.success(), String::from_utf8_lossy(&said).into_owned())
-    }
+    here.add();
+    here
 }
 
 /// What is said of a bug, and whether the script is content.
 fn expect(name: &str, tests: &str, bug: &str, says: &str, is_content: bool) {
-    let (success, said) = Crate::with(name, tests, bug).run(&[]);
+    let (success, said) = with(name, tests, bug).run(SCRIPTS[0], &[]);
     assert!(said.contains(says), "{name}: {says:?} is not in\n{said}");
     assert_eq!(success, is_content, "{name}:\n{said}");
     assert!(said.contains("MEASURE injected_bugs 1 bugs"), "{name}:\n{said}");
@@ -173,7 +120,7 @@ fn the_tests_may_be_tried_without_any_bug() {
         ("unsound", "--lib it_never_did", "--lib it_never_did: failed", false),
         ("nothing", "--lib it_subtracts", "--lib it_subtracts: none", false),
     ] {
-        let (success, said) = Crate::with(name, tests, WRONG).run(&["--control"]);
+        let (success, said) = with(name, tests, WRONG).run(SCRIPTS[0], &["--control"]);
         assert!(said.contains(says), "{name}: {says:?} is not in\n{said}");
         assert_eq!(success, passes, "{name}:\n{said}");
     }
