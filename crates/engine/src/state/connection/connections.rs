@@ -77,12 +77,14 @@ impl Connections {
     }
 
     /// Whether nothing in the connection to the peer waits for the end of a segment.
+    #[inline(always)]
     pub(crate) fn has_no_waiter(&self, pe: Pe) -> bool {
         self.find(pe)
             .is_some_and(|connection| !connection.is_closed() && connection.held_back.is_empty())
     }
 
     /// So many plain segments of an open connection have ended.
+    #[inline(always)]
     pub(crate) fn ended(&mut self, plain: Plain, count: u32) {
         if let Some(connection) = self.find_mut(plain.pe()) {
             let ended = &mut connection.ended[plain.direction() as usize];
