@@ -89,14 +89,15 @@ done < <(for module in virtio_pci 9p 9pnet_virtio overlay; do
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 (cd "$ram" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/ram.gz"
 
-# The suite, built here and run there. The same choice of packages as in scripts/test.sh: with
-# another one all would be built another time.
+# The suite and the tool, built here and run there. The same choice of packages as in
+# scripts/test.sh, and the tool as its own tests have it: another one would take its place under
+# tests that run it meanwhile.
 packages=(--locked --profile checked --workspace --exclude bindings)
 suite() {
     scripts/cargo test "${packages[@]}" --test plugin --no-run "$@"
 }
 suite
-scripts/cargo build "${packages[@]}" --bin nvshmem-libfabric
+scripts/cargo test "${packages[@]}" --test tool --no-run
 program=$(suite --message-format json 2>/dev/null | sed -nE '/"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' | tail -n 1)
 # Copies, which a later build does not change under the guests. The suite looks for its libraries
 # beside it.
