@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     /// The lines of the code blocks of a page that start the tool, without what is in front of its
-    /// name.
+    /// name, and where its output goes.
     fn lines(page: &str) -> Vec<Vec<String>> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
         let text = std::fs::read_to_string(&path).expect("a page");
@@ -395,7 +395,7 @@ mod tests {
             let line = line.split(" #").next()?;
             let words = shlex::split(line)?;
             let at = words.iter().position(|word| word == "nvshmem-libfabric")?;
-            Some(words[at..].to_vec())
+            Some(words[at..].iter().take_while(|word| *word != ">").cloned().collect())
         };
         blocks.flat_map(str::lines).filter_map(line).collect()
     }
