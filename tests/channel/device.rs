@@ -325,7 +325,8 @@ pub(crate) fn near_kernels(place: &Place) {
     }
 }
 
-/// A program may have a context of its own: what kernels are given is memory of that one.
+/// A program may have a context of its own: what kernels are given is memory of that one. All is
+/// given back, though copies that were timed may have taken too long.
 pub(crate) fn own_context(place: &Place) {
     const CONTEXT: u32 = 1;
     let device = device();
@@ -334,6 +335,7 @@ pub(crate) fn own_context(place: &Place) {
     // SAFETY: its type in CUDA's header, and a place for the handle. It is bound from here on.
     let status = unsafe { device.call::<Create>(b"cuCtxCreate_v2")(&raw mut context, 0, 0) };
     assert_eq!(status, 0);
+    let used = device.used();
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     type Attribute = unsafe extern "C" fn(*mut c_void, u32, usize) -> u32;
     // SAFETY: its type in CUDA's header.
@@ -345,4 +347,5 @@ pub(crate) fn own_context(place: &Place) {
     let addr = channel.allocate_symmetric_on(MemoryLocation::Device, 64).unwrap();
     channel.release(addr).unwrap();
     channel.stop().unwrap();
+    assert_eq!(device.used(), used, "given back");
 }

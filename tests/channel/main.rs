@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         ("beside", device::beside),
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
+        ("slow_copies", device::own_context),
         ("on_stream", on_stream::on_stream),
         ("near", near::near),
         ("lies", near::lies),
@@ -120,6 +121,8 @@ fn jobs() -> Vec<Job> {
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));
     add(job("own_context", Fabric::Shm, 1).on("device"));
+    // Longer than the copies that are timed may take.
+    add(job("slow_copies", Fabric::Shm, 1).on("device").env("FAKE_CUDA_COPY_NS", "150000000"));
     add(job("lives", Fabric::Shm, 2).on("device"));
     add(job("lives", Fabric::Rxm, 2).on("device").env("FAKE_CUDA_VMM", "0"));
     for (way, fabric) in [
