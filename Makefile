@@ -1,6 +1,13 @@
 # NVSHMEM transport for libfabric. 'make help' lists the targets.
 
 PREFIX ?= /usr/local
+# A makefile splits what it is given at spaces: a rule for such a path would work on parts of it.
+ifneq ($(words $(CURDIR)),1)
+$(error the path of this checkout has a space, '$(CURDIR)': move it where the path has none)
+endif
+ifneq ($(words $(or $(CARGO_TARGET_DIR),target)),1)
+$(error CARGO_TARGET_DIR has a space, '$(CARGO_TARGET_DIR)': name a directory whose path has none)
+endif
 # Where cargo builds, made absolute for the programs that run elsewhere.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 # What tests, demo and benches load: never what is installed on the machine.
@@ -33,12 +40,12 @@ tool: ## Build target/release/nvshmem-libfabric, the tool for users, and the rec
 
 .PHONY: stage
 stage: build tool
-	rm -rf $(STAGE)/include
-	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
-	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so $(PLUGINS) recorder
-	scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so $(PLUGINS)
-	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so $(STAGE)
-	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric $(STAGE)/bin/nvshmem-libfabric
+	scripts/empty-dir.sh "$(STAGE)/include"
+	scripts/install.sh "$(TARGET)/release/libnvshmem_transport_libfabric.so" "$(PLUGINS)"
+	scripts/install.sh "$(TARGET)/release/libnvshmem_transport_recorder.so" "$(PLUGINS)" recorder
+	scripts/install-nccl.sh "$(TARGET)/release/libnccl_rma_nvshmem_libfabric.so" "$(PLUGINS)"
+	scripts/install-channel.sh "$(TARGET)/release/libnvshmem_libfabric_channel.so" "$(STAGE)"
+	install -D -m 755 --strip "$(TARGET)/release/nvshmem-libfabric" "$(STAGE)/bin/nvshmem-libfabric"
 
 # The same where a source is newer, and not else: between the plugin alone and the tool, cargo
 # builds the plugin's crate anew each time.
@@ -47,7 +54,7 @@ $(STAGE)/bin/nvshmem-libfabric: Cargo.toml Cargo.lock build.rs $(shell find src 
 
 .PHONY: install
 install: stage ## Install in PREFIX (/usr/local): the tool, its manual and completions, plugins, recorder, and the device channel for C, pkg-config and CMake
-	$(STAGE)/bin/nvshmem-libfabric install --prefix "$(PREFIX)"
+	"$(STAGE)/bin/nvshmem-libfabric" install --prefix "$(PREFIX)"
 
 .PHONY: uninstall
 uninstall: ## Remove from PREFIX what 'make install', or the tool's own 'install --prefix', has put there
@@ -59,14 +66,14 @@ PACKAGES ?=
 .PHONY: package
 package: ## Make packages in target/package: a wheel for pip, a .deb, release notes, SHA256SUMS (PACKAGES="wheel deb")
 	@scripts/deps.sh package
-	rm -rf $(TARGET)/package-prefix
-	$(MAKE) --no-print-directory install PREFIX=$(TARGET)/package-prefix
-	scripts/package.sh $(TARGET)/package-prefix $(TARGET)/package $(PACKAGES)
+	scripts/empty-dir.sh "$(TARGET)/package-prefix"
+	$(MAKE) --no-print-directory install PREFIX="$(TARGET)/package-prefix"
+	scripts/package.sh "$(TARGET)/package-prefix" "$(TARGET)/package" $(PACKAGES)
 
 .PHONY: plugins
 plugins: build
-	@scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
-	@scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so $(PLUGINS)
+	@scripts/install.sh "$(TARGET)/release/libnvshmem_transport_libfabric.so" "$(PLUGINS)"
+	@scripts/install-nccl.sh "$(TARGET)/release/libnccl_rma_nvshmem_libfabric.so" "$(PLUGINS)"
 
 # A directory for LD_LIBRARY_PATH: a CUDA driver and a GDRCopy for machines without a GPU.
 FAKE_CUDA := $(TARGET)/fake-cuda
@@ -74,10 +81,10 @@ FAKE_CUDA := $(TARGET)/fake-cuda
 .PHONY: fake-cuda
 fake-cuda:
 	$(CARGO) build --locked --release -p fake-cuda -p fake-gdrcopy
-	@mkdir -p $(FAKE_CUDA)
-	@ln -sf ../release/libfake_cuda.so $(FAKE_CUDA)/libcuda.so.1
-	@ln -sf ../release/libfake_cuda.so $(FAKE_CUDA)/libcudart.so
-	@ln -sf ../release/libfake_gdrcopy.so $(FAKE_CUDA)/libgdrapi.so.2
+	@mkdir -p "$(FAKE_CUDA)"
+	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcuda.so.1"
+	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcudart.so"
+	@ln -sf ../release/libfake_gdrcopy.so "$(FAKE_CUDA)/libgdrapi.so.2"
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
 .PHONY: fresh
@@ -102,7 +109,7 @@ cuda-compiler: deps
 
 .PHONY: nvshmem-programs
 nvshmem-programs: deps ## Compile the NVSHMEM programs against the releases that the plugin is for
-	scripts/nvshmem-programs.sh $(TARGET)/nvshmem
+	scripts/nvshmem-programs.sh "$(TARGET)/nvshmem"
 
 .PHONY: edit
 edit: ## While changing the engine: its unit tests and its protocol on the fake, with few seeds
@@ -160,35 +167,35 @@ cycles: deps ## Jobs that begin and end a thousand times (COUNT) in one process:
 
 .PHONY: nccl-programs
 nccl-programs: deps ## Compile the programs for NCCL's RMA and GIN against two releases of NCCL
-	scripts/nccl-programs.sh $(TARGET)/nccl
+	scripts/nccl-programs.sh "$(TARGET)/nccl"
 
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
-	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests
+	scripts/gpu-tests.sh "$(PLUGINS)" "$(TARGET)/gpu-tests"
 
 .PHONY: gpu-kit
 gpu-kit: deps plugins cuda-compiler ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
-	scripts/gpu-kit.sh $(PLUGINS) $(TARGET)/gpu-kit
+	scripts/gpu-kit.sh "$(PLUGINS)" "$(TARGET)/gpu-kit"
 
 .PHONY: gpu
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
-	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
+	"$(TARGET)/gpu-kit/run.sh" $(GPU_ARGS)
 
 .PHONY: gpu-experts
 gpu-experts: gpu-kit ## On a machine with a GPU: a mixture of experts on NVSHMEM's device API and on our channel, compared
-	$(TARGET)/gpu-kit/run.sh experts
+	"$(TARGET)/gpu-kit/run.sh" experts
 
 .PHONY: gpu-peers
 gpu-peers: gpu-kit ## On a machine with two GPUs: this transport and NCCL of PyTorch by turns, as MEASURE lines
-	$(TARGET)/gpu-kit/run.sh peers
+	"$(TARGET)/gpu-kit/run.sh" peers
 
 .PHONY: gpu-nccl
 gpu-nccl: gpu-kit ## On a machine with a GPU, nvcc and an NCCL from 2.30.7 on: its RMA and GIN through our plugin
-	$(TARGET)/gpu-kit/run.sh nccl $(GPU_ARGS)
+	"$(TARGET)/gpu-kit/run.sh" nccl $(GPU_ARGS)
 
 .PHONY: gpu-clients
 gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch, nvshmem4py, tests of others, and Triton and Numba on the channel
-	$(TARGET)/gpu-kit/run.sh clients $(GPU_ARGS)
+	"$(TARGET)/gpu-kit/run.sh" clients $(GPU_ARGS)
 
 .PHONY: channel-check
 channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check: the device channel on a GPU, checked and measured
@@ -196,25 +203,25 @@ channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check:
 
 .PHONY: device-bitcode
 device-bitcode: ## Build target/libnvshmem_libfabric_device.bc and .ptx: the device API for Triton and Numba, checked; needs clang
-	scripts/device-bitcode.sh $(TARGET)/libnvshmem_libfabric_device
+	scripts/device-bitcode.sh "$(TARGET)/libnvshmem_libfabric_device"
 
 .PHONY: demo
 demo: build-deps $(STAGE)/bin/nvshmem-libfabric ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
-	$(STAGE)/bin/nvshmem-libfabric perf --provider tcp --devices 127.0.0.1,127.0.0.2
+	"$(STAGE)/bin/nvshmem-libfabric" perf --provider tcp --devices 127.0.0.1,127.0.0.2
 
 BENCH := $(CARGO) run --locked --release -p nvshmem-bench --
 
 .PHONY: bench
 bench: deps plugins fake-cuda ## The plugin beside raw libfabric, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) puts --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions puts local --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
+	$(BENCH) puts --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2
+	$(BENCH) instructions puts local --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)"
 
 .PHONY: bench-signal
 bench-signal: deps plugins fake-cuda ## Put with signal, fence and fetching atomics, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
+	$(BENCH) signals --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2
+	$(BENCH) instructions signals --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)"
 
 # The names by which libfabric finds the stand-in for EFA NICs.
 EFA_LAB := $(TARGET)/efa-lab
@@ -222,25 +229,25 @@ EFA_LAB := $(TARGET)/efa-lab
 .PHONY: efa-lab-names
 efa-lab-names:
 	$(CARGO) build --locked --release -p efa-lab
-	@mkdir -p $(EFA_LAB)
-	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libibverbs.so.1
-	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libefa.so.1
+	@mkdir -p "$(EFA_LAB)"
+	@ln -sf ../release/libefa_lab.so "$(EFA_LAB)/libibverbs.so.1"
+	@ln -sf ../release/libefa_lab.so "$(EFA_LAB)/libefa.so.1"
 
 .PHONY: bench-efa
 bench-efa: deps plugins fake-cuda efa-lab-names ## Instructions over libfabric's efa provider, on NICs that are not there, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) instructions puts signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) \
-		--efa-lab $(EFA_LAB) --libfabric2 $$libfabric2
+	$(BENCH) instructions puts signals --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)" \
+		--efa-lab "$(EFA_LAB)" --libfabric2 $$libfabric2
 
 .PHONY: bench-staged
 bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) staged --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) staged --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2
 
 .PHONY: bench-bulk
 bench-bulk: deps plugins ## Long puts and gets over tcp by threads of their own or not, as MEASURE lines; wants 16 cores
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) bulk --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) bulk --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2
 
 .PHONY: bench-nccl
 bench-nccl: deps ## Instructions of NCCL's calls, as MEASURE lines
@@ -254,14 +261,14 @@ bench-channel: deps ## The device channel beside the engine called directly, as 
 .PHONY: bench-connect
 bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with few and many peers, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) connect --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
+	$(BENCH) connect --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
 	$(BENCH) instructions peers
 
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(CARGO) run --locked --release -p rail-lab -- \
-		--plugin-dir $(PLUGINS) --libfabric $$libfabric2
+		--plugin-dir "$(PLUGINS)" --libfabric $$libfabric2
 
 .PHONY: efa-lab
 efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table; VERSIONS=all: over more libfabrics
@@ -282,4 +289,4 @@ libfabric2: ## Fetch a libfabric 2.x to test against and print its path
 .PHONY: clean
 clean: ## Remove what was built and fetched
 	$(CARGO) clean
-	rm -rf .deps
+	rm -rf ./.deps

@@ -46,7 +46,7 @@ int main() { return 0; }'; }
 # Prints the version of the libfabric that programs find, or says why they find none.
 libfabric_version() {
     local work status=0
-    work=$(mktemp -d)
+    work=$(mktemp -d) || return 1
     cc -x c -o "$work/probe" - -ldl <<'END' && "$work/probe" || status=1
 #include <dlfcn.h>
 #include <stdio.h>

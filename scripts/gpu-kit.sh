@@ -13,7 +13,7 @@ scripts/cargo build --locked --release -p nvshmem-gpu-run -p channel-check -p nv
     -p nvshmem-libfabric-channel
 libfabric2=$(scripts/libfabric2.sh)
 
-rm -rf "$to"
+scripts/empty-dir.sh "$to"
 mkdir -p "$to/bin" "$to/lib"
 cp -P "$plugins"/nvshmem_transport_libfabric.so* "$plugins"/libnccl-rma-nvshmem-libfabric.so "$to/lib/"
 cp "$target/release/nvshmem-gpu-run" "$target/release/nvshmem-channel-check" "$to/"

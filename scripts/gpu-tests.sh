@@ -14,7 +14,7 @@ executable() {
         sed -nE '/"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' | tail -n 1
 }
 
-rm -rf "$to"
+scripts/empty-dir.sh "$to"
 mkdir -p "$to/lib"
 for test in plugin cuda; do
     # A failed build says why here.

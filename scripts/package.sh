@@ -2,7 +2,7 @@
 # Makes packages of what was installed in a prefix of its own:
 #   scripts/package.sh PREFIX DIRECTORY [PACKAGE]...
 # A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both.
-# DIRECTORY has them then, with the release notes and SHA256SUMS, in place of those that were there.
+# DIRECTORY, which is empty or in a build directory, then holds them, the release notes and SHA256SUMS.
 # The version is Cargo.toml's. SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to
 # Debian's tools. The home page is NVSHMEM_LIBFABRIC_HOME_PAGE, or else where this tree was cloned
 # from.
@@ -11,10 +11,6 @@ prefix=$(realpath "$1")
 out=$(realpath -m "$2")
 shift 2
 cd "$(dirname "$0")/.."
-if [[ -d $out && ! -e $out/SHA256SUMS && -n $(ls -A "$out") ]]; then
-    echo "$out has files that are no packages: name another directory" >&2
-    exit 1
-fi
 packages=("$@")
 [[ ${#packages[@]} -gt 0 ]] || packages=(wheel deb)
 
@@ -126,8 +122,7 @@ for package in "${packages[@]}"; do
     "make_$package"
 done
 (cd "$work/out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
-rm -rf "$out"
-mkdir -p "$(dirname "$out")"
-cp -r "$work/out" "$out"
+scripts/empty-dir.sh "$out"
+cp -r "$work/out/." "$out"
 echo "Packages of $version, for glibc $glibc and newer, in $out:"
 (cd "$out" && du -h -- * | sed 's/^/  /')
