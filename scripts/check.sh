@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Formatting, width of comments, lints, documentation, checked-in bindings, the places of injected
-# bugs, shell scripts. What cannot be checked here is skipped, and said. With the profile of the
-# tests, whose procedural macros and build scripts are then built once for both.
+# Checks formatting, lints, budgets and shell scripts:
+#   scripts/check.sh [full]
+# With 'full' also rustdoc, the oldest Rust that is supported, licences and the checked-in bindings.
+# What cannot be checked on this machine is skipped, and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,13 +13,18 @@ if scripts/cargo fmt --version >/dev/null 2>&1; then
 else
     skipped "formatting" "this Rust has no rustfmt"
 fi
+# rustfmt leaves comments as they are.
+if long=$(grep -rnE --include='*.rs' '^.{101,}$' build.rs src crates tests tools --exclude-dir=generated | grep -E ':[0-9]+: *//'); then
+    printf 'Comments with more than 100 columns:\n%s\n' "$long" >&2
+    exit 1
+fi
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    scripts/comment-width.sh
+    scripts/budgets.py
 else
-    skipped "the width of comments" "this is no checkout of git, which lists the files"
+    skipped "the budgets" "this is no checkout of git, which lists the files"
 fi
 # Each release of Clippy has other lints, so a program without a fault would have some with the
-# next: those of one release count.
+# next: those of one release count. With the profile of the tests, build scripts are built once.
 readonly LINTS=95
 if ! clippy=$(scripts/cargo clippy --version 2>/dev/null); then
     skipped "lints" "this Rust has no clippy"
@@ -28,27 +34,22 @@ else
     # Clippy builds and runs our build scripts once more, for which there is no need of kernels.
     NVCC='' scripts/cargo clippy --locked --profile checked --workspace --all-targets -- -D warnings
 fi
-# The Rust of Debian 13. Where it is missing, 'scripts/fresh.sh trixie' is the first to notice what
-# it does not take.
+if command -v shellcheck >/dev/null; then
+    git ls-files -z '*.sh' scripts/cargo .ci/run | xargs -0 shellcheck
+else
+    skipped "shell scripts" "there is no shellcheck here"
+fi
+[[ ${1:-} == full ]] || exit 0
+
+# Readers of the documentation read the source beside it, so links to private items are good.
+RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
+    scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
+# The Rust of Debian 13. Where it is missing, 'scripts/fresh.sh trixie' notices what it does not take.
 readonly OLDEST=1.85.0
 if rustup run "$OLDEST" cargo --version >/dev/null 2>&1; then
     NVCC='' RUSTUP_TOOLCHAIN=$OLDEST scripts/cargo check --locked --workspace --all-targets --target-dir target/oldest
 else
-    skipped "the oldest Rust that will do" "'rustup toolchain install $OLDEST --profile minimal' would have it here"
+    skipped "the oldest Rust" "'rustup toolchain install $OLDEST --profile minimal' would install it"
 fi
-# Its readers read the source beside it, so links to what is private are good.
-RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
-scripts/cargo test --locked --profile checked -p bindings
 scripts/bindings.sh --check
-scripts/figures.sh check
-if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
-    scripts/injected.sh --places
-else
-    skipped "the places of injected bugs" "this is no checkout of git, which lists the files"
-fi
-scripts/deny.sh
-if command -v shellcheck >/dev/null; then
-    shellcheck scripts/cargo scripts/*.sh packaging/*.sh tools/labs/rdma/*.sh .ci/run
-else
-    skipped "shell scripts" "there is no shellcheck here"
-fi
+scripts/deny.sh --install

@@ -2,18 +2,13 @@
 # Runs README's first commands on machines that have next to nothing: trees of Debian and Ubuntu,
 # made for it and removed again.
 #   scripts/fresh.sh [--commit COMMIT] [TREE]...
-# Without a TREE, the first seven:
-#   bookworm      Debian 12: README's block as it is, and what it prints; then 'make uninstall'
-#   trixie        the same on Debian 13, whose Rust is the oldest that will do
-#   noble         the same on Ubuntu 24.04, from UBUNTU (http://archive.ubuntu.com/ubuntu)
-#   libclang-cpp  Debian 12 with a part of clang that is not libclang, and 'make demo'
-#   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
-#   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
-#                 docs/install.md says
-#   docker        Debian 12, and the Dockerfile is built on it, by buildah
-# And, where named:
-#   tests         Debian 13, and 'make test'
-#   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
+# Without a TREE, all of them:
+#   bookworm  Debian 12: README's block as it is, and what it prints; then 'make uninstall'
+#   trixie    the same on Debian 13, whose Rust is the oldest that is supported
+#   noble     the same on Ubuntu 24.04, from UBUNTU (http://archive.ubuntu.com/ubuntu)
+#   packages  Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
+#             docs/install.md says
+#   docker    Debian 12, and the Dockerfile is built on it, by buildah
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets
 # its own. Without, each tree is skipped; where NVSHMEM_TEST_SKIPS_ALLOWED names a list, as for
 # scripts/test.sh, a skip that is not on it is a failure.
@@ -27,7 +22,7 @@ if [[ ${1:-} == --commit ]]; then
 fi
 commit=$(git rev-parse --verify "$commit^{commit}")
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie noble libclang-cpp user packages docker)
+[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie noble packages docker)
 
 # Says that a tree is skipped: skip NAME REASON. Fails where that is not allowed.
 skip() {
@@ -186,25 +181,6 @@ fresh_noble() {
     # Neither is among what Ubuntu calls required.
     readme "$1" noble apt ubuntu-keyring
 }
-fresh_tests() { make_tree "$1" trixie && as_root "$1" 'make test'; }
-fresh_threads() {
-    make_tree "$1" trixie rustc cargo rust-src clang libclang-rt-dev llvm libfabric-dev iproute2 procps \
-        pkg-config python3-pip unzip
-    as_root "$1" 'scripts/sanitize-threads.sh'
-}
-fresh_libclang-cpp() { make_tree "$1" bookworm libclang-cpp14 && as_root "$1" 'make demo'; }
-fresh_user() {
-    make_tree "$1" trixie
-    as_root "$1" 'scripts/deps.sh test && mkdir -p /opt/libfabric && cp /usr/lib/*/libfabric.so.1* /opt/libfabric/ &&
-        dpkg --remove --force-depends libfabric1'
-    chown -R 1000:1000 "$1/home/someone"
-    if as_user "$1" 'scripts/deps.sh test'; then
-        echo "libfabric is not where programs look for it, and this was not noticed" >&2
-        return 1
-    fi
-    as_user "$1" 'export LD_LIBRARY_PATH=/opt/libfabric && scripts/deps.sh test && make demo'
-}
-
 fresh_packages() {
     local release tree nvshmem commands
     make_tree "$1" bookworm
@@ -247,7 +223,7 @@ fresh_docker() {
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, noble, libclang-cpp, user, packages, docker, tests, threads" >&2
+        echo "no tree is called $name; there are bookworm, trixie, noble, packages and docker" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"

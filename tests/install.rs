@@ -83,174 +83,50 @@ impl Built {
 }
 
 #[test]
-fn one_file_per_major_each_with_its_own_name_inside() {
+fn plugins_have_their_names_and_debug_information() {
     let scratch = PrivateDir::new("install").expect("a scratch directory");
     let library = Built::default().compile(scratch.path());
     let target = scratch.path().join("with space").join("lib");
     // The second time over the files of the first.
     for _ in 0..2 {
-        let output = script("install.sh", &[&library, &target]);
+        let output = script("install.sh", &[Path::new("plugin"), &library, &target]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
     assert_eq!(names(&target), [vec![".debug"], plugins()].concat());
     assert_eq!(names(&target.join(".debug")), ["nvshmem_transport_libfabric.debug"]);
     for name in plugins() {
-        let output = Command::new("patchelf")
-            .arg("--print-soname")
-            .arg(target.join(name))
-            .output()
-            .expect("patchelf runs");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name);
+        let soname = stdout_of("patchelf", &["--print-soname"], &target.join(name));
+        assert_eq!(soname.trim(), name);
         assert_debug_information_apart(&target.join(name), "nvshmemt_init", "plugin.c");
     }
-}
-
-#[test]
-fn recorders_go_by_the_names_of_plugins_inside() {
-    let scratch = PrivateDir::new("install").expect("a scratch directory");
-    let library = Built::default().compile(scratch.path());
-    let target = scratch.path().join("lib");
-    for transport in ["libfabric", "recorder"] {
-        let output = script("install.sh", &[&library, &target, Path::new(transport)]);
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
-    for name in plugins() {
-        let file = target.join(name.replace("_libfabric.", "_recorder."));
-        let output = Command::new("patchelf").arg("--print-soname").arg(&file).output();
-        let output = output.expect("patchelf runs");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name, "{}", file.display());
-    }
-    let wrong = target.join("nvshmem_transport_recorder.so.7");
-    let mut patchelf = Command::new("patchelf");
-    patchelf.args(["--set-soname", "nvshmem_transport_recorder.so.7"]).arg(&wrong);
-    assert!(patchelf.status().expect("patchelf runs").success());
-    let output = script("check-plugin.sh", &[&target, Path::new("recorder")]);
+    fs::remove_file(target.join("nvshmem_transport_libfabric.so.3")).expect("removed");
+    let output = script("install.sh", &[Path::new("check"), &target]);
     assert!(!output.status.success());
-    assert!(stderr(&output).ends_with("should be 'nvshmem_transport_libfabric.so.7'\n"));
-}
-
-/// The C program of `channel-c` is compiled against what this installs.
-#[test]
-fn the_channel_is_a_library_under_its_soname_and_headers() {
-    let scratch = PrivateDir::new("install").expect("a scratch directory");
-    let functions = [
-        "init_tcp",
-        "init_allgather",
-        "get_context",
-        "alloc",
-        "alloc_on",
-        "register",
-        "register_local",
-        "release",
-        "barrier",
-        "check",
-        "peer_ptr",
-        "put_on_stream",
-        "put_signal_on_stream",
-        "quiet_on_stream",
-        "finalize",
-        "strerror",
-    ];
-    let compile = |functions: &[&str]| {
-        let library = scratch.path().join("channel.built");
-        let source = scratch.path().join("channel.c");
-        let text: String =
-            functions.iter().map(|name| format!("void nlf_{name}(void) {{}}\n")).collect();
-        fs::write(&source, text).expect("the source is written");
-        let output = Command::new("cc")
-            .args(["-g", "-shared", "-fPIC", "-Wl,-soname,placeholder", "-o"])
-            .args([&library, &source])
-            .output()
-            .expect("cc runs");
-        assert!(output.status.success(), "{}", stderr(&output));
-        library
-    };
-    let target = scratch.path().join("with space");
-    let output =
-        script("install-channel.sh", &[&compile(&functions[..functions.len() - 2]), &target]);
-    assert!(!output.status.success());
-    let said = stderr(&output);
-    assert!(said.contains("the header declares: nlf_finalize nlf_strerror"), "{said}");
-    let library = compile(&functions);
-    // The second time over the files of the first.
-    for _ in 0..2 {
-        let output = script("install-channel.sh", &[&library, &target]);
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
-    let libraries =
-        [".debug", "libnvshmem_libfabric_channel.so", "libnvshmem_libfabric_channel.so.0"];
-    assert_eq!(names(&target.join("lib")), libraries);
-    assert_debug_information_apart(
-        &target.join("lib").join(libraries[2]),
-        "nlf_alloc",
-        "channel.c",
-    );
-    let headers = names(&target.join("include"));
-    for header in
-        ["nvshmem_libfabric.h", "nvshmem_libfabric_device.cuh", "nvshmem_libfabric_ring.h"]
-    {
-        assert!(headers.iter().any(|name| name == header), "{header} among {headers:?}");
-    }
+    assert!(stderr(&output).ends_with("libfabric.so.3: is missing\n"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
+fn wrong_plugins_are_not_installed() {
     let two = "int nvshmemt_init(void) { return 0; } int helper(void) { return 1; }";
-    let none = "static int nvshmemt_init(void) { return 0; } void *p = 0;";
     let now = &["-Wl,-z,now"];
     let nodelete = &["-Wl,-z,nodelete", "-Wl,-z,lazy"];
+    let linked = &["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--no-as-needed", "-l:libfabric.so.1"];
     let faults = [
         (Built { source: two, ..Built::default() }, "exports 'helper nvshmemt_init'"),
-        (Built { source: none, ..Built::default() }, "should export 'nvshmemt_init' alone"),
         (Built { flags: now, ..Built::default() }, "not linked with -z nodelete"),
         (Built { flags: nodelete, ..Built::default() }, "not linked with -z now"),
+        (Built { flags: linked, ..Built::default() }, "is linked against libfabric"),
     ];
     for (built, complaint) in faults {
         let scratch = PrivateDir::new("install").expect("a scratch directory");
         let library = built.compile(scratch.path());
         let target = scratch.path().join("lib");
-        let output = script("install.sh", &[&library, &target]);
+        let output = script("install.sh", &[Path::new("plugin"), &library, &target]);
         assert!(!output.status.success());
         let said = stderr(&output);
         assert_eq!(said.matches(complaint).count(), plugins().len(), "{complaint}: {said}");
-        assert_eq!(fs::read_dir(&target).expect("the directory").count(), 0);
+        assert_eq!(names(&target), [".debug"]);
     }
-}
-
-#[test]
-fn the_check_finds_missing_files_wrong_names_and_a_link_to_libfabric() {
-    let scratch = PrivateDir::new("install").expect("a scratch directory");
-    let library = Built::default().compile(scratch.path());
-    let target = scratch.path().join("lib");
-    let output = script("install.sh", &[&library, &target]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    fs::remove_file(target.join("nvshmem_transport_libfabric.so.3")).expect("removed");
-    fs::copy(
-        target.join("nvshmem_transport_libfabric.so.5"),
-        target.join("nvshmem_transport_libfabric.so.4"),
-    )
-    .expect("copied");
-    let output = Command::new("patchelf")
-        .args(["--add-needed", "libfabric.so.1"])
-        .arg(target.join("nvshmem_transport_libfabric.so.7"))
-        .output()
-        .expect("patchelf runs");
-    assert!(output.status.success(), "{}", stderr(&output));
-
-    let output = script("check-plugin.sh", &[&target]);
-    assert!(!output.status.success());
-    let said = stderr(&output);
-    let complaints: Vec<_> =
-        said.lines().map(|line| line.rsplit('/').next().unwrap_or(line)).collect();
-    assert_eq!(
-        complaints,
-        [
-            "nvshmem_transport_libfabric.so.3: is missing",
-            "nvshmem_transport_libfabric.so.4: SONAME is 'nvshmem_transport_libfabric.so.5' and \
-             should be 'nvshmem_transport_libfabric.so.4'",
-            "nvshmem_transport_libfabric.so.7: is linked against libfabric",
-        ]
-    );
 }
 
 /// Runs a target of this tree's makefile in a copy at `checkout`, with `CARGO_TARGET_DIR` if any.

@@ -18,7 +18,8 @@ fn prefix() -> &'static Path {
         let _ = fs::remove_dir_all(&prefix);
         let beside = env::current_exe().unwrap();
         let built = beside.parent().unwrap().join("libnvshmem_libfabric_channel.so");
-        let installed = Command::new(root.join("scripts/install-channel.sh"))
+        let installed = Command::new(root.join("scripts/install.sh"))
+            .arg("channel")
             .args([&built, &prefix])
             .output()
             .unwrap();
