@@ -13,4 +13,5 @@ mod lifetime;
 mod messages;
 mod process;
 mod registration;
+mod topology;
 mod transfers;

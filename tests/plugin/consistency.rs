@@ -1,40 +1,28 @@
-//! Reads through every rail when the host asks for consistency, asked for by a setting: on host
-//! memory they change nothing, and every byte of the operations beside them has to be right.
+//! Reads through every rail when the host asks for consistency, forced by a debug key: on host
+//! memory they change nothing, and every byte of the operations beside them must be right.
 
-use libtest_mimic::Trial;
+use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::Layout;
-use test_support::pairwise::rows;
 
-use crate::fabric::trial;
-use crate::matrix::{FABRICS, place, run};
-
-/// The same as the operations of the matrix have.
-const HEAP: u64 = 64 << 20;
-const CHUNK: u64 = 1 << 20;
+use crate::fabric::{Fabric, says, trial};
+use crate::matrix::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let choices = [
-        ("read", "a read through each rail"),
-        ("write-read", "a write and a read through each rail"),
+    let rows = [
+        (Fabric::Rxm, Layout::V3a, 1, "read", "a read through each rail"),
+        (Fabric::Tcp2, Layout::V7, 2, "write-read", "a write and a read through each rail"),
     ];
-    let shapes = [(Layout::V3a, 1), (Layout::V6, 2), (Layout::V7, 4)];
-    let of = |[fabric, shape, choice]: [usize; 3]| {
-        let (fabric, (layout, rails), (choice, words)) =
-            (FABRICS[fabric], shapes[shape], choices[choice]);
-        let name = format!("consistency_{}_{choice}", place(fabric, 2, rails, layout));
+    let of = |(fabric, layout, rails, choice, words): (Fabric, _, _, &'static str, _)| {
+        let name = format!("consistency_{choice}_{}", fabric.name());
         trial(name, Some(fabric), move || {
-            let job = fabric.job("operations", 2, rails, layout).heap(HEAP, CHUNK);
+            let job = fabric.job("operations", 2, rails, layout).heap(64 << 20, 1 << 20);
             let report = run(job.debug("consistency", choice))?;
-            for pe in &report.pes {
+            report.pes.iter().try_for_each(|pe| -> Result<(), Failed> {
                 let text = pe.text();
-                let chosen = format!("{words} (NVSHMEM_LIBFABRIC_DEBUG=consistency)");
-                let done = format!("{words}: done ");
-                if !text.contains(&chosen) || !text.contains(&done) {
-                    return Err(format!("PE {}: not done:\n{text}", pe.pe).into());
-                }
-            }
-            Ok(())
+                says(&text, &format!("{words} (NVSHMEM_LIBFABRIC_DEBUG=consistency)"))?;
+                says(&text, &format!("{words}: done "))
+            })
         })
     };
-    rows([FABRICS.len(), shapes.len(), choices.len()], 3).into_iter().map(of).collect()
+    rows.map(of).into()
 }

@@ -7,7 +7,6 @@
 
 mod bad_input;
 mod bulk;
-mod bursts;
 mod consistency;
 mod counters;
 mod cycles;
@@ -26,24 +25,17 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 use nvshmem_sim::{Scenario, pe_entry, traffic};
-use test_support::seeds::turn;
-
-/// How many runs there are between two that take the same row of a covering array, outside of the
-/// full tier.
-const TURNS: usize = 2;
 
 fn main() -> ExitCode {
     let mut scenarios: Vec<(&str, Scenario)> = vec![
         ("cycles", cycles::scenario),
-        ("bursts", bursts::scenario),
-        ("announced_by_users", bursts::announced_by_users),
+        ("smoke", smoke::scenario),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
         ("leave", counters::leave),
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
-        ("soak", faults::soak::scenario),
         ("strangers", strangers::scenario),
         ("turned_away", labs::efa::signals::turned_away),
         ("spread", labs::efa::hosts::spread),
@@ -59,28 +51,19 @@ fn main() -> ExitCode {
         let faults = faults::campaign(times);
         return if strangers == ExitCode::SUCCESS { faults } else { strangers };
     }
-    if let Some(minutes) = test_support::seeds::soak_minutes() {
-        return faults::soak::campaign(minutes);
-    }
     let mut arguments = Arguments::from_args();
     // A job is several processes, which mostly wait for each other: two jobs keep two cores busy.
     arguments.test_threads.get_or_insert(2);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(smoke::trials());
-    // Who names cases finds all of them.
-    let (turn, turns) = if arguments.filter.is_some() { (0, 1) } else { turn(TURNS) };
-    eprintln!("of covering arrays: from case {turn} on, each that is {turns} further");
-    let rows = matrix::trials().into_iter().chain(staged::matrix::trials());
-    trials.extend(rows.skip(turn).step_by(turns));
+    trials.extend(matrix::trials());
     trials.extend(entry::trials());
     trials.extend(life::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
     trials.extend(faults::trials());
-    trials.extend(faults::soak::trials());
     trials.extend(strangers::trials());
     trials.extend(bulk::trials());
-    trials.extend(bursts::trials());
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
     trials.extend(counters::trials());

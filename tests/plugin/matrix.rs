@@ -1,30 +1,25 @@
-//! The matrix of runs: which scenarios on which fabrics, with how many PEs and rails, on which
-//! layouts, with which settings.
+//! Traffic over real fabrics: the scenarios of the simulator, on rows of fabric, PEs, rails, layout
+//! and setting.
 //!
-//! The combinations are covering arrays: any two values are together in some run. The full tier has
-//! the products.
+//! The rows of [`OPERATIONS`] and [`SIGNALS`] always run: each value of each factor is in one of
+//! them, and so is each pair that the layers below the engine can tell apart (a fabric and a way to
+//! signal, a fabric and a mode of progress). The full tier adds covering arrays, in which any two
+//! values of two factors meet.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout};
 use test_support::full;
-use test_support::pairwise::{rows, rows_of};
+use test_support::pairwise::pairwise;
 
-use crate::fabric::{Fabric, trial};
+use crate::fabric::Fabric::{self, Rxm, Rxm2, Shm, Shm2, Tcp2};
+use crate::fabric::trial;
 
-pub(crate) const FABRICS: [Fabric; 5] =
-    [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm, Fabric::Shm2, Fabric::Rxm2];
+const FABRICS: [Fabric; 5] = [Shm, Tcp2, Rxm, Shm2, Rxm2];
 
-/// PEs and rails: each number of either, and in the full tier every two together. Eight PEs with
-/// four rails take as long on two cores as twenty jobs of two PEs.
-fn shapes() -> Vec<(u32, u8)> {
-    if !full() {
-        return vec![(2, 1), (2, 2), (4, 4), (8, 2)];
-    }
-    [2, 4, 8].into_iter().flat_map(|pes| [1, 2, 4].map(|rails| (pes, rails))).collect()
-}
+/// PEs and rails of the full tier.
+const SHAPES: [(u32, u8); 4] = [(2, 1), (2, 2), (4, 4), (8, 2)];
 
-/// A setting of the plugin, by the end of its variable; what the design asks of the provider first
-/// is not all that it must work with.
+/// A setting of the plugin, by the end of its variable, or a debug key in lower case.
 pub(crate) type Setting = Option<(&'static str, &'static str)>;
 
 const SETTINGS: [Setting; 5] = [
@@ -37,111 +32,145 @@ const SETTINGS: [Setting; 5] = [
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
+/// Where a job runs.
+#[derive(Clone, Copy, Debug)]
+struct Row(Fabric, u32, u8, Layout, Setting);
+
+impl Row {
+    fn name(self) -> String {
+        let Self(fabric, n_pes, rails, layout, setting) = self;
+        place(fabric, n_pes, rails, layout) + &words(setting)
+    }
+
+    fn job(self, scenario: &str) -> JobSettings {
+        let Self(fabric, n_pes, rails, layout, setting) = self;
+        with(fabric.job(scenario, n_pes, rails, layout), setting)
+    }
+}
+
+/// Rows of the operations scenario, and whether the heap grows.
+const OPERATIONS: [(Row, bool); 9] = [
+    (Row(Shm, 2, 1, Layout::V3a, None), false),
+    (Row(Tcp2, 2, 2, Layout::V3b, Some(("progress", "manual"))), true),
+    (Row(Rxm, 4, 4, Layout::V4, None), true),
+    (Row(Shm2, 2, 2, Layout::V5, Some(("queue_depth", "1"))), false),
+    (Row(Rxm2, 2, 1, Layout::V6, Some(("threading", "safe"))), true),
+    (Row(Tcp2, 4, 2, Layout::V7, None), true),
+    (Row(Rxm, 2, 2, Layout::V7, Some(("threading", "domain"))), false),
+    (Row(Shm, 4, 2, Layout::V7, Some(("progress", "manual"))), true),
+    (Row(Rxm, 2, 1, Layout::V7, Some(("YIELD", "never"))), false),
+];
+
+/// Rows of the signals scenario, the way of signals, and whether puts are cut into many segments.
+const SIGNALS: [(Row, &str, bool); 10] = [
+    (Row(Tcp2, 2, 2, Layout::V7, None), "counted", true),
+    (Row(Rxm, 2, 2, Layout::V6, None), "counted", false),
+    (Row(Shm, 2, 1, Layout::V7, Some(("queue_depth", "1"))), "counted", false),
+    (Row(Tcp2, 4, 4, Layout::V4, None), "auto", false),
+    (Row(Rxm, 2, 1, Layout::V3b, Some(("progress", "manual"))), "chained", true),
+    (Row(Shm, 4, 2, Layout::V5, Some(("threading", "domain"))), "eager", false),
+    (Row(Rxm2, 2, 2, Layout::V7, None), "auto", false),
+    (Row(Shm2, 2, 2, Layout::V3a, None), "chained", false),
+    (Row(Tcp2, 2, 1, Layout::V7, Some(("threading", "safe"))), "eager", true),
+    (Row(Rxm, 4, 2, Layout::V7, Some(("queue_depth", "1"))), "auto", false),
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let layouts = Layout::ALL;
-    let shapes = shapes();
-    let sizes = [FABRICS.len(), shapes.len(), layouts.len(), SETTINGS.len(), 2];
-    for [fabric, shape, layout, setting, grows] in rows(sizes, 3) {
-        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
-        let (layout, setting) = (layouts[layout], SETTINGS[setting]);
-        let grows = grows == 1;
-        let heap = if grows { "_growing" } else { "" };
-        let at = place(fabric, n_pes, rails, layout);
-        let name = format!("operations_{at}{}{heap}", words(setting));
-        trials.push(trial(name, Some(fabric), move || {
-            let job = fabric.job("operations", n_pes, rails, layout).heap(HEAP, CHUNK);
-            done(with(if grows { job.heap_grows() } else { job }, setting))
+    trials.extend(OPERATIONS.map(|(row, grows)| operations(row, grows)));
+    trials.extend(SIGNALS.map(|(row, engine, cut)| signals(row, engine, cut)));
+    if full() {
+        trials.extend(arrays());
+    }
+    for (fabric, layout) in [(Tcp2, Layout::V3a), (Rxm, Layout::V6), (Shm, Layout::V7)] {
+        trials.push(one(format!("order_{}", fabric.name()), fabric, move || {
+            fabric.job("order", 3, 2, layout)
         }));
     }
-    let sizes = [FABRICS.len(), shapes.len(), layouts.len(), ENGINES.len(), SETTINGS.len(), 2];
-    for [fabric, shape, layout, engine, setting, cut] in rows(sizes, 4) {
-        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
-        let (layout, engine, setting) = (layouts[layout], ENGINES[engine], SETTINGS[setting]);
-        // Puts of many segments.
-        let cut: Setting = (cut == 1).then_some(("max_segment", "5000"));
-        let at = place(fabric, n_pes, rails, layout);
-        let name = format!("signals_{at}_{engine}{}{}", words(setting), words(cut));
-        trials.push(trial(name, Some(fabric), move || {
-            // From nothing to some megabytes, in up to five chunks; less where much has to be done
-            // for each byte.
-            let (rounds, most) = match (n_pes, cut, setting) {
-                _ if full() => (10_000, 4 << 20),
-                (2, None, _) => (250, 4 << 20),
-                (8, ..) => (60, 300_000),
-                _ => (120, 300_000),
-            };
-            // A place for each transfer under way, at either end.
-            let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
-            let job = fabric.job("signals", n_pes, rails, layout).heap(heap, 1 << 20);
-            let job = signal_engine(job, engine);
-            done(with(with(job.param("rounds", rounds).param("most", most), setting), cut))
-        }));
-    }
-    // Layouts differ in how a lane is asked for an atomic, not in what it does.
-    let sizes = [FABRICS.len(), shapes.len(), SETTINGS.len(), layouts.len()];
-    for [fabric, shape, setting, layout] in rows_of(sizes, 3) {
-        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
-        let (layout, setting) = (layouts[layout], SETTINGS[setting]);
-        let name = format!("atomics_{}{}", place(fabric, n_pes, rails, layout), words(setting));
-        trials.push(trial(name, Some(fabric), move || {
-            done(with(fabric.job("atomics", n_pes, rails, layout), setting))
-        }));
-    }
-    for fabric in FABRICS {
-        let on = fabric.name();
-        trials.push(trial(format!("order_{on}"), Some(fabric), move || {
-            done(fabric.job("order", 3, 2, Layout::V3a))?;
-            done(fabric.job("order", 3, 4, Layout::V6))
-        }));
-    }
-    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
-        let on = fabric.name();
-        // One at a time, operations wait for each other.
-        for (depth, name, operations) in
-            [(None, "storm", 40_000), (Some(1), "storm_depth_1", 10_000)]
-        {
-            trials.push(trial(format!("{name}_{on}"), Some(fabric), move || {
-                let job = fabric.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
-                let job = match depth {
-                    Some(depth) => job.debug("queue_depth", depth),
-                    None => job,
-                };
-                done(job.param("operations", if full() { 100_000 } else { operations }))
-            }));
-        }
-        trials.push(trial(format!("largest_{on}"), Some(fabric), move || {
-            // Whole chunks, once as they are and once cut by the plugin into odd segments.
-            for segment in ["0", "1000003"] {
-                let job = fabric.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
-                done(job.debug("max_segment", segment))?;
-            }
-            Ok(())
-        }));
-        // Two PEs, that more would share their cores with those that never give theirs up.
-        trials.push(trial(format!("operations_{on}_yield_never"), Some(fabric), move || {
-            let job = fabric.job("operations", 2, 2, Layout::V7).heap(HEAP, CHUNK);
-            done(with(job, Some(("YIELD", "never"))))
-        }));
-        trials.push(trial(format!("cycles_{on}"), Some(fabric), move || {
-            done(fabric.job("cycles", 2, 2, Layout::V5))?;
-            done(fabric.job("cycles", 2, 2, Layout::V7))
+    trials.push(one(String::from("storm_depth_1_rxm"), Rxm, || {
+        let job = Rxm.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
+        job.debug("queue_depth", 1).param("operations", 10_000)
+    }));
+    // Whole chunks, cut into odd segments.
+    trials.push(one(String::from("largest_tcp2"), Tcp2, || {
+        let job = Tcp2.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
+        job.debug("max_segment", 1_000_003)
+    }));
+    // The host of layout 5 unloads the plugin each time.
+    for (fabric, layout) in [(Rxm, Layout::V7), (Shm, Layout::V5)] {
+        trials.push(one(format!("cycles_{}", fabric.name()), fabric, move || {
+            fabric.job("cycles", 2, 2, layout)
         }));
     }
     trials
 }
 
-/// For names of tests: where it runs.
+/// A test of one job.
+fn one(
+    name: String,
+    fabric: Fabric,
+    job: impl FnOnce() -> JobSettings + Send + 'static,
+) -> Trial {
+    trial(name, Some(fabric), move || done(job()))
+}
+
+fn operations(row: Row, grows: bool) -> Trial {
+    let heap = if grows { "_growing" } else { "" };
+    one(format!("operations_{}{heap}", row.name()), row.0, move || {
+        // Room for 8 PEs, in chunks that the larger transfers cross.
+        let job = row.job("operations").heap(64 << 20, 1 << 20);
+        if grows { job.heap_grows() } else { job }
+    })
+}
+
+fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
+    let cut: Setting = cut.then_some(("max_segment", "5000"));
+    one(format!("signals_{}_{engine}{}", row.name(), words(cut)), row.0, move || {
+        let Row(_, n_pes, _, _, setting) = row;
+        // From nothing to some megabytes; less where each byte is much work.
+        let (rounds, most) = match (n_pes, cut, setting) {
+            _ if full() => (5000, 4 << 20),
+            (2, None, None) => (150, 4 << 20),
+            _ => (80, 300_000),
+        };
+        // A place for each transfer in flight, at either end.
+        let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
+        let job = signal_engine(row.job("signals").heap(heap, 1 << 20), engine);
+        with(job.param("rounds", rounds).param("most", most), cut)
+    })
+}
+
+/// Covering arrays of both scenarios.
+fn arrays() -> Vec<Trial> {
+    let row = |fabric: usize, shape: usize, layout: usize, setting: usize| {
+        let (n_pes, rails) = SHAPES[shape];
+        Row(FABRICS[fabric], n_pes, rails, Layout::ALL[layout], SETTINGS[setting])
+    };
+    let layouts = Layout::ALL.len();
+    let sizes = [FABRICS.len(), SHAPES.len(), layouts, SETTINGS.len(), 2];
+    let of = |[fabric, shape, layout, setting, grows]: [usize; 5]| {
+        operations(row(fabric, shape, layout, setting), grows == 1)
+    };
+    let mut trials: Vec<Trial> = pairwise(sizes).into_iter().map(of).collect();
+    let sizes = [FABRICS.len(), SHAPES.len(), layouts, SETTINGS.len(), ENGINES.len(), 2];
+    let of = |[fabric, shape, layout, setting, engine, cut]: [usize; 6]| {
+        signals(row(fabric, shape, layout, setting), ENGINES[engine], cut == 1)
+    };
+    trials.extend(pairwise(sizes).into_iter().map(of));
+    trials
+}
+
+/// Names a place in the name of a test.
 pub(crate) fn place(fabric: Fabric, n_pes: u32, rails: u8, layout: Layout) -> String {
     format!("{}_{n_pes}_pes_{rails}_rails_layout_{layout}", fabric.name())
 }
 
-/// For names of tests: a setting.
+/// Names a setting in the name of a test.
 pub(crate) fn words(setting: Setting) -> String {
     setting.map_or_else(String::new, |(name, value)| format!("_{name}_{value}").to_lowercase())
 }
 
-/// The job with a setting, or, in lower case, a debug key.
+/// Adds a setting to a job.
 pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     match setting {
         Some((key, value)) if key.starts_with(|c: char| c.is_ascii_lowercase()) => {
@@ -152,16 +181,12 @@ pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     }
 }
 
-/// Room for the operations scenario at 8 PEs, in chunks that its larger transfers cross.
-const HEAP: u64 = 64 << 20;
-const CHUNK: u64 = 1 << 20;
-
-/// As [`run`], for whom the report is of no more use.
+/// Runs a job as [`run`] does, and drops its report.
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     run(job).map(|_| ())
 }
 
-/// What is said of a heap that belongs to a context of the program.
+/// The warning about a heap that belongs to a context of the program.
 pub(crate) const HELD_UP: &str = "while a call of the program waits until that is idle";
 
 /// Warnings about the machine, which no job can help: a GPU whose nearest NICs were not asked for,
@@ -174,12 +199,12 @@ const ABOUT_THE_MACHINE: [&str; 4] = [
     "some transfers from device memory call CUDA, and may wait for running kernels",
 ];
 
-/// Whether a line warns of what the plugin or the job did wrong.
+/// Returns whether a line warns of what the plugin or the job did wrong.
 pub(crate) fn warns(line: &str) -> bool {
     line.contains("WARN") && !ABOUT_THE_MACHINE.iter().any(|known| line.contains(known))
 }
 
-/// Runs a job that is to succeed, cleanly: without warnings, and leaving nothing in /dev/shm.
+/// Runs a job that must succeed without warnings, and leave nothing in /dev/shm.
 pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     let layout = job.layout;
     let fail = |what: String| Failed::from(format!("layout {layout}: {what}"));
@@ -200,7 +225,7 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     Ok(report)
 }
 
-/// The job, with signals by this engine. Counting takes rails that are not monitored.
+/// Sets how a job signals. Counting needs rails that are not monitored.
 pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
     let job = job.debug("signals", engine);
     if engine == "counted" { job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0) } else { job }

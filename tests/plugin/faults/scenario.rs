@@ -1,13 +1,14 @@
 //! The traffic under faults: rounds in which each PE writes to each other, with signals, behind
 //! which everything is compared.
 
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
-use super::{PES, Phase, QUIETED};
+use super::{PES, Phase, QUIETED, STRUCK};
 
 /// Rounds of traffic, few enough for a byte.
 const ROUNDS: u64 = 120;
@@ -82,7 +83,7 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
     let others = || (0..PES).filter(|pe| *pe != me);
     for round in 0..ROUNDS {
         if round == begins {
-            job.report("phase", Phase::Traffic.text())?;
+            reach(job, Phase::Traffic)?;
         }
         host.local(places.outbox, SMALL)?.write(&words(me, round, SMALL))?;
         for pe in others() {
@@ -98,14 +99,26 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
         thread::sleep(Duration::from_millis(2));
     }
     host.local(places.outgoing, LARGE)?.write(&words(me, ROUNDS, LARGE))?;
+    reach(job, Phase::Quiet)?;
     for pe in others() {
         host.proxy().put(pe, places.large[me as usize], places.outgoing, LARGE)?;
     }
-    job.report("phase", Phase::Quiet.text())?;
     host.proxy().quiet()?;
     host.user().quiet()?;
     job.report(QUIETED, true)?;
     host.barrier()?;
+    Ok(())
+}
+
+/// Tells that this PE is in a phase; where the fault comes in this phase, waits until it is there.
+fn reach(job: &Job, phase: Phase) -> Result<(), BoxError> {
+    job.report("phase", phase.text())?;
+    if job.param::<String>("gated")? == phase.text() {
+        let gate = PathBuf::from(job.param::<String>(STRUCK)?);
+        while !gate.exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
     Ok(())
 }
 

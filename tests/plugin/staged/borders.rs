@@ -18,30 +18,25 @@ const MIB: u64 = 1 << 20;
 const HEAP: u64 = 32 * MIB;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
-        let on = fabric.name();
-        for kind in [MemoryKind::Device, MemoryKind::DeviceVmm, MemoryKind::DeviceVmmPieces] {
-            trials.push(staged(format!("{kind}::borders_{on}"), fabric, Needs::Any, move || {
-                let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 * MIB } else { 2 * MIB };
-                for (rails, layout) in [(1, Layout::V4), (3, Layout::V7)] {
-                    done(job(fabric, kind, "borders", 2, rails, layout).heap(HEAP, chunk))?;
-                }
-                Ok(())
-            }));
-        }
-        for mapped in [UserMapped::Device, UserMapped::HostNuma] {
-            let name = format!("vmm::users_buffer_{mapped:?}_{on}").to_lowercase();
-            trials.push(staged(name, fabric, Needs::Any, move || {
-                for layout in [Layout::V3b, Layout::V7] {
-                    let job = job(fabric, MemoryKind::DeviceVmm, "borders", 2, 2, layout);
-                    done_with(mapped, job.heap(HEAP, 4 * MIB).user_mapped(mapped))?;
-                }
-                Ok(())
-            }));
-        }
-    }
-    trials
+    let borders = |fabric: Fabric, kind: MemoryKind, rails, layout, chunk| {
+        let name = format!("{kind}::borders_{}", fabric.name());
+        staged(name, fabric, Needs::Any, move || {
+            done(job(fabric, kind, "borders", 2, rails, layout).heap(HEAP, chunk))
+        })
+    };
+    let mapped = |fabric: Fabric, mapped: UserMapped, layout| {
+        let name = format!("vmm::users_buffer_{mapped:?}_{}", fabric.name()).to_lowercase();
+        staged(name, fabric, Needs::Any, move || {
+            let job = job(fabric, MemoryKind::DeviceVmm, "borders", 2, 2, layout);
+            done_with(mapped, job.heap(HEAP, 4 * MIB).user_mapped(mapped))
+        })
+    };
+    vec![
+        borders(Fabric::Rxm, MemoryKind::Device, 1, Layout::V4, 2 * MIB),
+        borders(Fabric::Tcp2, MemoryKind::DeviceVmmPieces, 3, Layout::V7, 8 * MIB),
+        mapped(Fabric::Shm, UserMapped::Device, Layout::V3b),
+        mapped(Fabric::Tcp2, UserMapped::HostNuma, Layout::V7),
+    ]
 }
 
 /// A transfer: where in the source half, where in the target half, how much.

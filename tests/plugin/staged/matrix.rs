@@ -1,21 +1,25 @@
-//! The suites of host memory, on memory of a device.
+//! The scenarios of host memory on memory of a device. Staging knows nothing of layouts: the rows
+//! have each kind of memory, each setting of staging and each way of signals, on each fabric. The
+//! full tier adds a covering array of both scenarios.
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
-use test_support::pairwise::rows_of;
+use test_support::full;
+use test_support::pairwise::pairwise;
 
 use super::device::{Needs, job, staged};
-use crate::fabric::{Fabric, says};
+use crate::fabric::Fabric::{self, Rxm, Shm, Tcp2};
+use crate::fabric::says;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
+use nvshmem_sim::MemoryKind::{Device, DeviceVmm, DeviceVmmPieces, Managed};
 use nvshmem_sim::traffic::resident::RESIDENT;
 
-const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm];
+const FABRICS: [Fabric; 3] = [Shm, Tcp2, Rxm];
 
 /// What a heap is made of; the two that NVSHMEM has first.
-const KINDS: [MemoryKind; 4] =
-    [MemoryKind::Device, MemoryKind::DeviceVmm, MemoryKind::Managed, MemoryKind::DeviceVmmPieces];
+const KINDS: [MemoryKind; 4] = [Device, DeviceVmm, Managed, DeviceVmmPieces];
 
-/// PEs and rails.
+/// PEs and rails of the full tier.
 const SHAPES: [(u32, u8); 4] = [(2, 2), (2, 1), (2, 4), (4, 2)];
 
 const SETTINGS: [Setting; 6] = [
@@ -29,93 +33,103 @@ const SETTINGS: [Setting; 6] = [
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
+/// Where a job runs.
+#[derive(Clone, Copy, Debug)]
+struct Row(Fabric, MemoryKind, u32, u8, Layout, Setting);
+
+impl Row {
+    fn job(self, scenario: &str) -> JobSettings {
+        let Self(fabric, kind, n_pes, rails, layout, setting) = self;
+        with(job(fabric, kind, scenario, n_pes, rails, layout), setting)
+    }
+
+    /// A test of one job.
+    fn trial(
+        self,
+        scenario: &str,
+        end: &str,
+        job: impl FnOnce() -> JobSettings + Send + 'static,
+    ) -> Trial {
+        let Self(fabric, kind, n_pes, rails, layout, setting) = self;
+        let place = place(fabric, n_pes, rails, layout) + &words(setting);
+        // More PEs than two share a machine's GPU badly.
+        let needs = if n_pes > 2 { Needs::StandIn } else { Needs::Any };
+        staged(format!("{kind}::{scenario}_{place}{end}"), fabric, needs, move || done(job()))
+    }
+}
+
+/// Rows of the operations scenario, and whether a kernel stays on the device.
+const OPERATIONS: [(Row, bool); 5] = [
+    (Row(Shm, Device, 2, 2, Layout::V7, None), true),
+    (Row(Tcp2, DeviceVmm, 2, 1, Layout::V6, Some(("STAGING_CHUNK", "4K"))), true),
+    (Row(Rxm, Managed, 2, 4, Layout::V4, Some(("STAGING_DEPTH", "1"))), false),
+    (Row(Tcp2, DeviceVmmPieces, 4, 2, Layout::V5, Some(("progress", "manual"))), false),
+    (Row(Rxm, DeviceVmm, 2, 2, Layout::V7, Some(("queue_depth", "1"))), false),
+];
+
+/// Rows of the signals scenario, and the way of signals.
+const SIGNALS: [(Row, &str); 4] = [
+    (Row(Tcp2, DeviceVmm, 2, 2, Layout::V7, None), "auto"),
+    (Row(Rxm, Device, 2, 2, Layout::V6, Some(("STAGING_CHUNK", "4M"))), "counted"),
+    (Row(Shm, DeviceVmm, 4, 2, Layout::V5, Some(("queue_depth", "1"))), "eager"),
+    (Row(Tcp2, Device, 2, 4, Layout::V3b, Some(("STAGING_DEPTH", "1"))), "chained"),
+];
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let layouts = Layout::ALL;
-    // How memory is staged knows nothing of layouts: these go round, and settings too, which need
-    // not meet each of them.
-    let settings = SETTINGS.into_iter().cycle();
-    let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), 2, layouts.len()];
-    for ([fabric, kind, shape, kernel, layout], setting) in
-        rows_of(sizes, 4).into_iter().zip(settings.clone())
-    {
-        let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
-        let (layout, kernel) = (layouts[layout], kernel == 1);
-        let under = if kernel { "_under_a_kernel" } else { "" };
-        let at = place(fabric, n_pes, rails, layout);
-        let name = format!("{kind}::operations_{at}{}{under}", words(setting));
-        trials.push(staged(name, fabric, needs(n_pes), move || {
-            let job = with(job(fabric, kind, "operations", n_pes, rails, layout), setting);
-            let pieces = kind == MemoryKind::DeviceVmmPieces;
-            let job = if pieces { job.heap_grows() } else { job };
-            done(if kernel { job.param(RESIDENT, true) } else { job })
-        }));
+    trials.extend(OPERATIONS.map(|(row, kernel)| operations(row, kernel)));
+    trials.extend(SIGNALS.map(|(row, engine)| signals(row, engine)));
+    if full() {
+        trials.extend(array());
     }
-    let sizes = [FABRICS.len(), 2, SHAPES.len(), ENGINES.len(), layouts.len()];
-    for ([fabric, kind, shape, engine, layout], setting) in
-        rows_of(sizes, 4).into_iter().zip(settings)
-    {
-        let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
-        let (layout, engine) = (layouts[layout], ENGINES[engine]);
-        let at = place(fabric, n_pes, rails, layout);
-        let name = format!("{kind}::signals_{at}_{engine}{}", words(setting));
-        trials.push(staged(name, fabric, needs(n_pes), move || {
-            let most = if n_pes == 2 && setting.is_none() { 4 << 20 } else { 300_000 };
-            let job = job(fabric, kind, "signals", n_pes, rails, layout);
-            let job = with(signal_engine(job, engine), setting);
-            // A place for each transfer under way, at either end.
-            done(job.heap(96 << 20, 2 << 20).param("rounds", 60).param("most", most))
-        }));
-    }
-    let scenarios = ["atomics", "order"];
-    for [fabric, kind, shape, scenario, layout] in
-        rows_of([FABRICS.len(), 2, SHAPES.len(), scenarios.len(), layouts.len()], 4)
-    {
-        let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
-        let (scenario, layout) = (scenarios[scenario], layouts[layout]);
-        let name = format!("{kind}::{scenario}_{}", place(fabric, n_pes, rails, layout));
-        trials.push(staged(name, fabric, needs(n_pes), move || {
-            done(job(fabric, kind, scenario, n_pes, rails, layout))
-        }));
-    }
-    for fabric in FABRICS {
-        let on = fabric.name();
-        trials.push(staged(
-            format!("device::storm_{on}_4_pes"),
-            fabric,
-            Needs::StandIn,
-            move || {
-                let job = job(fabric, MemoryKind::Device, "storm", 4, 2, Layout::V7);
-                done(job.param("operations", 8_000))
-            },
-        ));
-        trials.push(staged(format!("device::storm_{on}_2_pes"), fabric, Needs::Any, move || {
-            let job = job(fabric, MemoryKind::Device, "storm", 2, 2, Layout::V7);
-            done(job.param("operations", 4_000).debug("queue_depth", 1))
-        }));
-        trials.push(staged(format!("device::cycles_{on}"), fabric, Needs::Any, move || {
-            // The second layout's host unloads the plugin each time.
-            done(job(fabric, MemoryKind::Device, "cycles", 2, 2, Layout::V7))?;
-            done(job(fabric, MemoryKind::Device, "cycles", 2, 2, Layout::V5))
-        }));
-        trials.push(staged(
-            format!("device::slow_copies_{on}"),
-            fabric,
-            Needs::StandIn,
-            move || {
-                let slow = |job: JobSettings| done(job.env("FAKE_CUDA_COPY_NS", 200_000));
-                let signals = job(fabric, MemoryKind::Device, "signals", 2, 2, Layout::V7);
-                slow(signals.param("rounds", 60).param("most", 1 << 20))?;
-                slow(job(fabric, MemoryKind::Device, "atomics", 2, 1, Layout::V5))
-            },
-        ));
-    }
+    let atomics = Row(Rxm, Device, 2, 1, Layout::V6, None);
+    trials.push(atomics.trial("atomics", "", move || atomics.job("atomics")));
+    let order = Row(Tcp2, DeviceVmm, 2, 2, Layout::V3a, None);
+    trials.push(order.trial("order", "", move || order.job("order")));
+    let storm = Row(Shm, Device, 2, 2, Layout::V7, Some(("queue_depth", "1")));
+    trials.push(storm.trial("storm", "", move || storm.job("storm").param("operations", 4_000)));
+    let cycles = Row(Rxm, Device, 2, 2, Layout::V7, None);
+    trials.push(cycles.trial("cycles", "", move || cycles.job("cycles")));
+    let slow = Row(Shm, Device, 2, 2, Layout::V7, None);
+    let name = String::from("device::slow_copies_shm");
+    trials.push(staged(name, Shm, Needs::StandIn, move || {
+        let job = slow.job("signals").param("rounds", 40).param("most", 1 << 20);
+        done(job.env("FAKE_CUDA_COPY_NS", 200_000))
+    }));
     trials
 }
 
-/// More PEs than two share a machine's GPU badly.
-fn needs(n_pes: u32) -> Needs {
-    if n_pes > 2 { Needs::StandIn } else { Needs::Any }
+fn operations(row: Row, kernel: bool) -> Trial {
+    let under = if kernel { "_under_a_kernel" } else { "" };
+    row.trial("operations", under, move || {
+        let job = row.job("operations");
+        let job = if row.1 == DeviceVmmPieces { job.heap_grows() } else { job };
+        if kernel { job.param(RESIDENT, true) } else { job }
+    })
+}
+
+fn signals(row: Row, engine: &'static str) -> Trial {
+    row.trial("signals", &format!("_{engine}"), move || {
+        let most = if row.2 == 2 && row.5.is_none() { 4 << 20 } else { 300_000 };
+        let job = signal_engine(row.job("signals"), engine);
+        // A place for each transfer in flight, at either end.
+        job.heap(96 << 20, 2 << 20).param("rounds", 60).param("most", most)
+    })
+}
+
+/// A covering array of both scenarios.
+fn array() -> Vec<Trial> {
+    let layouts = Layout::ALL.len();
+    let sizes =
+        [FABRICS.len(), KINDS.len(), SHAPES.len(), layouts, SETTINGS.len(), ENGINES.len(), 2];
+    let of = |[fabric, kind, shape, layout, setting, engine, kernel]: [usize; 7]| {
+        let ((n_pes, rails), layout) = (SHAPES[shape], Layout::ALL[layout]);
+        let row = |kind: usize| {
+            Row(FABRICS[fabric], KINDS[kind], n_pes, rails, layout, SETTINGS[setting])
+        };
+        [operations(row(kind), kernel == 1), signals(row(kind % 2), ENGINES[engine])]
+    };
+    pairwise(sizes).into_iter().flat_map(of).collect()
 }
 
 /// Runs a job that is to succeed, cleanly, and whose PEs with device memory say that it is staged.

@@ -2,7 +2,9 @@
 //! not, and heaps of either at the other side.
 
 use libtest_mimic::Trial;
-use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+use nvshmem_sim::{
+    BoxError, BufferId, Host, Job, JobSettings, Layout, MemoryKind, Pattern, SymAddr,
+};
 
 use super::device::{Needs, job, staged};
 use super::matrix::done;
@@ -10,44 +12,29 @@ use crate::fabric::Fabric;
 use nvshmem_sim::traffic::resident::Resident;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
-        let on = fabric.name();
-        for (rails, layout) in [(1, Layout::V3a), (2, Layout::V7)] {
-            trials.push(staged(
-                format!("mixed::buffers_{on}_{rails}_rails"),
-                fabric,
-                Needs::Any,
-                move || done(job(fabric, MemoryKind::Device, "mixed", 2, rails, layout)),
-            ));
-            trials.push(staged(
-                format!("mixed::host_heap_at_one_pe_{on}_{rails}_rails"),
-                fabric,
-                Needs::Any,
-                move || {
-                    for (kind, host) in [(MemoryKind::Device, 0), (MemoryKind::DeviceVmm, 1)] {
-                        for scenario in ["mixed", "operations", "atomics"] {
-                            let job = job(fabric, kind, scenario, 2, rails, layout);
-                            done(job.memory_of_pe(host, MemoryKind::Host))?;
-                        }
-                    }
-                    Ok(())
-                },
-            ));
-        }
-        trials.push(staged(
-            format!("mixed::all_kinds_of_heap_{on}"),
-            fabric,
-            Needs::StandIn,
-            move || {
-                let job = job(fabric, MemoryKind::Device, "operations", 4, 2, Layout::V6);
-                let job = job.memory_of_pe(1, MemoryKind::Host);
-                let job = job.memory_of_pe(2, MemoryKind::DeviceVmm);
-                done(job.memory_of_pe(3, MemoryKind::Managed))
-            },
-        ));
-    }
-    trials
+    let new = |name: &str, fabric: Fabric, needs, job: fn() -> JobSettings| {
+        let name = format!("mixed::{name}_{}", fabric.name());
+        staged(name, fabric, needs, move || done(job()))
+    };
+    vec![
+        new("buffers", Fabric::Rxm, Needs::Any, || {
+            job(Fabric::Rxm, MemoryKind::Device, "mixed", 2, 1, Layout::V3a)
+        }),
+        new("buffers", Fabric::Tcp2, Needs::Any, || {
+            let job = job(Fabric::Tcp2, MemoryKind::DeviceVmm, "mixed", 2, 2, Layout::V7);
+            job.memory_of_pe(1, MemoryKind::Host)
+        }),
+        new("atomics", Fabric::Shm, Needs::Any, || {
+            let job = job(Fabric::Shm, MemoryKind::Device, "atomics", 2, 2, Layout::V7);
+            job.memory_of_pe(0, MemoryKind::Host)
+        }),
+        new("all_kinds_of_heap", Fabric::Shm, Needs::StandIn, || {
+            let job = job(Fabric::Shm, MemoryKind::Device, "operations", 4, 2, Layout::V6);
+            let job = job.memory_of_pe(1, MemoryKind::Host);
+            let job = job.memory_of_pe(2, MemoryKind::DeviceVmm);
+            job.memory_of_pe(3, MemoryKind::Managed)
+        }),
+    ]
 }
 
 const SIZES: [u64; 8] = [1, 8, 100, 1023, 4096 + 3, 70_001, 262_144, 600_003];

@@ -11,7 +11,6 @@ mod failures;
 mod limits;
 pub(crate) mod matrix;
 mod mixed;
-mod own;
 mod same_host;
 mod tokens;
 
@@ -19,9 +18,8 @@ use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 10] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 9] = [
     ("probe", device::probe),
-    ("own_memory", own::scenario),
     ("borders", borders::scenario),
     ("mixed", mixed::scenario),
     ("failing", failures::scenario),
@@ -34,7 +32,7 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 10] = [
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    trials.extend(own::trials());
+    trials.extend(matrix::trials());
     trials.extend(borders::trials());
     trials.extend(mixed::trials());
     trials.extend(failures::trials());

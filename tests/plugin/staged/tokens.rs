@@ -23,23 +23,18 @@ const WARPS: &str = "warps";
 const MOST_CALLS: u64 = 8;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for fabric in [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm] {
-        for shares in [true, false] {
-            let way = if shares { "shared" } else { "by_the_fabric" };
-            let name = format!("tokens::take_few_calls_of_the_driver_{way}_{}", fabric.name());
-            trials.push(staged(name, fabric, Needs::StandIn, move || few_calls(fabric, shares)));
-        }
+    let new = |name: &str, fabric: Fabric, run: fn(Fabric) -> Result<(), Failed>| {
+        let name = format!("tokens::{name}_{}", fabric.name());
+        staged(name, fabric, Needs::StandIn, move || run(fabric))
+    };
+    vec![
+        new("few_calls_for_shared_memory", Fabric::Shm, |fabric| few_calls(fabric, true)),
+        new("few_calls_by_the_fabric", Fabric::Tcp2, |fabric| few_calls(fabric, false)),
+        new("few_calls_with_signals", Fabric::Rxm, |fabric| with_signals(fabric, Layout::V7)),
         // Before layout 4 a signal comes behind a fence, and each is stored in its order.
-        for (layout, name) in [(Layout::V3b, "fences_and_signals"), (Layout::V7, "signals")] {
-            let name = format!("tokens::with_{name}_take_few_calls_{}", fabric.name());
-            let trial = move || few_calls_with_signals(fabric, layout);
-            trials.push(staged(name, fabric, Needs::StandIn, trial));
-        }
-        let name = format!("tokens::of_warps_take_few_calls_{}", fabric.name());
-        trials.push(staged(name, fabric, Needs::StandIn, move || few_calls_of_warps(fabric)));
-    }
-    trials
+        new("few_calls_with_fences", Fabric::Tcp2, |fabric| with_signals(fabric, Layout::V3b)),
+        new("few_calls_of_warps", Fabric::Shm, few_calls_of_warps),
+    ]
 }
 
 /// Where a token goes: those of an expert side by side.
@@ -59,7 +54,7 @@ fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
 
 /// The sender gives all tokens and their signals in as few calls. So does the target, where nothing
 /// has an order.
-fn few_calls_with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
+fn with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
     let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
     let (from, to) = calls(job.param(SIGNALLED, true))?;
     let most: u64 = if layout == Layout::V3b { 3 * TOKENS } else { 2 * MOST_CALLS };

@@ -96,15 +96,6 @@ pub fn campaign() -> Option<u32> {
     number("NVSHMEM_TEST_CAMPAIGN", std::env::var("NVSHMEM_TEST_CAMPAIGN").ok())
 }
 
-/// How long a soak is to go on, in a run that is one: `NVSHMEM_TEST_SOAK_MINUTES`, which
-/// scripts/soak.sh sets.
-///
-/// # Panics
-/// When the variable is not a number it may be.
-pub fn soak_minutes() -> Option<u32> {
-    number("NVSHMEM_TEST_SOAK_MINUTES", std::env::var("NVSHMEM_TEST_SOAK_MINUTES").ok())
-}
-
 /// A seed that no run before had, as far as chance goes.
 pub fn draw() -> u32 {
     // The standard library draws the keys of its hash tables from the system.

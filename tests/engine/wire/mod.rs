@@ -1,7 +1,5 @@
 //! The wire format's properties, for arbitrary fields and arbitrary bytes.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 mod arbitrary;
 
 use engine::atomic::{Atomic, AtomicOp, Width};
@@ -20,7 +18,7 @@ use engine::wire::window::Seq;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::arbitrary::*;
+use self::arbitrary::*;
 
 fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> LongPacket {
     // What an earlier message left in the packet must not shine through.

@@ -1,7 +1,7 @@
 //! What a lane allocates, counted by the allocator itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
 use engine::Watchdog;
@@ -21,22 +21,27 @@ use engine::wire::marks::Marks;
 use engine::wire::message::Tag;
 use sim_fabric::{FakeFabric, Script};
 
-/// The system's allocator, counting the bytes and calls in use.
+/// The system's allocator, which counts what each thread has.
 struct Counting;
 
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-static CALLS: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// Bytes in use that this thread has allocated. Wraps where it frees what others have.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+    /// Calls that allocate.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
 
-// SAFETY: every call goes unchanged to the system's allocator, which keeps the contract.
+// SAFETY: every call goes unchanged to the system's allocator, which keeps the contract. The
+// counters have no destructor and allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        BYTES.set(BYTES.get().wrapping_add(layout.size()));
+        CALLS.set(CALLS.get() + 1);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        BYTES.set(BYTES.get().wrapping_sub(layout.size()));
         // SAFETY: `at` came from `System.alloc` with this layout.
         unsafe { System.dealloc(at, layout) }
     }
@@ -51,9 +56,8 @@ const MANY: u32 = 65_536;
 const PEERS: u32 = 10_000;
 const RAILS: u8 = 4;
 
-/// One test function: a second one running beside it would be counted too.
 #[test]
-fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
+fn silent_peers_cost_little_memory() {
     let fabric = FakeFabric::new(1, 2, Script::default());
     let regions = RegionTable::new(fabric.memory(Pe(1), RAILS), Pe(1));
     let base = fabric.alloc(Pe(1), 4096);
@@ -68,7 +72,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     };
 
     let lane_bytes = |n_pes: u32, health: Option<RailHealth>| {
-        let before = BYTES.load(Ordering::Relaxed);
+        let before = BYTES.get();
         let port = fabric.port(Pe(0), vec![limits; usize::from(RAILS)]);
         // All PEs share PE 1's memory: what is counted is the lane, not the fabric.
         let path =
@@ -95,7 +99,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         if let Some(health) = health {
             lane = lane.with_rail_health(&health, control);
         }
-        (lane, BYTES.load(Ordering::Relaxed) - before)
+        (lane, BYTES.get() - before)
     };
 
     // With all that a lane may know of its peers.
@@ -122,23 +126,23 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         };
         lane.start(&request).unwrap();
     };
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = BYTES.get();
     for pe in 0..PEERS {
         put(&mut lane, pe);
         lane.quiet(Pe(pe)).unwrap();
     }
-    let active = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;
+    let active = (BYTES.get() - before) / PEERS as usize;
     println!("a peer talked to: {active} bytes more (limit: 1024 per rail)");
     assert!(active <= 1024, "{active}");
 
     // A counted put from each of them, whose signal has not come.
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = BYTES.get();
     for pe in 0..PEERS {
         let marks = Marks::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
         fabric.forge_immediate_data(Pe(0), RailId(0), marks.of_mine(Pe(0), Tag::FIRST));
         lane.progress().unwrap();
     }
-    let counts = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;
+    let counts = (BYTES.get() - before) / PEERS as usize;
     println!("a peer whose segments are counted: {counts} bytes more");
     assert!(counts > 0 && active + counts <= 1024 * usize::from(RAILS), "{active} + {counts}");
 
@@ -148,10 +152,10 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     fabric.stall(Pe(1));
     put(&mut lane, 0);
     lane.fence(Pe(0)).unwrap();
-    let calls = CALLS.load(Ordering::Relaxed);
+    let calls = CALLS.get();
     for _ in 0..200 {
         put(&mut lane, 0);
         lane.fence(Pe(0)).unwrap();
     }
-    assert_eq!(CALLS.load(Ordering::Relaxed), calls, "queueing a put allocated");
+    assert_eq!(CALLS.get(), calls, "queueing a put allocated");
 }

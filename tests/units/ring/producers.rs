@@ -9,8 +9,8 @@ use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 
-use crate::bed::{BASE, Bed, REGION_BYTES};
-use crate::support::place;
+use super::bed::{BASE, Bed, REGION_BYTES};
+use super::support::place;
 
 /// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order,
 /// in the ring that is the thread's.

@@ -23,10 +23,6 @@
 //! counted put under way to a peer, so that all have the same tag, or two. No state in which a lane
 //! waits inside a call while the other one does too.
 //!
-//! # That it can fail
-//! `tests/injected/model.bugs` breaks the rules in the engine, one at a time, and each is found
-//! here.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod explore;
 mod port;
@@ -39,10 +35,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
-use explore::{Explored, Met, explore, wander};
-use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
-use program::{Case, OPS};
-use search::Random;
+use self::explore::{Explored, Met, explore, wander};
+use self::program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
+use self::program::{Case, OPS};
+use self::search::Random;
 use test_support::full;
 use test_support::seeds::{for_seeds, turn};
 

@@ -3,7 +3,7 @@
 use channel_producer::{Compared, Producer};
 use channel_sys as c;
 
-use crate::bed::Bed;
+use super::bed::Bed;
 
 /// `NLF_CMP_*` of the device header, from 0 on, and what it is to be.
 fn comparisons<T: PartialOrd>(word: T, value: T) -> [bool; 6] {

@@ -8,7 +8,7 @@ mod tree;
 use ofi::topology::Distance::{self, Loc, Node, Phb, Pix, Pxb, Sys};
 use ofi::topology::{Choice, PciAddress, choose};
 
-use tree::Tree;
+use self::tree::Tree;
 
 const MACHINES: [&str; 6] =
     ["h100-8-nics", "p5-32-nics", "p4d-4-nics", "slingshot-4-nics", "server-2-ports", "laptop"];

@@ -21,7 +21,7 @@ fn speaks() {
 
 fn run(variables: &[(&str, &Path)]) -> (u32, Output) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "speaks", "--nocapture"]);
+    command.args(["--exact", "logging::speaks", "--nocapture"]);
     for name in ["NVSHMEM_DEBUG", "NVSHMEM_DEBUG_SUBSYS", "NVSHMEM_DEBUG_FILE"] {
         command.env_remove(name);
     }

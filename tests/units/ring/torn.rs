@@ -7,7 +7,7 @@ use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::slot::lap;
 
-use crate::support::{Shared, place};
+use super::support::{Shared, place};
 
 const SLOTS_LOG2: u32 = 6;
 const SLOTS: u64 = 1 << SLOTS_LOG2;

@@ -5,7 +5,7 @@ use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, 
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use proptest::prelude::*;
 
-use crate::support::{Shared, descriptors, place};
+use super::support::{Shared, descriptors, place};
 
 const LAP: u64 = 1 << 63;
 
