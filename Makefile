@@ -264,12 +264,6 @@ bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with fe
 	$(BENCH) connect --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
 	$(BENCH) instructions peers
 
-.PHONY: rail-lab
-rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(CARGO) run --locked --release -p rail-lab -- \
-		--plugin-dir "$(PLUGINS)" --libfabric $$libfabric2
-
 .PHONY: efa-lab
 efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table; VERSIONS=all: over more libfabrics
 	VERSIONS='$(VERSIONS)' NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/efa-lab.sh

@@ -14,7 +14,6 @@ mod cycles;
 mod entry;
 mod fabric;
 mod faults;
-mod labs;
 mod life;
 mod matrix;
 mod peers;
@@ -45,10 +44,6 @@ fn main() -> ExitCode {
         ("faults", faults::scenario),
         ("soak", faults::soak::scenario),
         ("strangers", strangers::scenario),
-        ("turned_away", labs::efa::signals::turned_away),
-        ("spread", labs::efa::hosts::spread),
-        ("deaf", labs::efa::signals::deaf),
-        ("looks", labs::efa::device::looks),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);
@@ -84,6 +79,5 @@ fn main() -> ExitCode {
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
     trials.extend(counters::trials());
-    trials.extend(labs::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

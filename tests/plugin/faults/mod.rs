@@ -8,8 +8,10 @@
 
 mod scenario;
 pub(crate) mod soak;
+mod storm;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,8 +20,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, Told};
-use rail_lab::{Change, End, Link, Network};
 use test_support::needs::{Need, libfabric2, trial};
+use test_support::network::{self, Change, End, Link, Network};
 use test_support::seeds::{draw, turn};
 
 use crate::fabric::job;
@@ -158,6 +160,14 @@ struct Seen {
     broken: Option<String>,
 }
 
+/// The job, each PE on a host of its own.
+fn inside(mut job: JobSettings, network: &Network) -> JobSettings {
+    for (pe, host) in (0..job.n_pes).zip(network.hosts()) {
+        job.prefix_of_pe.insert(pe, host.prefix().into_iter().map(OsString::from).collect());
+    }
+    job
+}
+
 /// A fault in a phase.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -168,8 +178,7 @@ struct Case {
 
 impl Case {
     fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
-        let rate = "1gbit".parse().map_err(|why: String| why)?;
-        let network = Arc::new(Network::new(PES as usize, &[rate; RAILS])?);
+        let network = Arc::new(Network::new(PES as usize, RAILS, "1gbit")?);
         let (mut reached, mut struck) = (None, false);
         let (mut failed, mut healer) = (None, None);
         let report = self.job(&network, library).run_with(&mut |pe, process, told| {
@@ -214,8 +223,7 @@ impl Case {
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", DEADLINE)
             .env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2)
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
-        let hosts = (0..PES).zip(network.hosts());
-        hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
+        inside(job, network)
     }
 
     /// Lets it happen to the victim's process; gives what ends it.
@@ -349,7 +357,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn needs() -> Need<std::path::PathBuf> {
     let library = libfabric2()?;
-    rail_lab::possible().map(|()| library)
+    network::possible().map(|()| library)
 }
 
 /// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with

@@ -20,15 +20,16 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{
     BoxError, Error, Job, JobReport, JobSettings, Layout, MemoryKind, Outcome, Told,
 };
-use rail_lab::{Change, End, FIRST, Link, Network, Rate, Step, Storm, WRONG};
 use test_support::built::fake_cuda_dir;
 use test_support::full;
 use test_support::held::Held;
 use test_support::needs::trial;
+use test_support::network::{Change, End, Link, Network};
 use test_support::random::Random;
 use test_support::seeds::draw;
 
-use super::needs;
+use super::storm::{FIRST, Step, Storm, WRONG};
+use super::{inside, needs};
 use crate::fabric::job;
 
 const RAILS: usize = 4;
@@ -163,8 +164,7 @@ struct Seen {
 
 impl Soak {
     fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
-        let rate: Rate = RATE.parse().map_err(|why: String| why)?;
-        let network = Arc::new(Network::new(self.n_pes as usize, &[rate; RAILS])?);
+        let network = Arc::new(Network::new(self.n_pes as usize, RAILS, RATE)?);
         let (begin, begun) = channel();
         let (end, ended) = channel();
         let (faulty, injected) = (Arc::clone(&network), self);
@@ -268,8 +268,7 @@ impl Soak {
                 job = job.memory_of_pe(pe, MemoryKind::Device);
             }
         }
-        let hosts = (0..self.n_pes).zip(network.hosts());
-        hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
+        inside(job, network)
     }
 
     /// Faults of links and processes, one after the other, from when all PEs have begun until the
@@ -319,7 +318,7 @@ impl Soak {
             for (link, end, change) in changes {
                 let healed = match change {
                     Change::Down => Change::Up,
-                    _ => Change::Rate(RATE.parse()?),
+                    _ => Change::Rate(RATE),
                 };
                 network.change(link, end, healed).map_err(|error| error.to_string())?;
             }
@@ -334,8 +333,7 @@ impl Soak {
         let mut below = |bound: u32| random.below(bound) as usize;
         let (host, rail) = (below(self.n_pes), below(RAILS as u32));
         let end = if below(2) == 0 { End::Nic } else { End::Far };
-        let (link, rate) =
-            (Link { host, rail }, |rate: &str| Change::Rate(rate.parse().expect("a rate")));
+        let (link, rate) = (Link { host, rail }, Change::Rate);
         if self.kind == Kind::Devices {
             return if below(2) == 0 { Vec::new() } else { vec![(link, end, rate(SLOW))] };
         }

@@ -7,21 +7,13 @@
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Job, JobReport, JobSettings, Layout, Outcome, Pattern};
-use test_support::pairwise::rows;
+use nvshmem_sim::{BoxError, Job, JobSettings, Outcome, Pattern};
 
-use super::{FABRICS, Lab, Library, PERSONAS, SCENARIOS, best, on_device, patient, says, trial};
-use crate::fabric::job;
-use crate::matrix::run;
+use super::{FABRICS, Lab, Library, PERSONAS, best, on_device, trial};
+use crate::job::{SCENARIOS, cases, job, run, says};
 
 /// Writes of each NIC that a device shows late.
 const LATE: u32 = 64;
-
-/// By what PEs get data to look at: a get and a quiet, or a put with a signal.
-const BY: &str = "by";
-const GET: u64 = 0;
-const SIGNAL: u64 = 1;
 
 /// Bytes of each piece of data: less than [`LATE`] packets of two NICs, of all lengths that go
 /// different ways.
@@ -34,22 +26,19 @@ const CHUNK: u64 = 2 << 20;
 const DIRECT: &str = "registered with 2 rail(s) by dma-buf";
 
 pub(super) fn trials() -> Vec<Trial> {
-    let sizes = [PERSONAS.len(), FABRICS.len(), SCENARIOS.len(), Layout::ALL.len()];
-    let mut trials: Vec<Trial> = rows(sizes, 2)
-        .into_iter()
-        .map(|[persona, fabric, scenario, layout]| {
+    let sizes = [PERSONAS.len(), FABRICS.len(), SCENARIOS.len()];
+    let mut trials: Vec<Trial> = cases(sizes)
+        .map(|[persona, fabric, scenario]| {
             let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
-            let (scenario, layout) = (SCENARIOS[scenario], Layout::ALL[layout]);
-            let on = format!("{persona}_{fabric}_{}", Library::Second.name());
-            let name = format!("direct_{scenario}_{on}_2_pes_2_nics_layout_{layout}");
-            trial(name, Library::Cuda, move |lab| {
-                let job = patient(on_device(job(scenario, 2, layout))).heap(HEAP, CHUNK);
+            let scenario = SCENARIOS[scenario];
+            trial(format!("direct_{scenario}_{persona}_{fabric}"), Library::Cuda, move |lab| {
+                let job = on_device(job(scenario, 2)).heap(HEAP, CHUNK);
                 let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);
                 for pe in run(lab.on(job, persona, 2, fabric))?.pes {
                     let text = pe.text();
                     let wanted = if fabric == "auto" { best(&text, persona) } else { fabric };
                     says(&text, &format!("provider efa: fabric {wanted}: "))?;
-                    nothing_else(&text)?;
+                    is_direct(&text)?;
                 }
                 Ok(())
             })
@@ -66,7 +55,7 @@ pub(super) fn trials() -> Vec<Trial> {
     {
         let name = format!("late_writes_are_flushed_{}_{choice}", fabric.replace('-', "_"));
         trials.push(trial(name, Library::Cuda, move |lab| {
-            let job = late(lab, fabric, GET).debug("consistency", choice);
+            let job = late(lab, fabric).debug("consistency", choice);
             for pe in run(job)?.pes {
                 says(&pe.text(), DIRECT)?;
                 says(&pe.text(), &format!("{words}: done "))?;
@@ -74,20 +63,19 @@ pub(super) fn trials() -> Vec<Trial> {
             Ok(())
         }));
     }
-    // Without the flush, or with signals that nothing flushes before, the data is wrong.
-    for (name, by, strategy) in [("not_flushed", GET, "none"), ("told_by_a_signal", SIGNAL, "auto")]
-    {
-        trials.push(trial(format!("late_writes_{name}_are_wrong"), Library::Cuda, move |lab| {
-            let job = late(lab, "efa-direct", by).debug("consistency", strategy);
-            let report = job.grace(Duration::from_secs(10)).run()?;
-            wrong(&report)
-        }));
-    }
+    // What the flushes are for.
+    trials.push(trial(String::from("unflushed_late_writes_are_wrong"), Library::Cuda, |lab| {
+        let job = late(lab, "efa-direct").debug("consistency", "none");
+        let report = job.grace(Duration::from_secs(10)).run()?;
+        let is_wrong =
+            |pe| matches!(report.outcome(pe), Outcome::Failed(why) if why.contains("byte"));
+        if (0..2).any(is_wrong) { Ok(()) } else { Err(format!("all is right:\n{report}").into()) }
+    }));
     trials.push(trial(
         String::from("memory_with_late_writes_is_staged"),
         Library::Cuda,
         move |lab| {
-            let job = late(lab, "efa-direct", SIGNAL).env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "auto");
+            let job = late(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "auto");
             for pe in job.run()?.check()?.pes {
                 says(&pe.text(), "the device does not keep NICs' writes before what follows them")?;
             }
@@ -98,16 +86,16 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// A job that looks at data on devices which show NICs' writes late.
-fn late(lab: &Lab, fabric: &str, by: u64) -> JobSettings {
-    let job = on_device(job("looks", 2, Layout::V7)).heap(32 << 20, 2 << 20).param(BY, by);
+fn late(lab: &Lab, fabric: &str) -> JobSettings {
+    let job = on_device(job("looks", 2)).heap(32 << 20, 2 << 20);
     lab.on(job, "p5en", 2, fabric)
         .env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always")
         .env("FAKE_CUDA_WRITES_ORDERING", 0)
         .env("EFA_LAB_POSTED", LATE)
 }
 
-/// The NICs reach all of the heap, and libfabric has asked CUDA for no copy.
-fn nothing_else(text: &str) -> Result<(), Failed> {
+/// Checks that the NICs reach all of the heap, and that libfabric has asked CUDA for no copy.
+fn is_direct(text: &str) -> Result<(), Failed> {
     let chunks = text.matches(DIRECT).count() as u64;
     let copies = text.matches("cudaMemcpy").count();
     if chunks < HEAP / CHUNK || copies > 0 {
@@ -116,33 +104,19 @@ fn nothing_else(text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A PE has seen wrong bytes.
-fn wrong(report: &JobReport) -> Result<(), Failed> {
-    let is_wrong = |pe| matches!(report.outcome(pe), Outcome::Failed(why) if why.contains("byte"));
-    if (0..2).any(is_wrong) { Ok(()) } else { Err(format!("all is right:\n{report}").into()) }
-}
-
 /// Each PE looks at data of the other one as soon as it may.
 pub(crate) fn looks(job: &mut Job) -> Result<(), BoxError> {
-    let (me, by) = (job.pe(), job.param::<u64>(BY)?);
+    let me = job.pe();
     let host = job.init()?;
     let most = LENGTHS.into_iter().max().unwrap_or(0);
     let (from, to) = (host.alloc(most, 4096)?, host.alloc(most, 4096)?);
-    let signal = host.alloc(8, 8)?;
     let pattern = |pe: u32, bytes: u64| Pattern::of(&[pe.into(), bytes]);
-    host.local(signal, 8)?.store_release(0)?;
-    for (round, bytes) in (1..).zip(LENGTHS) {
+    for bytes in LENGTHS {
         host.local(from, bytes)?.fill(pattern(me, bytes), 0)?;
         host.local(to, bytes)?.set(0)?;
         host.barrier()?;
-        if by == GET {
-            host.proxy().get(1 - me, from, to, bytes)?;
-            host.proxy().quiet()?;
-        } else {
-            let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
-            host.proxy().put_signal(1 - me, to, from, bytes, signal, add)?;
-            host.wait_until(|| Ok(host.local(signal, 8)?.load_acquire()? >= round))?;
-        }
+        host.proxy().get(1 - me, from, to, bytes)?;
+        host.proxy().quiet()?;
         host.local(to, bytes)?.verify(pattern(1 - me, bytes), 0)?;
         host.proxy().quiet()?;
         host.barrier()?;

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Job, Layout, Ops, Outcome, Pattern, SymAddr};
+use nvshmem_sim::{Amo, BoxError, Job, Ops, Pattern, SymAddr};
 
-use super::{Lab, Library, counted, says, trial};
-use crate::fabric::job;
-use crate::matrix::run;
+use super::{Library, counted, trial};
+use crate::job::{job, run, says};
 
 /// Bytes of the puts: more than go in one message, less than is cut for all rails and so posted
 /// piece by piece.
@@ -32,41 +31,23 @@ const RECEIVES: u64 = 1024;
 const LOOKS: u32 = 200;
 
 pub(super) fn trials() -> Vec<Trial> {
-    let turned = |lab: &Lab, persona: &str| {
-        let job = job("turned_away", 2, Layout::V7).heap(64 << 20, 8 << 20);
-        lab.on(job.param(PATIENCE, 60), persona, 2, "efa-direct")
-    };
     let mut trials = Vec::new();
     // From libfabric 2.4 on immediate data takes a receive where that is asked for, on all NICs.
     for persona in ["p5", "p5en"] {
-        let name = format!("a_signal_needs_no_more_of_its_sender_{persona}");
+        let name = format!("signal_needs_no_further_call_{persona}");
         trials.push(trial(name, Library::Direct("p5"), move |lab| {
-            for pe in run(turned(lab, persona))?.pes {
+            let job = job("turned_away", 2).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
+            for pe in run(lab.on(job, persona, 2, "efa-direct"))?.pes {
                 says(&pe.text(), "immediate data: yes (a write that tells takes a receive")?;
                 says(&pe.text(), "signal engine Auto; targets can count the segments of a put")?;
             }
             Ok(())
         }));
     }
-    // Which this can tell from a signal that leaves when its sender hears that its data is there.
-    trials.push(trial(
-        String::from("a_chained_signal_needs_more_of_its_sender"),
-        Library::Direct("p5"),
-        move |lab| {
-            let job = turned(lab, "p5").param(PATIENCE, 4);
-            let job = job.debug("signals", "chained");
-            let report = job.grace(Duration::from_secs(30)).run()?;
-            let told = "nobody has answered a signal with 209 bytes of data";
-            match report.outcome(0) {
-                Outcome::Failed(why) if why.contains(told) => Ok(()),
-                outcome => Err(format!("PE 0 {outcome}:\n{report}").into()),
-            }
-        },
-    ));
     for (name, fault) in [("more_data_than_receives", ""), ("receives_that_hold_up_all", "held=1")]
     {
         trials.push(trial(name.to_owned(), Library::Direct("p5"), move |lab| {
-            let job = job("deaf", 3, Layout::V7).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
+            let job = job("deaf", 3).heap(64 << 20, 8 << 20).param(PATIENCE, 60);
             let job = lab.on(job.debug("max_segment", SEGMENT), "p5", 1, "efa-direct");
             let report = run(job.env("EFA_LAB_FAULTS", fault))?;
             let waited =

@@ -56,9 +56,6 @@ impl Tally {
 
 /// Names of what a PE hands over.
 /// How many bytes, or bytes of words, were not as they should be.
-pub const WRONG: &str = "wrong bytes";
+pub(in crate::faults) const WRONG: &str = "wrong bytes";
 /// Which the first of them were.
-pub const FIRST: &str = "first of them";
-pub(crate) const BYTES: &str = "bytes";
-pub(crate) const SECONDS: &str = "seconds";
-pub(crate) const ROUND: &str = "round";
+pub(in crate::faults) const FIRST: &str = "first of them";

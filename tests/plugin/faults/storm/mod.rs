@@ -6,14 +6,19 @@
 //! worked on have two sets. A round ends with a barrier, so nobody writes to what another one
 //! compares; and so that events which come half way are over when it is.
 
-use std::time::{Duration, Instant};
+mod plan;
+mod tally;
+
+use std::time::Duration;
 
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, BufferId, Error, Host, Job, Pattern, SymAddr};
 use test_support::random::Random;
 
-use super::plan::{How, Plan, Transfer, WORDS};
-use super::tally::{BYTES, ROUND, SECONDS, Tally};
+pub(super) use tally::{FIRST, WRONG};
+
+use plan::{How, Plan, Transfer, WORDS};
+use tally::Tally;
 
 const CANARY: u8 = 0xc5;
 /// Signals in a round to each PE, at most.
@@ -25,20 +30,20 @@ const LOOK: Duration = Duration::from_micros(200);
 
 /// What a storm is like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Storm {
+pub(super) struct Storm {
     /// What plans are drawn from.
-    pub seed: u64,
+    pub(super) seed: u64,
     /// Whether the user's thread takes part.
-    pub users: bool,
+    pub(super) users: bool,
     /// Bytes that a PE has for what another one writes in a round: a power of two.
-    pub area: u64,
+    pub(super) area: u64,
     /// The longest transfer, as a power of two.
-    pub longest: u32,
+    pub(super) longest: u32,
 }
 
 /// Where a storm is, for who is called at each of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub(super) enum Step {
     /// Before a round. The answer of PE 0 says whether it is the end.
     Begins(u64),
     /// Half of a round's operations are under way.
@@ -49,22 +54,17 @@ pub enum Step {
 
 /// What has come of it.
 #[derive(Debug)]
-pub struct Stormed {
+pub(super) struct Stormed {
     /// Operations.
-    pub operations: u64,
-    /// Bytes put to other PEs, and read from them.
-    pub bytes: u64,
+    pub(super) operations: u64,
     /// Rounds, or why there are no more.
-    pub rounds: Result<u64, BoxError>,
+    pub(super) rounds: Result<u64, BoxError>,
     tally: Tally,
 }
 
 impl Storm {
-    /// With transfers that are striped, by the proxy thread alone.
-    const OF_LAB: Self = Self { seed: 1, users: false, area: 2 << 20, longest: 20 };
-
     /// Bytes of heap that it takes.
-    pub fn heap(&self, n_pes: u32) -> u64 {
+    pub(super) fn heap(&self, n_pes: u32) -> u64 {
         u64::from(n_pes) * (5 * self.area + (64 << 10)) + (1 << 20)
     }
 
@@ -72,7 +72,7 @@ impl Storm {
     ///
     /// # Errors
     /// It does not begin.
-    pub fn run(
+    pub(super) fn run(
         self,
         job: &Job,
         host: &Host<'_>,
@@ -106,15 +106,14 @@ impl Storm {
             tickets: [0; 2],
             before: vec![[0; WORDS]; n as usize],
             operations: 0,
-            bytes: 0,
             tally: Tally::default(),
         };
         host.unregister(part.buffer)?;
         host.local(part.at.inbox, 3 * n * area)?.set(CANARY)?;
         host.barrier()?;
         let rounds = part.run();
-        let Part { operations, bytes, tally, .. } = part;
-        Ok(Stormed { operations, bytes, rounds, tally })
+        let Part { operations, tally, .. } = part;
+        Ok(Stormed { operations, rounds, tally })
     }
 }
 
@@ -123,34 +122,10 @@ impl Stormed {
     ///
     /// # Errors
     /// Why there are no more; or the launcher is gone.
-    pub fn report(self, job: &Job) -> Result<u64, BoxError> {
+    pub(super) fn report(self, job: &Job) -> Result<u64, BoxError> {
         self.tally.report(job)?;
         self.rounds
     }
-}
-
-/// So many rounds, of which the launcher is told as they go on.
-pub(super) fn run(job: &Job, rounds: u64) -> Result<(), BoxError> {
-    let host = job.init()?;
-    let mut start = Instant::now();
-    let stormed = Storm::OF_LAB.run(job, &host, &mut |step| {
-        match step {
-            Step::Begins(0) => start = Instant::now(),
-            Step::HalfWay(round) => job.report(ROUND, round)?,
-            Step::Begins(_) | Step::Ended(..) => {}
-        }
-        Ok(step == Step::Begins(rounds))
-    })?;
-    job.report(BYTES, stormed.bytes)?;
-    job.report(SECONDS, start.elapsed().as_secs_f64())?;
-    stormed.report(job)?;
-    host.finalize()?;
-    Ok(())
-}
-
-/// Bytes of heap that this takes.
-pub(crate) fn heap(n_pes: u32) -> u64 {
-    Storm::OF_LAB.heap(n_pes)
 }
 
 /// Where things are, the same on every PE, each by sender or by target.
@@ -191,7 +166,6 @@ struct Part<'a, 's> {
     /// What words had before the operations of this round, by target.
     before: Vec<[u64; WORDS]>,
     operations: u64,
-    bytes: u64,
     tally: Tally,
 }
 
@@ -346,7 +320,6 @@ impl Part<'_, '_> {
             match asked {
                 Asked::Amo(at, amo) => proxy.amo(to, at, amo)?,
                 Asked::Read(sent) => {
-                    self.bytes += if to == self.me { 0 } else { sent.len };
                     let from = self.inbox(round - 1, self.me).plus(sent.offset);
                     let into = self.at.back.plus(u64::from(to) * self.storm.area + sent.offset);
                     match (self.storm.users && random.below(4) == 0, sent.len) {
@@ -357,7 +330,6 @@ impl Part<'_, '_> {
                 }
                 Asked::Transfer(transfer, index) => {
                     let Transfer { how, offset, len, pattern } = transfer;
-                    self.bytes += if to == self.me { 0 } else { len };
                     let place = self.inbox(round, self.me).plus(offset);
                     let source: nvshmem_sim::Place = match to == neighbour {
                         true => buffer.at(offset),

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::Layout;
 
-use super::{Lab, Library, REFUSED, counted, fails, library_of, says, trial};
-use crate::fabric::job;
+use super::{Lab, Library, REFUSED, counted, library_of, trial};
+use crate::job::{fails, job, says};
 
 /// What is said where efa is not used and its NICs are there.
 const HIDDEN: &str = "this machine has NICs of efa (rdmap79s0, rdmap80s0, rdmap81s0), and provider tcp is used in its place: ";
@@ -18,7 +17,7 @@ const NICS: [&str; 3] = ["rdmap79s0", "rdmap80s0", "rdmap81s0"];
 pub(super) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let storm = |lab: &Lab, fabric: &str| {
-        let job = job("storm", 3, Layout::V7).heap(32 << 20, 4 << 20);
+        let job = job("storm", 3).heap(32 << 20, 4 << 20);
         let job = job.param("operations", 2_000);
         lab.on(job, "p5", 3, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
     };
@@ -115,7 +114,7 @@ pub(super) fn trials() -> Vec<Trial> {
     ));
     trials.push(trial(String::from("hidden_nics_are_warned_of"), Library::Second, |lab| {
         // On one host what is used in its place stays on loopback.
-        let job = Lab::on_one_host(lab.on(job("connect", 2, Layout::V7), "p5", 3, "auto"));
+        let job = Lab::on_one_host(lab.on(job("connect", 2), "p5", 3, "auto"));
         let job = job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto").env("EFA_LAB_FAULTS", "device=1");
         for pe in job.run()?.check()?.pes {
             let text = pe.text();
@@ -130,7 +129,7 @@ pub(super) fn trials() -> Vec<Trial> {
     trials.push(trial(String::from("no_nics_are_not_warned_of"), Library::Second, |lab| {
         // A machine without any, and a user who names the devices of another provider.
         let auto = || {
-            Lab::on_one_host(lab.on(job("connect", 2, Layout::V7), "p5", 3, "auto"))
+            Lab::on_one_host(lab.on(job("connect", 2), "p5", 3, "auto"))
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", "auto")
                 .env("EFA_LAB_FAULTS", "device=1")
         };

@@ -1,7 +1,4 @@
-//! The plugin on EFA NICs that are not there: libfabric's own efa provider, over `tools/labs/efa`.
-//!
-//! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that
-//! `make efa-lab` tells of.
+//! The plugin on emulated EFA NICs (`tools/labs/efa`), by libfabric's own efa provider.
 
 pub(crate) mod device;
 pub(crate) mod hosts;
@@ -16,15 +13,12 @@ use std::time::Duration;
 use launcher::{PrivateDir, reaches_other_processes};
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome, PeReport};
-use test_support::built::{efa_lab_dir, fake_cuda_dir};
-use test_support::full;
+use nvshmem_sim::{JobSettings, MemoryKind, PeReport};
+use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, is_set, libfabric2};
-use test_support::pairwise::rows;
 use test_support::seeds::draw;
 
-use crate::fabric::{job, says};
-use crate::matrix::{done, run};
+use crate::job::{SCENARIOS, cases, efa_names, fails, job, run, says};
 
 /// Machines, as the lab knows them, with the fabrics that their NICs have where libfabric has both.
 const PERSONAS: [&str; 4] = ["p5", "p4d", "p5en", "p6"];
@@ -39,8 +33,6 @@ const REFUSED: &str = "fi_mr_regattr failed: rail rdmap";
 const SOFTWARE: &str =
     "take the target's processor and its proxy thread, as these NICs do not write";
 
-const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Library {
     Second,
@@ -48,8 +40,6 @@ enum Library {
     Direct(&'static str),
     /// The same, from this version on, and why.
     Since(Version, &'static str),
-    /// The same, before this version.
-    Before(Version),
     System,
     /// One that was built with CUDA.
     Cuda,
@@ -61,9 +51,7 @@ impl Library {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Second | Self::Direct(_) | Self::Since(..) | Self::Before(_) => {
-                "second_libfabric"
-            }
+            Self::Second | Self::Direct(_) | Self::Since(..) => "second_libfabric",
             Self::System => "system_libfabric",
             Self::Cuda => "libfabric_with_cuda",
         }
@@ -87,14 +75,6 @@ impl Library {
                 let found = version(&library)?;
                 if found < since {
                     return Err(format!("libfabric {found}, before {since}: {why}"));
-                }
-                Ok(Some(library))
-            }
-            Self::Before(end) => {
-                let library = libfabric2()?;
-                let found = version(&library)?;
-                if found >= end {
-                    return Err(format!("libfabric {found}, which is not before {end}"));
                 }
                 Ok(Some(library))
             }
@@ -167,7 +147,7 @@ impl Lab {
 
     /// The job, with the provider on NICs of this lab.
     fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
-        let mut paths = efa_lab_dir().into_os_string();
+        let mut paths = efa_names().into_os_string();
         if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
             paths.push(":");
             paths.push(others);
@@ -210,60 +190,39 @@ fn trial(
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let all = full() || is_set("NVSHMEM_TEST_EFA_LAB");
-    let mut trials = in_every_way(all);
-    trials.extend(of_what_nics_can());
-    trials.extend(of_both_fabrics());
-    trials.extend(staged(all));
-    trials.extend(hosts::trials(all));
+    let mut trials = everywhere();
+    trials.extend(by_machine());
+    trials.extend(on_both_fabrics());
+    trials.extend(staged());
+    trials.push(hosts::trial());
     trials.extend(refused::trials());
     trials.extend(signals::trials());
-    if all || is_set("NVSHMEM_TEST_LIBFABRIC_CUDA") {
-        trials.extend(device::trials());
-    }
-    if all {
-        trials.push(trial(String::from("a_nic_that_dies_is_done_without"), P5EN, |lab| {
-            // By the proxy threads alone: what user threads have in flight is not recovered.
-            let job = job("signals", 2, Layout::V7).heap(32 << 20, 1 << 20);
-            let job = job.param("rounds", 200).param("most", 70_000);
-            let job = lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
-            let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
-            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-            says(&report.pes[0].text(), "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service")
-        }));
-    }
+    trials.extend(device::trials());
     trials
 }
 
 /// The machine whose NICs do all that NICs do.
 const P5EN: Library = Library::Direct("p5en");
 
-/// A covering array of what there is.
-fn in_every_way(all: bool) -> Vec<Trial> {
-    let shapes: &[(u32, u8)] =
-        if all { &[(2, 2), (2, 1), (4, 4), (8, 2), (2, 16)] } else { &[(2, 2), (2, 1)] };
-    let scenarios = if all { &SCENARIOS[..] } else { &SCENARIOS[..3] };
-    let layouts = Layout::ALL;
-    let sizes = [
-        PERSONAS.len(),
-        FABRICS.len(),
-        Library::ALL.len(),
-        shapes.len(),
-        if all { layouts.len() } else { 2 },
-        scenarios.len(),
-    ];
-    let trial_of = |[persona, fabric, library, shape, layout, scenario]: [usize; 6]| {
+/// PEs, and NICs of each.
+const SHAPES: [(u32, u8); 5] = [(2, 2), (2, 1), (4, 4), (8, 2), (2, 16)];
+
+/// A covering array of machines, fabrics, libraries, sizes and traffic.
+fn everywhere() -> Vec<Trial> {
+    let sizes =
+        [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SHAPES.len(), SCENARIOS.len()];
+    let trial_of = |[persona, fabric, library, shape, scenario]: [usize; 5]| {
         let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
-        let (library, (n_pes, nics)) = (Library::ALL[library], shapes[shape]);
-        let (scenario, layout) = (scenarios[scenario], layouts[layouts.len() - 1 - layout]);
+        let (library, (n_pes, nics)) = (Library::ALL[library], SHAPES[shape]);
+        let scenario = SCENARIOS[scenario];
         // Not all machines have so many.
         let nics = if persona == "p4d" { nics.min(4) } else { nics.min(8) };
         let name = format!(
-            "{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics_layout_{layout}",
+            "{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics",
             library.name()
         );
         trial(name, library, move |lab| {
-            let job = patient(job(scenario, n_pes, layout)).heap(64 << 20, 1 << 20);
+            let job = job(scenario, n_pes).heap(64 << 20, 1 << 20);
             let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
             let report = run(lab.on(job, persona, nics, fabric))?;
             for pe in &report.pes {
@@ -274,14 +233,14 @@ fn in_every_way(all: bool) -> Vec<Trial> {
             Ok(())
         })
     };
-    rows(sizes, 3).into_iter().map(trial_of).collect()
+    cases(sizes).map(trial_of).collect()
 }
 
 /// What NICs are there, and what they are used for.
-fn of_what_nics_can() -> Vec<Trial> {
+fn by_machine() -> Vec<Trial> {
     vec![
         trial(String::from("is_found_without_being_named"), P5EN, |lab| {
-            let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "auto");
+            let job = lab.on(job("connect", 2), "p5en", 2, "auto");
             for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
                 says(&pe.text(), "provider efa: fabric efa-direct: ")?;
             }
@@ -290,7 +249,7 @@ fn of_what_nics_can() -> Vec<Trial> {
         trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
             // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their
             // reads unused as well.
-            let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
+            let job = job("signals", 2).heap(64 << 20, 8 << 20);
             let job = job.param("rounds", 20).param("most", 2 << 20);
             let report = run(lab.on(job, "p4d", 2, "auto"))?;
             let reads = |pe: &PeReport| counted(&pe.text(), " reads").into_values().sum::<u64>();
@@ -300,7 +259,7 @@ fn of_what_nics_can() -> Vec<Trial> {
             says(&report.pes[0].text(), &format!("{SOFTWARE}: those of p5 and later instances do"))
         }),
         trial(String::from("nics_kept_from_writing"), Library::Second, |lab| {
-            let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "efa");
+            let job = lab.on(job("connect", 2), "p5en", 2, "efa");
             for (by_nics, device_rdma) in [(true, 1), (false, 0)] {
                 let job = job.clone().env("FI_EFA_USE_DEVICE_RDMA", device_rdma);
                 let report = job.run()?.check()?;
@@ -332,34 +291,24 @@ fn of_what_nics_can() -> Vec<Trial> {
 
 /// Many small operations between two PEs.
 fn storm() -> JobSettings {
-    job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000)
+    job("storm", 2).heap(32 << 20, 4 << 20).param("operations", 4_000)
 }
 
 /// What is to happen alike on both fabrics.
-fn of_both_fabrics() -> Vec<Trial> {
+fn on_both_fabrics() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let before = Library::Before(Version::new(2, 1));
-    trials.push(trial(String::from("a_refused_post_ends_all_threads"), before, |lab| {
-        // A user thread may wait then for its PE's proxy thread, which has failed.
-        let job = lab.on(storm(), "p5en", 2, "efa").env("EFA_LAB_FAULTS", "busy=50:20");
-        let report = job.deadline(Duration::from_secs(60)).run()?;
-        match (0..2).any(|pe| matches!(report.outcome(pe), Outcome::Failed(_))) {
-            true => Ok(()),
-            false => Err(format!("nobody has failed:\n{report}").into()),
-        }
-    }));
     for fabric in ["efa-direct", "efa"] {
         let on = fabric.replace('-', "_");
         // A real NIC never says so to those before: they count what they post.
         let busy = "it takes a full send queue for an error";
         let library = if fabric == "efa" { Library::Since(Version::new(2, 1), busy) } else { P5EN };
         trials.push(trial(format!("busy_queues_{on}"), library, move |lab| {
-            done(lab.on(storm(), "p5en", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20"))
+            run(lab.on(storm(), "p5en", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20")).map(drop)
         }));
         let library = library_of(fabric, "p5en");
         trials.push(trial(format!("memory_that_is_refused_{on}"), library, move |lab| {
             // The first registrations are of the endpoints; this is one of the heap's chunks.
-            let job = job("connect", 2, Layout::V7).heap(64 << 20, 1 << 20);
+            let job = job("connect", 2).heap(64 << 20, 1 << 20);
             // PEs that fail do not close their endpoints, of which fabric efa's shm would leave
             // files.
             let job = job.env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
@@ -399,16 +348,14 @@ fn of_both_fabrics() -> Vec<Trial> {
 }
 
 /// Heaps on a device that the fabric does not reach.
-fn staged(all: bool) -> Vec<Trial> {
+fn staged() -> Vec<Trial> {
     let sizes = [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SCENARIOS.len()];
-    let rows = rows(sizes, 3).into_iter().take(if all { usize::MAX } else { 2 });
     let trial_of = |[persona, fabric, library, scenario]: [usize; 4]| {
         let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
         let (library, scenario) = (Library::ALL[library], SCENARIOS[scenario]);
-        let on = format!("{persona}_{fabric}_{}", library.name());
-        let name = format!("staged_{scenario}_{on}_2_pes_2_nics_layout_7");
+        let name = format!("staged_{scenario}_{persona}_{fabric}_{}", library.name());
         trial(name, library, move |lab| {
-            let job = on_device(job(scenario, 2, Layout::V7)).heap(96 << 20, 2 << 20);
+            let job = on_device(job(scenario, 2)).heap(96 << 20, 2 << 20);
             let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);
             // Bytes are to go over NICs, as between hosts.
             let mut job = job.env("NVSHMEM_LIBFABRIC_DEBUG", "share_bounce=0");
@@ -430,15 +377,7 @@ fn staged(all: bool) -> Vec<Trial> {
             Ok(())
         })
     };
-    rows.map(trial_of).collect()
-}
-
-/// The job, on a machine that may have other things to do. Each step of atomics under contention
-/// waits for another PE to get a core: 8 PEs on two cores, with 30 other threads beside them, had
-/// not done after five minutes.
-fn patient(job: JobSettings) -> JobSettings {
-    let job = job.deadline(Duration::from_secs(1200)).step_deadline(Duration::from_secs(600));
-    job.env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 500)
+    cases(sizes).map(trial_of).collect()
 }
 
 /// The job, with heaps and buffers on a device: a stand-in, whose memory faults when the CPU
@@ -475,12 +414,4 @@ fn best(text: &str, persona: &str) -> &'static str {
         Some(since) if found >= Some(since) => "efa-direct",
         _ => "efa",
     }
-}
-
-/// The job has failed in this PE, in order and with these words.
-fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Failed> {
-    if !matches!(report.outcome(pe), Outcome::Failed(_)) {
-        return Err(format!("PE {pe} {}:\n{report}", report.outcome(pe)).into());
-    }
-    says(&report.pes[pe as usize].text(), words)
 }

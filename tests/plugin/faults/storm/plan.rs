@@ -5,7 +5,7 @@ use nvshmem_abi::c;
 use nvshmem_sim::Pattern;
 use test_support::random::Random;
 
-use super::storm::Storm;
+use super::Storm;
 
 /// Transfers to each PE in a round, at most.
 const TRANSFERS: u64 = 14;
