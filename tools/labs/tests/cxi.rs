@@ -47,8 +47,7 @@ fn trial(name: &str, run: impl FnOnce(String) -> Result<(), Failed> + Send + 'st
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let sizes =
-        [VERSIONS.len(), CARRIERS.len(), THREADING.len(), SHAPES.len(), SCENARIOS.len()];
+    let sizes = [VERSIONS.len(), CARRIERS.len(), THREADING.len(), SHAPES.len(), SCENARIOS.len()];
     let mut trials: Vec<Trial> = cases(sizes)
         .map(|[version, by, threading, shape, scenario]| {
             let (version, threading) = (VERSIONS[version], THREADING[threading]);
@@ -60,8 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 // Chunks are registered while the proxy thread polls.
                 let job = small(job(scenario, n_pes)).heap(32 << 20, 1 << 20).heap_grows();
                 let job = on_cxi(job, &carrier, version).env("CXI_LAB_NICS", nics);
-                let job =
-                    if threading == "auto" { job } else { job.debug("threading", threading) };
+                let job = if threading == "auto" { job } else { job.debug("threading", threading) };
                 for pe in run(job)?.pes {
                     says(&pe.text(), "provider cxi with ")?;
                     costs_nothing(&pe.text())?;

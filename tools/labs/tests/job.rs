@@ -73,8 +73,9 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     if !report.leftovers.is_empty() {
         return Err(format!("left in /dev/shm: {:?}", report.leftovers).into());
     }
-    let about_the_job =
-        |line: &&str| line.contains("WARN") && !ABOUT_THE_MACHINE.iter().any(|it| line.contains(it));
+    let about_the_job = |line: &&str| {
+        line.contains("WARN") && !ABOUT_THE_MACHINE.iter().any(|it| line.contains(it))
+    };
     for pe in &report.pes {
         if let Some(line) = pe.text().lines().find(about_the_job) {
             return Err(format!("PE {} warned: {line}", pe.pe).into());

@@ -111,9 +111,7 @@ fn small(scenario: &str, n_pes: u32) -> JobSettings {
 /// A NIC that has addresses of IPv6 alone, and a GID for each, which verbs lists as well.
 fn over_ipv6(hosts: Hosts, by: &'static str) -> Trial {
     let name = format!("rdma::{}::over_ipv6_{by}", hosts.name());
-    needs::trial(name, library(by), move |library| {
-        moves(hosts.on(small("signals", 2), 1, library))
-    })
+    needs::trial(name, library(by), move |library| moves(hosts.on(small("signals", 2), 1, library)))
 }
 
 /// One PE of a host says that GPU memory is staged over NICs that could reach it, and that it is

@@ -209,18 +209,15 @@ const SHAPES: [(u32, u8); 5] = [(2, 2), (2, 1), (4, 4), (8, 2), (2, 16)];
 
 /// A covering array of machines, fabrics, libraries, sizes and traffic.
 fn everywhere() -> Vec<Trial> {
-    let sizes =
-        [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SHAPES.len(), SCENARIOS.len()];
+    let sizes = [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SHAPES.len(), SCENARIOS.len()];
     let trial_of = |[persona, fabric, library, shape, scenario]: [usize; 5]| {
         let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
         let (library, (n_pes, nics)) = (Library::ALL[library], SHAPES[shape]);
         let scenario = SCENARIOS[scenario];
         // Not all machines have so many.
         let nics = if persona == "p4d" { nics.min(4) } else { nics.min(8) };
-        let name = format!(
-            "{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics",
-            library.name()
-        );
+        let name =
+            format!("{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics", library.name());
         trial(name, library, move |lab| {
             let job = job(scenario, n_pes).heap(64 << 20, 1 << 20);
             let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
