@@ -171,39 +171,11 @@ nccl-programs: deps ## Compile the programs for NCCL's RMA and GIN against two r
 
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
-	scripts/gpu-tests.sh "$(PLUGINS)" "$(TARGET)/gpu-tests"
+	tools/labs/gpu/kit.sh tests "$(PLUGINS)" "$(TARGET)/gpu-tests"
 
 .PHONY: gpu-kit
-gpu-kit: deps plugins cuda-compiler ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
-	scripts/gpu-kit.sh "$(PLUGINS)" "$(TARGET)/gpu-kit"
-
-.PHONY: gpu
-gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
-	"$(TARGET)/gpu-kit/run.sh" $(GPU_ARGS)
-
-.PHONY: gpu-experts
-gpu-experts: gpu-kit ## On a machine with a GPU: a mixture of experts on NVSHMEM's device API and on our channel, compared
-	"$(TARGET)/gpu-kit/run.sh" experts
-
-.PHONY: gpu-peers
-gpu-peers: gpu-kit ## On a machine with two GPUs: this transport and NCCL of PyTorch by turns, as MEASURE lines
-	"$(TARGET)/gpu-kit/run.sh" peers
-
-.PHONY: gpu-nccl
-gpu-nccl: gpu-kit ## On a machine with a GPU, nvcc and an NCCL from 2.30.7 on: its RMA and GIN through our plugin
-	"$(TARGET)/gpu-kit/run.sh" nccl $(GPU_ARGS)
-
-.PHONY: gpu-clients
-gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch, nvshmem4py, tests of others, and Triton and Numba on the channel
-	"$(TARGET)/gpu-kit/run.sh" clients $(GPU_ARGS)
-
-.PHONY: channel-check
-channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check: the device channel on a GPU, checked and measured
-	$(CARGO) build --locked --release -p channel-check
-
-.PHONY: device-bitcode
-device-bitcode: ## Build target/libnvshmem_libfabric_device.bc and .ptx: the device API for Triton and Numba, checked; needs clang
-	scripts/device-bitcode.sh "$(TARGET)/libnvshmem_libfabric_device"
+gpu-kit: deps plugins cuda-compiler ## Collect in target/gpu-kit NVSHMEM's and NCCL's programs and the channel's check, for one without Rust
+	tools/labs/gpu/kit.sh "$(PLUGINS)" "$(TARGET)/gpu-kit"
 
 .PHONY: demo
 demo: build-deps $(STAGE)/bin/nvshmem-libfabric ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
@@ -222,22 +194,6 @@ bench-signal: deps plugins fake-cuda ## Put with signal, fence and fetching atom
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(BENCH) signals --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2
 	$(BENCH) instructions signals --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)"
-
-# The names by which libfabric finds the stand-in for EFA NICs.
-EFA_LAB := $(TARGET)/efa-lab
-
-.PHONY: efa-lab-names
-efa-lab-names:
-	$(CARGO) build --locked --release -p efa-lab
-	@mkdir -p "$(EFA_LAB)"
-	@ln -sf ../release/libefa_lab.so "$(EFA_LAB)/libibverbs.so.1"
-	@ln -sf ../release/libefa_lab.so "$(EFA_LAB)/libefa.so.1"
-
-.PHONY: bench-efa
-bench-efa: deps plugins fake-cuda efa-lab-names ## Instructions over libfabric's efa provider, on NICs that are not there, as MEASURE lines
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) instructions puts signals --cuda-driver "$(FAKE_CUDA)" --plugin-dir "$(PLUGINS)" \
-		--efa-lab "$(EFA_LAB)" --libfabric2 $$libfabric2
 
 .PHONY: bench-staged
 bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
@@ -264,17 +220,9 @@ bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with fe
 	$(BENCH) connect --plugin-dir "$(PLUGINS)" --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
 	$(BENCH) instructions peers
 
-.PHONY: efa-lab
-efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table; VERSIONS=all: over more libfabrics
-	VERSIONS='$(VERSIONS)' NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/efa-lab.sh
-
-.PHONY: cxi-lab
-cxi-lab: deps ## The plugin on a persona of cxi, which keeps cxi's rules over tcp, as a table
-	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/cxi-lab.sh
-
-.PHONY: rdma-lab
-rdma-lab: ## The plugin over kernel verbs, on soft RoCE in one guest and in two, as a table; installs QEMU
-	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/rdma-lab.sh
+.PHONY: labs
+labs: ## Build the laboratories and run them: NICs that are not here (LAB="efa cxi rdma" EXTENT=full VERSIONS=all INSTALL=1)
+	EXTENT='$(EXTENT)' VERSIONS='$(VERSIONS)' INSTALL='$(INSTALL)' tools/labs/run.sh $(LAB)
 
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path

@@ -48,7 +48,7 @@ else
 fi
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then
-    shellcheck scripts/cargo scripts/*.sh packaging/*.sh tools/labs/rdma/*.sh .ci/run
+    shellcheck scripts/cargo scripts/*.sh packaging/*.sh tools/labs/*.sh tools/labs/*/*.sh tools/labs/*/*/*.sh .ci/run
 else
     skipped "shell scripts" "there is no shellcheck here"
 fi

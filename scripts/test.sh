@@ -125,7 +125,7 @@ shipped_builds() {
 # Not to be built without clang.
 bitcode() {
     local status=0
-    scripts/device-bitcode.sh "$target/libnvshmem_libfabric_device" || status=$?
+    tools/labs/gpu/bitcode/build.sh "$target/libnvshmem_libfabric_device" || status=$?
     [[ $status -ne 3 ]] || echo "SKIPPED device API as bitcode: no clang here"
     [[ $status -eq 0 || $status -eq 3 ]]
 }
@@ -143,12 +143,6 @@ other_tests() {
         skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
     fi
     part "shipped plugin on tcp and shm" smoke
-    part "kernel verbs in a guest" guests
-}
-guests() {
-    local extent=short
-    [[ $tier != full ]] || extent=all
-    scripts/rdma-lab.sh "$extent"
 }
 smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
 
@@ -212,6 +206,7 @@ else
     if [[ $tier == full ]]; then
         part "injected bugs" scripts/injected.sh
         campaigns
+        part "laboratories" env EXTENT=full tools/labs/run.sh
         part "minimal trees of Debian" scripts/fresh.sh
     fi
 fi

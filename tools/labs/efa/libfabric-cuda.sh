@@ -1,35 +1,31 @@
 #!/usr/bin/env bash
-# Builds a libfabric with CUDA and efa into .deps/libfabric-cuda, unless it is there, and prints the
-# path of its library. No package has one. It is for the laboratory: CUDA's libraries and EFA's are
-# looked for when it runs, and the stand-ins are found.
-#
+# Builds a libfabric with CUDA and efa, which no package has, into .deps/libfabric-cuda, unless it is
+# there, and prints the path of its library. CUDA's libraries and EFA's are found when it runs.
 # The source is that of Debian's package, from where this machine gets its own; autoconf, automake
 # and libtool are installed where they are missing, which takes root.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../../.."
 
-readonly WANTED=scripts/libfabric-cuda.txt
+readonly WANTED=tools/labs/efa/libfabric-cuda.txt
 readonly HOME_DIR=.deps/libfabric-cuda
 read -r version release package hash < <(grep -v '^#' "$WANTED")
 
 # The copy of the request tells what was built.
-if cmp -s "$WANTED" "$HOME_DIR/built.txt"; then
-    echo "$PWD/$HOME_DIR/libfabric.so.1"
-    exit 0
-fi
+! cmp -s "$WANTED" "$HOME_DIR/built.txt" || { echo "$PWD/$HOME_DIR/libfabric.so.1" && exit 0; }
 
 verbs=$(scripts/headers.sh verbs)
 scripts/nvshmem-wheels.sh cuda >/dev/null
-scripts/cargo build --locked --quiet --profile checked -p efa-lab -p fake-cuda >&2
-built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/checked
-if ! command -v autoreconf >/dev/null || ! command -v libtoolize >/dev/null; then
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/labs
+scripts/cargo build --manifest-path tools/labs/Cargo.toml --target-dir "$target" --locked --quiet --profile checked \
+    -p efa-lab -p fake-cuda >&2
+built=$target/checked
+{ command -v autoreconf && command -v libtoolize; } >/dev/null ||
     apt-get install -q -y --no-install-recommends autoconf automake libtool >&2
-fi
 # shellcheck disable=SC2016 # apt's own names
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' | sed -nE 's/^Debian Debian (.*)/\1/p' | head -n 1)
 
 work=$(mktemp -d "$PWD/.deps/build.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "${work:?}"' EXIT
 mkdir -p "$work"/{lists,cache/archives}/partial "$work"/{source,verbs/lib,cuda/lib64,nvml}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb-src [signed-by=$keyring] $mirror $release main" >"$work/sources.list"
@@ -51,9 +47,7 @@ for name in libibverbs libefa; do
     echo "INPUT ( -l:$name.so.1 )" >"$work/verbs/lib/$name.so"
 done
 ln -s "$(echo "$verbs"/[0-9]*)" "$work/verbs/include"
-for name in libcuda libcudart; do
-    ln -s "$built/libfake_cuda.so" "$work/cuda/lib64/$name.so"
-done
+for name in libcuda libcudart; do ln -s "$built/libfake_cuda.so" "$work/cuda/lib64/$name.so"; done
 ln -s "$PWD/.deps/nvshmem/cuda/include" "$work/cuda/include"
 # NVML is optional where it runs, and not where it is built.
 cat >"$work/nvml/nvml.h" <<'END'
@@ -73,7 +67,7 @@ END
     tail -n 40 "$work/log" >&2
     exit 1
 }
-rm -rf "$HOME_DIR"
+rm -rf "${HOME_DIR:?}"
 mkdir -p "$HOME_DIR"
 cp -L "$work/source/libfabric-$version/src/.libs/libfabric.so.1" "$HOME_DIR/"
 cp "$WANTED" "$HOME_DIR/built.txt"

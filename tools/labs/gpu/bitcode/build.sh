@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds the device API as LLVM bitcode, OUTPUT.bc, for compilers that link such, as Triton, and as
 # PTX, OUTPUT.ptx, for those that link that, as Numba:
-#   scripts/device-bitcode.sh OUTPUT
-# and checks it: every function that the headers have for kernels is in it, and nothing is missing.
-# cuda/bitcode/check.py then links kernels of those compilers to it, of those that PYTHON (python3)
-# has. It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no CUDA.
-# The oldest clang makes what most linkers read. Exit status 3 when there is none.
+#   tools/labs/gpu/bitcode/build.sh OUTPUT
+# and checks that nothing is missing in it; check.py then links kernels of those compilers that PYTHON
+# (python3) has. It needs clang, from 14 on (CLANG, else the first of the PATH), with its llvm-nm; no
+# CUDA. The oldest clang makes what most linkers read. Exit status 3 when there is none.
 set -euo pipefail
 
-readonly output=$1
-cd "$(dirname "$0")/.."
+output=$(realpath -m "$1")
+readonly output
+cd "$(dirname "$0")/../../../.."
 
 clang=${CLANG:-}
 for candidate in clang-14 clang-15 clang-16 clang-17 clang-18 clang-19 clang-20 clang; do
@@ -34,25 +34,12 @@ from_text=("$clang" -x ir --target=nvptx64-nvidia-cuda -O2 -Xclang -target-cpu -
 "${from_text[@]}" -S "$output.ll" -o "$output.ptx"
 rm "$output.ll"
 
-# Functions of the headers, without the type that ends those of templates.
-named() {
-    sed 's/_[ui][0-9]*$//' | sort -u
-}
-missing=$(comm -23 \
-    <({
-        grep -hoE '\bNLF(_TEMPLATE)?_FN [a-z0-9_]+ \*?nlf_[a-z_]+\(' cuda/nvshmem_libfabric_{device,wait}.cuh |
-            grep -oE 'nlf_[a-z_]+'
-        grep -hoE 'NLFI_FETCHING\(nlf_[a-z_]+' cuda/nvshmem_libfabric_device.cuh | grep -oE 'nlf_[a-z_]+'
-        grep -hoE 'NLFI_COOPERATIVE\(nlf_[a-z_]+' cuda/nvshmem_libfabric_{device,wait}.cuh |
-            grep -oE 'nlf_[a-z_]+' | sed 's/$/_warp/;p;s/_warp$/_block/'
-    } | sort -u) \
-    <("$nm" --defined-only "$output.new" | awk '{ print $NF }' | named))
 undefined=$("$nm" --undefined-only "$output.new" | awk '{ print $NF }' | grep -v '^llvm\.' || true)
-if [[ -n $missing$undefined ]]; then
-    echo "$output.bc lacks ${missing//$'\n'/ } ${undefined//$'\n'/ }" >&2
+if [[ -n $undefined ]]; then
+    echo "$output.bc lacks ${undefined//$'\n'/ }" >&2
     rm "$output.new" "$output.ptx"
     exit 1
 fi
 mv "$output.new" "$output.bc"
 echo "$output.bc: $("$nm" --defined-only "$output.bc" | grep -c ' nlf_') functions, by $("$clang" --version | head -n 1)"
-"${PYTHON:-python3}" cuda/bitcode/check.py "$output"
+"${PYTHON:-python3}" tools/labs/gpu/bitcode/check.py "$output"

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of Triton and Numba that are linked to the device API, without a GPU:
     check.py BASE
-where BASE.bc and BASE.ptx are what scripts/device-bitcode.sh has built. A compiler that is not
-installed is skipped. Each kernel has to come out as code of the GPU, with what it calls and little
-else: a library that keeps all its functions makes each kernel a hundred times as large."""
+where BASE.bc and BASE.ptx are what build.sh has built. A compiler that is not installed is skipped.
+Each kernel has to come out as code of the GPU, with what it calls and little else."""
 
 import os
 import sys
