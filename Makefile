@@ -109,17 +109,17 @@ fake-cuda: ## Build target/fake-cuda, a stand-in for CUDA's driver on machines w
 	@ln -sf ../release/libfake_gdrcopy.so "$(FAKE_CUDA)/libgdrapi.so.2"
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
-labs: deps stage ## Build and run the laboratories: efa, cxi, rdma, channel (LAB="efa")
-	tools/labs/run.sh $(LAB)
+labs: deps ## Build the laboratories and run them: NICs that are not here (LAB="efa cxi rdma" EXTENT=full VERSIONS=all)
+	EXTENT='$(EXTENT)' VERSIONS='$(VERSIONS)' tools/labs/run.sh $(LAB)
 
 gpu-kit: deps stage ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
-	tools/labs/gpu/kit.sh "$(STAGE)" "$(TARGET)/gpu-kit"
+	tools/labs/gpu/kit.sh "$(PLUGINS)" "$(TARGET)/gpu-kit"
 
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: programs through our transport (GPU_ARGS="peers" "nccl" "clients")
 	"$(TARGET)/gpu-kit/run.sh" $(GPU_ARGS)
 
 gpu-tests: deps stage ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
-	tools/labs/gpu/tests.sh "$(PLUGINS)" "$(TARGET)/gpu-tests"
+	tools/labs/gpu/kit.sh tests "$(PLUGINS)" "$(TARGET)/gpu-tests"
 
 clean: ## Remove what was built and fetched
 	$(CARGO) clean
@@ -133,11 +133,11 @@ injected: ; $(call gone,use 'make mutants')
 soak: ; $(call gone,use 'make reliability')
 cycles: ; $(call gone,'make test-full' has them)
 rail-lab: ; $(call gone,tests/plugin has several rails)
-efa-lab cxi-lab rdma-lab channel-check: ; $(call gone,use 'make labs LAB=$(firstword $(subst -, ,$@))')
+efa-lab cxi-lab rdma-lab: ; $(call gone,use 'make labs LAB=$(firstword $(subst -, ,$@))')
 bench-signal bench-staged bench-channel bench-connect: ; $(call gone,use 'make bench BENCH=$(subst signal,signals,$(@:bench-%=%))')
 bench-bulk: ; $(call gone,use 'make bench BENCH=puts')
 bench-nccl bench-efa: ; $(call gone,use 'make bench BENCH=instructions')
-gpu-experts: ; $(call gone,use 'make gpu')
+gpu-experts channel-check: ; $(call gone,use 'make gpu')
 gpu-peers gpu-nccl gpu-clients: ; $(call gone,use 'make gpu GPU_ARGS=$(@:gpu-%=%)')
 sanitize-threads: ; $(call gone,use 'make sanitize KIND=threads')
 deny: ; $(call gone,'scripts/check.sh full' has it)

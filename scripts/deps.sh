@@ -223,7 +223,7 @@ if [[ $purpose == test || $purpose == rdma-lab ]]; then
     have shellcheck || missing+=(shellcheck)
     have_pip || missing+=(python3-pip)
     have unzip || missing+=(unzip)
-    # For the rail laboratory.
+    # For tests on several hosts.
     have ip && have tc || missing+=(iproute2)
 fi
 if [[ $purpose == rdma-lab ]]; then

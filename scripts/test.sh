@@ -87,7 +87,8 @@ if [[ $tier == full ]]; then
         scripts/cargo test --locked --profile checked --workspace --test plugin -- smoke::
     part "NVSHMEM programs" scripts/nvshmem-programs.sh "${CARGO_TARGET_DIR:-target}/nvshmem"
     part "NCCL programs" scripts/nccl-programs.sh "${CARGO_TARGET_DIR:-target}/nccl"
-    part "laboratories" make --no-print-directory labs
+    part "device API as bitcode" unless_lacking tools/labs/gpu/bitcode/build.sh "${CARGO_TARGET_DIR:-target}/libnvshmem_libfabric_device"
+    part "laboratories" env EXTENT=full tools/labs/run.sh
     part "faults" scripts/reliability.sh 500 1
     part "fuzzing" scripts/fuzz.sh 2000
     part "AddressSanitizer" unless_lacking scripts/sanitize.sh address

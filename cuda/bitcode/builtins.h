@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the device API takes from CUDA's headers, in clang's own words: so its bitcode is built
- * without CUDA. Included in front of everything by scripts/device-bitcode.sh.
+ * without CUDA. Included in front of everything by tools/labs/gpu/bitcode/build.sh.
  */
 #ifndef NLF_BITCODE_BUILTINS_H
 #define NLF_BITCODE_BUILTINS_H

@@ -422,7 +422,6 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     NLFK_CALL(nlf_quiet, a->ctx);
 }
 
-#include "experts.cuh"
 #include "waiting.cuh"
 
 /* Every kernel. */
@@ -450,7 +449,6 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     X(push)                                                                                                            \
     X(push_two)                                                                                                        \
     X(put_bandwidth)                                                                                                   \
-    X(ping_pong)                                                                                                       \
-    X(experts)
+    X(ping_pong)
 
 #endif

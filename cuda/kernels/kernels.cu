@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels, by the names nlfk_kernel_<body>, and what only a GPU can measure. */
+/* The kernels, by the names nlfk_kernel_<body>. */
 
 #include "bodies.cuh"
 
@@ -23,60 +23,3 @@ static __device__ __forceinline__ nlfk_self nlfk_who(uint32_t form) {
         nlfk_##name(&args, &self);                                                                                     \
     }
 NLFK_ALL(NLFK_KERNEL)
-
-static __device__ __forceinline__ uint64_t nlfk_nanoseconds() {
-    uint64_t now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
-    return now;
-}
-
-/* The most rounds of an echo. */
-#define NLFK_ECHOES 4000
-
-/*
- * How long from a push to its echo: the CPU sees the descriptor and sets the word `heap[0]`, in its
- * own memory, to the round. One thread. out[0]: a look at that word alone, in cycles, the mean of
- * `rounds`. out[1]: cycles in a nanosecond, as the mean of all, times 1000. out[2 + r]: cycles of
- * round r, from the call of the push. out[2 + rounds]: cycles of the push itself, the mean: until
- * its stores are issued, which nobody waits for.
- */
-extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
-    /* Told at the end: a store across the bus is one that the next fence would wait for. */
-    __shared__ uint32_t cycles[NLFK_ECHOES];
-    const uint64_t *echo = args.heap;
-    char *base = (char *)args.heap;
-    const uint64_t began_ns = nlfk_nanoseconds();
-    const long long began = clock64();
-    uint64_t sum = 0;
-    for (uint64_t round = 0; round < args.rounds; round++) {
-        sum += nlfp_load_acquire64(echo);
-    }
-    args.out[0] = (uint64_t)(clock64() - began) / args.rounds + (sum == 1);
-    uint64_t pushing = 0;
-    for (uint64_t round = 1; round <= args.rounds; round++) {
-        const long long before = clock64();
-        const int status = nlf_put_nbi(args.ctx, base, base + round, 1, 0, args.flags);
-        if (status != NLF_OK) {
-            args.status[0] = status;
-            return;
-        }
-        pushing += (uint64_t)(clock64() - before);
-        /* Bounded: the echo is asked for once, so a CPU that is gone would leave this here for
-         * ever. */
-        for (uint64_t looks = 0; nlfp_load_acquire64(echo) < round; looks++) {
-            if (looks > 100000000) {
-                args.status[0] = NLF_ERROR_STUCK;
-                return;
-            }
-        }
-        if (round <= NLFK_ECHOES) {
-            cycles[round - 1] = (uint32_t)(clock64() - before);
-        }
-    }
-    const uint64_t nanoseconds = nlfk_nanoseconds() - began_ns;
-    args.out[1] = nanoseconds == 0 ? 0 : (uint64_t)(clock64() - began) * 1000 / nanoseconds;
-    args.out[2 + args.rounds] = pushing / args.rounds;
-    for (uint64_t round = 0; round < args.rounds && round < NLFK_ECHOES; round++) {
-        args.out[2 + round] = cycles[round];
-    }
-}

@@ -63,18 +63,10 @@ fn main() -> ExitCode {
 
 const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2];
 
-/// A job, whose NICs reach memory of devices where the fabric can.
-fn job(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Job {
-    let job = Job::new(scenario, fabric, n_pes);
-    match fabric {
-        Fabric::Cxi => job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always"),
-        _ => job,
-    }
-}
-
 fn jobs() -> Vec<Job> {
     const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
     const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS";
+    let job = Job::new;
     let mut jobs = Vec::new();
     let mut add = |job: Job| jobs.push(job);
     for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Rxm, 2), (Fabric::Tcp2, 3), (Fabric::Shm, 1)]
@@ -86,7 +78,6 @@ fn jobs() -> Vec<Job> {
         add(job("collective", fabric, n_pes));
     }
     add(job("collective", Fabric::Rxm, 2).on("mixed"));
-    add(job("collective", Fabric::Cxi, 2).on("device"));
     for fabric in FABRICS {
         add(job("quiet", fabric, 2));
         add(job("stop", fabric, 2));
@@ -103,12 +94,11 @@ fn jobs() -> Vec<Job> {
         ("mixed", Fabric::Tcp2, 3),
         ("mixed", Fabric::Shm, 3),
         ("device", Fabric::Rxm, 1),
-        ("device", Fabric::Cxi, 2),
     ] {
         add(job("traffic", fabric, n_pes).on(memory));
         add(job("quiet", fabric, n_pes).on(memory));
     }
-    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3), (Fabric::Cxi, 2)] {
+    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3)] {
         add(job("on_stream", fabric, n_pes).on("device"));
     }
     for memory in ["device", "own", "mixed"] {
@@ -132,12 +122,7 @@ fn jobs() -> Vec<Job> {
     ] {
         add(job("near_kernels", fabric, 2).on("device").env(DEBUG, way));
     }
-    for (memory, fabric, n_pes) in [
-        ("device", Fabric::Cxi, 2),
-        ("own", Fabric::Cxi, 1),
-        ("mixed", Fabric::Rxm, 3),
-        ("device", Fabric::Shm, 2),
-    ] {
+    for (memory, fabric, n_pes) in [("mixed", Fabric::Rxm, 3), ("device", Fabric::Shm, 2)] {
         add(job("words", fabric, n_pes).on(memory));
     }
     for fabric in [Fabric::Shm, Fabric::Rxm] {

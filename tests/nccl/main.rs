@@ -65,17 +65,6 @@ fn main() -> ExitCode {
             add(job("paused"));
         }
     }
-    // The providers' own code, or rules, under the orders that matter.
-    for (fabric, memory) in [
-        (Fabric::Efa, None),
-        (Fabric::Efa, Some("device")),
-        (Fabric::Cxi, None),
-        (Fabric::Cxi, Some("device")),
-    ] {
-        let job = |scenario| job(scenario, fabric, 2).on(memory);
-        add(job("traffic").seeds(2));
-        add(job("order").seeds(10));
-    }
     for version in Version::ALL.into_iter().skip(1) {
         add(by(version, job("traffic", Fabric::Shm, 2)).seeds(2));
         add(by(version, job("order", Fabric::Tcp2, 2)).seeds(10));

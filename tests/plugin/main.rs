@@ -13,7 +13,6 @@ mod cycles;
 mod entry;
 mod fabric;
 mod faults;
-mod labs;
 mod life;
 mod matrix;
 mod peers;
@@ -37,10 +36,6 @@ fn main() -> ExitCode {
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
         ("strangers", strangers::scenario),
-        ("turned_away", labs::efa::signals::turned_away),
-        ("spread", labs::efa::hosts::spread),
-        ("deaf", labs::efa::signals::deaf),
-        ("looks", labs::efa::device::looks),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);
@@ -67,6 +62,5 @@ fn main() -> ExitCode {
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
     trials.extend(counters::trials());
-    trials.extend(labs::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,12 +1,11 @@
 //! A job: what runs in its processes, and how they are to end.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use launcher::{End, Ended, Limits, Place, PrivateDir};
+use launcher::{End, Ended, Limits, Place};
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::is_setting;
 use test_support::built::fake_cuda_dir;
@@ -146,26 +145,19 @@ impl Job {
         if self.seeds.is_some() {
             eprintln!("{}: {count} seeds from {first} on", self.name());
         }
-        let nics = PrivateDir::new("test-nics")?;
         let is_long = count > 100 || needs::is_set("NVSHMEM_TEST_CYCLES");
         let deadline = if is_long { LONG } else { DEADLINE };
         // What becomes of the others when one ends is for them to show.
         let grace = if self.dies.is_some() { deadline } else { GRACE };
-        let ended = launcher::run_job(self.n_pes, Limits { deadline, grace }, |me, command| {
+        let ended = launcher::run_job(self.n_pes, Limits { deadline, grace }, |_, command| {
             for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
                 command.env_remove(name);
             }
             command.env(SCENARIO, self.scenario).env("RUST_BACKTRACE", "0");
             command.env(SEED, first.to_string()).env(SEEDS, count.to_string());
-            let mut paths: Vec<PathBuf> = Vec::new();
+            command.env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider());
             if let Some(memory) = self.memory {
-                command.env(MEMORY, memory);
-                paths.push(fake_cuda_dir());
-            }
-            paths.extend(self.fabric.take_in(me, command, nics.path(), first));
-            if !paths.is_empty() {
-                let all = std::env::join_paths(paths).map_err(io::Error::other)?;
-                command.env("LD_LIBRARY_PATH", all);
+                command.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir());
             }
             if let Some(library) = &library {
                 command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! job      what is run: a scenario on a fabric, by so many PEs
-//! fabric   the fabrics, and what the laboratories behind them want of a PE
+//! fabric   the fabrics
 //! meeting  how the PEs of a job find one another beside what is tested
 //! process  another process of the job: whether it is there, and a stop
 //! memory   memory of a PE: of the host, or of a device that the CPU cannot touch

@@ -20,9 +20,9 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{
     BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, PrivateDir, Told,
 };
-use rail_lab::{Change, End, Link, Network};
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
+use test_support::network::{Change, End, Link, Network};
 use test_support::seeds::draw;
 
 use crate::fabric::job;
@@ -162,6 +162,14 @@ struct Seen {
     broken: Option<String>,
 }
 
+/// The job, each PE on a host of its own.
+fn inside(mut job: JobSettings, network: &Network) -> JobSettings {
+    for (pe, host) in (0..job.n_pes).zip(network.hosts()) {
+        job.prefix_of_pe.insert(pe, host.prefix().into_iter().map(OsString::from).collect());
+    }
+    job
+}
+
 /// A fault in a phase.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -172,8 +180,7 @@ struct Case {
 
 impl Case {
     fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
-        let rate = "1gbit".parse().map_err(|why: String| why)?;
-        let network = Arc::new(Network::new(PES as usize, &[rate; RAILS])?);
+        let network = Arc::new(Network::new(PES as usize, RAILS, "1gbit")?);
         let gate = PrivateDir::new("nvshmem-fault")?;
         let gate = gate.path().join(STRUCK);
         let (mut reached, mut struck) = (None, false);
@@ -225,8 +232,7 @@ impl Case {
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", DEADLINE)
             .env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2)
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
-        let hosts = (0..PES).zip(network.hosts());
-        hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
+        inside(job, network)
     }
 
     /// Lets it happen to the victim's process; gives what ends it.
@@ -380,7 +386,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn needs() -> Need<std::path::PathBuf> {
     let library = libfabric2()?;
-    rail_lab::possible().map(|()| library)
+    network::possible().map(|()| library)
 }
 
 /// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with

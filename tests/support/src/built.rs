@@ -46,24 +46,6 @@ pub fn fake_cuda_dir() -> PathBuf {
     directory("fake-cuda-names", &names)
 }
 
-/// A directory for `LD_LIBRARY_PATH` with EFA NICs that are not there: libibverbs and libefa in
-/// one.
-///
-/// # Panics
-/// When they were not built beside this program.
-pub fn efa_lab_dir() -> PathBuf {
-    let names = [("libefa_lab.so", "libibverbs.so.1"), ("libefa_lab.so", "libefa.so.1")];
-    directory("efa-lab-names", &names)
-}
-
-/// A libfabric whose one provider is a persona of cxi.
-///
-/// # Panics
-/// When it was not built beside this program.
-pub fn cxi_lab() -> PathBuf {
-    directory("cxi-lab-names", &[("libcxi_lab.so", "libcxi_lab.so")]).join("libcxi_lab.so")
-}
-
 /// A directory beside the running program with links to libraries that were built there, each given
 /// as (built, name). It is the same for every run of a build, so that nothing piles up.
 ///

@@ -19,7 +19,7 @@ pub(super) const EFA: Profile = Profile {
         "one NIC that cannot be opened hides all, as does a container without /dev/infiniband; FI_LOG_LEVEL=warn FI_LOG_PROV=efa \
          tells of it, and `fi_info -p efa` whether this libfabric has the provider",
         "it gives up its list of devices at the first that it cannot open",
-        "libfabric 2.5.1 in the laboratory (`make efa-lab`)",
+        "libfabric 2.5.1 in the laboratory (`make labs`)",
     ),
     fabrics: Fact::code(
         &["efa-direct", "efa"],
@@ -37,7 +37,7 @@ pub(super) const EFA: Profile = Profile {
          lanes, takes one for every NIC of a peer: fewer PEs that share a NIC help, or fewer NICs a PE \
          (NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE)",
         "it makes a handle for each address, and the device has a limit",
-        "libfabric 2.5.1 in the laboratory (`make efa-lab`); 2.5: prov/efa/src/efa_ah.c",
+        "libfabric 2.5.1 in the laboratory (`make labs`); 2.5: prov/efa/src/efa_ah.c",
     ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
     registers_beside: Fact::code(
@@ -48,7 +48,7 @@ pub(super) const EFA: Profile = Profile {
     events: Fact::seen(
         true,
         "fabric efa tells there of packets of its own protocol that fail, and ends the process where it cannot",
-        "libfabric 2.5.1 in the laboratory (`make efa-lab`), a NIC of a p4d that dies",
+        "libfabric 2.5.1 in the laboratory (`make labs`), a NIC of a p4d that dies",
     ),
     software_writes: Fact::code(
         Some(SoftwareWrites { option: EMULATED_WRITE, variable: "FI_EFA_USE_DEVICE_RDMA" }),
@@ -58,7 +58,7 @@ pub(super) const EFA: Profile = Profile {
     immediate_data: Fact::seen(
         true,
         "a write that tells takes a receive, or waits at the sender's NIC for one, so the queue has room for all",
-        "libfabric 2.5.1 in the laboratory (`make efa-lab`); 2.6: prov/efa/src/efa_cq.c, prov/efa/src/efa_base_ep.c",
+        "libfabric 2.5.1 in the laboratory (`make labs`); 2.6: prov/efa/src/efa_cq.c, prov/efa/src/efa_base_ep.c",
     ),
     batches: Fact::code(
         None,
@@ -73,7 +73,7 @@ pub(super) const EFA: Profile = Profile {
     forbids_sharing: Fact::seen(
         true,
         "fabric efa leaves what stays on a host to provider shm, which has ended a process; with CUDA it does without",
-        "libfabric 2.5.1 in the laboratory (`make efa-lab`), a command of shm at no address; 1.21 to 2.6: \
+        "libfabric 2.5.1 in the laboratory (`make labs`), a command of shm at no address; 1.21 to 2.6: \
          prov/efa/src/rdm/efa_rdm_ep_fiops.c (efa_rdm_ep_set_shared_memory_permitted, efa_rdm_ep_update_shm)",
     ),
     device_memory_takes: Fact::code(

@@ -56,5 +56,5 @@ pub(super) const ENABLING_REFUSED: Fact<&str> = Fact::seen(
     "ofi_rxm wants a completion queue with 256 entries for each of FI_UNIVERSE_SIZE connections, and the device may have \
      fewer (ibv_devinfo -v: max_cqe): a lower FI_UNIVERSE_SIZE helps; or the limit of locked memory (ulimit -l) is too low",
     "soft RoCE, whose queues have 32767 entries, answers EINVAL",
-    "make rdma-lab, libfabric 1.17 and 2.5.1",
+    "make labs, libfabric 1.17 and 2.5.1",
 );

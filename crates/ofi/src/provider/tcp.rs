@@ -63,7 +63,7 @@ pub(super) const TCP: Profile = Profile {
     reopening: Fact::seen(
         Reopening::Shown,
         "an endpoint closes with operations under way",
-        "tests/lab, libfabric 2.5.1",
+        "tests/plugin/faults, libfabric 2.5.1",
     ),
     striping: STRIPING,
     bulk_connections: BULK_CONNECTIONS,

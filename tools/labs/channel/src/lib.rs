@@ -1,4 +1,4 @@
-//! Checks and measures the device channel: kernels, or CPU threads with the same source, at one end
+//! Checks the device channel: kernels, or CPU threads with the same source, at one end
 //! of its rings, and the consumer at the other. There is no fabric in between, but for `job`: this
 //! process stands in for the peers.
 //!
@@ -6,7 +6,6 @@
 //! machines    where kernels run and their memory is: gpu, host
 //! bed         a context with its rings and heaps; peers: what takes operations and executes them
 //! checks      every kernel, against what must be in memory after it, as models say
-//! measures    pushes a second, and how soon the CPU sees one
 //! job         PEs with channels, and a fabric between
 //! ```
 
@@ -15,6 +14,5 @@ pub mod checks;
 pub mod image;
 pub mod job;
 pub mod machines;
-pub mod measures;
 pub mod models;
 pub mod peers;

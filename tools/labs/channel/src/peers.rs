@@ -161,7 +161,7 @@ impl Peers {
             }
             Descriptor::PutValue { pe, dst, bytes, value } => {
                 let to = at(bed, dst, bytes, pe)?;
-                let no_word = || std::io::Error::other(format!("a value of {bytes} bytes"));
+                let no_word = || MachineError(format!("a value of {bytes} bytes"));
                 let width = Width::from_bytes(bytes as i32).ok_or_else(no_word)?;
                 // SAFETY: just checked; aligned, as the kernels have it.
                 unsafe { bed.reach.store(to, width, value) }?;

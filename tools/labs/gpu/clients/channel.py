@@ -17,7 +17,7 @@ def device_functions(end):
     """The file of device functions: ".bc" or ".ptx"."""
     path = os.path.join(LIB, "libnvshmem_libfabric_device" + end)
     if not os.path.exists(path):
-        raise ImportError(f"no {path}: make device-bitcode builds it where there is a clang")
+        raise ImportError(f"no {path}: make gpu-kit builds it where there is a clang")
     return path
 
 

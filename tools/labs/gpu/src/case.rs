@@ -12,7 +12,7 @@ use crate::programs::Example;
 
 /// What shows that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Proof {
+pub(crate) enum Proof {
     /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`,
     /// and those in `clients`, which check their own data. Where something that it needs is
     /// missing, it prints `skipped: <what>` in place of `ok`.
@@ -31,7 +31,7 @@ pub enum Proof {
 
 /// The GPUs that the PEs of a program may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gpus {
+pub(crate) enum Gpus {
     /// Those that there are, shared if they are fewer than the PEs.
     Any,
     /// One for each PE.
@@ -44,43 +44,43 @@ pub enum Gpus {
 
 /// A program to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// Its file name.
-    pub program: String,
+    pub(crate) program: String,
     /// Its arguments.
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// What shows that it worked.
-    pub proof: Proof,
+    pub(crate) proof: Proof,
     /// How many PEs it has; else as many as the options say.
-    pub pes: Option<u32>,
+    pub(crate) pes: Option<u32>,
     /// Which GPUs its PEs may have.
-    pub gpus: Gpus,
+    pub(crate) gpus: Gpus,
     /// How its PEs find one another.
-    pub bootstrap: Bootstrap,
+    pub(crate) bootstrap: Bootstrap,
     /// Settings of its own.
-    pub env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, String)>,
 }
 
 /// What became of it.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// What is wrong; nothing if it worked.
-    pub fault: Option<String>,
+    pub(crate) fault: Option<String>,
     /// What is missing here, so that it has not run.
-    pub skipped: Option<String>,
+    pub(crate) skipped: Option<String>,
     /// What is to be said of it all the same.
-    pub remark: Option<&'static str>,
+    pub(crate) remark: Option<&'static str>,
     /// When the last PE ended.
-    pub took: Duration,
+    pub(crate) took: Duration,
     /// What all PEs have carried.
-    pub traffic: Traffic,
+    pub(crate) traffic: Traffic,
     /// What PE 0 has printed.
-    pub printed: String,
+    pub(crate) printed: String,
 }
 
 impl Case {
     /// A program of `cuda/nvshmem`, with its arguments.
-    pub fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         let dies = program == "peer-death";
         let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         Self {
@@ -95,12 +95,12 @@ impl Case {
     }
 
     /// A perftest, with its arguments in one line.
-    pub fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
     }
 
     /// An example of NVSHMEM's.
-    pub fn example(example: &Example, bootstrap: Bootstrap) -> Self {
+    pub(crate) fn example(example: &Example, bootstrap: Bootstrap) -> Self {
         let Example { program, args, pes, says, gpus } = *example;
         // So that many PEs find room on a small GPU.
         let mut env = vec![(String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"))];
@@ -118,7 +118,7 @@ impl Case {
 
     /// A program of pplx-kernels, built with the stand-in for MPI of `cuda/nvshmem/mpi`, with at
     /// least the PEs that it wants.
-    pub fn pplx(example: &Example, pes: u32) -> Self {
+    pub(crate) fn pplx(example: &Example, pes: u32) -> Self {
         let Example { program, args, pes: fewest, says, gpus } = *example;
         // Its buffers for 256 experts.
         let heap = (String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("4G"));
@@ -132,7 +132,7 @@ impl Case {
     }
 
     /// A program of NCCL's RMA and GIN, with its own arguments unless others are given.
-    pub fn nccl(example: &Example, args: &str) -> Self {
+    pub(crate) fn nccl(example: &Example, args: &str) -> Self {
         let Example { program, args: own, pes, says, gpus } = *example;
         let proof = if says.is_empty() { Proof::Result } else { Proof::Says(says) };
         let args = if args.is_empty() { own } else { args };
@@ -148,7 +148,7 @@ impl Case {
     }
 
     /// Why it cannot run on a machine with so many GPUs, if that is known.
-    pub fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
+    pub(crate) fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
         let gpus = gpus?;
         match self.gpus {
             Gpus::Own if gpus < pes => {
@@ -160,7 +160,7 @@ impl Case {
     }
 
     /// Judges what has happened. `dir` has the files of counters.
-    pub fn judge(&self, pes: u32, ended: &[Ended], dir: &Path) -> Outcome {
+    pub(crate) fn judge(&self, pes: u32, ended: &[Ended], dir: &Path) -> Outcome {
         let took = ended.iter().map(|pe| pe.after).max().unwrap_or_default();
         let printed = ended.first().map_or_else(String::new, |pe| pe.stdout.clone());
         let (mut remark, mut skipped) = (None, None);
@@ -289,7 +289,7 @@ fn death(ended: &[Ended]) -> Option<String> {
 
 impl Outcome {
     /// It was not run, as this is missing.
-    pub fn skipped(missing: String) -> Self {
+    pub(crate) fn skipped(missing: String) -> Self {
         let (took, traffic) = (Duration::ZERO, Traffic::default());
         Self {
             fault: None,
@@ -302,12 +302,12 @@ impl Outcome {
     }
 
     /// Whether it has run and did what it should.
-    pub fn worked(&self) -> bool {
+    pub(crate) fn worked(&self) -> bool {
         self.fault.is_none() && self.skipped.is_none()
     }
 
     /// In a few words.
-    pub fn result(&self) -> String {
+    pub(crate) fn result(&self) -> String {
         match (&self.fault, &self.skipped, self.remark) {
             (Some(fault), ..) => fault.clone(),
             (None, Some(missing), _) => format!("skipped: {missing}"),
@@ -335,106 +335,5 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.program)?;
         self.args.iter().try_for_each(|arg| write!(f, " {arg}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::programs::EXAMPLES;
-
-    fn pe(end: End, stdout: &str, stderr: &str) -> Ended {
-        let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-        Ended { end, after: Duration::from_secs(1), stdout, stderr }
-    }
-
-    fn fault(case: &Case, ended: &[Ended]) -> String {
-        let outcome = case.judge(2, ended, Path::new("/nowhere"));
-        outcome.fault.unwrap_or_default()
-    }
-
-    const OK: End = End::Exited(0);
-
-    #[test]
-    fn an_example_for_one_gpu_sees_one_and_others_see_all() {
-        for example in EXAMPLES {
-            let case = Case::example(example, Bootstrap::Pmi);
-            let sees = case.env.iter().find(|(name, _)| name == "CUDA_VISIBLE_DEVICES");
-            let one = (example.program == "ring-reduce").then_some("0");
-            assert_eq!(sees.map(|(_, value)| value.as_str()), one, "{}", example.program);
-        }
-    }
-
-    #[test]
-    fn a_program_has_worked_when_every_pe_says_so() {
-        let case = Case::own("put", "", Bootstrap::Uid);
-        let said = |n: u32| format!("a table\nRESULT put pe {n} ok\n");
-        let both = [pe(OK, &said(0), ""), pe(OK, &said(1), "")];
-        assert!(fault(&case, &both).contains("no counters of PE 0"), "and left its counters");
-        let one = [pe(OK, &said(0), ""), pe(OK, "", "")];
-        assert!(fault(&case, &one).contains("PE 1 has not printed"));
-        let bad = "RESULT put pe 1 FAILED: byte 3";
-        let failed = [pe(End::Killed, "", ""), pe(End::Exited(1), bad, "ERROR of no interest")];
-        assert_eq!(fault(&case, &failed), format!("PE 1 ended with status 1: {bad}"));
-        let missing = "RESULT put pe 0 skipped: No module named 'torch'";
-        let skipped = [pe(OK, missing, ""), pe(OK, missing, "")];
-        let outcome = case.judge(2, &skipped, Path::new("/nowhere"));
-        assert_eq!(outcome.result(), "skipped: No module named 'torch'");
-        assert!(!outcome.worked());
-        let stuck = [pe(End::Killed, "", "a\nERROR: why\nb\n"), pe(End::Killed, "", "")];
-        assert!(fault(&case, &stuck).starts_with("PE 0 was killed when its time was over: ERROR"));
-    }
-
-    #[test]
-    fn the_death_of_a_peer_must_be_noticed_and_named() {
-        let case = Case::own("peer-death", "", Bootstrap::Uid);
-        let dead = || pe(End::Signalled(libc::SIGKILL), "", "");
-        let named = "ERROR: put of 8 bytes to PE 1: no answer";
-        assert_eq!(fault(&case, &[pe(End::Exited(255), "", named), dead()]), "");
-        assert_eq!(fault(&case, &[pe(End::Signalled(6), "", named), dead()]), "");
-        assert!(
-            fault(&case, &[pe(End::Exited(255), "", "ERROR"), dead()]).contains("not name PE 1")
-        );
-        assert!(fault(&case, &[pe(OK, "", named), dead()]).contains("has not noticed"));
-        assert!(fault(&case, &[pe(End::Killed, "", ""), dead()]).contains("does not name PE 1"));
-        let outcome = case.judge(2, &[pe(End::Killed, "", named), dead()], Path::new("/nowhere"));
-        assert_eq!(outcome.result(), "ok, but NVSHMEM has not ended the others");
-        assert!(fault(&case, &[pe(OK, "", ""), pe(OK, "", "")]).contains("was to kill itself"));
-        let silent = [pe(End::Exited(255), "", named), dead(), pe(End::Exited(255), "", "ERROR")];
-        assert!(fault(&case, &silent).starts_with("PE 2"));
-    }
-
-    #[test]
-    fn rows_of_figures_are_told_from_the_rest() {
-        let table = "# put_bw\n+---+\n| size(B)   scope   BW |\n| 1024  | None | 3.250 |\n\
-                     2048     thread    0.5\n4096   thread  0.000\n";
-        assert_eq!(rows(table), 2);
-        let case = Case::perftest("shmem_put_bw", "-n 5", Bootstrap::Uid);
-        assert_eq!((case.bootstrap, case.args.len()), (Bootstrap::Pmi, 2));
-        assert!(fault(&case, &[pe(OK, "nothing", ""), pe(OK, "", "")]).contains("no figures"));
-        assert!(fault(&case, &[pe(OK, table, ""), pe(OK, "", "")]).contains("no counters"));
-    }
-
-    #[test]
-    fn an_example_says_what_its_data_is() {
-        let named = |name| EXAMPLES.iter().find(|example| example.program == name).unwrap();
-        let ring = Case::example(named("dev-guide-ring"), Bootstrap::Uid);
-        assert_eq!((ring.bootstrap, ring.pes), (Bootstrap::Pmi, Some(2)));
-        let said = |a: &str, b: &str| fault(&ring, &[pe(OK, a, ""), pe(OK, b, "")]);
-        let good = said("0: received message 1\n", "1: received message 0\n");
-        assert!(good.contains("no counters of PE 0"), "{good}");
-        assert!(said("0: received message 1", "1: received message 1").contains("\"1: received"));
-        let bcast = Case::example(named("ring-bcast"), Bootstrap::Uid);
-        let wrong = [pe(OK, "", ""), pe(OK, "PE 1 error, data[0] = 5", "")];
-        assert!(fault(&bcast, &wrong).contains("data[0] = 5"));
-        assert!(
-            fault(&bcast, &[pe(OK, "", "WARN: no error"), pe(OK, "", "")]).contains("counters")
-        );
-        assert!(fault(&bcast, &[pe(End::Exited(1), "", ""), pe(OK, "", "")]).contains("status 1"));
-        assert_eq!(filled(named("collective-launch").says, 1, 3), "results on device [1] is 4");
-        let buffer = Case::example(named("user-buffer"), Bootstrap::Uid);
-        assert!(buffer.missing(2, Some(1)).is_some_and(|why| why.contains("there are 1")));
-        assert_eq!((buffer.missing(2, Some(2)), buffer.missing(2, None)), (None, None));
-        assert_eq!(ring.missing(2, Some(1)), None);
     }
 }

@@ -7,27 +7,27 @@ use serde_json::Value;
 
 /// What one PE has exchanged with the others, over all lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// Segments that PEs have written to others: puts, and messages.
-    pub writes: u64,
+    pub(crate) writes: u64,
     /// Segments read.
-    pub reads: u64,
+    pub(crate) reads: u64,
     /// Bytes of the segments, and of what is staged and takes no segments: it goes in messages, or
     /// by buffers of a PE of the same host.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Messages: signals, atomics, requests about device memory.
-    pub messages: u64,
+    pub(crate) messages: u64,
 }
 
 impl Traffic {
     /// Whether anything has gone to another PE.
-    pub fn is_some(self) -> bool {
+    pub(crate) fn is_some(self) -> bool {
         self.writes + self.reads + self.messages > 0
     }
 
     /// Both together.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self {
             writes: self.writes + other.writes,
             reads: self.reads + other.reads,
@@ -38,7 +38,7 @@ impl Traffic {
 
     /// From the files that the transport has written for a PE, one for each of its jobs; the error
     /// says what is wrong with one.
-    pub fn read(path: &Path) -> Result<Self, String> {
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let later = (2..).map(|job| PathBuf::from(format!("{}.{job}", path.display())));
         let later = later.take_while(|path| path.is_file());
         later

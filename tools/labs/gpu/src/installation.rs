@@ -8,27 +8,27 @@ use thiserror::Error;
 
 /// An NVSHMEM.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Installation {
+pub(crate) struct Installation {
     /// The directory with `include` and `lib`.
-    pub root: PathBuf,
+    pub(crate) root: PathBuf,
     /// As the headers say: `3.4.5`.
-    pub version: String,
+    pub(crate) version: String,
     /// The number in the file names of its transports, by which it looks for ours.
-    pub transports: u32,
+    pub(crate) transports: u32,
 }
 
 /// An NCCL.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Nccl {
+pub(crate) struct Nccl {
     /// The directory with `include` and `lib`.
-    pub root: PathBuf,
+    pub(crate) root: PathBuf,
     /// As the header says: `2.30.7`.
-    pub version: String,
+    pub(crate) version: String,
 }
 
 /// Why a directory is no NVSHMEM, or no NCCL.
 #[derive(Debug, Error)]
-pub enum NoInstallation {
+pub(crate) enum NoInstallation {
     /// A file cannot be read.
     #[error("{path} cannot be read: {source}", path = path.display())]
     Read {
@@ -58,7 +58,7 @@ impl Installation {
     ///
     /// # Errors
     /// It is none.
-    pub fn at(root: &Path) -> Result<Self, NoInstallation> {
+    pub(crate) fn at(root: &Path) -> Result<Self, NoInstallation> {
         let header = root.join("include/non_abi/nvshmem_version.h");
         let version = version(&header, |part| format!("NVSHMEM_VENDOR_{part}_VERSION"))?;
         let lib = root.join("lib");
@@ -76,7 +76,7 @@ impl Installation {
     }
 
     /// Where its libraries are.
-    pub fn lib(&self) -> PathBuf {
+    pub(crate) fn lib(&self) -> PathBuf {
         self.root.join("lib")
     }
 }
@@ -86,13 +86,13 @@ impl Nccl {
     ///
     /// # Errors
     /// It is none.
-    pub fn at(root: &Path) -> Result<Self, NoInstallation> {
+    pub(crate) fn at(root: &Path) -> Result<Self, NoInstallation> {
         let version = version(&root.join("include/nccl.h"), |part| format!("NCCL_{part}"))?;
         Ok(Self { root: root.to_owned(), version })
     }
 
     /// Where its library is.
-    pub fn lib(&self) -> PathBuf {
+    pub(crate) fn lib(&self) -> PathBuf {
         self.root.join("lib")
     }
 }
@@ -151,34 +151,5 @@ mod tests {
         root.file("lib/nvshmem_transport_ibrc.so.7", "");
         let found = Installation::at(root.0.path()).unwrap();
         assert_eq!((found.version.as_str(), found.transports), ("3.8.0", 7));
-    }
-
-    #[test]
-    fn an_nccl_is_told_by_its_header() {
-        let root = Root::new("an-nccl");
-        root.file("include/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n");
-        let missing = Nccl::at(root.0.path()).unwrap_err().to_string();
-        assert!(missing.ends_with("include/nccl.h does not define NCCL_PATCH"), "{missing}");
-        root.file(
-            "include/nccl.h",
-            "#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n",
-        );
-        assert_eq!(Nccl::at(root.0.path()).unwrap().version, "2.30.7");
-    }
-
-    #[test]
-    fn what_is_missing_is_named() {
-        let root = Root::new("no-nvshmem");
-        let error = |root: &Root| Installation::at(root.0.path()).unwrap_err().to_string();
-        assert!(error(&root).contains("nvshmem_version.h cannot be read"));
-        root.file(HEADER, "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n");
-        assert!(error(&root).contains("does not define NVSHMEM_VENDOR_MINOR_VERSION"));
-        root.file(
-            HEADER,
-            "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n#define NVSHMEM_VENDOR_MINOR_VERSION 1\n\
-             #define NVSHMEM_VENDOR_PATCH_VERSION 7\n",
-        );
-        root.file("lib/libnvshmem_host.so.3", "");
-        assert!(error(&root).contains("has no nvshmem_transport_*.so.N"));
     }
 }

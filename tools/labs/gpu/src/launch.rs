@@ -12,7 +12,7 @@ use launcher::{End, Limits};
 
 /// How the PEs find one another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Bootstrap {
+pub(crate) enum Bootstrap {
     /// By an id that PE 0 makes and leaves in a file: the contract of `cuda/nvshmem/bootstrap.h`.
     Uid,
     /// By PMI-1, NVSHMEM's default, served from here.
@@ -23,34 +23,34 @@ pub enum Bootstrap {
 
 /// One job.
 #[derive(Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// The program of all PEs.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its arguments.
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// How many PEs.
-    pub pes: u32,
+    pub(crate) pes: u32,
     /// How they find one another.
-    pub bootstrap: Bootstrap,
+    pub(crate) bootstrap: Bootstrap,
     /// Added to this process' environment.
-    pub env: Vec<(String, String)>,
+    pub(crate) env: Vec<(String, String)>,
     /// An empty directory, where each PE's output stays: `pe-0.out` and `pe-0.err`, and so on.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// How long it may take.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
 }
 
 /// A PE, or all of them where `mpiexec` has started them.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// How.
-    pub end: End,
+    pub(crate) end: End,
     /// When, since the job's start.
-    pub after: Duration,
+    pub(crate) after: Duration,
     /// What it has printed.
-    pub stdout: String,
+    pub(crate) stdout: String,
     /// What it has said beside that: NVSHMEM's log and ours.
-    pub stderr: String,
+    pub(crate) stderr: String,
 }
 
 impl Job {
@@ -58,7 +58,7 @@ impl Job {
     ///
     /// # Errors
     /// What keeps it from starting, or PEs that send what is no PMI.
-    pub fn run(&self) -> io::Result<Vec<Ended>> {
+    pub(crate) fn run(&self) -> io::Result<Vec<Ended>> {
         let mut server = Server::new();
         let names: Vec<String> = match self.bootstrap {
             Bootstrap::Mpiexec => vec![String::from("pes")],

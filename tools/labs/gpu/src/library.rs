@@ -13,7 +13,7 @@ const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
 
 /// See the module.
 #[derive(Debug)]
-pub enum Library {
+pub(crate) enum Library {
     /// By its transport.
     Nvshmem(Installation),
     /// By its RMA plugin.
@@ -22,13 +22,13 @@ pub enum Library {
 
 /// A job, as far as its environment depends on it.
 #[derive(Clone, Copy, Debug)]
-pub struct For<'a> {
+pub(crate) struct For<'a> {
     /// The provider to run over.
-    pub provider: &'a str,
+    pub(crate) provider: &'a str,
     /// Where the files of counters are to be.
-    pub dir: &'a Path,
+    pub(crate) dir: &'a Path,
     /// Whether processes share GPUs.
-    pub shares_gpus: bool,
+    pub(crate) shares_gpus: bool,
 }
 
 impl Library {
@@ -36,7 +36,7 @@ impl Library {
     ///
     /// # Errors
     /// There is none.
-    pub fn of(options: &Options) -> Result<Self, NoInstallation> {
+    pub(crate) fn of(options: &Options) -> Result<Self, NoInstallation> {
         if let Some(nccl) = &options.nccl {
             return Nccl::at(nccl).map(Self::Nccl);
         }
@@ -45,7 +45,7 @@ impl Library {
     }
 
     /// Its name and version.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Nvshmem(nvshmem) => format!("NVSHMEM {}", nvshmem.version),
             Self::Nccl(nccl) => format!("NCCL {}", nccl.version),
@@ -53,7 +53,7 @@ impl Library {
     }
 
     /// Where it is.
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         match self {
             Self::Nvshmem(nvshmem) => &nvshmem.root,
             Self::Nccl(nccl) => &nccl.root,
@@ -61,7 +61,7 @@ impl Library {
     }
 
     /// The file of this project's that it loads.
-    pub fn plugin(&self, directory: &Path) -> PathBuf {
+    pub(crate) fn plugin(&self, directory: &Path) -> PathBuf {
         directory.join(match self {
             Self::Nvshmem(nvshmem) => {
                 format!("nvshmem_transport_libfabric.so.{}", nvshmem.transports)
@@ -72,7 +72,7 @@ impl Library {
 
     /// What makes every process' traffic with others go through the transport that is tested, and
     /// what makes that show. Of what concerns neither, the user's own environment decides.
-    pub fn environment(
+    pub(crate) fn environment(
         &self,
         options: &Options,
         plugin: &Path,

@@ -11,7 +11,7 @@ const CONTROL: &str = "nvidia-cuda-mps-control";
 
 /// A service of our own, stopped on drop.
 #[derive(Debug)]
-pub struct Mps(Control);
+pub(crate) struct Mps(Control);
 
 /// The way to talk to the service that has its pipes in a directory of ours.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Mps {
     ///
     /// # Errors
     /// It is not installed, or does not start.
-    pub fn start(dir: &Path) -> io::Result<Self> {
+    pub(crate) fn start(dir: &Path) -> io::Result<Self> {
         let control = Control { pipes: dir.join("pipes"), logs: dir.join("logs") };
         std::fs::create_dir_all(&control.pipes)?;
         std::fs::create_dir_all(&control.logs)?;
@@ -41,7 +41,7 @@ impl Mps {
     }
 
     /// What the PEs need in their environment, `pes` of them on one GPU.
-    pub fn env(&self, pes: u32) -> Vec<(String, String)> {
+    pub(crate) fn env(&self, pes: u32) -> Vec<(String, String)> {
         let mut env = self.0.directories();
         let share = (100 / pes.max(1)).max(1);
         env.push((String::from("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), share.to_string()));

@@ -6,7 +6,7 @@ use crate::case::Gpus;
 /// arguments with which each takes some seconds. The options are those of its 3.x sources: `-b` and
 /// `-e` the smallest and the largest size, `-n` and `-w` rounds measured and before, `-c` and `-t`
 /// blocks and threads, `-a` the atomic.
-pub const PERFTESTS: &[(&str, &str)] = &[
+pub(crate) const PERFTESTS: &[(&str, &str)] = &[
     ("shmem_put_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
     ("shmem_get_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
     ("shmem_put_latency", "-n 100 -w 10 -t 1024 -e 64K"),
@@ -47,17 +47,17 @@ pub const PERFTESTS: &[(&str, &str)] = &[
 
 /// An example of NVSHMEM's, and how it is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Example {
+pub(crate) struct Example {
     /// Its file name.
-    pub program: &'static str,
+    pub(crate) program: &'static str,
     /// Its arguments.
-    pub args: &'static str,
+    pub(crate) args: &'static str,
     /// How many PEs it has.
-    pub pes: u32,
+    pub(crate) pes: u32,
     /// See [`crate::case::Proof::Says`].
-    pub says: &'static str,
+    pub(crate) says: &'static str,
     /// See [`crate::case::Case::gpus`].
-    pub gpus: Gpus,
+    pub(crate) gpus: Gpus,
 }
 
 const fn example(program: &'static str, args: &'static str, says: &'static str) -> Example {
@@ -66,7 +66,7 @@ const fn example(program: &'static str, args: &'static str, says: &'static str) 
 
 /// NVSHMEM's public examples that need no MPI. `put-block` is not among them: a PE looks at its
 /// data while its peer may still be putting it.
-pub const EXAMPLES: &[Example] = &[
+pub(crate) const EXAMPLES: &[Example] = &[
     example("collective-launch", "", "results on device [{pe}] is {sum}"),
     example("dev-guide-ring", "", "{pe}: received message {before}"),
     example("on-stream", "", "[{pe} of {pes}] run complete"),
@@ -84,14 +84,14 @@ pub const EXAMPLES: &[Example] = &[
 
 /// The all-to-all of a mixture of experts in pplx-kernels: its test, which wants four PEs, and its
 /// bench. Between PEs of a host they also try their way by memory that both see.
-pub const PPLX: &[Example] = &[
+pub(crate) const PPLX: &[Example] = &[
     Example { pes: 4, ..example("pplx_test_all_to_all", "", "Starting the broadcast test") },
     example("pplx_bench_all_to_all", "", "Inter-Node BF16"),
 ];
 
 /// Seconds after which a program is killed, where the options do not say: suites of others take
 /// longer than our own programs. Triton alone compiles a minute for each collective of PyTorch's.
-pub fn deadline(program: &str) -> u64 {
+pub(crate) fn deadline(program: &str) -> u64 {
     match program {
         "pytorch-tests" => 3600,
         "nvshmem4py-tests" | "deepep-tests" => 900,
@@ -101,7 +101,7 @@ pub fn deadline(program: &str) -> u64 {
 
 /// Programs of NCCL's RMA and GIN: those of `cuda/nccl`, NCCL's examples, and the all-to-all of
 /// nccl-tests' device API.
-pub const NCCL_PROGRAMS: &[Example] = &[
+pub(crate) const NCCL_PROGRAMS: &[Example] = &[
     example("gin", "", ""),
     example("put-signal", "", ""),
     example("gin-times", "", ""),

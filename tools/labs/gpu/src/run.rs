@@ -23,7 +23,7 @@ const GRACE: Duration = Duration::from_secs(40);
 
 /// What keeps the runs from starting.
 #[derive(Debug, Error)]
-pub enum RunError {
+pub(crate) enum RunError {
     /// The NVSHMEM, or NCCL, is none.
     #[error("--nvshmem or --nccl: {0}")]
     Installation(#[from] NoInstallation),
@@ -54,7 +54,7 @@ pub enum RunError {
 }
 
 /// Runs what the options say. Whether all of it worked.
-pub fn all(options: &Options) -> Result<bool, RunError> {
+pub(crate) fn all(options: &Options) -> Result<bool, RunError> {
     let library = Library::of(options)?;
     let plugin = library.plugin(&options.plugin_dir);
     if !plugin.is_file() {

@@ -1,19 +1,37 @@
 //! The whole way: kernels of several PEs, each in a process of its own, with their channels and a
 //! fabric between.
 //!
-//! ```text
-//! launch    starts the processes
-//! pe        a PE: its channel, its heap, kernels on them
-//! checks    every kernel against its model
-//! measures  how fast what gets there
-//! experts   tokens to experts and back
-//! ```
-//!
 //! Several PEs may be on one GPU. Then their kernels take turns, unless CUDA's multi-process
-//! service runs, and no time means anything.
+//! service runs.
 
 pub mod checks;
-pub mod experts;
-pub mod launch;
-pub mod measures;
-pub mod pe;
+mod pe;
+
+use std::time::Duration;
+
+use launcher::{End, Limits};
+
+pub use pe::Job;
+
+use crate::image::PES;
+use crate::machines::machine::MachineError;
+
+/// No job takes as long unless it is stuck. Once a PE has failed, the others wait in vain.
+const LIMITS: Limits = Limits { deadline: Duration::from_secs(540), grace: Duration::ZERO };
+
+/// Starts this program once for each PE, with its own arguments and perhaps a variable, and waits
+/// for all.
+///
+/// # Errors
+/// A PE does not end well.
+pub fn start(variable: Option<(&str, &str)>) -> Result<(), MachineError> {
+    let ended = launcher::run_job(PES, LIMITS, |_, command| {
+        command.args(std::env::args_os().skip(1)).envs(variable);
+        Ok(())
+    });
+    let ended = ended.map_err(|error| MachineError(error.to_string()))?;
+    let bad = || ended.iter().enumerate().filter(|(_, pe)| !pe.end.is_success());
+    // The one that failed by itself says more than those killed because of it.
+    let first = bad().find(|(_, pe)| pe.end != End::Killed).or_else(|| bad().next());
+    first.map_or(Ok(()), |(pe, ended)| Err(MachineError(format!("PE {pe} {}", ended.end))))
+}

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use channel_producer::{AREAS, Form, KernelArgs};
+use channel_producer::{Form, KernelArgs};
 use launcher::Place;
-use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap};
+use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
-use crate::job::launch::join;
-use crate::machines::machine::{Machine, MachineError, Running};
+use crate::bed::HEAP;
+use crate::image::AREA;
+use crate::machines::machine::{Machine, MachineError};
 use crate::machines::reach::copy_near;
 
 /// What a kernel may take.
@@ -41,11 +42,22 @@ impl Bootstrap for Meeting {
     }
 }
 
+/// Joins the other PEs of a job.
+fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
+    let Place { me, n_pes, address } = place.clone();
+    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
+    let failed = |error: &dyn fmt::Display| MachineError(error.to_string());
+    let joined = match me {
+        0 => TcpBootstrap::center(options, place.listener().map_err(|error| failed(&error))?),
+        _ => TcpBootstrap::join(options),
+    };
+    joined.map_err(|error| failed(&error))
+}
+
 /// The PEs of a process' job, which has several channels one after the other.
 pub struct Job<'m> {
     pub(crate) machine: &'m dyn Machine,
     pub(crate) me: u32,
-    pub(crate) n_pes: u32,
     meeting: Meeting,
 }
 
@@ -61,9 +73,8 @@ impl<'m> Job<'m> {
     /// # Errors
     /// They do not come together.
     pub fn new(machine: &'m dyn Machine, place: &Place) -> Result<Self, MachineError> {
-        let (me, n_pes) = (place.me, place.n_pes);
-        let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
-        Ok(Self { machine, me, n_pes, meeting })
+                let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
+        Ok(Self { machine, me: place.me, meeting })
     }
 
     /// Every PE's bytes, one after the other; all have equally many.
@@ -71,17 +82,16 @@ impl<'m> Job<'m> {
         self.meeting.clone().allgather(mine).map_err(|error| MachineError(error.to_string()))
     }
 
-    /// A channel, with a heap of so many words an area.
+    /// A channel with a heap.
     pub(crate) fn open(
         &self,
         location: MemoryLocation,
         (rings, slots): (u32, u64),
-        area: usize,
     ) -> Result<Pe<'_>, MachineError> {
         let options = Options { rings, slots, ..Options::from_env()? };
         let channel = Channel::new(Box::new(self.meeting.clone()), &options)?;
-        let heap = channel.allocate_symmetric_on(location, 8 * AREAS * area)? as usize;
-        Ok(Pe { job: self, channel, location, heap, area })
+        let heap = channel.allocate_symmetric_on(location, HEAP)? as usize;
+        Ok(Pe { job: self, channel, location, heap })
     }
 }
 
@@ -89,76 +99,47 @@ impl<'m> Job<'m> {
 pub(crate) struct Pe<'j> {
     pub(crate) job: &'j Job<'j>,
     pub(crate) channel: Channel,
-    pub(crate) location: MemoryLocation,
-    pub(crate) heap: usize,
-    area: usize,
-}
-
-/// What a kernel has told.
-pub(crate) struct Told {
-    /// By thread.
-    pub(crate) out: Vec<u64>,
-    /// From launch to end, in nanoseconds.
-    pub(crate) time: f64,
+    location: MemoryLocation,
+    heap: usize,
 }
 
 impl Pe<'_> {
-    /// Where an area of the heap begins.
-    pub(crate) fn at(&self, area: usize) -> usize {
-        assert!(area < AREAS, "there is no area {area}");
-        self.heap + 8 * area * self.area
-    }
-
-    /// Sets the first words of an area, which no kernel and no peer uses meanwhile.
-    pub(crate) fn write(&self, area: usize, words: &[u64]) -> Result<(), MachineError> {
-        assert!(words.len() <= self.area * (AREAS - area), "{} words", words.len());
+    /// Sets the heap, which no kernel and no peer uses meanwhile.
+    pub(crate) fn write(&self, words: &[u64]) -> Result<(), MachineError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(bytes.len() == HEAP, "{} bytes", bytes.len());
         match self.location {
-            MemoryLocation::Device => self.job.machine.write(self.at(area), &bytes),
+            MemoryLocation::Device => self.job.machine.write(self.heap, &bytes),
             MemoryLocation::Host => {
-                // SAFETY: within the heap, by the assertion.
-                unsafe { copy_near(bytes.as_ptr() as usize, self.at(area), bytes.len()) };
+                // SAFETY: the whole heap, by the assertion.
+                unsafe { copy_near(bytes.as_ptr() as usize, self.heap, HEAP) };
                 Ok(())
             }
         }
     }
 
-    /// The first bytes from an area on, which no peer changes meanwhile.
-    pub(crate) fn read(&self, area: usize, len: usize) -> Result<Vec<u8>, MachineError> {
-        assert!(len <= 8 * self.area * (AREAS - area), "{len} bytes");
-        let mut bytes = vec![0; len];
+    /// The heap, which no peer changes meanwhile.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, MachineError> {
+        let mut bytes = vec![0; HEAP];
         match self.location {
-            MemoryLocation::Device => self.job.machine.read(self.at(area), &mut bytes)?,
+            MemoryLocation::Device => self.job.machine.read(self.heap, &mut bytes)?,
             MemoryLocation::Host => {
-                // SAFETY: within the heap, by the assertion.
-                unsafe { copy_near(self.at(area), bytes.as_mut_ptr() as usize, len) };
+                // SAFETY: the whole heap.
+                unsafe { copy_near(self.heap, bytes.as_mut_ptr() as usize, HEAP) };
             }
         }
         Ok(bytes)
     }
 
-    /// Runs a kernel to its end.
+    /// Runs a kernel to its end, and returns what each thread has told.
     pub(crate) fn kernel(
         &self,
         name: &str,
         form: Form,
         rounds: u64,
-        bytes: usize,
-        shape: (u32, u32),
-    ) -> Result<Told, MachineError> {
-        self.kernel_and(name, form, rounds, bytes, shape, |_| Ok(()))
-    }
-
-    /// The same, with something behind it in its stream.
-    pub(crate) fn kernel_and(
-        &self,
-        name: &str,
-        form: Form,
-        rounds: u64,
-        bytes: usize,
+        bytes: u64,
         (blocks, threads): (u32, u32),
-        behind: impl FnOnce(&dyn Running) -> Result<(), MachineError>,
-    ) -> Result<Told, MachineError> {
+    ) -> Result<Vec<u64>, MachineError> {
         let count = (blocks * threads) as usize;
         let machine = self.job.machine;
         let (status, out) = (machine.shared(4 * count)?, machine.shared(8 * count)?);
@@ -167,9 +148,9 @@ impl Pe<'_> {
             heap: self.heap as *mut u64,
             status: status.addr as *mut i32,
             out: out.addr as *mut u64,
-            area: self.area as u64,
+            area: AREA,
             rounds,
-            bytes: bytes as u64,
+            bytes,
             form,
             flags: 0,
         };
@@ -178,7 +159,6 @@ impl Pe<'_> {
         // SAFETY: the channel and all memory stay until the kernel has ended; if it does not, this
         // process ends.
         let mut running = unsafe { machine.launch(name, args, blocks, threads) }?;
-        behind(&*running)?;
         while !running.is_done()? {
             if since.elapsed() > DEADLINE {
                 eprintln!("PE {me}: {name} does not end: {:?}", self.channel.error());
@@ -186,7 +166,6 @@ impl Pe<'_> {
             }
             thread::yield_now();
         }
-        let time = since.elapsed().as_nanos() as f64;
         for thread in 0..count {
             // SAFETY: one of each thread.
             let status = unsafe { (status.addr as *const i32).add(thread).read_volatile() };
@@ -199,6 +178,6 @@ impl Pe<'_> {
         }
         // SAFETY: the same.
         let out = |thread| unsafe { (out.addr as *const u64).add(thread).read_volatile() };
-        Ok(Told { out: (0..count).map(out).collect(), time })
+        Ok((0..count).map(out).collect())
     }
 }

@@ -10,15 +10,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
-use rail_lab::{Namespace, Network, Rate};
 use test_support::needs::{self, Need};
+use test_support::network::{self, Namespace, Network};
 
 use super::qualify::verdicts;
 use crate::bed::{Scratch, TOOL, bad, expect, plugins, signal, tool, wait};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let case = |name: &str, run: fn() -> Result<(), Failed>| {
-        needs::trial(format!("hosts::{name}"), rail_lab::possible(), move |()| run())
+        needs::trial(format!("hosts::{name}"), network::possible(), move |()| run())
     };
     let mut trials = vec![
         case("operations_between_two_hosts", two),
@@ -45,9 +45,7 @@ impl Bed {
     /// Hosts `a`, `b` and `c` for as many as there are; and others that are of no use. The agent
     /// writes down what it was asked, and the process that its shell becomes.
     fn new(hosts: usize, rails: usize) -> Result<Self, Failed> {
-        let rate: Rate = "1gbit".parse()?;
-        let bed =
-            Self { scratch: Scratch::new(), network: Network::new(hosts, &vec![rate; rails])? };
+        let bed = Self { scratch: Scratch::new(), network: Network::new(hosts, rails, "1gbit")? };
         let inside: Vec<String> = ["a", "b", "c"]
             .iter()
             .zip(bed.network.hosts())
@@ -261,7 +259,7 @@ fn all_gone(bed: &Bed) -> Result<(), Failed> {
 
 /// The server of OpenSSH, and its client.
 fn sshd() -> Need<PathBuf> {
-    rail_lab::possible()?;
+    network::possible()?;
     let sshd = PathBuf::from("/usr/sbin/sshd");
     if sshd.exists() && Path::new("/usr/bin/ssh").exists() {
         return Ok(sshd);

@@ -3,19 +3,18 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use test_support::needs::{self, is_set, libfabric2};
-use test_support::{built, full};
+use test_support::built;
 
 use crate::bed::{
     Scratch, TOOL, bad, expect, file_name, good, plugins, signal, tool, tree, trial, wait,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = vec![
+    vec![
         trial("qualify::every_row_over_shm", shm),
         trial("qualify::rails_over_tcp_and_no_secrets", tcp),
         trial("qualify::memory_of_gpus", gpus),
@@ -23,21 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("qualify::a_row_that_hangs_is_ended_and_the_others_are_tried", hangs),
         trial("qualify::an_interrupted_run_leaves_a_file", interrupted),
         trial("qualify::bad_input", bad_input),
-    ];
-    if full() || is_set("NVSHMEM_TEST_CXI_LAB") {
-        trials.push(needs::trial("cxi::qualify", libfabric2(), |library| cxi(&library)));
-        let gpus = |library: PathBuf| cxi_gpus(&library);
-        trials.push(needs::trial("cxi::qualify_of_gpus", libfabric2(), gpus));
-    }
-    if full() || is_set("NVSHMEM_TEST_EFA_LAB") {
-        trials.push(needs::trial("efa::qualify", libfabric2(), |library| efa(&library)));
-        if is_set("NVSHMEM_TEST_LIBFABRIC_CUDA") {
-            let library = needs::named_by("NVSHMEM_TEST_LIBFABRIC_CUDA");
-            let gpus = |library: PathBuf| efa_gpus(&library);
-            trials.push(needs::trial("efa::qualify_of_gpus", library, gpus));
-        }
-    }
-    trials
+    ]
 }
 
 /// The tool, in short form.
@@ -91,10 +76,6 @@ const TRAFFIC: [&str; 13] = [
     "machine",
 ];
 const RIGHT: [&str; 2] = ["ok", "slow"];
-
-/// Rows on memory of GPUs.
-const GPUS: [&str; 2] = ["--only", "gpu,staged-,direct-"];
-const ON_GPUS: [&str; 3] = ["gpu", "staged-", "direct-"];
 
 fn shm() -> Result<(), Failed> {
     let scratch = Scratch::new();
@@ -256,59 +237,4 @@ fn bad_input() -> Result<(), Failed> {
     bad(qualify(&out, &[]).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
     bad(&mut qualify(&out, &["--hosts", "a,b", "--ssh", "/nonexistent/ssh"]), 2)?;
     expect(tree(&scratch.0).is_empty(), || String::from("no file is left"))
-}
-
-/// On a persona of cxi, which keeps cxi's rules over libfabric's tcp.
-fn cxi(carrier: &Path) -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("cxi.txt");
-    good(&mut on_cxi(&out, carrier, &[]))?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &TRAFFIC, &RIGHT)?;
-    all_are(&verdicts, &["one-rail", "all-rails"], &RIGHT)
-}
-
-/// There, on memory of the stand-in for CUDA, which its NICs reach.
-fn cxi_gpus(carrier: &Path) -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("cxi.txt");
-    let mut command = on_cxi(&out, carrier, &GPUS);
-    good(command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()))?;
-    all_are(&verdicts(&out)?, &ON_GPUS, &RIGHT)
-}
-
-fn on_cxi(out: &Path, carrier: &Path, options: &[&str]) -> Command {
-    let mut command = qualify(out, &["--provider", "cxi"]);
-    command.env("NVSHMEM_LIBFABRIC_LIBRARY", built::cxi_lab()).env("CXI_LAB_LIBFABRIC", carrier);
-    command.env("CXI_LAB_NICS", "2").args(options);
-    command
-}
-
-/// On libfabric's efa provider, on NICs that are not there.
-fn efa(library: &Path) -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("efa.txt");
-    good(on_efa(&scratch, &out, library, &[]).env("LD_LIBRARY_PATH", built::efa_lab_dir()))?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &TRAFFIC, &RIGHT)?;
-    all_are(&verdicts, &["one-rail", "all-rails"], &RIGHT)
-}
-
-/// There, with a libfabric that was built with CUDA: by dma-bufs of the stand-in.
-fn efa_gpus(library: &Path) -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("efa.txt");
-    let paths = format!("{}:{}", built::efa_lab_dir().display(), built::fake_cuda_dir().display());
-    good(on_efa(&scratch, &out, library, &GPUS).env("LD_LIBRARY_PATH", paths))?;
-    all_are(&verdicts(&out)?, &ON_GPUS, &RIGHT)
-}
-
-fn on_efa(scratch: &Scratch, out: &Path, library: &Path, options: &[&str]) -> Command {
-    let nics = scratch.at("nics");
-    let mut command = qualify(out, &["--provider", "efa"]);
-    command.env("NVSHMEM_LIBFABRIC_LIBRARY", library).args(options);
-    command.env("EFA_LAB_DIR", &nics).env("EFA_LAB_PERSONA", "p5en").env("EFA_LAB_NICS", "2");
-    command.env("EFA_LAB_SEED", "1").env("EFA_LAB_HOST", "1").env("SYSFS_PATH", nics.join("sys"));
-    fs::create_dir(nics).expect("a directory for NICs");
-    command
 }

@@ -34,7 +34,7 @@ pub struct KernelArgs {
     pub bytes: u64,
     /// [`Form`].
     pub form: Form,
-    /// For the operations: [`NO_FENCE`].
+    /// Flags of the operations, such as `NLF_NO_FENCE` of the device header.
     pub flags: u32,
 }
 
@@ -49,9 +49,6 @@ pub enum Form {
     /// One for each block.
     Block = 2,
 }
-
-/// `NLF_NO_FENCE` of the device header.
-pub const NO_FENCE: u32 = 1;
 
 /// Areas of the heap that kernels work on.
 pub const AREAS: usize = 8;

@@ -1,0 +1,308 @@
+//! Hosts with several links each, made of network namespaces of this machine.
+//!
+//! Rail R is the network 10.77.R.0/24, in which host H has the address 10.77.R.(H + 1) on an
+//! interface named `railR`. Two hosts are joined by a pair of virtual Ethernet interfaces for each
+//! rail; more hosts are each joined to a switch, a namespace with one bridge for each rail. Both
+//! ends of each link are shaped with a token bucket. It takes root (or `CAP_SYS_ADMIN` and
+//! `CAP_NET_ADMIN`), `unshare` and `nsenter` of util-linux, and iproute2.
+//!
+//! A namespace has no name, only a descriptor that this process holds. So the kernel removes it,
+//! with its interfaces, once this process and those inside have ended, however they ended.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The largest packet.
+const MTU: u32 = 9000;
+/// Bytes that TCP hands down at once: less than two, as a token bucket passes a packet whole.
+const GSO: u32 = 16 << 10;
+/// Bytes that may leave at more than the rate after a pause. With less a link does not come to its
+/// rate; more is gained by each operation on each rail.
+const BURST: u32 = 24 << 10;
+/// Bytes that wait at a shaped interface before packets are dropped.
+const LIMIT: u32 = 512 << 10;
+/// How long the kernel may take until a new link is in service.
+const CARRIER: Duration = Duration::from_secs(10);
+
+/// A network of its own, empty but for `lo` when new.
+#[derive(Debug)]
+pub struct Namespace(File);
+
+impl Namespace {
+    /// Makes a namespace.
+    ///
+    /// # Errors
+    /// What `unshare` or the kernel says.
+    pub fn new() -> io::Result<Self> {
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo && read -r end"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let file = File::open(format!("/proc/{}/ns/net", child.id()));
+        // Closes its input, so that it ends.
+        let output = child.wait_with_output()?;
+        if line.is_empty() {
+            return Err(failed("unshare --net", &output.stderr));
+        }
+        Ok(Self(file?))
+    }
+
+    /// A path that leads to it as long as this process holds it.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// A command to put in front of another one, which then runs inside.
+    pub fn prefix(&self) -> Vec<String> {
+        vec![String::from("nsenter"), format!("--net={}", self.path())]
+    }
+
+    /// Has `ip` execute commands inside, one a line; the first that fails ends it.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn ip(&self, lines: &[String]) -> io::Result<()> {
+        self.call(&["ip", "-batch", "-"], &lines.join("\n")).map(drop)
+    }
+
+    /// Runs a program inside, and returns what it prints.
+    fn call(&self, command: &[&str], input: &str) -> io::Result<String> {
+        let prefix = self.prefix();
+        let mut child = Command::new(&prefix[0])
+            .args(&prefix[1..])
+            .args(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that reads less says why.
+            let _ = stdin.write_all(format!("{input}\n").as_bytes());
+        }
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            return Err(failed(&format!("{} {input}", command.join(" ")), &output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn failed(tried: &str, said: &[u8]) -> io::Error {
+    let said = String::from_utf8_lossy(said);
+    io::Error::other(format!("{}: {}", tried.replace('\n', "; "), said.trim().replace('\n', "; ")))
+}
+
+/// The end of a link at which it is taken down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The host's own interface, whose routes go with it.
+    Nic,
+    /// The other end: the host's interface stays up without a carrier.
+    Far,
+}
+
+/// What becomes of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Taken down, as by `ip link set down`. Connections are not reset.
+    Down,
+    /// Taken up again.
+    Up,
+    /// Another rate in both directions, as `tc` has it: `400mbit`.
+    Rate(&'static str),
+}
+
+/// A link: of one host, on one rail, both counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// The host.
+    pub host: usize,
+    /// The rail.
+    pub rail: usize,
+}
+
+/// Hosts and their rails. Removed when dropped and when this process ends.
+#[derive(Debug)]
+pub struct Network {
+    hosts: Vec<Namespace>,
+    /// Between more than two hosts.
+    switch: Option<Namespace>,
+    rails: usize,
+}
+
+impl Network {
+    /// Makes 2 hosts or more, with so many rails of a rate.
+    ///
+    /// # Errors
+    /// What the kernel, `ip` or `tc` refuses.
+    pub fn new(n_hosts: usize, rails: usize, rate: &'static str) -> io::Result<Self> {
+        let hosts = (0..n_hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
+        let switch = (n_hosts > 2).then(Namespace::new).transpose()?;
+        let network = Self { hosts, switch, rails };
+        for namespace in network.hosts.iter().chain(&network.switch) {
+            // Reno, which is in every kernel: the machine's own may probe, or pace by its own idea
+            // of the rate. No IPv6, whose interfaces talk by themselves.
+            let settle = "cd /proc/sys/net && echo reno >ipv4/tcp_congestion_control && \
+                          { [ ! -e ipv6 ] || echo 1 >ipv6/conf/default/disable_ipv6; }";
+            namespace.call(&["sh", "-c", settle], "")?;
+        }
+        network.join()?;
+        for (host, rail) in network.links() {
+            network.shape(Link { host, rail }, "replace", rate)?;
+        }
+        network.wait_for_carriers()?;
+        Ok(network)
+    }
+
+    /// The hosts' networks.
+    pub fn hosts(&self) -> &[Namespace] {
+        &self.hosts
+    }
+
+    /// Changes a link.
+    ///
+    /// # Errors
+    /// What `ip` or `tc` refuses.
+    pub fn change(&self, link: Link, end: End, change: Change) -> io::Result<()> {
+        let state = match change {
+            Change::Rate(rate) => return self.shape(link, "change", rate),
+            Change::Down => "down",
+            Change::Up => "up",
+        };
+        let (namespace, name) = match end {
+            End::Nic => (&self.hosts[link.host], nic(link.rail)),
+            End::Far => self.far(link),
+        };
+        namespace.ip(&[format!("link set {name} {state}")])
+    }
+
+    fn links(&self) -> impl Iterator<Item = (usize, usize)> {
+        let rails = self.rails;
+        (0..self.hosts.len()).flat_map(move |host| (0..rails).map(move |rail| (host, rail)))
+    }
+
+    /// Makes the interfaces and joins them.
+    fn join(&self) -> io::Result<()> {
+        for rail in (0..self.rails).filter(|_| self.switch.is_some()) {
+            let bridge = format!("link add bridge{rail} mtu {MTU} type bridge");
+            let switch = self.switch.as_ref();
+            switch.map_or(Ok(()), |it| it.ip(&[bridge, format!("link set bridge{rail} up")]))?;
+        }
+        for (host, rail) in self.links() {
+            let name = nic(rail);
+            let mut lines = vec![String::from("link set lo up")];
+            // The pairs between two hosts are made by the first and found by the second.
+            if self.switch.is_some() || host == 0 {
+                let (far, far_name) = self.far(Link { host, rail });
+                // Were both numbers the same, the kernel would take the interface for one that
+                // stands for itself, and make up to a second of it to find its carrier.
+                let index = 10 + host * self.rails + rail;
+                lines.push(format!(
+                    "link add {name} index {index} mtu {MTU} type veth peer name {far_name} \
+                     index {} mtu {MTU} netns {}",
+                    10_000 + index,
+                    far.path()
+                ));
+            }
+            lines.push(format!("link set {name} gso_max_size {GSO}"));
+            lines.push(format!("addr add 10.77.{rail}.{}/24 dev {name}", host + 1));
+            lines.push(format!("link set {name} up"));
+            self.hosts[host].ip(&lines)?;
+            if let Some(switch) = &self.switch {
+                let (_, far) = self.far(Link { host, rail });
+                switch.ip(&[
+                    format!("link set {far} gso_max_size {GSO} master bridge{rail}"),
+                    format!("link set {far} up"),
+                ])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every host's interfaces are in service: libfabric passes over those that are
+    /// not.
+    fn wait_for_carriers(&self) -> io::Result<()> {
+        let start = Instant::now();
+        for host in &self.hosts {
+            loop {
+                // One line for each interface: its number, its name and its flags.
+                let up = host.call(&["ip", "-oneline", "link", "show", "up"], "")?;
+                let ready = up.lines().filter(|l| l.contains(" rail") && l.contains("LOWER_UP"));
+                if ready.count() == self.rails {
+                    break;
+                }
+                if start.elapsed() > CARRIER {
+                    return Err(io::Error::other(format!("links without a carrier: {up}")));
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(())
+    }
+
+    /// The other end of a link, with its name there.
+    fn far(&self, link: Link) -> (&Namespace, String) {
+        match &self.switch {
+            Some(switch) => (switch, format!("h{}r{}", link.host, link.rail)),
+            None => (&self.hosts[1 - link.host], nic(link.rail)),
+        }
+    }
+
+    /// Gives a link its rate in both directions.
+    fn shape(&self, link: Link, verb: &str, rate: &str) -> io::Result<()> {
+        let (far, far_name) = self.far(link);
+        for (namespace, name) in [(&self.hosts[link.host], nic(link.rail)), (far, far_name)] {
+            let tbf = format!("tbf rate {rate} burst {BURST} limit {LIMIT}");
+            let line = format!("qdisc {verb} dev {name} root {tbf}");
+            namespace.call(&["tc", "-batch", "-"], &line)?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of the interface for a rail, on every host.
+fn nic(rail: usize) -> String {
+    format!("rail{rail}")
+}
+
+/// Whether such networks can be made here; found by making one.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> Result<(), String> {
+    let made = Network::new(3, 1, "100mbit");
+    made.map(drop).map_err(|error| format!("there can be no hosts of namespaces here: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Skipped where networks cannot be made; the tests that need one say so.
+    #[test]
+    fn links_are_made_and_cut() {
+        let Ok(()) = possible() else { return };
+        let network = Network::new(2, 2, "1gbit").expect("possible");
+        let (host, rail) = (1, 0);
+        let shown = || network.hosts()[host].call(&["ip", "-oneline", "addr"], "").expect("ip");
+        assert!(shown().contains("10.77.0.2/24") && shown().contains("10.77.1.2/24"));
+        let route =
+            || network.hosts()[host].call(&["ip", "link", "show", "rail0"], "").expect("ip");
+        assert!(route().contains("LOWER_UP"));
+        network.change(Link { host, rail }, End::Far, Change::Down).expect("down");
+        assert!(!route().contains("LOWER_UP"));
+        network.change(Link { host, rail }, End::Far, Change::Up).expect("up");
+        network.wait_for_carriers().expect("up again");
+        network.change(Link { host, rail }, End::Nic, Change::Rate("10mbit")).expect("slower");
+    }
+}
