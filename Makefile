@@ -28,14 +28,13 @@ build: ## Build the plugins for NVSHMEM and NCCL and the device channel's librar
 	$(CARGO) build --locked --release -p nvshmem-libfabric-channel -p nccl-rma-nvshmem-libfabric
 
 .PHONY: tool
-tool: ## Build target/release/nvshmem-libfabric, the tool for users, and the recorder that it puts in front of a transport
-	$(CARGO) build --locked --release -p nvshmem-libfabric -p nvshmem-recorder
+tool: ## Build target/release/nvshmem-libfabric, the tool for users
+	$(CARGO) build --locked --release -p nvshmem-libfabric
 
 .PHONY: stage
 stage: build tool
 	rm -rf $(STAGE)/include
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
-	scripts/install.sh $(TARGET)/release/libnvshmem_transport_recorder.so $(PLUGINS) recorder
 	scripts/install-nccl.sh $(TARGET)/release/libnccl_rma_nvshmem_libfabric.so $(PLUGINS)
 	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so $(STAGE)
 	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric $(STAGE)/bin/nvshmem-libfabric
@@ -46,7 +45,7 @@ $(STAGE)/bin/nvshmem-libfabric: Cargo.toml Cargo.lock build.rs $(shell find src 
 	$(MAKE) --no-print-directory stage
 
 .PHONY: install
-install: stage ## Install in PREFIX (/usr/local): the tool, its manual and completions, plugins, recorder, and the device channel for C, pkg-config and CMake
+install: stage ## Install in PREFIX (/usr/local): the tool, its manual and completions, plugins, and the device channel for C, pkg-config and CMake
 	$(STAGE)/bin/nvshmem-libfabric install --prefix "$(PREFIX)"
 
 .PHONY: uninstall

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the installed plugins in a directory as the dynamic linker sees them:
-#   scripts/check-plugin.sh DIRECTORY [TRANSPORT]
+#   scripts/check-plugin.sh DIRECTORY
 # Reports everything that is wrong.
 set -euo pipefail
 export LC_ALL=C
@@ -13,7 +13,7 @@ complain() {
     wrong=$((wrong + 1))
 }
 
-names=$("$(dirname "$0")/plugin-names.sh" "${2:-libfabric}")
+names=$("$(dirname "$0")/plugin-names.sh")
 for name in $names; do
     file=$directory/$name
     if [[ ! -f $file ]]; then
@@ -23,9 +23,7 @@ for name in $names; do
     dynamic=$(readelf --dynamic --wide "$file")
 
     soname=$(sed -nE 's/.*\(SONAME\).*\[(.*)\]/\1/p' <<<"$dynamic")
-    # NVSHMEM knows no transport 'recorder', so that goes by the plugin's name.
-    expected=nvshmem_transport_libfabric.so.${name##*.}
-    [[ $soname == "$expected" ]] || complain "$file" "SONAME is '$soname' and should be '$expected'"
+    [[ $soname == "$name" ]] || complain "$file" "SONAME is '$soname' and should be '$name'"
 
     # Every other exported name could collide with one of the user's program.
     exported=$(nm --dynamic --defined-only --format=posix "$file" | cut -d' ' -f1 | xargs)

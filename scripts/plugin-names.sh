@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# Prints the names that the plugin, or another transport of this project, is installed under, one a
-# line: a file for each major version of NVSHMEM's plugin interface that
-# crates/nvshmem-abi/layouts.json describes.
-#   scripts/plugin-names.sh [TRANSPORT]
+# Prints the names that the plugin is installed under, one a line: a file for each major version of
+# NVSHMEM's plugin interface that crates/nvshmem-abi/layouts.json describes.
 set -euo pipefail
 
-sed -nE 's/^ *"soname": "(.*)",$/\1/p' "$(dirname "$0")/../crates/nvshmem-abi/layouts.json" | sort -uV |
-    sed "s/_libfabric\./_${1:-libfabric}./"
+sed -nE 's/^ *"soname": "(.*)",$/\1/p' "$(dirname "$0")/../crates/nvshmem-abi/layouts.json" | sort -uV

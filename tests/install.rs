@@ -105,30 +105,6 @@ fn one_file_per_major_each_with_its_own_name_inside() {
     }
 }
 
-#[test]
-fn recorders_go_by_the_names_of_plugins_inside() {
-    let scratch = PrivateDir::new("install").expect("a scratch directory");
-    let library = Built::default().compile(scratch.path());
-    let target = scratch.path().join("lib");
-    for transport in ["libfabric", "recorder"] {
-        let output = script("install.sh", &[&library, &target, Path::new(transport)]);
-        assert!(output.status.success(), "{}", stderr(&output));
-    }
-    for name in plugins() {
-        let file = target.join(name.replace("_libfabric.", "_recorder."));
-        let output = Command::new("patchelf").arg("--print-soname").arg(&file).output();
-        let output = output.expect("patchelf runs");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name, "{}", file.display());
-    }
-    let wrong = target.join("nvshmem_transport_recorder.so.7");
-    let mut patchelf = Command::new("patchelf");
-    patchelf.args(["--set-soname", "nvshmem_transport_recorder.so.7"]).arg(&wrong);
-    assert!(patchelf.status().expect("patchelf runs").success());
-    let output = script("check-plugin.sh", &[&target, Path::new("recorder")]);
-    assert!(!output.status.success());
-    assert!(stderr(&output).ends_with("should be 'nvshmem_transport_libfabric.so.7'\n"));
-}
-
 /// The C program of `channel-c` is compiled against what this installs.
 #[test]
 fn the_channel_is_a_library_under_its_soname_and_headers() {
