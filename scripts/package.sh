@@ -21,8 +21,7 @@ if [[ $built != "nvshmem-libfabric $version" ]]; then
     echo "$tool is '$built', and Cargo.toml says $version: install what is to be packed first" >&2
     exit 1
 fi
-scripts/check-plugin.sh "$prefix/lib"
-scripts/check-plugin.sh "$prefix/lib" recorder
+scripts/install.sh check "$prefix/lib"
 # Times in the packages, so that the same files make the same packages.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
@@ -36,7 +35,7 @@ mkdir "$work/out"
 packaging/release-notes.sh "$version" >"$work/out/RELEASE-NOTES.md"
 
 scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
-    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-recorder nvshmem-libfabric >"$work/NOTICES"
+    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nccl-rma-nvshmem-libfabric nvshmem-libfabric >"$work/NOTICES"
 
 # The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's
 # runtime.

@@ -14,7 +14,8 @@ use crate::abi::calls::request::{self, HOST_QP};
 use crate::abi::collectives::HostCollectives;
 use crate::abi::error::{AbiError, guard};
 use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
-use crate::job::{Origin, asked};
+use crate::job::Origin;
+use crate::job::counters::exit;
 use crate::logging;
 use engine::error::EngineError;
 use engine::port::Access;
@@ -267,9 +268,9 @@ pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
         let connected = job.connected()?;
         // SAFETY: rule 3.
         unsafe { connected.progress() }?;
-        if asked::is_any() {
+        if exit::is_waiting() {
             // SAFETY: rule 3.
-            unsafe { job.answer() };
+            unsafe { job.tell_counters() };
         }
         Ok(())
     })

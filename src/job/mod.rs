@@ -1,13 +1,12 @@
 //! What takes part in a job: the rails are opened, the PEs made known to one another, memory of any
-//! kind is registered, and the counters told at the end or meanwhile.
+//! kind is registered, and the counters told at the end.
 //!
 //! Its two users are NVSHMEM's interface and the device channel. They differ in where operations
 //! come from, and in the [`Collectives`] that bring the PEs together.
 
-pub(crate) mod asked;
 pub(crate) mod connect;
 mod connected;
-pub mod counters;
+pub(crate) mod counters;
 mod error;
 pub(crate) mod guard;
 pub(crate) mod heartbeat;

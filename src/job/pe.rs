@@ -13,6 +13,7 @@ use super::error::JobError;
 use super::memory::memory_kinds;
 use crate::logging;
 use crate::settings::{ConsistencyChoice, Settings};
+use engine::lane::Lane;
 use ofi::fork::{self, Present};
 use ofi::posix_signals::Blocked;
 use ofi::{Devices, Discovery};
@@ -121,9 +122,8 @@ impl Job {
     ) -> Result<(), JobError> {
         let connected = connect(&self.settings, &self.discovery, collectives, chosen)?;
         info!(target: logging::TRANSPORT, "{}", connected.report);
-        if !self.is_connected() {
-            // SAFETY: it is this function's alone.
-            unsafe { self.counters.publish(&self.settings, &connected) };
+        if let Some(pattern) = &self.settings.counters {
+            self.counters.write_to(pattern, connected.host.with(Lane::me));
         }
         // A second set of lanes would be dropped.
         let _ = self.connected.set(connected);
@@ -134,22 +134,11 @@ impl Job {
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
+    #[cold]
     pub(crate) unsafe fn tell_counters(&self) {
         if let Some(connected) = self.connection() {
             // SAFETY: the caller's promise.
-            unsafe { self.counters.tell(&self.settings, connected) };
-        }
-    }
-
-    /// Answers what the proxy thread is asked of this job's counters, if it is.
-    ///
-    /// # Safety
-    /// As [`Connected::with_proxy`].
-    #[cold]
-    pub(crate) unsafe fn answer(&self) {
-        if let Some(connected) = self.connection() {
-            // SAFETY: the caller's promise.
-            unsafe { self.counters.answer(&self.settings, connected) };
+            unsafe { self.counters.tell(connected) };
         }
     }
 }

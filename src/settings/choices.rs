@@ -1,8 +1,5 @@
 //! Settings that take one of a few names.
 
-use std::fmt;
-use std::path::PathBuf;
-
 use ofi::topology::Distance;
 use ofi::{BatchChoice, GpuDirect, Progress, Provider, Threading};
 
@@ -109,16 +106,6 @@ choices! {
         WriteRead = "write-read",
     }
 
-    /// The signal at which counters are written.
-    CountersSignal {
-        /// None.
-        None = "none",
-        /// SIGUSR1.
-        Usr1 = "usr1",
-        /// SIGUSR2.
-        Usr2 = "usr2",
-    }
-
     /// When an idle progress call gives up its core.
     YieldWhen {
         /// When the host is short of cores.
@@ -127,12 +114,6 @@ choices! {
         Always = "always",
         /// Never.
         Never = "never",
-    }
-}
-
-impl fmt::Display for CountersSignal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name_of(*self))
     }
 }
 
@@ -145,15 +126,4 @@ pub enum StripeThreshold {
     Never,
     /// Those with at least so many bytes.
     Bytes(u64),
-}
-
-/// Where counters are published while the job runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CountersPage {
-    /// Nowhere.
-    None,
-    /// In a directory of shared memory that is the user's.
-    Auto,
-    /// In this directory.
-    In(PathBuf),
 }

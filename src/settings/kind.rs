@@ -4,10 +4,9 @@
 //! what is accepted.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use super::choices::{Choice, CountersPage, StripeThreshold, name_of};
+use super::choices::{Choice, StripeThreshold, name_of};
 use super::notice::near;
 use ofi::{BulkChoice, Devices};
 
@@ -332,32 +331,6 @@ impl Kind<StripeThreshold> for Number {
             StripeThreshold::Auto => String::from("auto"),
             StripeThreshold::Never => String::from("never"),
             StripeThreshold::Bytes(bytes) => bytes.to_string(),
-        }
-    }
-}
-
-/// Where counters are published.
-pub(super) struct Page;
-
-impl Kind<CountersPage> for Page {
-    fn accepts(&self) -> String {
-        String::from("none, auto, or an absolute path")
-    }
-
-    fn parse(&self, text: &str) -> Result<CountersPage, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "none" => Ok(CountersPage::None),
-            "auto" => Ok(CountersPage::Auto),
-            _ if text.starts_with('/') => Ok(CountersPage::In(PathBuf::from(text))),
-            _ => Err(String::from("not an absolute path")),
-        }
-    }
-
-    fn show(&self, value: &CountersPage) -> String {
-        match value {
-            CountersPage::None => String::from("none"),
-            CountersPage::Auto => String::from("auto"),
-            CountersPage::In(directory) => directory.display().to_string(),
         }
     }
 }

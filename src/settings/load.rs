@@ -213,8 +213,6 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0", "0"),
             ("NVSHMEM_LIBFABRIC_YIELD", "never", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p", "/tmp/of-pe-%p"),
-            ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", "/tmp/Pages", "/tmp/Pages"),
-            ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", "USR2", "usr2"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711", "host0:4711"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1", "true"),
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes", "true"),

@@ -19,8 +19,8 @@ mod docs;
 use ofi::{BatchChoice, BulkChoice, Options, RailLoss};
 
 pub use choices::{
-    ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
-    StripeThreshold, WordsChoice, YieldWhen,
+    ConsistencyChoice, RailBalance, SignalChoice, StagingChoice, StripeThreshold, WordsChoice,
+    YieldWhen,
 };
 pub use error::{Refused, SettingsError};
 pub use load::Row;
@@ -59,11 +59,6 @@ impl Settings {
         let stripes = self.rail_balance == RailBalance::Rate
             && self.stripe_threshold != StripeThreshold::Never;
         if stripes { self.bulk_connections } else { BulkChoice::Each(0) }
-    }
-
-    /// Whether counters go to files, of which some is written or removed when the process ends.
-    pub fn counts_outside(&self) -> bool {
-        self.counters.is_some() || self.counters_page != CountersPage::None
     }
 
     /// Whether words may be reached by GDRCopy, from both settings about it.

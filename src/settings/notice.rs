@@ -168,8 +168,9 @@ mod tests {
                 (format!("{name} is now {DEBUG}={key}=...; it was ignored"), Level::Warn)
             );
         }
-        for recorded in ["NVSHMEM_LIBFABRIC_TRACE", "NVSHMEM_LIBFABRIC_TRACE_RECORDS"] {
-            assert!(became(recorded).is_some_and(|became| became.contains("recorder")));
+        for gone in ["TRACE", "TRACE_RECORDS", "COUNTERS_PAGE", "COUNTERS_SIGNAL"] {
+            let (text, level) = said(&format!("{PREFIX}{gone}"));
+            assert!(text.contains("is gone") && level == Level::Warn, "{text}");
         }
         assert_eq!(became("NVSHMEM_LIBFABRIC_PROVIDER"), None);
     }

@@ -6,12 +6,10 @@ use std::time::Duration;
 use channel_sys::{NLF_MAX_RINGS, NLF_MAX_SLOTS, NLF_MIN_SLOTS};
 
 use super::choices::{
-    ConsistencyChoice, CountersPage, CountersSignal, RailBalance, SignalChoice, StagingChoice,
-    StripeThreshold, WordsChoice, YieldWhen,
+    ConsistencyChoice, RailBalance, SignalChoice, StagingChoice, StripeThreshold, WordsChoice,
+    YieldWhen,
 };
-use super::kind::{
-    DeviceList, Kind, Names, Number, OrAuto, Page, Text, Time, Truth, bytes, number,
-};
+use super::kind::{DeviceList, Kind, Names, Number, OrAuto, Text, Time, Truth, bytes, number};
 use super::source::Sources;
 use ofi::topology::Distance;
 use ofi::{BatchChoice, BulkChoice, Devices, GpuDirect, Options, Progress, Provider, Threading};
@@ -38,11 +36,17 @@ pub(super) const WITHOUT_EFFECT: &[&str] =
 pub(super) const BEFORE: &[(&str, &str)] = &[
     ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "is now NVSHMEM_LIBFABRIC_DEBUG=signals=..."),
     ("NVSHMEM_LIBFABRIC_ATOMICS", "is gone, as the target's proxy thread executes all atomics"),
-    ("NVSHMEM_LIBFABRIC_TRACE", RECORDER),
-    ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", RECORDER),
+    ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", COUNTERS),
+    ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", COUNTERS),
+    ("NVSHMEM_LIBFABRIC_TRACE", RECORDING),
+    ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", RECORDING),
 ];
 
-const RECORDER: &str = "is gone, as calls are recorded by the recorder library (docs/tool.md)";
+const COUNTERS: &str =
+    "is gone; NVSHMEM_LIBFABRIC_COUNTERS names a file that is written at the end of the job";
+
+const RECORDING: &str =
+    "is gone, with the recording of calls; NVSHMEM_DEBUG=TRACE logs what the transport does";
 
 /// Who sets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,20 +218,11 @@ settings! {
     /// two cores per PE.
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
-    /// A JSON file written when the transport is finalized: what each rail and each peer has
-    /// carried. Without one, the log has it at level INFO. A process with several jobs, as NCCL's
+    /// A JSON file written when the transport is finalized, or when the process exits: what each
+    /// rail and each peer has carried. Without one, the log has it at level INFO. A process with several jobs, as NCCL's
     /// groups are, writes `.2` and so on behind the name of later ones.
     Users "NVSHMEM_LIBFABRIC_COUNTERS" counters: Option<String> = None,
         Text { none: "none", accepts: "a path, in which %p stands for the number of the PE" };
-
-    /// A directory in which the counters are published twice a second, for `nvshmem-libfabric top`,
-    /// readable by their user only. `auto`: /dev/shm/nvshmem-libfabric-UID, made if missing. One
-    /// that others own or may write to is not used.
-    Users "NVSHMEM_LIBFABRIC_COUNTERS_PAGE" counters_page: CountersPage = CountersPage::None, Page;
-
-    /// A signal at which the file of NVSHMEM_LIBFABRIC_COUNTERS is written, within about a second.
-    /// Not where the program handles it; the log says so.
-    Users "NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL" counters_signal: CountersSignal = CountersSignal::None, Names;
 
     /// Device channel: where PE 0 listens and the others connect. The program may give another
     /// address.

@@ -18,7 +18,8 @@ use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::{Ring, State};
-use crate::job::{Connected, Job, JobError, asked};
+use crate::job::counters::exit;
+use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -222,9 +223,9 @@ impl Proxy {
         busy |= self.retire(lane, connected);
         self.iterations = self.iterations.wrapping_add(1);
         if !busy || self.iterations % CONTROL_EVERY == 0 {
-            if asked::is_any() {
+            if exit::is_waiting() {
                 // SAFETY: as before; the other reference is not used any more.
-                unsafe { self.state.job.answer() };
+                unsafe { self.state.job.tell_counters() };
             }
             match self.control.try_recv() {
                 // SAFETY: as before; the other one is not used any more.

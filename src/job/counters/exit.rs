@@ -1,55 +1,55 @@
-//! The exit of a process that does not finalize its transport: its counters are told all the same.
+//! Counters of a process that exits without finalizing its transport, as PyTorch does.
 //!
-//! PyTorch ends so. Only the host's proxy thread may look at its lane, and until the process is
-//! gone it takes turns. So an exit handler asks for the counters, and waits until that thread has
-//! told them.
+//! Only the proxy thread may look at its lane, and NVSHMEM's calls progress until the process is
+//! gone. So an exit handler sets a flag that the proxy thread checks between iterations, and waits
+//! until the counters are written.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::job::asked::Question;
 use engine::patience::Wait;
 use ofi::fork;
 
-/// How long an exit waits for a thread that may take no more iterations.
+/// How long an exit waits for a proxy thread that may make no more progress.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Jobs whose counters are in files, or to go there, and have not been told.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
-/// To all of them; never ended.
-static ASKED: Question = Question::new();
+/// Jobs with a file of counters that is not written yet.
+static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
+/// Set by the exit handler, never cleared.
+static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Has the exit of this process wait for one more job's counters.
+/// Has the exit of this process wait for the file of one more job.
 pub(super) fn wait_for_one() {
     static REGISTERED: Once = Once::new();
-    OPEN.fetch_add(1, Ordering::Relaxed);
+    UNWRITTEN.fetch_add(1, Ordering::Relaxed);
     REGISTERED.call_once(|| {
         // SAFETY: the handler is in this library, which is never unloaded (build.rs links it with
-        // `nodelete`). Where there is no room for another handler, counters go untold.
-        let _ = unsafe { libc::atexit(ask) };
+        // `nodelete`). If the table of handlers is full, the file is not written at exit.
+        let _ = unsafe { libc::atexit(wait) };
     });
 }
 
-/// One job's counters have been told.
-pub(super) fn one_is_told() {
-    // Its file is written before the process may end.
-    OPEN.fetch_sub(1, Ordering::Release);
+/// The file of one job is written.
+pub(super) fn one_is_written() {
+    // Release: the process may end as soon as the handler sees this.
+    UNWRITTEN.fetch_sub(1, Ordering::Release);
 }
 
-/// Whether the process is ending, and waits for counters.
-pub(super) fn is_asked() -> bool {
-    ASKED.is_open()
+/// Whether the process is exiting and waits for counters.
+#[inline(always)]
+pub(crate) fn is_waiting() -> bool {
+    EXITING.load(Ordering::Relaxed)
 }
 
-/// Runs in any thread, whose thread-local values may be gone.
-extern "C" fn ask() {
+/// Runs in any thread, after its thread-local values may have been destroyed.
+extern "C" fn wait() {
     if fork::is_child() {
         return;
     }
-    ASKED.ask();
+    EXITING.store(true, Ordering::Relaxed);
     let mut wait = Wait::new();
-    while OPEN.load(Ordering::Acquire) != 0 && wait.left_of(PATIENCE).is_some() {
+    while UNWRITTEN.load(Ordering::Acquire) != 0 && wait.left_of(PATIENCE).is_some() {
         std::thread::yield_now();
     }
 }
@@ -59,19 +59,16 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::job::asked::tests::alone;
 
     #[test]
-    fn an_exit_waits_for_counters_that_are_not_told_and_not_for_ever() {
-        let _alone = alone();
-        assert!(!is_asked());
+    fn exit_waits_for_files_until_a_deadline() {
+        assert!(!is_waiting());
         wait_for_one();
         let begun = Instant::now();
-        ask();
-        assert!(is_asked() && begun.elapsed() >= PATIENCE);
-        one_is_told();
-        assert_eq!(OPEN.load(Ordering::Acquire), 0, "the next one does not wait");
-        ask();
-        ASKED.end();
+        wait();
+        assert!(is_waiting() && begun.elapsed() >= PATIENCE);
+        one_is_written();
+        assert_eq!(UNWRITTEN.load(Ordering::Acquire), 0, "the next exit does not wait");
+        EXITING.store(false, Ordering::Relaxed);
     }
 }

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use log::{info, warn};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fields::{self, Field};
 use super::whole_file;
 use crate::job::connected::Connected;
 use crate::logging;
@@ -14,19 +13,19 @@ use engine::lane::Lane;
 use engine::port::Port;
 use engine::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 
-/// Version of the format of files and pages: raised when a name in it changes its meaning or goes.
-pub const FORMAT: u32 = 1;
+/// Version of the format of the file: raised when a name in it changes its meaning or goes.
+const FORMAT: u32 = 1;
 
 /// The counters of one lane.
-#[derive(Clone, Debug)]
-pub(super) struct LaneCounters {
+#[derive(Debug)]
+struct LaneCounters {
     /// `proxy` or `host`.
-    pub(super) lane: &'static str,
-    pub(super) me: Pe,
+    lane: &'static str,
+    me: Pe,
     /// Each rail by its name, in rail order.
-    pub(super) rails: Vec<(String, RailCounters)>,
-    pub(super) peers: Vec<PeerCounters>,
-    pub(super) staged: StagedCounters,
+    rails: Vec<(String, RailCounters)>,
+    peers: Vec<PeerCounters>,
+    staged: StagedCounters,
 }
 
 impl LaneCounters {
@@ -90,40 +89,70 @@ impl LaneCounters {
         }
     }
 
-    pub(super) fn to_json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let rail = |(name, rail): &(String, RailCounters)| {
-            with_counters([("name", Value::from(name.as_str()))], fields::RAIL, rail)
+            // A counter that is added has to be named here and in the log.
+            let RailCounters {
+                posted,
+                bytes,
+                completed,
+                queued,
+                again,
+                max_in_flight,
+                by_load,
+                bulk_bytes,
+                rate,
+                failures,
+                reissued,
+                resent,
+                foreign,
+            } = rail;
+            json!({
+                "name": name,
+                "posted": posted,
+                "bytes": bytes,
+                "completed": completed,
+                "queued": queued,
+                "again": again,
+                "max_in_flight": max_in_flight,
+                "by_load": by_load,
+                "bulk_bytes": bulk_bytes,
+                "bytes_per_second": rate,
+                "failures": failures,
+                "reissued": reissued,
+                "resent": resent,
+                "foreign": foreign,
+            })
         };
-        let peer =
-            |peer: &PeerCounters| with_counters([("pe", peer.pe.0.into())], fields::PEER, peer);
-        let staged = fields::STAGED
-            .iter()
-            .map(|field| (String::from(field.name), Value::from((field.of)(&self.staged))));
+        let peer = |PeerCounters { pe, writes, reads, sent, received }: &PeerCounters| {
+            json!({
+                "pe": pe.0, "writes": writes, "reads": reads, "sent": sent, "received": received,
+            })
+        };
+        let StagedCounters { by_fabric, in_messages, shared, by_cpu } = self.staged;
         json!({
             "lane": self.lane,
-            "staged": Value::Object(staged.collect()),
+            "staged": {
+                "by_fabric": by_fabric,
+                "in_messages": in_messages,
+                "shared": shared,
+                "by_cpu": by_cpu,
+            },
             "rails": self.rails.iter().map(rail).collect::<Vec<_>>(),
             "peers": self.peers.iter().map(peer).collect::<Vec<_>>(),
         })
     }
 }
 
-/// An object with what something is called, and its counters.
-fn with_counters<T>(called: [(&str, Value); 1], fields: &[Field<T>], of: &T) -> Value {
-    let counters = fields.iter().map(|field| (field.name, Value::from((field.of)(of))));
-    let named = called.into_iter().chain(counters);
-    Value::Object(named.map(|(name, value)| (String::from(name), value)).collect::<Map<_, _>>())
-}
-
 /// The counters of a job's lanes at one time.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Snapshot {
-    pub(super) proxy: LaneCounters,
-    pub(super) host: LaneCounters,
+    proxy: LaneCounters,
+    host: LaneCounters,
 }
 
 impl Snapshot {
-    /// Now. It waits for a thread that is at the host lane.
+    /// Reads the counters. Waits for a thread that is at the host lane.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
@@ -133,37 +162,19 @@ impl Snapshot {
         Self { proxy, host: connected.host.with(|lane| LaneCounters::of("host", lane)) }
     }
 
-    /// Now, without waiting: a host lane at which another thread is just then has the counters of
-    /// before.
-    ///
-    /// # Safety
-    /// As [`Connected::with_proxy`].
-    pub(super) unsafe fn next(&self, connected: &Connected) -> Self {
-        // SAFETY: the caller's promise.
-        let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-        let host = connected.host.try_with(|lane| LaneCounters::of("host", lane));
-        Self { proxy, host: host.unwrap_or_else(|| self.host.clone()) }
-    }
-
-    /// Tells the log.
+    /// Writes them to the log.
     pub(super) fn log(&self) {
         self.proxy.log();
         self.host.log();
     }
 
-    /// What both files and pages have.
-    pub(super) fn to_json(&self, provider: &str) -> Value {
+    fn to_json(&self, provider: &str) -> Value {
         json!({
             "format": FORMAT,
             "pe": self.proxy.me.0,
             "provider": provider,
             "lanes": [self.proxy.to_json(), self.host.to_json()],
         })
-    }
-
-    /// Of whose job they are.
-    pub(super) fn pe(&self) -> Pe {
-        self.proxy.me
     }
 
     /// Writes the job's file. One that cannot be written is a warning.
@@ -176,5 +187,76 @@ impl Snapshot {
                 path.display()
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logging::heard::heard;
+
+    fn lane(lane: &'static str) -> LaneCounters {
+        let rail = RailCounters {
+            posted: 1,
+            bytes: 2,
+            completed: 3,
+            queued: 4,
+            again: 5,
+            max_in_flight: 6,
+            by_load: 7,
+            bulk_bytes: 8,
+            rate: 9_000_000,
+            failures: 10,
+            reissued: 11,
+            resent: 12,
+            foreign: 13,
+        };
+        LaneCounters {
+            lane,
+            me: Pe(3),
+            rails: vec![(String::from("eth0"), rail)],
+            peers: vec![PeerCounters { pe: Pe(7), writes: 1, reads: 2, sent: 3, received: 4 }],
+            staged: StagedCounters::default(),
+        }
+    }
+
+    #[test]
+    fn file_names_every_counter() {
+        let mut proxy = lane("proxy");
+        proxy.staged = StagedCounters { by_fabric: 1, in_messages: 2, shared: 3, by_cpu: 4 };
+        let report = Snapshot { proxy, host: lane("host") }.to_json("some");
+        assert_eq!((&report["format"], &report["pe"]), (&json!(1), &json!(3)));
+        assert_eq!(
+            (&report["provider"], &report["lanes"][1]["lane"]),
+            (&json!("some"), &json!("host"))
+        );
+        let expected = json!({
+            "name": "eth0", "posted": 1, "bytes": 2, "completed": 3, "queued": 4, "again": 5,
+            "max_in_flight": 6, "by_load": 7, "bulk_bytes": 8, "bytes_per_second": 9_000_000,
+            "failures": 10, "reissued": 11, "resent": 12, "foreign": 13,
+        });
+        assert_eq!(report["lanes"][0]["rails"], json!([expected]));
+        let peer = json!({ "pe": 7, "writes": 1, "reads": 2, "sent": 3, "received": 4 });
+        assert_eq!(report["lanes"][0]["peers"], json!([peer]));
+        let staged = json!({ "by_fabric": 1, "in_messages": 2, "shared": 3, "by_cpu": 4 });
+        assert_eq!(report["lanes"][0]["staged"], staged);
+    }
+
+    #[test]
+    fn log_names_rails_peers_and_staging() {
+        let mut snapshot = Snapshot { proxy: lane("proxy"), host: lane("host") };
+        let ((), said) = heard(|| snapshot.log());
+        for part in [
+            "PE 3, proxy lane, rail 0 (eth0): 1 segments posted of 2 bytes",
+            "PE 3, host lane, rail 0 (eth0): 1 segments posted",
+            "PE 3, proxy lane, with PE 7: 1 writes, 2 reads, 3 messages sent, 4 received",
+            "PE 3, host lane, with PE 7",
+        ] {
+            assert!(said.contains(part), "{part}\n{said}");
+        }
+        assert!(!said.contains("staged:"), "{said}");
+        snapshot.host.staged.by_cpu = 17;
+        let ((), said) = heard(|| snapshot.log());
+        assert!(said.contains("PE 3, host lane, staged: ") && said.contains("17 copied"), "{said}");
     }
 }

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::shared::Shared;
-use crate::job::asked;
+use crate::job::counters::exit;
 use crate::nccl::error::NcclError;
 use ofi::posix_signals;
 
@@ -63,8 +63,8 @@ impl Drop for Helper {
 fn turn(group: &Shared, ends: &AtomicBool) {
     let before = group.progress_made();
     thread::sleep(LOOK);
-    if asked::is_any() {
-        group.answer();
+    if exit::is_waiting() {
+        group.tell_counters();
     }
     let spins = if group.has_core { SPINS } else { SPINS_SHARED };
     let mut idle = 0_u32;
@@ -84,8 +84,8 @@ fn turn(group: &Shared, ends: &AtomicBool) {
         }
         // Who has started something looks for its end, and makes progress by that.
         if since.elapsed() > AWAKE && (group.is_automatic || !group.has_open()) {
-            if asked::is_any() {
-                group.answer();
+            if exit::is_waiting() {
+                group.tell_counters();
             }
             thread::sleep(SLEEP);
         } else {

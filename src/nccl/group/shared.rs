@@ -336,12 +336,12 @@ impl Shared {
         self.state.try_lock().map_or(true, |state| !state.requests.is_empty())
     }
 
-    /// Answers what is asked of this job's counters.
-    pub(super) fn answer(&self) {
+    /// Tells this job's counters, unless another thread has the lock.
+    pub(super) fn tell_counters(&self) {
         let Ok(state) = self.state.try_lock() else { return };
         if let Some(job) = state.job.as_deref() {
             // SAFETY: the lock is held, which every use of the lane is under.
-            unsafe { job.answer() };
+            unsafe { job.tell_counters() };
         }
     }
 

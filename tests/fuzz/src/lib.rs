@@ -14,7 +14,6 @@ mod handles;
 mod handshake;
 mod lane;
 mod messages;
-mod recordings;
 mod settings;
 mod sysfs;
 
@@ -37,7 +36,7 @@ pub struct Target {
 pub const LONGEST: usize = 2048;
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 12] = [
     messages::PLAIN,
     messages::RAILS,
     messages::STAGED,
@@ -47,7 +46,6 @@ pub const TARGETS: [Target; 13] = [
     descriptors::TARGET,
     settings::TARGET,
     sysfs::TARGET,
-    recordings::TARGET,
     lane::PEERS,
     lane::STRANGERS,
     lane::HANDLES,

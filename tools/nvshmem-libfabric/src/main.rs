@@ -21,17 +21,15 @@ mod options;
 mod perf;
 mod probe;
 mod qualify;
-mod report;
 mod run;
 mod selftest;
-mod top;
-mod trace;
 
 use std::env;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use nvshmem_bench::output;
 use nvshmem_sim::traffic;
 
@@ -65,10 +63,10 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Top(options) => top::run(&options),
-        Command::Trace { command } => trace::run(&command),
         Command::Bench(options) => bench::run(options),
-        Command::Report(options) => report::run(&options),
+        Command::Sweep => qualify::sweep::serve()
+            .map(|()| true)
+            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
         Command::Probe { subject } => probe::answer(subject)
             .map(|()| true)
             .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
@@ -83,9 +81,40 @@ fn main() -> ExitCode {
     }
 }
 
+/// Commands and options of earlier versions, and what to use now.
+const GONE: [(&str, &str); 5] = [
+    (
+        "top",
+        "`top` is gone: NVSHMEM_LIBFABRIC_COUNTERS=FILE-%p has each PE write its counters at the end",
+    ),
+    ("trace", "`trace` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
+    (
+        "report",
+        "`report` is gone: `qualify` writes the file to send, and `qualify --dry-run` prints it",
+    ),
+    (
+        "--nvshmem",
+        "`--nvshmem` is gone here: use `nvshmem-libfabric run -- PROGRAM`, or the two variables of `run --dry-run`",
+    ),
+    ("--record", "`run --record` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
+];
+
+/// What to use in place of something that the command line has from an earlier version.
+fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
+    let named =
+        [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
+    named.into_iter().flatten().find_map(|named| {
+        let ContextValue::String(named) = named else { return None };
+        GONE.iter().find(|(name, _)| name == named).map(|(_, now)| *now)
+    })
+}
+
 /// Prints help, the version, or what is wrong with the command line.
 fn answered(answer: &clap::Error) -> ExitCode {
-    let printed = answer.print().and_then(|()| io::stdout().flush());
+    let printed = match in_place_of(answer) {
+        Some(now) => Ok(eprintln!("nvshmem-libfabric: {now}")),
+        None => answer.print().and_then(|()| io::stdout().flush()),
+    };
     if let (false, Err(error)) = (answer.use_stderr(), printed) {
         output::unsaid(&error);
     }

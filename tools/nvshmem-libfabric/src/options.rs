@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Info(InfoOptions),
     /// Check this machine, changing nothing: what is well, what is not and what helps
     Doctor(DoctorOptions),
-    /// Put all files into a prefix, or the right plugin file beside an NVSHMEM
+    /// Put all files into a prefix
     Install(InstallOptions),
     /// Undo what `install` has done
     Uninstall(UninstallOptions),
@@ -35,9 +35,10 @@ pub(crate) enum Command {
     ///
     /// Neither a GPU nor NVSHMEM is needed: the PEs drive the plugin as NVSHMEM does.
     Selftest(SelftestOptions),
-    /// Try everything on this fabric in under ten minutes, and write one file to send
+    /// Try everything on this machine's fabric in ten minutes, and write one file to send
     ///
-    /// For hardware that this project has not seen: row by row what works, what is slow and why.
+    /// For machines that this project cannot see: what is there, and row by row what works and how
+    /// fast. The file has no names of users and hosts, no paths and no addresses.
     Qualify(QualifyOptions),
     /// Measure bandwidth, latency and message rate between two PEs, of this machine or of two
     ///
@@ -51,19 +52,9 @@ pub(crate) enum Command {
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
     Run(RunOptions),
-    /// Show the counters of running PEs of this machine, by rail and by peer
-    ///
-    /// Of jobs of this user with NVSHMEM_LIBFABRIC_COUNTERS_PAGE set.
-    Top(TopOptions),
-    /// Show or check what NVSHMEM has called, from recordings of a job
-    ///
-    /// `run --record FILE-%p` has each PE of a job record its calls in a file of its own.
-    Trace {
-        #[command(subcommand)]
-        command: TraceCommand,
-    },
-    /// Write one text file to attach to a bug report
-    Report(ReportOptions),
+    /// Clean up after jobs of `qualify` when its process has ended
+    #[command(hide = true)]
+    Sweep,
     /// Ask libfabric or CUDA's driver in a process of its own
     #[command(hide = true)]
     Probe { subject: Subject },
@@ -120,23 +111,11 @@ pub(crate) struct DoctorOptions {
     pub(crate) json: bool,
 }
 
-/// Where to install.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct Place {
-    /// A directory with bin, lib, include and share, such as /usr/local
-    #[arg(long, value_name = "DIR")]
-    pub(crate) prefix: Option<PathBuf>,
-    /// Beside an NVSHMEM, in place of its own file, which is kept: libnvshmem_host.so.3, or the
-    /// directory above its lib
-    #[arg(long, value_name = "PATH")]
-    pub(crate) nvshmem: Option<PathBuf>,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct InstallOptions {
-    #[command(flatten)]
-    pub(crate) place: Place,
+    /// A directory with bin, lib, include and share, such as /usr/local
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix: PathBuf,
     /// The directory with this project's nvshmem_transport_libfabric.so.N
     #[arg(long, value_name = "DIR")]
     pub(crate) plugin_dir: Option<PathBuf>,
@@ -144,8 +123,9 @@ pub(crate) struct InstallOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct UninstallOptions {
-    #[command(flatten)]
-    pub(crate) place: Place,
+    /// The directory that `install` was given
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix: PathBuf,
 }
 
 /// Which hosts, and how they are reached.
@@ -201,21 +181,34 @@ pub(crate) struct QualifyOptions {
     /// The provider [default: as the environment has it, else what a job over several hosts takes]
     #[arg(long, value_parser = provider(), ignore_case = true)]
     pub(crate) provider: Option<String>,
-    /// Only these rows, by their names or how these begin
-    #[arg(long, value_delimiter = ',', value_name = "ROW")]
-    pub(crate) only: Vec<String>,
-    /// Few rounds, and figures up to 64 KiB: a minute
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    pub(crate) only: Vec<Tried>,
+    /// Short measurements up to 64 KiB: a minute
     #[arg(long)]
     pub(crate) short: bool,
     /// Seconds after which a row is killed
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) deadline: u64,
-    /// Minutes after which no row is begun any more
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) minutes: u64,
     /// The file to write [default: nvshmem-libfabric-qualify.txt]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Print the file without running anything, and write none
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// A part of what `qualify` tries: a self-test and a measurement with the same settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Tried {
+    /// Memory of the host, over one NIC for each PE.
+    OneNic,
+    /// Memory of the host, over all NICs.
+    AllNics,
+    /// Memory of GPUs, copied through memory of the host.
+    Staged,
+    /// Memory of GPUs, accessed by the NICs themselves.
+    Direct,
 }
 
 #[derive(Debug, Args)]
@@ -248,74 +241,6 @@ pub(crate) struct PerfOptions {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct TopOptions {
-    /// The directory that NVSHMEM_LIBFABRIC_COUNTERS_PAGE names [default: that of `auto`]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Show them once, and end
-    #[arg(long)]
-    pub(crate) once: bool,
-    /// Once, as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Once, in the text format of Prometheus
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) prometheus: bool,
-    /// Seconds between two looks
-    #[arg(long, default_value_t = 1.0, value_parser = interval)]
-    pub(crate) interval: f64,
-    /// Most peers shown of a lane
-    #[arg(long, default_value_t = 8, value_name = "COUNT")]
-    pub(crate) peers: usize,
-}
-
-/// What is to be done with recordings.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TraceCommand {
-    /// Make a timeline that Perfetto opens
-    Show(TraceShowOptions),
-    /// Look for data that is read before anything has ordered it
-    ///
-    /// Exit status 1 when something is found.
-    Check(TraceCheckOptions),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TraceCheckOptions {
-    /// The recordings, one for each PE
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TraceShowOptions {
-    /// The recordings, one for each PE
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// The file to write [default: standard output]
-    #[arg(short, long, value_name = "FILE.json")]
-    pub(crate) out: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ReportOptions {
-    #[command(flatten)]
-    pub(crate) r#where: Where,
-    /// The file to write, - for standard output [default: nvshmem-libfabric-report.txt]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-    /// A log to add, such as what NVSHMEM_DEBUG_FILE has got; may be given again
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log: Vec<PathBuf>,
-    /// Without running the self-test
-    #[arg(long)]
-    pub(crate) no_selftest: bool,
-}
-
 /// What starts a shell on another host: it asks nobody, and gives up soon.
 pub(crate) const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10";
 
@@ -336,7 +261,7 @@ pub(crate) struct RunOptions {
     #[arg(long, conflicts_with = "nvshmem")]
     pub(crate) any_nvshmem: bool,
     /// Have NCCL's device API and its puts and signals go by this transport, in place of NVSHMEM
-    #[arg(long, conflicts_with_all = ["nvshmem", "any_nvshmem", "record"])]
+    #[arg(long, conflicts_with_all = ["nvshmem", "any_nvshmem"])]
     pub(crate) nccl: bool,
     /// The libfabric provider: auto, efa, cxi, verbs, tcp, shm
     #[arg(long, value_parser = provider(), ignore_case = true)]
@@ -344,28 +269,12 @@ pub(crate) struct RunOptions {
     /// The libfabric to use
     #[arg(long, value_name = "FILE")]
     pub(crate) libfabric: Option<PathBuf>,
-    /// Record the newest calls of each PE in a file, with %p for the number of the PE
-    #[arg(long, value_name = "FILE-%p", value_parser = with_number)]
-    pub(crate) record: Option<String>,
     /// Print what would be done, as lines of shell with the reasons
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The program with its arguments; `--` may stand in front of it
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
-}
-
-/// A path that is another one for each PE.
-fn with_number(text: &str) -> Result<String, String> {
-    let more = String::from("there is no %p in it, and each PE needs a file of its own");
-    if text.contains("%p") { Ok(text.to_owned()) } else { Err(more) }
-}
-
-/// Seconds between looks.
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| String::from("not a number"))?;
-    let range = 0.1..=3600.0;
-    if range.contains(&seconds) { Ok(seconds) } else { Err(String::from("from 0.1 to 3600")) }
 }
 
 /// A layout by its name.

@@ -201,7 +201,7 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     let mut dead = BTreeSet::new();
     let mut bytes = 0;
     for entry in entries {
-        // Directories are of users, not of processes.
+        // Directories are not of processes.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
@@ -223,7 +223,7 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
 }
 
 /// The process that a file in shared memory is of, if it is libfabric's or NVSHMEM's.
-fn maker(name: &str) -> Option<u32> {
+pub(crate) fn maker(name: &str) -> Option<u32> {
     let numbers: Vec<u32> = name
         .split(|c: char| !c.is_ascii_digit())
         .filter_map(|digits| digits.parse().ok())
@@ -317,7 +317,7 @@ mod tests {
         for name in ["4711:0:1", "4712:0:1", "others-4711"] {
             fs::write(directory.join(name), "").unwrap();
         }
-        fs::create_dir_all(directory.join("nvshmem-libfabric-4711")).unwrap();
+        fs::create_dir_all(directory.join("nvshmem-4711")).unwrap();
         let check = left_behind(directory, &|pid| pid == 4712);
         let clean = left_behind(directory, &|_| true);
         assert_eq!((check.verdict, clean.verdict), (Verdict::Warning, Verdict::Ok));

@@ -3,7 +3,7 @@
 
 mod fabric;
 pub(crate) mod gpus;
-mod host;
+pub(crate) mod host;
 mod versions;
 
 use std::cmp::Reverse;
@@ -28,7 +28,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Note => "note",

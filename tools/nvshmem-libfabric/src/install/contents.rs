@@ -8,10 +8,10 @@ use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use super::Content;
+use super::staged::Content;
 use crate::error::ToolError;
 use crate::info::VERSION;
-use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers, recorder_name};
+use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers};
 use crate::options::Options;
 
 /// This program.
@@ -57,9 +57,6 @@ pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     for number in numbers() {
         let plugin = plugins.of(number)?;
         files.push((format!("lib/{}", file_name(number)), Content::File(plugin.path.clone())));
-        if let Ok(recorder) = plugin.recorder() {
-            files.push((format!("lib/{}", recorder_name(number)), Content::File(recorder)));
-        }
     }
     if let Some(plugin) = &plugins.nccl {
         files.push((format!("lib/{NCCL_FILE}"), Content::File(plugin.path.clone())));
@@ -68,7 +65,6 @@ pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     // Of each library by its name, which is what debuggers look for.
     for library in [
         "nvshmem_transport_libfabric",
-        "nvshmem_transport_recorder",
         "libnccl-rma-nvshmem-libfabric",
         "libnvshmem_libfabric_channel",
     ] {

@@ -1,53 +1,37 @@
-//! `install` and `uninstall`: our files in a prefix of their own, or one of them beside an NVSHMEM
-//! that is there.
+//! `install` and `uninstall`: all our files in a prefix, as `make install` leaves them.
 //!
 //! All that can be refused is refused before anything is changed. Files appear whole, by a rename,
 //! so that a process that has an old one loaded keeps it. What was done is recorded, and
 //! `uninstall` undoes what is recorded and no more.
 
-mod beside;
 mod contents;
-mod prefix;
 mod record;
+mod staged;
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
 
-use sha2::{Digest, Sha256};
-
+use self::contents::Named;
+use self::record::{Entry, RECORD, Record};
+use self::staged::{Content, Staged, sweep};
 use crate::error::ToolError;
+use crate::libraries::elf::Elf;
 use crate::libraries::plugins::Plugins;
 use crate::options::{InstallOptions, UninstallOptions};
 
-/// Installs.
-///
-/// # Errors
-/// What does not fit, and what the file system refuses.
-pub(crate) fn install(options: &InstallOptions) -> Result<(), ToolError> {
-    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
-    match (&options.place.prefix, &options.place.nvshmem) {
-        (Some(prefix), _) => prefix::install(prefix, &plugins),
-        (None, Some(nvshmem)) => beside::install(nvshmem, &plugins),
-        (None, None) => Err(nowhere()),
-    }
+/// Whether an installation may have a file of this name below its prefix. The record is a file that
+/// others may write, and what it names beside these is not touched.
+fn may_be_ours(name: &str) -> bool {
+    let path = Path::new(name);
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let stems = ["nvshmem_transport_", "nvshmem-libfabric", "nvshmem_libfabric"];
+    is_below(path) && stems.iter().any(|stem| file.contains(stem))
 }
 
-/// Undoes it.
-///
-/// # Errors
-/// Nothing was installed there, and what the file system refuses.
-pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
-    match (&options.place.prefix, &options.place.nvshmem) {
-        (Some(prefix), _) => prefix::uninstall(prefix),
-        (None, Some(nvshmem)) => beside::uninstall(nvshmem),
-        (None, None) => Err(nowhere()),
-    }
-}
-
-fn nowhere() -> ToolError {
-    ToolError::new("no place is named", "name one with --prefix or --nvshmem")
+/// Whether a path has only names, so that it leads nowhere else.
+fn is_below(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// For what the file system refuses.
@@ -64,99 +48,157 @@ fn refused<'a>(path: &'a Path, what: &'a str) -> impl Fn(io::Error) -> ToolError
     }
 }
 
-/// The SHA-256 of a file, in hexadecimal digits.
-fn digest(path: &Path) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    io::copy(&mut File::open(path)?, &mut hash)?;
-    Ok(hexadecimal(hash))
-}
-
-fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What a file that is installed is made of.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Content {
-    /// What a file has.
-    File(PathBuf),
-    Text(Vec<u8>),
-    /// A symbolic link to this.
-    Link(String),
-}
-
-impl Content {
-    /// The digest of what is made of it.
-    fn digest(&self) -> Result<String, ToolError> {
-        match self {
-            Self::File(path) => digest(path).map_err(refused(path, "cannot be read")),
-            Self::Text(text) => Ok(hexadecimal(Sha256::new_with_prefix(text))),
-            Self::Link(to) => Ok(hexadecimal(Sha256::new_with_prefix(to))),
-        }
+/// Installs.
+///
+/// # Errors
+/// What does not fit, and what the file system refuses.
+pub(crate) fn install(options: &InstallOptions) -> Result<(), ToolError> {
+    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
+    let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
+    let files = contents::all(&plugins)?;
+    let old = Record::read(&prefix.join(RECORD))?;
+    for (name, content) in &files {
+        refuse(content, &prefix.join(name), name)?;
     }
 
-    /// The digest of what is at a path, where a link is no more than what it says.
-    fn digest_at(path: &Path) -> io::Result<String> {
-        match fs::read_link(path) {
-            Ok(to) => Ok(hexadecimal(Sha256::new_with_prefix(to.as_os_str().as_encoded_bytes()))),
-            Err(_) => digest(path),
+    let mut made = old.as_ref().map(|old| old.directories.clone()).unwrap_or_default();
+    let mut fresh = Vec::new();
+    let done = put(&prefix, &files, old.as_ref(), &mut fresh, &mut made);
+    if done.is_err() {
+        // What is not empty was there before, or is not ours.
+        for directory in fresh.iter().rev() {
+            let _ = fs::remove_dir(directory);
         }
     }
+    done?;
+    println!("Installed in {}:", prefix.display());
+    for (name, _) in &files {
+        println!("  {name}");
+    }
+    Ok(())
 }
 
-/// A file under a name of its own in the directory where it is to be, gone unless it gets there.
-struct Staged(Option<PathBuf>);
+/// Refuses to replace what is not ours, or the file itself.
+fn refuse(content: &Content, target: &Path, name: &str) -> Result<(), ToolError> {
+    let Content::File(file) = content else { return Ok(()) };
+    if target.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if fs::canonicalize(file).ok() == fs::canonicalize(target).ok() {
+        let message = format!("{} is the file that would be installed", target.display());
+        return Err(ToolError::new(message, "it is in this prefix already; name another"));
+    }
+    let is_plugin =
+        name.starts_with("lib/nvshmem_transport") || name.starts_with("lib/libnccl-rma");
+    if is_plugin && Elf::read(target).ok().and_then(|elf| elf.transport).is_none() {
+        let message = format!("{} is not of this project", target.display());
+        let hint = "that is an NVSHMEM's own directory: name another, and start programs with `nvshmem-libfabric run`";
+        return Err(ToolError::new(message, hint));
+    }
+    Ok(())
+}
 
-impl Staged {
-    fn make(content: &Content, name: &str, directory: &Path) -> Result<Self, ToolError> {
-        sweep(directory, name);
-        let path = directory.join(format!(".{name}.{}", std::process::id()));
-        let staged = Self(Some(path.clone()));
-        let make = || match content {
-            Content::File(file) => {
-                fs::copy(file, &path)?;
-                File::open(&path)?.sync_all()
-            }
-            Content::Text(text) => {
-                let mut file = File::create(&path)?;
-                file.write_all(text)?;
-                file.sync_all()
-            }
-            Content::Link(to) => symlink(to, &path),
+fn put(
+    prefix: &Path,
+    files: &[Named],
+    old: Option<&Record>,
+    fresh: &mut Vec<PathBuf>,
+    made: &mut Vec<String>,
+) -> Result<(), ToolError> {
+    let mut staged = Vec::new();
+    let mut entries = Vec::new();
+    let targets = files.iter().map(|(name, _)| prefix.join(name));
+    for directory in targets.chain([prefix.join(RECORD).join("x")]) {
+        make_directories(directory.parent().unwrap_or(prefix), fresh)?;
+    }
+    for directory in fresh.iter() {
+        let Ok(below) = directory.strip_prefix(prefix) else { continue };
+        let below = below.to_string_lossy().into_owned();
+        if !made.contains(&below) {
+            made.push(below);
+        }
+    }
+    // All of them are there, under other names, before the first one is replaced.
+    for (name, content) in files {
+        let target = prefix.join(name);
+        let is_ours = |is: &String| {
+            old.and_then(|old| old.entry(name)).is_some_and(|entry| entry.is_ours(is))
         };
-        make().map_err(refused(&path, "cannot be written"))?;
-        Ok(staged)
+        let before = Content::digest_at(&target).ok().filter(is_ours);
+        entries.push(Entry { name: name.clone(), sha256: content.digest()?, before });
+        let file = target.file_name().unwrap_or_default().to_string_lossy();
+        staged.push((Staged::make(content, &file, target.parent().unwrap_or(prefix))?, target));
     }
-
-    /// Takes the place of what is at the path, in one step.
-    fn rename(mut self, to: &Path) -> Result<(), ToolError> {
-        let Some(path) = self.0.take() else { return Ok(()) };
-        fs::rename(&path, to).map_err(|error| {
-            self.0 = Some(path.clone());
-            refused(to, "cannot be replaced")(error)
-        })
+    // What an older version had and this one has not; the record still knows it if this is killed.
+    let kept = |name: &str| files.iter().any(|(kept, _)| kept == name);
+    for entry in old.iter().flat_map(|old| &old.files).filter(|entry| !kept(&entry.name)) {
+        remove(prefix, entry)?;
     }
+    Record::new(entries, made.clone()).write(&prefix.join(RECORD))?;
+    staged.into_iter().try_for_each(|(staged, target)| staged.rename(&target))
 }
 
-/// Removes copies of a file that processes have left which were killed.
-fn sweep(directory: &Path, name: &str) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    let prefix = format!(".{name}.");
-    for entry in entries.flatten() {
-        let left = entry.file_name();
-        let pid = left.to_str().and_then(|left| left.strip_prefix(&prefix));
-        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-        if !Path::new("/proc").join(pid.to_string()).exists() {
-            let _ = fs::remove_file(entry.path());
+/// Makes a directory and those above it, and tells which were not there.
+fn make_directories(directory: &Path, fresh: &mut Vec<PathBuf>) -> Result<(), ToolError> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = directory.parent() {
+        make_directories(above, fresh)?;
+    }
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
+        Err(error) => Err(refused(directory, "cannot be made")(error)),
+        Ok(()) => {
+            fresh.push(directory.to_owned());
+            Ok(())
         }
     }
 }
 
-impl Drop for Staged {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // Whether it was made at all is not known here.
-            let _ = fs::remove_file(path);
+/// Undoes it.
+///
+/// # Errors
+/// Nothing was installed there, and what the file system refuses.
+pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
+    let prefix = std::path::absolute(&options.prefix).unwrap_or_else(|_| options.prefix.clone());
+    let place = prefix.join(RECORD);
+    let Some(record) = Record::read(&place)? else {
+        let message = format!("nothing was installed in {}", prefix.display());
+        let hint = "`install` leaves a record there, in share/nvshmem-libfabric, and there is none";
+        return Err(ToolError::new(message, hint));
+    };
+    for entry in &record.files {
+        remove(&prefix, entry)?;
+    }
+    record::remove(&place)?;
+    for directory in record.directories.iter().rev() {
+        let below = Path::new(directory);
+        // Only what is empty goes.
+        if is_below(below) {
+            let _ = fs::remove_dir(prefix.join(below));
         }
     }
+    Ok(())
+}
+
+/// Removes a file that was installed, if it is the one still.
+fn remove(prefix: &Path, entry: &Entry) -> Result<(), ToolError> {
+    if !may_be_ours(&entry.name) {
+        return Ok(());
+    }
+    let target = prefix.join(&entry.name);
+    if let (Some(directory), Some(name)) = (target.parent(), target.file_name()) {
+        sweep(directory, &name.to_string_lossy());
+    }
+    if target.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if !entry.is_ours(&Content::digest_at(&target).unwrap_or_default()) {
+        println!("{} is not what was installed, so it stays", target.display());
+        return Ok(());
+    }
+    fs::remove_file(&target).map_err(refused(&target, "cannot be removed"))?;
+    println!("{} is removed", target.display());
+    Ok(())
 }

@@ -1,15 +1,18 @@
-//! The record of what was installed, as a file beside it.
+//! The record of what was installed, as a file in the prefix.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Staged, refused};
+use super::refused;
+use super::staged::{Content, Staged, sweep};
 use crate::error::ToolError;
 use crate::info::{VERSION, json};
+
+/// The directory of the record, below the prefix.
+pub(super) const RECORD: &str = "share/nvshmem-libfabric";
 
 /// A file that was installed, by its name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -30,21 +33,20 @@ impl Entry {
     }
 }
 
-/// A record, with what the kind of installation adds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Record<T> {
+pub(super) struct Record {
     /// This project's version.
-    pub(super) version: String,
+    version: String,
     pub(super) files: Vec<Entry>,
-    #[serde(flatten)]
-    pub(super) more: T,
+    /// Directories that were not there before, the outer first.
+    pub(super) directories: Vec<String>,
 }
 
 const NAME: &str = "installed.json";
 
-impl<T: Serialize + DeserializeOwned> Record<T> {
-    pub(super) fn new(files: Vec<Entry>, more: T) -> Self {
-        Self { version: VERSION.to_owned(), files, more }
+impl Record {
+    pub(super) fn new(files: Vec<Entry>, directories: Vec<String>) -> Self {
+        Self { version: VERSION.to_owned(), files, directories }
     }
 
     /// The record in a directory, if there is one.
@@ -59,7 +61,7 @@ impl<T: Serialize + DeserializeOwned> Record<T> {
             Err(error) => return Err(refused(&path, "cannot be read")(error)),
         };
         serde_json::from_slice(&text).map(Some).map_err(|error| {
-            let hint = "it is no record of this version; put the original files back by hand, from `original` beside it";
+            let hint = "it is no record of this version: remove the files of this project by hand";
             ToolError::file(&path, "cannot be understood", error, hint)
         })
     }
@@ -69,17 +71,8 @@ impl<T: Serialize + DeserializeOwned> Record<T> {
     /// # Errors
     /// What the file system refuses.
     pub(super) fn write(&self, directory: &Path) -> Result<(), ToolError> {
-        let path = directory.join(NAME);
-        let fresh = fresh(directory);
-        let staged = Staged(Some(fresh.clone()));
-        let text = json(self)?;
-        let write = || {
-            let mut file = File::create(&fresh)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        };
-        write().map_err(refused(&path, "cannot be written"))?;
-        staged.rename(&path)?;
+        let text = Content::Text(json(self)?.into_bytes());
+        Staged::make(&text, NAME, directory)?.rename(&directory.join(NAME))?;
         // On the disk before what it is the record of. A file system that cannot do this for a
         // directory has other ways.
         let _ = File::open(directory).and_then(|directory| directory.sync_all());
@@ -92,19 +85,13 @@ impl<T: Serialize + DeserializeOwned> Record<T> {
     }
 }
 
-/// What a record is called until it is whole.
-fn fresh(directory: &Path) -> PathBuf {
-    directory.join(format!(".{NAME}"))
-}
-
 /// Removes the record of a directory.
 ///
 /// # Errors
 /// What the file system refuses.
-pub(super) fn remove(directory: &Path) -> Result<PathBuf, ToolError> {
+pub(super) fn remove(directory: &Path) -> Result<(), ToolError> {
     let path = directory.join(NAME);
     fs::remove_file(&path).map_err(refused(&path, "cannot be removed"))?;
-    // Of one that was killed while it wrote.
-    let _ = fs::remove_file(fresh(directory));
-    Ok(path)
+    sweep(directory, NAME);
+    Ok(())
 }

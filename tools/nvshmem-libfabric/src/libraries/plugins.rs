@@ -15,11 +15,6 @@ pub(crate) fn file_name(number: u32) -> String {
     nvshmem_abi::file_name("libfabric", number)
 }
 
-/// The recorder for a major. Its name inside is that of our file, under which NVSHMEM takes it.
-pub(crate) fn recorder_name(number: u32) -> String {
-    nvshmem_abi::file_name("recorder", number)
-}
-
 /// What NCCL makes of `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
 pub(crate) const NCCL_FILE: &str = "libnccl-rma-nvshmem-libfabric.so";
 
@@ -151,21 +146,6 @@ impl Plugins {
 }
 
 impl Plugin {
-    /// The recorder for the same NVSHMEM, which is installed beside it.
-    ///
-    /// # Errors
-    /// It is not there, or of a version that NVSHMEM would pass over.
-    pub(crate) fn recorder(&self) -> Result<PathBuf, ToolError> {
-        let path = self.path.with_file_name(recorder_name(self.number));
-        let message = match path.is_file().then(|| Self::read(self.number, &path)) {
-            Some(Ok(_)) => return Ok(path),
-            Some(Err(reason)) => format!("{} cannot record: {reason}", path.display()),
-            None => format!("there is no {} to record with", path.display()),
-        };
-        let hint = "`make install` and the packages put it beside the plugin files";
-        Err(ToolError::new(message, hint))
-    }
-
     /// Reads a file that has the name of a major.
     fn read(number: u32, path: &Path) -> Result<Self, String> {
         let (version, soname) = version(path)?;

@@ -1,279 +1,373 @@
-//! `qualify`: everything that this transport does, tried on the fabric at hand in under ten
-//! minutes, with a verdict for each row and one file to send.
+//! `qualify`: everything that this transport does, tried on a machine that this project cannot see,
+//! with a verdict for each row and one file to send.
 //!
-//! It is for hardware that this project has not seen. Rows are jobs of `selftest`'s and figures of
-//! `perf`'s, and hosts are described as `report` does. A row that fails or hangs ends by its
-//! deadline and keeps no other from being tried.
+//! Rows are the tool's own `selftest` and `perf`, as processes with settings of their own. The file
+//! is private by construction: of what processes print, only numbers, names that are compiled into
+//! this program, and texts of `docs/errors.md` get there.
 
-mod file;
-mod look;
-mod rows;
-mod verdict;
+mod known;
+mod machine;
+mod report;
+pub(crate) mod sweep;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nvshmem_bench::BySize;
-use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, Layout};
+use launcher::{Stream, dies_with_launcher};
+use serde::Deserialize;
 
-use self::file::{Done, Report};
-use self::rows::{On, Pes, ROWS, Rails, Row, Traffic, Tries};
-use self::verdict::{Facts, Judged, Seen, Verdict};
+use self::known::known;
+use self::report::{FAILED, Figure, NOT_RUN, OK, Report, Row, SLOW};
+use self::sweep::Sweeper;
+use crate::child;
 use crate::error::ToolError;
-use crate::info::check_settings;
+use crate::info::{Info, check_settings};
 use crate::libraries::plugins::Plugins;
-use crate::options::{Memory, QualifyOptions};
-use crate::perf::table::Figure;
-use crate::selftest::PROVIDER;
-use crate::selftest::hosts::Host;
-use crate::selftest::job::{Place, Trial, log_of_failure, opened, why};
-use crate::selftest::named::Named;
+use crate::options::{QualifyOptions, Tried};
+use crate::probe::Choice;
+use crate::selftest::hosts::check_here;
+use crate::selftest::{PROVIDER, SCENARIOS};
 
-/// Most lines of a log that are kept.
-const MOST_LINES: usize = 200;
+/// After this long no part is begun any more.
+const MOST_TIME: Duration = Duration::from_secs(540);
 
-/// Seconds that a wait in the transport has at least: what is much slower than rails are given.
-const LEAST_TIMEOUT: u64 = 20;
+/// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
+const ENOUGH: f64 = 0.7;
 
-/// Jobs in succession that may fail before they have opened anything; the rest would, too.
-const MOST_UNOPENED: u32 = 2;
+/// The parts, each with its settings: every scenario of `selftest`, then `perf`.
+const PARTS: [(Tried, &str); 4] = [
+    (Tried::OneNic, "one-nic"),
+    (Tried::AllNics, "all-nics"),
+    (Tried::Staged, "staged"),
+    (Tried::Direct, "direct"),
+];
 
-/// Most PEs of a job, and so most hosts: two PEs are on each in some rows.
-const MOST_PES: usize = 64;
-const MOST_HOSTS: usize = MOST_PES / 2;
-
-/// PEs of a host that many PEs are tried with, if the user has not said: at least and at most.
-const MANY: (usize, usize) = (4, 8);
-
-/// Longest put with signal.
-const MOST: u64 = 300_000;
+/// A run of `selftest`, of which these fields are read.
+#[derive(Debug, Deserialize)]
+struct Ran {
+    scenario: String,
+    passed: bool,
+    seconds: f64,
+    failure: Option<String>,
+    failure_log: Option<String>,
+    opened: Option<String>,
+}
 
 /// Tries all, prints a line for each row, and writes the file. Whether no row has failed.
 ///
 /// # Errors
-/// There are no plugin files, or a host cannot take part, or the file cannot be written.
+/// There are no plugin files or no provider, or the file cannot be written.
 pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
-    let path = options.out.clone();
-    let path = path.unwrap_or_else(|| PathBuf::from("nvshmem-libfabric-qualify.txt"));
-    let is_named = |row: &Row, name: &String| row.name.starts_with(name.as_str());
-    if let Some(name) = options.only.iter().find(|name| !ROWS.iter().any(|row| is_named(row, name)))
-    {
-        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
-        let message = format!("no row is named `{name}`");
-        return Err(ToolError::new(message, format!("there are {}", names.join(", "))));
-    }
     check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
-    if options.reach.hosts.len() > MOST_HOSTS {
-        let message = format!("{} hosts are more than {MOST_HOSTS}", options.reach.hosts.len());
-        return Err(ToolError::new(message, "two tell most of what is to be known"));
+    if options.reach.hosts.len() > 2 {
+        return Err(ToolError::new("--hosts names more than two", "`selftest` tries more"));
     }
     let plugins = Plugins::find(options.r#where.plugin_dir.as_deref())?;
-    let layout = Layout::ALL[Layout::ALL.len() - 1];
-    let number = layout.major().number().unsigned_abs();
-    plugins.of(number)?;
-    let mut report = Report::new(&path, options.reach.hosts.iter().map(Named::name))?;
-    let (hosts, facts) = match look::look(options, number, &mut report) {
-        Ok(found) => found,
-        Err(error) => {
-            report.discard();
-            return Err(error);
-        }
-    };
-    let deadline = Duration::from_secs(options.deadline);
-    let mut bed =
-        Bed { options, plugins, layout, deadline, facts, seen: Seen::default(), unopened: 0 };
-    let began = Instant::now();
-    for row in ROWS {
-        if !options.only.is_empty() && !options.only.iter().any(|name| is_named(row, name)) {
-            continue;
-        }
-        report.write(Some(row.name))?;
-        let started = Instant::now();
-        let late = began.elapsed() > Duration::from_secs(60 * options.minutes);
-        let late = late.then(|| format!("{} minutes are over (--minutes)", options.minutes));
-        let ((verdict, reason), figures, log) = match bed.refuses(row).or(late) {
-            Some(why) => ((Verdict::Skipped, why), Vec::new(), String::new()),
-            None => bed.tries(row, &hosts),
-        };
-        let seconds = started.elapsed().as_secs_f64();
-        report.add(Done { name: row.name, verdict, reason, seconds, figures, log });
+    let info = Info::gather(&options.r#where, &[])?;
+    if options.dry_run {
+        print!("{}", machine::there(&info));
+        return Ok(true);
     }
+    let bed = Bed::new(options, plugins, &info)?;
+    let default = || PathBuf::from("nvshmem-libfabric-qualify.txt");
+    let path = options.out.clone().unwrap_or_else(default);
+    let mut report = Report::new(&path, bed.head(), machine::there(&info))?;
+    println!("{}\n", bed.head());
+    let sweeper = Sweeper::start().map_err(|error| {
+        ToolError::new(format!("a process that cleans up: {error}"), "look at TMPDIR")
+    })?;
+    let (began, mut seen) = (Instant::now(), Seen::default());
+    for (tried, part) in PARTS {
+        report.write(Some(part))?;
+        let late = began.elapsed() > MOST_TIME;
+        match bed.refuses(tried, &seen).or(late.then_some("ten minutes are over")) {
+            None => bed.tries(tried, part, &sweeper.directory, &mut seen, &mut report),
+            Some(why) => {
+                let (name, reason) = (String::from(part), String::from(why));
+                report.add(Row { name, verdict: NOT_RUN, reason, seconds: 0.0 }, "");
+            }
+        }
+    }
+    drop(sweeper);
     report.write(None)?;
-    println!("\n{}", report.summary());
-    println!("{}: read it before you send it", path.display());
-    Ok(report.count(Verdict::Failed) == 0)
+    println!("\n{}\n{}: the file to send", report.summary(), path.display());
+    Ok(report.count(FAILED) == 0)
 }
 
-/// What rows are tried on, and what has come of those before.
+/// What later rows are judged by.
+#[derive(Debug, Default)]
+struct Seen {
+    nothing_opened: bool,
+    /// GB/s of long puts over one NIC, and staged.
+    one_nic: Option<f64>,
+    staged: Option<f64>,
+}
+
+/// What rows are tried on.
 struct Bed<'a> {
     options: &'a QualifyOptions,
-    plugins: Plugins,
-    layout: Layout,
-    deadline: Duration,
-    facts: Facts,
-    seen: Seen,
-    /// Rows in succession that have opened nothing.
-    unopened: u32,
+    plugins: PathBuf,
+    /// The provider, with the rails that a job has on this host.
+    taken: Choice,
+    gpus: usize,
 }
 
-impl Bed<'_> {
-    /// Why a row is not tried.
-    fn refuses(&self, row: &Row) -> Option<String> {
-        let rails = match row.tries {
-            Tries::Figures(rails) => Some(rails),
-            Tries::Traffic(_) => None,
-        };
-        let unopened = || String::from("nothing could be opened before");
-        let refused = self.facts.refuses(row.on, rails);
-        refused.or_else(|| (self.unopened >= MOST_UNOPENED).then(unopened))
+impl<'a> Bed<'a> {
+    fn new(options: &'a QualifyOptions, plugins: Plugins, info: &Info) -> Result<Self, ToolError> {
+        let fabric = info.fabric.clone().unwrap_or_default();
+        check_here(&fabric, options.provider.as_slice())?;
+        let named = options.provider.as_ref().filter(|name| !name.eq_ignore_ascii_case("auto"));
+        let across = fabric.across_hosts.provider.as_ref().or(fabric.one_host.provider.as_ref());
+        // What PEs of one host take among themselves may be other rails of the same provider.
+        let all = [&fabric.one_host].into_iter().chain(&fabric.providers);
+        let taken = named.or(across).and_then(|provider| {
+            let asked = |choice: &Choice| choice.asked.eq_ignore_ascii_case(provider);
+            let mut fits = all.filter(|choice| choice.provider.is_some());
+            fits.find(|choice| asked(choice) || choice.provider.as_ref() == Some(provider))
+        });
+        let taken = taken.cloned().ok_or_else(|| {
+            ToolError::new("no provider can be used here", "`nvshmem-libfabric doctor` says why")
+        })?;
+        let gpus = info.gpus.as_ref().map_or(0, |gpus| gpus.devices.len());
+        Ok(Self { options, plugins: plugins.directory, taken, gpus })
     }
 
-    /// The verdict, figures, and what PEs have logged, on the hosts that were named.
-    fn tries(&mut self, row: &Row, hosts: &[Host]) -> (Judged, Vec<Figure>, String) {
-        let (pes, most_hosts) = match row.tries {
-            Tries::Traffic(traffic) => (traffic.pes, MOST_HOSTS),
-            Tries::Figures(_) => (Pes::Few, 2),
-        };
-        let place = place(&hosts[..hosts.len().min(most_hosts)], pes);
-        let tried = match row.tries {
-            Tries::Traffic(traffic) => self.traffic(row.on, &traffic, &place),
-            Tries::Figures(rails) => self.figures(row.on, rails, &place),
-        };
-        let error = match tried {
-            Ok((judged, figures, report)) => {
-                self.unopened = 0;
-                return (judged, figures, log(&report));
+    fn provider(&self) -> &str {
+        self.taken.provider.as_deref().unwrap_or_default()
+    }
+
+    /// What is tried, in one line.
+    fn head(&self) -> String {
+        let hosts = self.options.reach.hosts.len().max(1);
+        let short = if self.options.short { ", short" } else { "" };
+        format!(
+            "{}, {hosts} host(s){short}, {}",
+            self.provider(),
+            machine::speeds(&self.taken.rails)
+        )
+    }
+
+    /// Why a part is not tried.
+    fn refuses(&self, tried: Tried, seen: &Seen) -> Option<&'static str> {
+        let only = &self.options.only;
+        match tried {
+            _ if !only.is_empty() && !only.contains(&tried) => Some("left out by --only"),
+            _ if seen.nothing_opened => Some("nothing could be opened before"),
+            Tried::AllNics if self.taken.rails.len() < 2 => Some("there is one NIC: see one-nic"),
+            Tried::Staged | Tried::Direct if self.gpus == 0 => Some("CUDA's driver shows no GPU"),
+            Tried::Direct if !self.taken.reaches_gpus => {
+                Some("the provider does not reach GPU memory by itself here")
             }
-            Err(error) => error,
-        };
-        let report = error.downcast_ref::<JobFailed>().map(|JobFailed(report)| report);
-        let has_opened = report.is_some_and(|report| opened(report).is_some());
-        self.unopened = if has_opened { 0 } else { self.unopened + 1 };
-        let why = why(&error);
-        let hint = if has_opened { String::new() } else { place.hint().replace("\nhint: ", "; ") };
-        let reason = format!(
-            "{why}\n-> --only {} tries it alone; what its PEs have logged is in the file{hint}",
-            row.name
-        );
-        let log = report.map(|report| log(report)).unwrap_or_default();
-        ((Verdict::Failed, reason), Vec::new(), log)
-    }
-
-    fn trial(&self, on: On) -> Trial<'_> {
-        Trial {
-            plugins: &self.plugins,
-            layout: self.layout,
-            provider: &self.facts.provider,
-            memory: if on == On::Host { Memory::Host } else { Memory::Gpu },
-            deadline: self.deadline,
+            _ => None,
         }
     }
 
-    fn traffic(&mut self, on: On, traffic: &Traffic, place: &Place<'_>) -> Tried {
-        let (pes, load) = (u64::from(place.pes), traffic.pes.load());
-        let mut job = settings(on, self.trial(on).job(traffic.scenario, place), self.deadline);
-        // Each PE has its own memory twice for each other, four times over, beside the load.
-        let heap = job.heap_bytes.max((1 << 20) + pes * (8 * (MOST + 128) + load) + load);
-        let chunk = job.chunk_bytes;
-        job = job.heap(heap.next_multiple_of(chunk), chunk);
-        let to_first = traffic.pes == Pes::Many;
-        job = job.param("only", traffic.only).param("most", MOST);
-        job = job.param("load", load).param("to_first", to_first);
-        if let Some((name, times)) = traffic.times {
-            let times = match load {
-                0 => times,
-                load if to_first => self.seen.rounds(pes * load, times),
-                load => self.seen.rounds(pes * pes * load, times),
+    fn settings(&self, tried: Tried) -> Vec<(&'static str, String)> {
+        const DEVICES: &str = "NVSHMEM_LIBFABRIC_DEVICES";
+        const DIRECT: &str = "NVSHMEM_LIBFABRIC_GPU_DIRECT";
+        const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS";
+        let is_set = |name: &str| env::var_os(name).is_some();
+        let mut settings = match tried {
+            Tried::OneNic => vec![("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", String::from("1"))],
+            // NICs that are not named are shared out to the PEs of a host.
+            Tried::AllNics if !is_set(DEVICES) => {
+                let names = self.taken.rails.iter().map(|rail| rail.name.as_str());
+                vec![(DEVICES, names.collect::<Vec<_>>().join(","))]
+            }
+            Tried::AllNics => Vec::new(),
+            // Between PEs of one host, too, by the fabric.
+            Tried::Staged => vec![
+                (DIRECT, String::from("never")),
+                ("NVSHMEM_LIBFABRIC_DEBUG", String::from("share_bounce=0")),
+            ],
+            Tried::Direct => vec![(DIRECT, String::from("always"))],
+        };
+        // So that the transport explains a wait before the row is killed.
+        if !is_set(TIMEOUT) {
+            settings.push((TIMEOUT, (self.options.deadline * 2 / 3).max(1).to_string()));
+        }
+        settings
+    }
+
+    /// What the tool answers with the settings of a part, or what it says instead.
+    fn ask<T: for<'t> Deserialize<'t>>(
+        &self,
+        tried: Tried,
+        words: &[&str],
+        scratch: &Path,
+        patience: u64,
+    ) -> Result<Vec<T>, String> {
+        let mut command = Command::new(env::current_exe().map_err(|error| error.to_string())?);
+        command.args(words).args(["--json", "--provider", self.provider(), "--plugin-dir"]);
+        let memory = if matches!(tried, Tried::Staged | Tried::Direct) { "gpu" } else { "host" };
+        command.arg(&self.plugins).args(["--memory", memory]);
+        let reach = &self.options.reach;
+        if !reach.hosts.is_empty() {
+            let slots = 2 / reach.hosts.len() as u32;
+            let hosts: Vec<String> = reach.hosts.iter().map(|host| host.with(slots)).collect();
+            command.args(["--hosts", &hosts.join(","), "--ssh", &reach.ssh]);
+            command.args(
+                reach.prefix.iter().flat_map(|prefix| ["--prefix".as_ref(), prefix.as_os_str()]),
+            );
+        }
+        command.envs(self.settings(tried)).env("TMPDIR", scratch);
+        dies_with_launcher(&mut command);
+        let ended = child::ask(command, "", Duration::from_secs(patience));
+        let ended = ended.map_err(|error| match error {
+            child::NoAnswer::Start(why) | child::NoAnswer::Late(why) => why,
+        })?;
+        // What fails prints its list as well.
+        serde_json::from_str(&ended.text(Stream::Out))
+            .map_err(|_| format!("it {}\n{}", ended.end, ended.text(Stream::Err)))
+    }
+
+    fn tries(
+        &self,
+        tried: Tried,
+        part: &str,
+        scratch: &Path,
+        seen: &mut Seen,
+        report: &mut Report,
+    ) {
+        let deadline = self.options.deadline;
+        let row = |name: &str, verdict, reason: String, seconds| Row {
+            name: format!("{part}/{name}"),
+            verdict,
+            reason,
+            seconds,
+        };
+        let words = ["selftest", "--deadline", &deadline.to_string()];
+        let patience = SCENARIOS.len() as u64 * (deadline + 10);
+        let runs: Vec<Ran> = self.ask(tried, &words, scratch, patience).unwrap_or_else(|why| {
+            report.add(row("selftest", FAILED, known(&why), 0.0), &why);
+            Vec::new()
+        });
+        for (name, _) in SCENARIOS {
+            let Some(ran) = runs.iter().find(|ran| ran.scenario == name) else {
+                report.add(row(name, NOT_RUN, String::from("see the row before"), 0.0), "");
+                continue;
             };
-            job = job.param(name, if self.options.short { (times / 10).max(5) } else { times });
+            let said = [&ran.failure, &ran.failure_log].map(|said| said.as_deref().unwrap_or(""));
+            let said = said.join("\n");
+            let verdict = if ran.passed { OK } else { FAILED };
+            report.add(row(name, verdict, known(&said), ran.seconds), said.trim());
         }
-        if let Some(way) = traffic.signals {
-            job = job.debug("signals", way);
-            if way == "counted" {
-                job = job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0);
+        if runs.iter().all(|ran| ran.opened.is_none()) {
+            seen.nothing_opened = tried == Tried::OneNic;
+            return report.add(row("perf", NOT_RUN, String::from("nothing was opened"), 0.0), "");
+        }
+        let (most, time) = if self.options.short { ("65536", "2") } else { ("4194304", "30") };
+        let (words, began) = (["perf", "--max", most, "--milliseconds", time], Instant::now());
+        let figures = self.ask::<Figure>(tried, &words, scratch, 2 * deadline);
+        let seconds = began.elapsed().as_secs_f64();
+        match figures {
+            Err(why) => report.add(row("perf", FAILED, known(&why), seconds), &why),
+            Ok(figures) => {
+                let (verdict, said) = self.judge(tried, &figures, seen);
+                report.add(row("perf", verdict, said, seconds), "");
+                report.add_figures(part, &figures);
             }
         }
-        // The host shares its NICs out to many PEs; few have all of them.
-        if traffic.pes == Pes::Few {
-            job = job.leaves_nics();
-        }
-        let report = job.run()?;
-        if !report.succeeded() {
-            return Err(JobFailed(Box::new(report)).into());
-        }
-        let judged = self.facts.of_traffic(on, traffic.signals, &report, &mut self.seen);
-        Ok((judged, Vec::new(), report))
     }
 
-    fn figures(&mut self, on: On, rails: Rails, place: &Place<'_>) -> Tried {
-        let (most, time) = if self.options.short { (64 << 10, 2) } else { (4 << 20, 30) };
-        let trial = self.trial(on);
-        let made = |job: JobSettings| {
-            let job = settings(on, trial.on(job, place), self.deadline).leaves_nics();
-            match rails {
-                Rails::One => job.env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1),
-                Rails::All => job,
+    /// Judges figures by the link, by one NIC, and by staging.
+    fn judge(&self, tried: Tried, figures: &[Figure], seen: &mut Seen) -> (&'static str, String) {
+        let of = |test: &'static str| figures.iter().filter(move |figure| figure.test == test);
+        let most = |test| of(test).map(|figure| figure.value).fold(0.0, f64::max);
+        let first =
+            |test| of(test).min_by_key(|figure| figure.bytes).map_or(0.0, |figure| figure.value);
+        let put = most("put_bw");
+        let said = format!(
+            "put {put:.2} GB/s, get {:.2} GB/s; 8 bytes: put {:.1} us, get {:.1} us, {:.2} million puts/s",
+            most("get_bw"),
+            first("put_latency"),
+            first("get_latency"),
+            first("put_message_rate"),
+        );
+        let rails = &self.taken.rails;
+        let link = rails.first().and_then(|rail| rail.link_speed);
+        let link = link.map_or(0.0, |mbit| f64::from(mbit) / 8e3);
+        let all = rails.len() as f64 * seen.one_nic.unwrap_or(0.0);
+        let staged = seen.staged.unwrap_or(0.0);
+        let slow = match tried {
+            Tried::OneNic if put < ENOUGH * link => format!("; the link has {link:.2} GB/s"),
+            Tried::AllNics if put < ENOUGH * all => {
+                format!("; {} NICs could carry {all:.2} GB/s", rails.len())
             }
+            Tried::Direct if put < staged => format!("; staged is faster, at {staged:.2} GB/s"),
+            _ => String::new(),
         };
-        let (directory, time) = (&self.plugins.directory, Duration::from_millis(time));
-        let what = BySize { most, of_rails: false };
-        let deadline = Some(self.deadline);
-        let measured = what.run(self.layout, directory, time, deadline, &made, &mut || {})?;
-        let judged = self.facts.of_figures(on, rails, &measured.rows, &mut self.seen);
-        Ok((judged, measured.rows.iter().map(Figure::from).collect(), measured.report))
-    }
-}
-
-/// What has come of a row whose job went well.
-type Tried = Result<(Judged, Vec<Figure>, JobReport), BoxError>;
-
-/// The PEs, on this host or on all that were named.
-fn place(hosts: &[Host], pes: Pes) -> Place<'_> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let many = cores.clamp(MANY.0, MANY.1).min(MOST_PES / hosts.len().max(1)) as u32;
-    let (alone, each) = match pes {
-        Pes::Few => (2, 1),
-        Pes::More => (4, 2),
-        Pes::Many => (many, many),
-    };
-    let here = if hosts.len() == 1 { alone } else { each };
-    let slots = |host: &Host| if pes == Pes::Many && host.slots > 1 { host.slots } else { here };
-    let hosts: Vec<(&Host, u32)> = hosts.iter().map(|host| (host, slots(host))).collect();
-    let pes = if hosts.is_empty() { alone } else { hosts.iter().map(|(_, pes)| pes).sum() };
-    Place { pes, hosts }
-}
-
-/// A job with the row's memory, and the debug keys of the environment, to which rows add theirs.
-fn settings(on: On, mut job: JobSettings, deadline: Duration) -> JobSettings {
-    const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
-    const DIRECT: &str = "NVSHMEM_LIBFABRIC_GPU_DIRECT";
-    const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS";
-    if let Ok(keys) = env::var(DEBUG) {
-        job = job.env(DEBUG, keys);
-    }
-    // So that a wait is explained by the transport before the row is killed.
-    let before = deadline.as_secs() * 2 / 3;
-    if before >= LEAST_TIMEOUT && env::var_os(TIMEOUT).is_none() {
-        job = job.env(TIMEOUT, before);
-    }
-    match on {
-        On::Host | On::Gpu => job,
-        // Between PEs of one host, too, by the fabric.
-        On::Staged => job.env(DIRECT, "never").debug("share_bounce", 0),
-        On::Direct => job.env(DIRECT, "always"),
-    }
-}
-
-/// What PE 0 has printed, to which what was opened belongs, and the end of what one that has failed
-/// has.
-fn log(report: &JobReport) -> String {
-    let lines = report.pes.first().into_iter().flat_map(|pe| &pe.output);
-    let lines: String = lines.take(MOST_LINES).map(|(_, line)| format!("{line}\n")).collect();
-    match report.first_failure {
-        Some(pe) => {
-            format!("{lines}PE {pe}, which failed first, in the end:\n{}", log_of_failure(report))
+        match tried {
+            Tried::OneNic => seen.one_nic = Some(put),
+            Tried::Staged => seen.staged = Some(put),
+            Tried::AllNics | Tried::Direct => {}
         }
-        None => lines,
+        (if slow.is_empty() { OK } else { SLOW }, said + &slow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Reach, Where};
+    use crate::probe::Rail;
+
+    fn options() -> QualifyOptions {
+        QualifyOptions {
+            r#where: Where { nvshmem: None, plugin_dir: None },
+            reach: Reach::default(),
+            provider: None,
+            only: Vec::new(),
+            short: false,
+            deadline: 60,
+            out: None,
+            dry_run: false,
+        }
+    }
+
+    fn bed(options: &QualifyOptions, rails: usize, gpus: usize) -> Bed<'_> {
+        let rail = Rail {
+            name: String::from("a"),
+            fabric: String::new(),
+            pci: None,
+            link_speed: Some(100_000),
+            threads: 0,
+        };
+        let taken = Choice { rails: vec![rail; rails], ..Choice::default() };
+        Bed { options, plugins: PathBuf::new(), taken, gpus }
+    }
+
+    #[test]
+    fn figures_are_judged_by_link_nics_and_staging() {
+        let (options, mut seen) = (options(), Seen::default());
+        let bed = bed(&options, 4, 1);
+        let mut is = |tried, value, slow: &str| {
+            let (test, unit) = (String::from("put_bw"), String::from("GB/sec"));
+            let put = Figure { test, bytes: 1, value, p10: value, p90: value, unit };
+            let (verdict, said) = bed.judge(tried, &[put], &mut seen);
+            let expected = if slow.is_empty() { OK } else { SLOW };
+            assert!(verdict == expected && said.contains(slow), "{verdict:?}: {said}");
+        };
+        is(Tried::OneNic, 5.0, "the link has 12.50 GB/s");
+        is(Tried::OneNic, 12.0, "");
+        is(Tried::AllNics, 13.0, "4 NICs could carry 48.00");
+        is(Tried::AllNics, 46.0, "");
+        is(Tried::Staged, 47.0, "");
+        is(Tried::Direct, 46.0, "staged is faster");
+        is(Tried::Direct, 48.0, "");
+    }
+
+    #[test]
+    fn parts_with_nothing_to_try_say_why() {
+        let options = options();
+        let refuses = |rails, gpus, tried| {
+            bed(&options, rails, gpus).refuses(tried, &Seen::default()).unwrap_or("")
+        };
+        assert!(refuses(1, 1, Tried::AllNics).contains("one NIC"));
+        assert!(refuses(1, 1, Tried::Direct).contains("does not reach"));
+        assert!(refuses(2, 0, Tried::Staged).contains("no GPU"));
+        assert_eq!((refuses(1, 1, Tried::Staged), refuses(2, 0, Tried::AllNics)), ("", ""));
     }
 }

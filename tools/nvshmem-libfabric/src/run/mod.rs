@@ -37,8 +37,6 @@ const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks fo
 
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
-/// The file that the recorder loads in place of ours.
-const RECORDED: &str = "NVSHMEM_RECORDER_TRANSPORT";
 
 /// A variable for the program.
 #[derive(Debug)]
@@ -137,7 +135,7 @@ impl Plan {
             self.notes.push(format!("with --any-nvshmem it would be {EACH}"));
         }
         self.set_transport();
-        let set = self.set_preload(&files, options);
+        let set = self.set_preload(&files);
         self.have(set);
     }
 
@@ -151,21 +149,10 @@ impl Plan {
         self.set(TRANSPORT, String::from("libfabric"), &why);
     }
 
-    fn set_preload(&mut self, files: &[&Plugin], options: &RunOptions) -> Result<(), ToolError> {
-        let paths: Vec<PathBuf> = match &options.record {
-            None => files.iter().map(|file| file.path.clone()).collect(),
-            Some(_) => files.iter().map(|file| file.recorder()).collect::<Result<_, _>>()?,
-        };
-        if let Some(file) = &options.record {
-            let why = "--record: the recorder goes by our file's name and loads that by its path";
-            self.set("NVSHMEM_RECORDER_FILE", file.clone(), why);
-            if let Some(theirs) = env::var(RECORDED).ok().filter(|theirs| !theirs.is_empty()) {
-                self.notes.push(format!("{RECORDED} is set, so what is recorded is {theirs}"));
-            }
-        }
+    fn set_preload(&mut self, files: &[&Plugin]) -> Result<(), ToolError> {
         let mut preload: Vec<String> = Vec::new();
-        for path in paths {
-            let path = path.to_string_lossy().into_owned();
+        for file in files {
+            let path = file.path.to_string_lossy().into_owned();
             if path.contains([' ', ':']) {
                 let message =
                     format!("{path} has a space or a colon in it, which {PRELOAD} cannot hold");

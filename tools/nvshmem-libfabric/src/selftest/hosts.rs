@@ -400,31 +400,6 @@ pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolErr
 }
 
 impl Host {
-    /// What the tool prints there when it is asked something, whatever its status; none on this
-    /// host.
-    ///
-    /// # Errors
-    /// Why there is no answer.
-    pub(crate) fn ask(&self, question: &str) -> Option<Result<String, String>> {
-        let remote = self.remote.as_ref()?;
-        let asked = script(&remote.program, question, Some(&remote.plugin_dir));
-        Some(match child::ask(shell(&remote.agent), &asked, PATIENCE) {
-            Ok(answer) => {
-                let said = answer.text(Stream::Out);
-                let said = said.split_once(&format!("{REACHED}\n"));
-                // The first line is the version.
-                let said = said.and_then(|(_, said)| said.split_once('\n'));
-                said.map(|(_, said)| said.to_owned()).ok_or_else(|| child::last_words(&answer))
-            }
-            Err(child::NoAnswer::Start(why) | child::NoAnswer::Late(why)) => Err(why),
-        })
-    }
-
-    /// What it would take, and each provider by itself.
-    pub(crate) fn choices(&self) -> impl Iterator<Item = &Choice> {
-        [&self.taken].into_iter().chain(&self.each)
-    }
-
     /// Its rails, by the names that NVSHMEM_LIBFABRIC_DEVICES takes.
     pub(crate) fn rails(&self) -> String {
         let rails: Vec<&str> = self.taken.rails.iter().map(|rail| rail.name.as_str()).collect();

@@ -9,16 +9,15 @@ pub(crate) mod hosts;
 pub(crate) mod job;
 pub(crate) mod named;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use nvshmem_sim::{Layout, PeReport};
+use nvshmem_sim::Layout;
 use serde::Serialize;
 
 use crate::error::ToolError;
 use crate::info::{check_settings, print_json};
 use crate::libraries::plugins::Plugins;
-use crate::options::{Memory, Reach, SelftestOptions};
+use crate::options::{Memory, SelftestOptions};
 use crate::probe::{self, Fabric};
 use hosts::Host;
 use job::{Place, Trial, failure, log_of_failure, opened};
@@ -27,7 +26,7 @@ use job::{Place, Trial, failure, log_of_failure, opened};
 pub(crate) const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
-const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
+pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
     ("operations", &[]),
     ("signals", &[("rounds", 60), ("most", 300_000)]),
     ("order", &[("rounds", 100)]),
@@ -56,9 +55,6 @@ pub(crate) struct Run {
     /// What PE 0's transport said of what it had opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) opened: Option<String>,
-    /// All that PE 0 has said.
-    #[serde(skip)]
-    pub(crate) log: String,
 }
 
 /// What became of a run.
@@ -75,21 +71,6 @@ pub(crate) enum Told<'a> {
     /// The hosts, all of which can take part.
     Hosts(&'a [Host]),
     Run(&'a Run),
-}
-
-/// What a self-test is without any option.
-pub(crate) fn defaults(plugin_dir: Option<PathBuf>) -> SelftestOptions {
-    SelftestOptions {
-        plugin_dir,
-        pes: 2,
-        reach: Reach::default(),
-        provider: Vec::new(),
-        memory: Memory::Host,
-        every_file: false,
-        deadline: 120,
-        verbose: false,
-        json: false,
-    }
 }
 
 /// Runs what the options say, and calls `told` with each run.
@@ -228,7 +209,6 @@ fn one(
         failure: (!report.succeeded()).then(|| failure(&report) + &place.hint()),
         failure_log: (!report.succeeded()).then(|| log_of_failure(&report)),
         opened: opened(&report),
-        log: report.pes.first().map(PeReport::text).unwrap_or_default(),
     })
 }
 

@@ -9,9 +9,12 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// As the user has named it, with a login if there is one.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// As the command line has it, with so many PEs.
+    pub(crate) fn with(&self, slots: u32) -> String {
+        match self.name.contains(':') {
+            true => format!("[{}]:{slots}", self.name),
+            false => format!("{}:{slots}", self.name),
+        }
     }
 
     /// Reads `NAME`, `NAME:SLOTS`, or `[ADDRESS]:SLOTS`.

@@ -179,35 +179,22 @@ pub(crate) fn file_name(number: u32) -> String {
     format!("nvshmem_transport_libfabric.so.{number}")
 }
 
-/// Installs a transport that was built with this program as `make install` does.
-pub(crate) fn install_libraries(transport: &str, directory: &Path) {
-    let library = format!("libnvshmem_transport_{transport}.so");
-    let links = [(library.as_str(), library.as_str())];
-    let built = built::directory("transports-for-the-tool", &links).join(&library);
+/// Installs a library that was built with this program as `make install` does.
+fn install(kind: &str, library: &str, directory: &Path) {
+    let built = built::directory("built-to-install", &[(library, library)]).join(library);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
-    let mut install = Command::new(script);
-    let output = install.arg(&built).arg(directory).arg(transport).output().expect("install.sh");
+    let output = Command::new(script).arg(kind).arg(&built).arg(directory).output();
+    let output = output.expect("install.sh");
     assert!(output.status.success(), "{}", said(&output));
 }
 
-/// Installs the plugin for NCCL that was built with this program, as `make install` does.
-pub(crate) fn install_nccl(directory: &Path) {
-    let library = "libnccl_rma_nvshmem_libfabric.so";
-    let built = built::directory("nccl-for-the-tool", &[(library, library)]).join(library);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install-nccl.sh");
-    let output = Command::new(script).arg(&built).arg(directory).output().expect("install-nccl.sh");
-    assert!(output.status.success(), "{}", said(&output));
-}
-
-/// The plugins and the recorder that were built with this program. Made once.
+/// The plugins that were built with this program. Made once.
 pub(crate) fn plugins() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tool-plugins");
-        for transport in ["libfabric", "recorder"] {
-            install_libraries(transport, &directory);
-        }
-        install_nccl(&directory);
+        install("plugin", "libnvshmem_transport_libfabric.so", &directory);
+        install("nccl", "libnccl_rma_nvshmem_libfabric.so", &directory);
         directory
     })
 }
@@ -298,24 +285,6 @@ pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
             "NVSHMEM {release} is not in .deps/nvshmem: scripts/nvshmem-wheels.sh fetches it"
         )),
     }
-}
-
-/// Copies of the host library, the transports and the header of a package, to be changed.
-pub(crate) fn copy_of(package: &MadeUp, scratch: &Scratch) -> MadeUp {
-    let (from, prefix) = (&package.prefix, scratch.at("nvshmem"));
-    for directory in ["lib", "include/non_abi"] {
-        fs::create_dir_all(prefix.join(directory)).expect("directories");
-    }
-    let header = "include/non_abi/nvshmem_version.h";
-    fs::copy(from.join(header), prefix.join(header)).expect("the header");
-    for entry in fs::read_dir(from.join("lib")).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        if name.starts_with("libnvshmem_host") || name.starts_with("nvshmem_transport") {
-            fs::copy(&path, prefix.join("lib").join(name)).expect("a copy");
-        }
-    }
-    MadeUp { prefix, number: package.number }
 }
 
 /// Waits for something that is certain to come.

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use nvshmem_recording::{self as recording, Caller, Kind, Record};
 use test_support::seeds::turn;
 use test_support::{built, needs};
 
@@ -52,7 +51,7 @@ case "FULL $*" in
 "no bench connect "*) set -- "$@" --jobs 1 ;;
 "no selftest "*--every-file) exec $tool selftest --provider shm ;;
 "no selftest "*'--pes 8') exec $tool selftest --provider shm --pes 3 ;;
-"no qualify") set -- qualify --short --only put,one-rail ;;
+"no qualify"*) shift; set -- qualify --short --only one-nic "$@" ;;
 "no perf "*--max*) shift; set -- perf --milliseconds 1 "$@" ;;
 "no perf"*) shift; set -- perf --milliseconds 1 --max 65536 "$@" ;;
 esac
@@ -118,14 +117,6 @@ impl Place {
         nvshmem.program(&home.join("program"));
         scratch.write("home/train.py", "");
         scratch.write("home/nvshmem.log.libfabric", "a line\n");
-        // What the program would have recorded.
-        for pe in 0..2 {
-            let put = Record::new(Kind::Put, Caller::Proxy, 1 - pe);
-            let (remote, local) = (0x1000, 0x2000);
-            let put = Record { time: 5, took: Some(1), bytes: 8, remote, local, ..put };
-            let recording = recording::encode((pe, 2), 1, &[], &[put]);
-            fs::write(scratch.at(&format!("home/pe-{pe}.trace")), recording)?;
-        }
         let (opt, cuda) = (scratch.at("opt"), built::fake_cuda_dir());
         let full = needs::is_set("NVSHMEM_TEST_FULL");
         scratch.script(

@@ -6,10 +6,8 @@ mod doctor;
 mod info;
 mod install;
 mod jobs;
-mod killed;
 mod output;
 mod packages;
-mod report;
 mod run;
 mod terminal;
 
@@ -20,15 +18,13 @@ use nvshmem_sim::traffic;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[&jobs::PROGRAMS[..], &traffic::SCENARIOS[..]].concat());
+    nvshmem_sim::pe_entry(&traffic::SCENARIOS);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(info::trials());
     trials.extend(install::trials());
-    trials.extend(killed::trials());
     trials.extend(run::trials());
     trials.extend(doctor::trials());
     trials.extend(jobs::trials());
-    trials.extend(report::trials());
     trials.extend(docs::trials());
     trials.extend(packages::trials());
     trials.extend(output::trials());

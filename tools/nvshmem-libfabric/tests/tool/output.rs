@@ -1,13 +1,12 @@
 //! Output that nobody reads to its end, or that cannot be written: no panic, and a status that
 //! tells. And a terminal's: lines that fit it, and colours where they are wanted.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_recording::{self as recording, Caller, Kind, Record};
 
 use crate::bed::{Scratch, expect, good, plugins, tool, trial};
 use crate::terminal::OnTerminal;
@@ -19,17 +18,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("output::lines_fit_a_terminal", lines),
         trial("output::what_is_for_programs_is_the_same_on_a_terminal", whole),
         trial("output::colours_are_for_terminals_that_want_them", colours),
+        trial("output::old_names_tell_what_to_use", old_names),
     ]
 }
 
 /// Every command, with little to do.
 fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
     let at = |name: &str| scratch.at(name).display().to_string();
-    let put =
-        Record { time: 5, took: Some(1), bytes: 8, ..Record::new(Kind::Put, Caller::Proxy, 0) };
-    fs::write(scratch.at("pe-0.trace"), recording::encode((0, 1), 1, &[], &[put]))?;
-    fs::create_dir(scratch.at("pages"))?;
-    let (trace, pages, out) = (at("pe-0.trace"), at("pages"), at("qualify.txt"));
     let (new, old) = (at("new"), at("old"));
     let prefix = |command: &str, prefix: &str| {
         let mut command = tool(&[command, "--prefix", prefix]);
@@ -46,12 +41,9 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
         &["doctor"],
         &["doctor", "--json"],
         &["selftest", "--provider", "shm"],
-        &["selftest", "--provider", "shm", "--json"],
-        &["qualify", "--provider", "shm", "--short", "--only", "put", "--out", &out],
-        &[&["perf"], &short[..]].concat(),
+        &["qualify", "--dry-run"],
         &[&["perf", "--json"], &short[..]].concat(),
         &bench,
-        &["report", "--no-selftest", "--out", "-"],
     ]
     .map(|arguments| {
         let mut command = tool(arguments);
@@ -63,10 +55,6 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
         &["--version"],
         &["run", "--help"],
         &["run", "--dry-run", "--any-nvshmem", "true"],
-        &["top", "--json", "--dir", &pages],
-        &["trace", "show", &trace],
-        &["trace", "check", &trace],
-        &["trace", "check", "--json", &trace],
     ]
     .map(tool);
     let places = [prefix("install", &new), prefix("uninstall", &old)];
@@ -84,9 +72,8 @@ fn gone() -> Result<(), Failed> {
         command.stderr(if at % 2 == 1 { Stdio::from(theirs) } else { Stdio::piped() });
         let output = command.spawn()?.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // What figures and recordings are worth is told before they are.
-        let remark = |line: &str| line.starts_with("warning: ") || line.contains("not finalized");
-        let quiet = said.lines().all(remark);
+        // What figures are worth is told before they are.
+        let quiet = said.lines().all(|line| line.starts_with("warning: "));
         expect(output.status.code() == Some(2) && quiet, || {
             format!("{command:?}: {}: {said}", output.status)
         })?;
@@ -183,4 +170,23 @@ fn colours() -> Result<(), Failed> {
     }
     let output = tool(&doctor).output()?;
     expect(!escape(&String::from_utf8_lossy(&output.stdout)), || format!("{output:?}"))
+}
+
+/// Commands and options of earlier versions.
+fn old_names() -> Result<(), Failed> {
+    for (line, instead) in [
+        (&["top", "--once"][..], "NVSHMEM_LIBFABRIC_COUNTERS="),
+        (&["trace", "show", "pe-0.trace"], "NVSHMEM_DEBUG=TRACE"),
+        (&["report", "--out", "-"], "`qualify`"),
+        (&["install", "--nvshmem", "/opt/nvshmem"], "nvshmem-libfabric run -- PROGRAM"),
+        (&["uninstall", "--nvshmem=/opt/nvshmem"], "nvshmem-libfabric run -- PROGRAM"),
+        (&["run", "--record", "pe-%p.trace", "--", "true"], "NVSHMEM_DEBUG=TRACE"),
+    ] {
+        let output = tool(line).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = said.lines().count() == 1 && said.contains("gone") && said.contains(instead);
+        let status = if line[0] == "run" { 125 } else { 2 };
+        expect(told && output.status.code() == Some(status), || format!("{line:?}: {output:?}"))?;
+    }
+    Ok(())
 }

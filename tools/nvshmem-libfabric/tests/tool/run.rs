@@ -21,7 +21,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("run::what_will_hang_is_told", hangs),
         trial("run::nccl_is_given_its_file", nccl),
         trial("run::the_environment_of_the_user_stays", environment),
-        trial("run::the_recorder_is_in_front", recorder),
         trial("run::status_and_signals_are_the_programs", status),
         trial("run::bad_input", bad_input),
     ]);
@@ -271,50 +270,6 @@ fn environment() -> Result<(), Failed> {
     expect(!open_mpi.contains("Open MPI"), || open_mpi.clone())
 }
 
-fn recorder() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
-    let path = scratch.at("program");
-    made.program(&path);
-    let program = path.display().to_string();
-    let in_plugins = |name: &str| plugins().join(name).display().to_string();
-    let (recorder, ours) =
-        (in_plugins("nvshmem_transport_recorder.so.6"), in_plugins(&file_name(6)));
-    let options = ["--record", "pe-%p.trace"];
-    // NVSHMEM, which knows no transport of that name, takes it for ours.
-    let loaded = format!("loaded {recorder}\ntransport libfabric");
-    let said = good(&mut run(&options, &[&program]))?;
-    expect(said.starts_with(&loaded), || said.clone())?;
-    let any = [&options[..], &["--any-nvshmem"]].concat();
-    // A plugin that is preloaded already does not come before it.
-    let said = good(run(&any, &[&program]).env("LD_PRELOAD", &ours))?;
-    expect(said.starts_with(&loaded), || said.clone())?;
-    let mut dry = run(&[&options[..], &["--dry-run"]].concat(), &[&program]);
-    let said = good(&mut dry)?;
-    for line in [
-        format!("LD_PRELOAD={recorder}"),
-        String::from("NVSHMEM_REMOTE_TRANSPORT=libfabric"),
-        String::from("NVSHMEM_RECORDER_FILE=pe-%p.trace"),
-    ] {
-        expect(said.contains(&format!("export {line}\n")), || format!("{line}: {said}"))?;
-    }
-    expect(!said.contains("NVSHMEM_RECORDER_TRANSPORT"), || said.clone())?;
-    let said = good(dry.env("NVSHMEM_RECORDER_TRANSPORT", "/theirs.so"))?;
-    let theirs = "# NVSHMEM_RECORDER_TRANSPORT is set, so what is recorded is /theirs.so\n";
-    expect(said.contains(theirs), || said.clone())?;
-    // Where there is none, or one of an older version, which NVSHMEM would pass over.
-    std::fs::copy(&ours, scratch.at(&file_name(6)))?;
-    let mut command = tool(&["run", "--record", "%p", "--plugin-dir"]);
-    let said = bad(command.arg(&scratch.0).args(["--", &program]), 125)?;
-    expect(said.contains("nvshmem_transport_recorder.so.6 to record with"), || said.clone())?;
-    let older = scratch.at("nvshmem_transport_recorder.so.6");
-    std::fs::copy(&recorder, &older)?;
-    let name = "nvshmem_transport_recorder.so.6";
-    good(Command::new("patchelf").args(["--set-soname", name]).arg(&older))?;
-    let said = bad(&mut command, 125)?;
-    expect(said.contains("so NVSHMEM would not take it"), || said.clone())
-}
-
 fn status() -> Result<(), Failed> {
     let any = |line: &[&str]| run(&["--any-nvshmem"], line);
     for status in [0, 1, 42, 125] {
@@ -358,7 +313,6 @@ fn bad_input() -> Result<(), Failed> {
             125,
             "is no libfabric",
         ),
-        (&["--any-nvshmem", "--record", "pe"][..], vec!["true"], 125, "there is no %p in it"),
         (&["--any-nvshmem", "--provider", "verbz"][..], vec!["true"], 125, "exists: 'verbs'"),
         (&["--any-nvshmem", "--nvshmem", &text][..], vec!["true"], 125, "cannot be used with"),
     ] {

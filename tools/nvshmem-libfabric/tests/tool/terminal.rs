@@ -31,7 +31,7 @@ impl OnTerminal {
     }
 
     /// What the command has printed next; nothing when it has ended.
-    pub(crate) fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         match self.screen.read(piece) {
             // Nobody has the other side any more.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {

@@ -189,15 +189,6 @@ impl<P: Port> HostLane<P> {
         with(&self.lock())
     }
 
-    /// The same, if no thread is at the lane. It never waits.
-    pub fn try_with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> Option<T> {
-        match self.lane.try_lock() {
-            Ok(lane) => Some(with(&lane)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(with(&poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// Tries, then runs the loop until it says yes.
     fn wait(
         &self,

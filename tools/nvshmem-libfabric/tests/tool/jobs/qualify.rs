@@ -1,26 +1,23 @@
-//! `qualify`: a verdict on each row, one file that can be sent, and no row that keeps others from
-//! being tried.
+//! `qualify`: a verdict on each row, one file without anything private, and nothing left behind.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use test_support::built;
 
-use crate::bed::{
-    Scratch, TOOL, bad, expect, file_name, good, plugins, signal, tool, tree, trial, wait,
-};
+use crate::bed::{Scratch, bad, expect, good, plugins, signal, tool, tree, trial, wait};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("qualify::every_row_over_shm", shm),
-        trial("qualify::rails_over_tcp_and_no_secrets", tcp),
-        trial("qualify::memory_of_gpus", gpus),
-        trial("qualify::a_plugin_that_is_wrong_fails_in_its_rows_alone", wrong),
-        trial("qualify::a_row_that_hangs_is_ended_and_the_others_are_tried", hangs),
-        trial("qualify::an_interrupted_run_leaves_a_file", interrupted),
+        trial("qualify::rows_over_shm", shm),
+        trial("qualify::nics_over_tcp_and_nothing_private", tcp),
+        trial("qualify::gpu_memory", gpus),
+        trial("qualify::failures_are_rows_without_private_text", failures),
+        trial("qualify::stopped_run_leaves_nothing_behind", stopped),
         trial("qualify::bad_input", bad_input),
     ]
 }
@@ -32,209 +29,169 @@ fn qualify(out: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// The verdict of each row, as the lines of JSON in the file have it.
+/// The verdict of each row, by its name.
 pub(crate) fn verdicts(out: &Path) -> Result<Vec<(String, String)>, Failed> {
     let text = fs::read_to_string(out)?;
-    let lines =
-        text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let rows = lines.filter_map(|row| {
-        Some((row["name"].as_str()?.to_owned(), row["verdict"].as_str()?.to_owned()))
-    });
-    Ok(rows.collect())
+    let (_, rows) = text.split_once("==== rows").ok_or_else(|| text.clone())?;
+    let row = |line: &str| Some((line.get(9..29)?.trim().to_owned(), line[..8].trim().to_owned()));
+    Ok(rows.lines().skip(1).take_while(|line| !line.is_empty()).filter_map(row).collect())
 }
 
-/// That rows have ended so: all whose names begin with one of these.
-fn all_are(
-    verdicts: &[(String, String)],
-    names: &[&str],
-    as_one_of: &[&str],
-) -> Result<(), Failed> {
-    for begins in names {
-        let mut of = verdicts.iter().filter(|(name, _)| name.starts_with(begins)).peekable();
-        let some = of.peek().is_some();
-        expect(some && of.all(|(_, verdict)| as_one_of.contains(&verdict.as_str())), || {
-            format!("{begins}: {verdicts:?}")
-        })?;
-    }
-    Ok(())
+/// That all rows of a part have ended so.
+pub(crate) fn all_are(out: &Path, part: &str, as_one_of: &[&str]) -> Result<(), Failed> {
+    let verdicts = verdicts(out)?;
+    let mut of = verdicts.iter().filter(|(name, _)| name.starts_with(part)).peekable();
+    let some = of.peek().is_some();
+    expect(some && of.all(|(_, verdict)| as_one_of.contains(&verdict.as_str())), || {
+        format!("{part}: {verdicts:?}")
+    })
 }
 
-/// Rows on memory of the host but for figures, which may be slow anywhere.
-const TRAFFIC: [&str; 13] = [
-    "put",
-    "get",
-    "p",
-    "put-signal",
-    "atomics-",
-    "fence",
-    "quiet",
-    "storm",
-    "signals-eager",
-    "signals-chained",
-    "order-under-load",
-    "many-to-one",
-    "machine",
-];
-const RIGHT: [&str; 2] = ["ok", "slow"];
+/// Figures may be slow anywhere.
+pub(crate) const RIGHT: &[&str] = &["ok", "slow"];
+const NOT_RUN: &[&str] = &["not run"];
 
 fn shm() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("shm.txt");
     let said = good(&mut qualify(&out, &["--provider", "shm"]))?;
-    expect(said.contains(" 0 failed, ") && said.contains("read it before you send it"), || {
-        said.clone()
-    })?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &TRAFFIC, &RIGHT)?;
-    all_are(&verdicts, &["one-rail"], &RIGHT)?;
-    all_are(&verdicts, &["all-rails", "gpu", "staged-", "direct-"], &["skipped"])?;
-    // The verdict comes first, with no row left out.
+    expect(said.contains(", 0 FAILED, ") && said.contains("the file to send"), || said.clone())?;
+    all_are(&out, "one-nic/", RIGHT)?;
+    all_are(&out, "all-nics", NOT_RUN)?;
+    all_are(&out, "staged", NOT_RUN)?;
+    all_are(&out, "direct", NOT_RUN)?;
     let text = fs::read_to_string(&out)?;
-    let first = text.split("\n==== ").nth(1).unwrap_or_default();
-    let shown = verdicts.iter().all(|(name, _)| first.contains(&format!(" {name} ")));
-    expect(first.starts_with("verdict\n") && shown && !text.contains("NOT FINISHED"), || {
+    let names = ["operations", "signals", "order", "atomics", "storm", "perf"];
+    let rows = names.iter().all(|name| text.contains(&format!(" one-nic/{name} ")));
+    expect(rows && text.contains("there is one NIC") && text.contains("shows no GPU"), || {
         text.clone()
-    })
+    })?;
+    expect(!text.contains("NOT FINISHED") && tree(&scratch.0).len() == 1, || text.clone())?;
+    // None is overwritten.
+    let before = tree(&scratch.0);
+    bad(&mut qualify(&out, &[]), 2)?;
+    expect(tree(&scratch.0) == before, || String::from("nothing is changed, and nothing is left"))
 }
 
 fn tcp() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("tcp.txt");
-    let rows = "put-signal,signals-,one-rail,all-rails,order-under-load,many-to-one";
-    let mut command = qualify(&out, &["--provider", "tcp", "--only", rows]);
-    command.env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2");
-    command.env("NVSHMEM_PW", "of-great-value").env("NVSHMEM_SOME_TOKEN", "of-great-value");
+    let mut command = qualify(&out, &["--provider", "tcp", "--only", "one-nic,all-nics"]);
+    command.env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2").env("FI_UNIVERSE_SIZE", "17");
+    command.env("NVSHMEM_PW", "of-great-value").env("FI_TCP_IFACE", "of-great-value");
     for name in ["HOME", "USER", "LOGNAME"] {
         command.env(name, "a-user-of-this-test");
     }
     good(&mut command)?;
+    all_are(&out, "one-nic/", RIGHT)?;
+    all_are(&out, "all-nics/", RIGHT)?;
     let text = fs::read_to_string(&out)?;
-    all_are(
-        &verdicts(&out)?,
-        &["put-signal", "signals-", "one-rail", "all-rails", "many-to-one"],
-        &RIGHT,
-    )?;
     for part in [
-        "rails: 127.0.0.1, 127.0.0.2",
-        "==== this host",
-        "\n== doctor",
-        "\n== info",
-        "\n== environment",
-        "==== log of put-signal",
-        "rail(s)",
-        "put_bw",
-        "NVSHMEM_PW is set",
+        "qualify: tcp",
+        ", 1 host(s), short, 2 rail(s)",
+        "\n==== machine\n",
+        "\n==== doctor\n",
+        "\n==== environment\n",
+        "\nFI_UNIVERSE_SIZE=17\n",
+        "\n==== figures\n[\"one-nic\",{",
+        "\n[\"all-nics\",{",
+        "\"put_bw\"",
     ] {
         expect(text.contains(part), || format!("{part} is not in\n{text}"))?;
     }
-    for secret in ["of-great-value", "a-user-of-this-test"] {
-        expect(!text.contains(secret), || format!("{secret} is in\n{text}"))?;
+    let host = fs::read_to_string("/proc/sys/kernel/hostname")?;
+    let here = plugins().display().to_string();
+    for private in ["of-great-value", "a-user-of-this-test", "127.0.0.", host.trim(), &here] {
+        expect(!text.contains(private), || format!("{private} is in\n{text}"))?;
     }
+    // What is printed without running anything is what is sent.
+    let said = good(&mut tool(&["qualify", "--dry-run", "--plugin-dir", &here]))?;
+    expect(said.starts_with("\n==== machine\n") && !said.contains(&here), || said.clone())?;
     let mode = fs::metadata(&out)?.permissions().mode() & 0o777;
-    expect(mode == 0o600, || format!("others may read it: {mode:o}"))?;
-    let before = tree(&scratch.0);
-    bad(&mut qualify(&out, &[]), 2)?;
-    expect(tree(&scratch.0) == before, || {
-        String::from("nothing is changed, and nothing else is left")
-    })
+    expect(mode == 0o600, || format!("others may read it: {mode:o}"))
 }
 
 fn gpus() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("gpus.txt");
-    let mut command = qualify(&out, &["--provider", "shm", "--only", "gpu,staged-,direct-"]);
+    let mut command = qualify(&out, &["--provider", "shm", "--only", "staged,direct"]);
     good(command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()))?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &["gpu", "staged-"], &RIGHT)?;
-    all_are(&verdicts, &["direct-"], &["skipped"])
+    all_are(&out, "staged/", RIGHT)?;
+    all_are(&out, "direct", NOT_RUN)
 }
 
-/// The simulator's stand-in for a plugin, marked as one of ours, on which a quiet ends before its
-/// puts do.
-fn wrong() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let (lib, note) = (scratch.at("lib"), scratch.at("note"));
-    fs::create_dir(&lib)?;
-    let of = |command: &mut Command| expect(command.status()?.success(), || format!("{command:?}"));
-    let section = ".note.nvshmem-libfabric";
-    let ours = plugins().join(file_name(7));
-    of(Command::new("objcopy")
-        .args(["-O", "binary", "--only-section", section])
-        .arg(ours)
-        .arg(&note))?;
-    let names = [("libnvshmem_sim_test_plugin.so", "libnvshmem_sim_test_plugin.so")];
-    let built = built::directory("fake-plugin-for-the-tool", &names).join(names[0].1);
-    let wrong = lib.join(file_name(7));
-    let add = format!("{section}={}", note.display());
-    of(Command::new("objcopy").args(["--add-section", &add]).arg(built).arg(&wrong))?;
-    of(Command::new("patchelf").args(["--set-soname", &file_name(7)]).arg(&wrong))?;
-    let out = scratch.at("out.txt");
-    let mut command =
-        tool(&["qualify", "--short", "--provider", "shm", "--only", "put,p,get,atomics-bits"]);
-    command.arg("--plugin-dir").arg(&lib).arg("--out").arg(&out);
-    let output = command.env("TEST_PLUGIN_WRONG", "quiet early").output()?;
-    expect(output.status.code() == Some(1), || format!("{output:?}"))?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &["put"], &["failed"])?;
-    all_are(&verdicts, &["get"], &["ok"])
-}
-
-/// A PE of the tool: the tool again, started without a word.
-fn pe_of(tool: &Child) -> Option<u32> {
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", tool.id())).ok()?;
-    children.split_whitespace().filter_map(|child| child.parse().ok()).find(|child: &u32| {
-        let words = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        words.iter().filter(|byte| **byte == 0).count() == 1 && words.starts_with(TOOL.as_bytes())
-    })
-}
-
-fn hangs() -> Result<(), Failed> {
+/// A device that is not there: the whole reason is printed, and in the file is what the catalogue of
+/// errors has of it.
+fn failures() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("out.txt");
-    let mut command =
-        qualify(&out, &["--provider", "shm", "--only", "put,get,p,storm", "--deadline", "10"]);
-    let mut tool = command.stdout(Stdio::null()).spawn()?;
-    signal(wait("a PE", || pe_of(&tool))?, "-STOP")?;
-    let status = tool.wait()?;
-    expect(status.code() == Some(1), || format!("{status}"))?;
-    let verdicts = verdicts(&out)?;
-    let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| verdict == "failed").collect();
-    // What doctor warns of is no matter here.
-    let good = verdicts.iter().filter(|(_, verdict)| RIGHT.contains(&verdict.as_str())).count();
-    expect(failed.len() == 1 && good + 1 == verdicts.len() && good > 3, || {
-        format!("{verdicts:?}")
-    })?;
+    let mut command = qualify(&out, &["--provider", "shm"]);
+    let output = command.env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77").output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    expect(output.status.code() == Some(1) && said.contains("mlx5_77"), || said.clone())?;
     let text = fs::read_to_string(&out)?;
-    expect(text.contains("the deadline of 10s has passed"), || text.clone())
+    let told = text.contains("NVSHMEM_LIBFABRIC_DEVICES: `…` is no device of provider …");
+    expect(told && !text.contains("mlx5_77"), || text.clone())?;
+    all_are(&out, "one-nic/operations", &["FAILED"])?;
+    all_are(&out, "one-nic/perf", NOT_RUN)?;
+    all_are(&out, "staged", NOT_RUN)
 }
 
-fn interrupted() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let out = scratch.at("out.txt");
-    let mut tool = qualify(&out, &["--provider", "shm"]).stdout(Stdio::null()).spawn()?;
-    wait("a row that is over", || {
-        fs::read_to_string(&out).ok()?.contains("\nok       put ").then_some(())
-    })?;
-    // Not SIGINT, which a shell has processes in the background ignore.
-    signal(tool.id(), "-TERM")?;
-    let status = tool.wait()?;
-    expect(!status.success(), || format!("{status}"))?;
-    let text = fs::read_to_string(&out)?;
-    let named = text.contains("NOT FINISHED: it was ended while `");
-    expect(named && text.contains("==== log of put"), || text.clone())?;
-    all_are(&verdicts(&out)?, &["machine", "put"], &RIGHT)
+/// Stopped in the middle of a job, kindly and not.
+fn stopped() -> Result<(), Failed> {
+    for how in ["-TERM", "-KILL"] {
+        let scratch = Scratch::new();
+        let (out, tmp) = (scratch.at("out.txt"), scratch.at("tmp"));
+        fs::create_dir(&tmp)?;
+        let shm = || -> BTreeSet<PathBuf> {
+            let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect()
+        };
+        let before = shm();
+        let mut command = qualify(&out, &["--provider", "shm"]);
+        let mut tool = command.env("TMPDIR", &tmp).stdout(Stdio::null()).spawn()?;
+        let of_job = || -> Vec<PathBuf> {
+            let pids = descendants(tool.id());
+            let is_theirs = |path: &PathBuf| {
+                let name = path.to_string_lossy().into_owned();
+                let mut numbers = name.split(|c: char| !c.is_ascii_digit());
+                numbers.any(|number| number.parse().is_ok_and(|pid| pids.contains(&pid)))
+            };
+            shm().into_iter().filter(|path| !before.contains(path) && is_theirs(path)).collect()
+        };
+        let files = wait("files of a job", || Some(of_job()).filter(|files| !files.is_empty()))?;
+        signal(tool.id(), how)?;
+        let status = tool.wait()?;
+        expect(!status.success() && !out.exists(), || format!("{status}"))?;
+        wait("the end of all files", || {
+            let left = files.iter().any(|file| file.exists()) || tree(&tmp).len() > 0;
+            (!left).then_some(())
+        })?;
+        let part = fs::read_to_string(scratch.at("out.txt.part"))?;
+        expect(part.contains("NOT FINISHED: it ended while one-nic was tried"), || part.clone())?;
+        // The next run is not refused.
+        good(&mut qualify(&out, &["--provider", "shm", "--only", "direct"]))?;
+        expect(!scratch.at("out.txt.part").exists(), || String::from("the part has become it"))?;
+    }
+    Ok(())
+}
+
+/// The processes that a process has started, and those that they have.
+fn descendants(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(path).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    children.flat_map(|child: u32| [vec![child], descendants(child)].concat()).collect()
 }
 
 fn bad_input() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("out.txt");
-    let said = bad(&mut qualify(&out, &["--only", "put,teleport"]), 2)?;
-    expect(said.contains("no row is named `teleport`") && said.contains("put-signal"), || {
-        said.clone()
-    })?;
+    let said = bad(&mut qualify(&out, &["--only", "direct,teleport"]), 2)?;
+    expect(said.contains("teleport") && said.contains("one-nic"), || said.clone())?;
     bad(&mut qualify(&out, &["--nvshmem", "/nonexistent"]), 2)?;
     bad(&mut qualify(&scratch.at("missing/out.txt"), &[]), 2)?;
     bad(qualify(&out, &[]).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
-    bad(&mut qualify(&out, &["--hosts", "a,b", "--ssh", "/nonexistent/ssh"]), 2)?;
+    bad(&mut qualify(&out, &["--hosts", "a,b,c"]), 2)?;
     expect(tree(&scratch.0).is_empty(), || String::from("no file is left"))
 }

@@ -1,0 +1,212 @@
+//! What there is, for somebody who cannot see the machine: kinds, versions, counts and switches.
+//!
+//! Each line is made of fields that say nothing of who and where: no names of users, hosts and
+//! files, no addresses. What is not named here is not told.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvshmem_transport_libfabric::settings::Settings;
+
+use super::known::known;
+use crate::doctor::Diagnosis;
+use crate::info::Info;
+use crate::probe::{Choice, Rail};
+
+/// What is told of NICs, by directories and files of sysfs.
+const NICS: [(&str, &[&str]); 3] = [
+    ("class/infiniband/*", &["hca_type", "fw_ver", "device/vendor", "device/device"]),
+    ("class/infiniband/*/ports/*", &["state", "rate", "link_layer"]),
+    ("class/cxi/*", &["device/vendor", "device/device"]),
+];
+
+/// Modules of the kernel between NICs and GPUs.
+const MODULES: &str =
+    "efa cxi_user cxi_ss1 mlx5_ib bnxt_re irdma rdma_rxe nvidia nvidia_peermem gdrdrv";
+
+/// Variables whose values are told: switches and sizes.
+const TOLD: &str = "
+    CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+    FI_CXI_DEFAULT_CQ_SIZE FI_CXI_DISABLE_HMEM_DEV_REGISTER FI_CXI_DISABLE_HOST_REGISTER
+    FI_CXI_DISABLE_NON_INJECT_RMA_IDC FI_CXI_OPTIMIZED_MRS FI_CXI_RDZV_GET_MIN FI_CXI_RDZV_PROTO
+    FI_CXI_RDZV_THRESHOLD FI_CXI_REQ_BUF_SIZE FI_CXI_RX_MATCH_MODE
+    FI_EFA_ENABLE_SHM_TRANSFER FI_EFA_FORK_SAFE FI_EFA_MR_RELAXED_ORDERING FI_EFA_RX_SIZE
+    FI_EFA_TX_SIZE FI_EFA_USE_DATA_PATH_DIRECT FI_EFA_USE_DEVICE_RDMA FI_EFA_USE_HUGE_PAGE
+    FI_FORK_UNSAFE FI_HMEM FI_HMEM_CUDA_USE_DMABUF FI_HMEM_CUDA_USE_GDRCOPY FI_HMEM_DISABLE_P2P
+    FI_LOG_LEVEL FI_MR_CACHE_MAX_COUNT FI_MR_CACHE_MAX_SIZE FI_MR_CACHE_MONITOR
+    FI_MR_CUDA_CACHE_MONITOR_ENABLED FI_OFI_RXM_BUFFER_SIZE FI_OFI_RXM_RX_SIZE FI_OFI_RXM_TX_SIZE
+    FI_OFI_RXM_USE_SRX FI_PROVIDER FI_SHM_TX_SIZE FI_UNIVERSE_SIZE
+    MLX5_POST_SEND_PREFER_BF MLX5_SCATTER_TO_CQE MLX5_SHUT_UP_BF MLX5_SINGLE_THREADED
+    NVSHMEM_BOOTSTRAP NVSHMEM_BOOTSTRAP_PMI NVSHMEM_BOOTSTRAP_TWO_STAGE
+    NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY NVSHMEM_CUDA_LIMIT_STACK_SIZE NVSHMEM_CUMEM_GRANULARITY
+    NVSHMEM_DEBUG NVSHMEM_DISABLE_CUDA_VMM NVSHMEM_DISABLE_GDRCOPY NVSHMEM_DISABLE_LOCAL_ONLY_PROXY
+    NVSHMEM_DISABLE_MNNVL NVSHMEM_DISABLE_NVLS NVSHMEM_DISABLE_P2P NVSHMEM_ENABLE_NIC_PE_MAPPING
+    NVSHMEM_IB_ENABLE_IBGDA NVSHMEM_IB_GID_INDEX NVSHMEM_MAX_MEMORY_PER_GPU
+    NVSHMEM_PROXY_REQUEST_BATCH_MAX NVSHMEM_REMOTE_TRANSPORT NVSHMEM_SYMMETRIC_SIZE";
+
+/// Settings of this transport that hold names of files, hosts, interfaces or addresses. The values
+/// of all others are.
+const NOT_TOLD: [&str; 5] = [
+    "NVSHMEM_LIBFABRIC_LIBRARY",
+    "NVSHMEM_LIBFABRIC_FABRIC",
+    "NVSHMEM_LIBFABRIC_DEVICES",
+    "NVSHMEM_LIBFABRIC_COUNTERS",
+    "NVSHMEM_LIBFABRIC_BOOTSTRAP",
+];
+
+/// All of it, under heads.
+pub(super) fn there(info: &Info) -> String {
+    let diagnosis = Diagnosis::of(info);
+    let checks = diagnosis.checks.iter().map(|check| {
+        format!("{:<8} {:<20} {}", check.verdict.name(), check.id, known(&check.reason))
+    });
+    let checks = [diagnosis.summary.clone()].into_iter().chain(checks).collect();
+    let sysfs = Path::new("/sys");
+    section("machine", &[host(), of_sysfs(sysfs), libraries(info)].concat())
+        + &section("doctor", &checks)
+        + &section("environment", &environment())
+}
+
+/// Lines under a head.
+pub(super) fn section(name: &str, lines: &Vec<String>) -> String {
+    let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
+    format!("\n==== {name}\n{}", lines.collect::<String>())
+}
+
+fn host() -> Vec<String> {
+    let first = |path: &str, prefix: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        String::from(text.lines().find(|line| line.starts_with(prefix)).unwrap_or_default())
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    vec![
+        format!("kernel {}", first("/proc/sys/kernel/osrelease", "")),
+        first("/etc/os-release", "PRETTY_NAME"),
+        first("/proc/cpuinfo", "model name"),
+        first("/proc/meminfo", "MemTotal"),
+        format!("processors of this process: {cores}"),
+    ]
+}
+
+fn of_sysfs(sysfs: &Path) -> Vec<String> {
+    let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let mut lines = Vec::new();
+    for (pattern, files) in NICS {
+        for at in matching(sysfs, pattern) {
+            let value = |file: &&str| Some(format!("{file} {}", read(at.join(file))?));
+            let values: Vec<String> = files.iter().filter_map(value).collect();
+            lines.push(format!("{pattern}: {}", values.join(", ")));
+        }
+    }
+    for module in MODULES.split_whitespace() {
+        let at = sysfs.join("module").join(module);
+        if at.is_dir() {
+            let version = read(at.join("version")).unwrap_or_else(|| String::from("is loaded"));
+            lines.push(format!("module {module}: {version}"));
+        }
+    }
+    lines
+}
+
+/// The directories that a pattern stands for, in order.
+fn matching(root: &Path, pattern: &str) -> Vec<PathBuf> {
+    pattern.split('/').fold(vec![root.to_owned()], |found, part| {
+        let mut below: Vec<PathBuf> = match part {
+            "*" => {
+                let entries = found.iter().flat_map(fs::read_dir).flatten().flatten();
+                entries.map(|entry| entry.path()).collect()
+            }
+            part => found.iter().map(|at| at.join(part)).collect(),
+        };
+        below.sort();
+        below
+    })
+}
+
+fn libraries(info: &Info) -> Vec<String> {
+    let mut lines = Vec::new();
+    for nvshmem in info.nvshmem.iter().flatten() {
+        let release = nvshmem.release.map_or_else(|| String::from("unknown"), |r| r.to_string());
+        lines.push(format!("NVSHMEM {release}, plugin file {:?}", nvshmem.number));
+    }
+    if let Some(fabric) = &info.fabric {
+        lines.push(format!("libfabric {}", fabric.version.as_deref().unwrap_or("none")));
+        lines.extend(fabric.providers.iter().map(provider));
+    }
+    if let Some(gpus) = &info.gpus {
+        let (driver, gdrcopy) = (gpus.driver.as_deref(), gpus.gdrcopy_error.is_none());
+        lines.push(format!("CUDA's driver {}, GDRCopy {gdrcopy}", driver.unwrap_or("none")));
+        lines.extend(gpus.devices.iter().map(|gpu| {
+            format!(
+                "GPU {}, compute {}, GPUDirect RDMA {} (VMM {}), dma-buf {}, order of writes {}",
+                gpu.name,
+                gpu.compute,
+                gpu.gpudirect_rdma,
+                gpu.gpudirect_rdma_vmm,
+                gpu.dma_buf,
+                gpu.writes_ordering
+            )
+        }));
+    }
+    lines
+}
+
+fn provider(Choice { asked, provider, rails, reaches_gpus, refused }: &Choice) -> String {
+    if let Some(provider) = provider {
+        let rails = speeds(rails);
+        return format!("provider {asked}: {provider}, {rails}, reaches GPUs: {reaches_gpus}");
+    }
+    let reasons: Vec<String> = refused.iter().map(|refused| known(&refused.reason)).collect();
+    format!("provider {asked}: none. {}", reasons.join(" "))
+}
+
+/// How many rails there are, and how fast their links.
+pub(super) fn speeds(rails: &[Rail]) -> String {
+    let speeds = rails.iter().filter_map(|rail| rail.link_speed);
+    let speeds = speeds.map(|mbit| format!(", {} Gbit/s", f64::from(mbit) / 1e3));
+    format!("{} rail(s){}", rails.len(), speeds.collect::<String>())
+}
+
+/// The variables that are told, with their values.
+fn environment() -> Vec<String> {
+    let settings = Settings::default().describe();
+    let settings = settings.iter().map(|row| row.name).filter(|name| !NOT_TOLD.contains(name));
+    let names = TOLD.split_whitespace().chain(settings);
+    names.filter_map(|name| Some(format!("{name}={}", env::var(name).ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nics_ports_and_modules_are_told() {
+        let scratch = launcher::PrivateDir::new("nvshmem-libfabric-sysfs").unwrap();
+        let sysfs = scratch.path();
+        let file = |path: &str, text: &str| {
+            let path = sysfs.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        file("class/infiniband/mlx5_0/fw_ver", "28.39\n");
+        file("class/infiniband/mlx5_0/node_guid", "0c42:a103\n");
+        file("class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n");
+        file("module/gdrdrv/version", "2.4\n");
+        file("module/efa/initstate", "live\n");
+        let expected = [
+            "class/infiniband/*: fw_ver 28.39",
+            "class/infiniband/*/ports/*: rate 400 Gb/sec (4X NDR)",
+            "module efa: is loaded",
+            "module gdrdrv: 2.4",
+        ];
+        assert_eq!(of_sysfs(sysfs), expected);
+    }
+
+    #[test]
+    fn settings_that_are_not_told_exist() {
+        let settings = Settings::default().describe();
+        assert!(NOT_TOLD.iter().all(|name| settings.iter().any(|row| row.name == *name)));
+    }
+}

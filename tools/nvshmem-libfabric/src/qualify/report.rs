@@ -1,0 +1,122 @@
+//! The file to send: a verdict for each row, what there is, and the figures.
+//!
+//! While rows are tried it is `FILE.part`, written anew before each part, so that a machine that
+//! crashes leaves one that says how far it came. The next run replaces that.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::machine::section;
+use crate::error::ToolError;
+use crate::info::VERSION;
+
+/// Verdicts: right; right and slower than it could be; wrong, or it did not end; not tried.
+pub(super) const OK: &str = "ok";
+pub(super) const SLOW: &str = "slow";
+pub(super) const FAILED: &str = "FAILED";
+pub(super) const NOT_RUN: &str = "not run";
+
+/// A figure of `perf`, of which these fields are kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Figure {
+    pub(super) test: String,
+    pub(super) bytes: u64,
+    pub(super) value: f64,
+    pub(super) p10: f64,
+    pub(super) p90: f64,
+    pub(super) unit: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) verdict: &'static str,
+    /// Nothing that this program has not composed.
+    pub(super) reason: String,
+    pub(super) seconds: f64,
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let Self { name, verdict, reason, seconds } = self;
+        format!("{verdict:<8} {name:<20} {seconds:>5.1} s  {reason}").trim_end().to_owned()
+    }
+}
+
+/// The file.
+pub(super) struct Report {
+    path: PathBuf,
+    /// What is tried, in one line.
+    head: String,
+    /// What there is, under heads.
+    there: String,
+    rows: Vec<Row>,
+    /// A line of JSON each.
+    figures: Vec<String>,
+}
+
+impl Report {
+    /// A file that is not there yet.
+    pub(super) fn new(path: &Path, head: String, there: String) -> Result<Self, ToolError> {
+        if path.symlink_metadata().is_ok() {
+            let message = format!("{} is there already", path.display());
+            return Err(ToolError::new(message, "name another with --out; none is overwritten"));
+        }
+        let (path, rows, figures) = (path.to_owned(), Vec::new(), Vec::new());
+        Ok(Self { path, head, there, rows, figures })
+    }
+
+    /// Prints a row and takes note of it. `more` is printed only.
+    pub(super) fn add(&mut self, row: Row, more: &str) {
+        println!("{}", row.line());
+        more.lines().for_each(|line| println!("         {line}"));
+        self.rows.push(row);
+    }
+
+    pub(super) fn add_figures(&mut self, part: &str, figures: &[Figure]) {
+        let lines = figures.iter().map(|figure| serde_json::json!([part, figure]).to_string());
+        self.figures.extend(lines);
+    }
+
+    pub(super) fn count(&self, verdict: &str) -> usize {
+        self.rows.iter().filter(|row| row.verdict == verdict).count()
+    }
+
+    /// The rows in one line.
+    pub(super) fn summary(&self) -> String {
+        let counts = [OK, SLOW, FAILED, NOT_RUN].map(|is| format!("{} {is}", self.count(is)));
+        counts.join(", ")
+    }
+
+    /// Writes `FILE.part`, or `FILE` when nothing is tried next.
+    pub(super) fn write(&self, next: Option<&str>) -> Result<(), ToolError> {
+        let mut part = self.path.clone().into_os_string();
+        part.push(".part");
+        let write = || -> io::Result<()> {
+            match fs::remove_file(&part) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+            let mut options = OpenOptions::new();
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&part)?;
+            file.write_all(self.text(next).as_bytes())?;
+            if next.is_none() { fs::rename(&part, &self.path) } else { Ok(()) }
+        };
+        write().map_err(|error| {
+            ToolError::file(&self.path, "cannot be written", error, "name another with --out")
+        })
+    }
+
+    fn text(&self, next: Option<&str>) -> String {
+        let next = next.map(|next| format!("NOT FINISHED: it ended while {next} was tried\n"));
+        let rows = self.rows.iter().map(Row::line).collect();
+        format!("nvshmem-libfabric {VERSION} qualify: {}\n{}", self.head, next.unwrap_or_default())
+            + &section(&format!("rows: {}", self.summary()), &rows)
+            + &self.there
+            + &section("figures", &self.figures)
+    }
+}
