@@ -10,7 +10,7 @@ scripts=$(cd "$(dirname "$0")" && pwd)
 # NCCL makes this name of NCCL_RMA_PLUGIN=nvshmem-libfabric.
 library=libnccl-rma-nvshmem-libfabric.so
 debug=libnccl-rma-nvshmem-libfabric.debug
-wanted="ncclGinPlugin_v13 ncclRmaPlugin_v13 ncclRmaPlugin_v14 ncclRmaPlugin_v15 ncclRmaPlugin_v16"
+wanted="ncclRmaPlugin_v14 ncclRmaPlugin_v15 ncclRmaPlugin_v16"
 missing=$(comm -23 <(tr ' ' '\n' <<<"$wanted") \
     <(nm -D --defined-only "$built" | awk '{ print $NF }' | sort -u))
 if [[ -n $missing ]]; then

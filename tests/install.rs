@@ -144,10 +144,6 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         "release",
         "barrier",
         "check",
-        "peer_ptr",
-        "put_on_stream",
-        "put_signal_on_stream",
-        "quiet_on_stream",
         "finalize",
         "strerror",
     ];

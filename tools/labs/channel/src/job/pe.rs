@@ -11,7 +11,7 @@ use nvshmem_transport_libfabric::bootstrap::{Bootstrap, BootstrapError, TcpBoots
 use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 
 use crate::job::launch::join;
-use crate::machines::machine::{Machine, MachineError, Running};
+use crate::machines::machine::{Machine, MachineError};
 use crate::machines::reach::copy_near;
 
 /// What a kernel may take.
@@ -144,20 +144,7 @@ impl Pe<'_> {
         form: Form,
         rounds: u64,
         bytes: usize,
-        shape: (u32, u32),
-    ) -> Result<Told, MachineError> {
-        self.kernel_and(name, form, rounds, bytes, shape, |_| Ok(()))
-    }
-
-    /// The same, with something behind it in its stream.
-    pub(crate) fn kernel_and(
-        &self,
-        name: &str,
-        form: Form,
-        rounds: u64,
-        bytes: usize,
         (blocks, threads): (u32, u32),
-        behind: impl FnOnce(&dyn Running) -> Result<(), MachineError>,
     ) -> Result<Told, MachineError> {
         let count = (blocks * threads) as usize;
         let machine = self.job.machine;
@@ -178,7 +165,6 @@ impl Pe<'_> {
         // SAFETY: the channel and all memory stay until the kernel has ended; if it does not, this
         // process ends.
         let mut running = unsafe { machine.launch(name, args, blocks, threads) }?;
-        behind(&*running)?;
         while !running.is_done()? {
             if since.elapsed() > DEADLINE {
                 eprintln!("PE {me}: {name} does not end: {:?}", self.channel.error());

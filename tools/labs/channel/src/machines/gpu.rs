@@ -1,7 +1,7 @@
 //! A GPU, through CUDA's driver.
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use channel_producer::KernelArgs;
@@ -115,10 +115,6 @@ struct Launched {
 impl Running for Launched {
     fn is_done(&mut self) -> Result<bool, MachineError> {
         Ok(self.stream.is_idle()?)
-    }
-
-    fn stream(&self) -> Option<*mut c_void> {
-        Some(self.stream.as_ptr())
     }
 }
 

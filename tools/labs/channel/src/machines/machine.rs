@@ -1,7 +1,6 @@
 //! The machine that kernels run on, and memory that they and the CPU have.
 
 use std::any::Any;
-use std::ffi::c_void;
 use std::fmt::Debug;
 
 use channel_producer::KernelArgs;
@@ -36,11 +35,6 @@ pub trait Running: Debug {
     /// # Errors
     /// What it has failed of.
     fn is_done(&mut self) -> Result<bool, MachineError>;
-
-    /// The stream of CUDA that it is in, if it is in one.
-    fn stream(&self) -> Option<*mut c_void> {
-        None
-    }
 }
 
 /// Something that runs kernels.
