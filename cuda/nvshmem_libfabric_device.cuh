@@ -174,28 +174,6 @@ NLF_TEMPLATE_FN int nlf_g(const nlf_context *ctx, T *value, const T *src, int pe
     return status;
 }
 
-/*
- * Where kernels here load and store what `addr` means at `pe`, for as long as the region is not
- * released; NULL where they cannot. It is a look into a table: nobody is asked, and nothing is an
- * error. Of this PE it is `addr`. Of another one it is there where both are on one host and
- * its memory is of a device, in one allocation of cudaMalloc or one that was made for sharing, as
- * nlf_alloc_on does, and the devices reach one another, by NVLink or PCIe; the log says why it is
- * not. Who sees a signal that is sent after such stores, without NLF_NO_FENCE, sees the stores.
- */
-NLF_FN void *nlf_ptr(const nlf_context *ctx, const void *addr, int pe) {
-    uint64_t place = 0;
-    if (ctx->version != NLF_RING_VERSION || !nlfi_is_pe(ctx, pe) || !nlfi_place(ctx, addr, 1, true, &place)) {
-        return NULL;
-    }
-    const unsigned near_pe = ctx->near_pes[pe];
-    if (near_pe == NLF_NOT_NEAR) {
-        return NULL;
-    }
-    const uint64_t region = place >> NLF_REGION_SHIFT;
-    const uint64_t base = nlfp_load_device(&ctx->near_bases[near_pe * NLF_MAX_REGIONS + region]);
-    return base == 0 ? NULL : (void *)(uintptr_t)(base + (place & NLF_OFFSET_MASK));
-}
-
 /* ------------------------------------------------------------------------------------------------
  * Signals and atomics
  *

@@ -72,9 +72,7 @@ void *nlf_alloc(nlf_channel *channel, size_t bytes);
 void *nlf_alloc_on(nlf_channel *channel, uint32_t location, size_t bytes);
 
 /* Lets all PEs reach memory of this PE, of the host or of a CUDA device. It stays what it is until
- * it is released. Memory of a device is also mapped by the other PEs of its host, for nlf_ptr of
- * the device API; that may wait for everything on their devices. Collective, with the same length
- * at any address. */
+ * it is released. Collective, with the same length at any address. */
 int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Lets kernels put from memory of this PE, of the host or of a CUDA device, and get and fetch into
@@ -87,27 +85,6 @@ int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
  * operation, which has failed perhaps, may touch the memory still: it stays registered then, and is
  * not freed, until this is called again, by this PE alone, or until nlf_finalize. */
 int nlf_release(nlf_channel *channel, void *addr);
-
-/* What nlf_ptr of the device API answers to kernels: where kernels, and copies of CUDA, reach what
- * `addr` of symmetric memory means at `pe`, until it is released; NULL where they cannot, which is
- * no error. Any thread, but it waits while another makes a collective call. */
-void *nlf_peer_ptr(const nlf_channel *channel, const void *addr, uint32_t pe);
-
-/*
- * On a stream of CUDA: a CUstream or cudaStream_t of the context that is current on the calling
- * thread, NULL for its default stream, and not one that is captured into a graph. Any thread.
- *
- * A put, and with it a signal (NLF_KIND_SET or NLF_KIND_ADD), is begun when the earlier work of the
- * stream is done, whose writes are sent. Later work does not wait for it: `src` may change, and the
- * peer is known to have it, behind nlf_quiet_on_stream, which holds the stream up until everything
- * that any stream has put before is delivered, or the channel has failed: see nlf_check. Streams
- * are not ordered with one another, nor with rings. A stream waits for a signal of a peer by
- * cuStreamWaitValue64 on its word.
- */
-int nlf_put_on_stream(nlf_channel *channel, void *dst, const void *src, size_t bytes, uint32_t pe, void *stream);
-int nlf_put_signal_on_stream(nlf_channel *channel, void *dst, const void *src, size_t bytes, uint64_t *signal,
-                             uint64_t value, uint32_t kind, uint32_t pe, void *stream);
-int nlf_quiet_on_stream(nlf_channel *channel, void *stream);
 
 /* Returns when all PEs have called it. Collective. */
 int nlf_barrier(nlf_channel *channel);

@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 /* Kernels and library that disagree on it do not work together: nlf_context.version. */
-#define NLF_RING_VERSION 5
+#define NLF_RING_VERSION 6
 
 /* ------------------------------------------------------------------------------------------------
  * Bounds
@@ -40,7 +40,6 @@
 #define NLF_OWN_REGION 254     /* nlf_own, which is in no table */
 #define NLF_NO_REGION 255
 #define NLF_MAX_PES 65536
-#define NLF_NOT_NEAR 255      /* in nlf_context.near_pes */
 #define NLF_MAX_BYTES 0xffffffffu      /* of one put or get: 4 GiB less one byte */
 #define NLF_MAX_OFFSET 0xffffffffffull /* in a region: 1 TiB less one byte */
 #define NLF_MAX_INLINE 0x7fffffffffffull /* value that fits into one slot: 47 bits */
@@ -244,12 +243,6 @@ typedef struct {
     const nlf_error *proxy_error;
     const nlf_own *own;
     nlf_own_producers *own_producers;
-    /* PEs of this host, this one among them, are near, NLF_NOT_NEAR of them at most. By PE, its
-     * number among them, or NLF_NOT_NEAR. */
-    const uint8_t *near_pes;
-    /* Where kernels here reach a region of such a PE: entry NLF_MAX_REGIONS times its number plus
-     * the region's. 0: they do not. */
-    const uint64_t *near_bases;
 } nlf_context;
 
 /* ------------------------------------------------------------------------------------------------
@@ -270,6 +263,6 @@ NLF_ASSERT(sizeof(nlf_producers) == 128);
 NLF_ASSERT(sizeof(nlf_ring) == 24);
 NLF_ASSERT(sizeof(nlf_own) == 8192);
 NLF_ASSERT(sizeof(nlf_own_producers) == 4048);
-NLF_ASSERT(sizeof(nlf_context) == 104);
+NLF_ASSERT(sizeof(nlf_context) == 88);
 
 #endif

@@ -34,7 +34,6 @@ NLFB_PUT_SIGNAL(nlf_put_signal_nbi)
 NLFB_PUT_SIGNAL(nlf_put_signal)
 NLFB_FORMS(nlf_signal, (const nlf_context *ctx, uint64_t *signal, uint64_t value, unsigned kind, int pe, unsigned flags),
            (ctx, signal, value, kind, pe, flags))
-NLFB(void *, nlf_ptr, nlf_ptr, (const nlf_context *ctx, const void *addr, int pe), (ctx, addr, pe))
 NLFB(uint64_t, nlf_signal_fetch, nlf_signal_fetch, (const uint64_t *signal), (signal))
 
 NLFB_FORMS(nlf_fence, (const nlf_context *ctx, int pe, unsigned flags), (ctx, pe, flags))

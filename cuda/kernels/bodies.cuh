@@ -438,9 +438,6 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     X(answer)                                                                                                          \
     X(mixed)                                                                                                           \
     X(blocking)                                                                                                        \
-    X(stamp)                                                                                                           \
-    X(reach)                                                                                                           \
-    X(reached)                                                                                                         \
     X(rings)                                                                                                           \
     X(words)                                                                                                           \
     X(answer_words)                                                                                                    \

@@ -41,39 +41,6 @@ NLF_FN void nlfk_blocking(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
-/* Takes its time, and then each thread writes a word: for who puts behind it, on its stream. */
-NLF_FN void nlfk_stamp(const nlfk_args *a, const nlfk_self *self) {
-    for (uint64_t look = 0; look < 1000 * a->rounds; look++) {
-        nlfp_pause(256);
-    }
-    nlfk_area(a, NLFK_SRC)[self->thread] = nlfk_mix(self->thread, a->rounds);
-}
-
-/*
- * Where PE 1 is reached: each thread stores a word there that it has made of one from there, and
- * signals. `out` has where, once what must be NULL and what is this PE's own are as they should.
- */
-NLF_FN void nlfk_reach(const nlfk_args *a, const nlfk_self *self) {
-    const nlf_context *c = a->ctx;
-    uint64_t *dst = nlfk_area(a, NLFK_DST) + self->thread;
-    uint64_t *there = (uint64_t *)nlf_ptr(c, dst, 1);
-    const uint64_t *from = (const uint64_t *)nlf_ptr(c, nlfk_area(a, NLFK_SRC) + self->thread, 1);
-    const bool right = nlf_ptr(c, dst, (int)c->me) == dst && nlf_ptr(c, dst, -1) == NULL &&
-                       nlf_ptr(c, dst, (int)c->n_pes) == NULL && nlf_ptr(c, a->out, 1) == NULL &&
-                       (there == NULL) == (from == NULL);
-    if (there != NULL && right) {
-        *there = *from + 1;
-    }
-    a->out[self->thread] = right ? (uint64_t)(uintptr_t)there : 1;
-    nlfk_note(a, self, nlf_signal(c, nlfk_area(a, NLFK_SIGNAL), 1, NLF_KIND_ADD, 1, a->flags));
-}
-
-/* PE 1's part: `out` has what each thread finds behind all signals. */
-NLF_FN void nlfk_reached(const nlfk_args *a, const nlfk_self *self) {
-    nlfk_note(a, self, nlf_wait_until(a->ctx, (const uint64_t *)nlfk_area(a, NLFK_SIGNAL), NLF_CMP_GE, self->threads));
-    a->out[self->thread] = ((volatile uint64_t *)nlfk_area(a, NLFK_DST))[self->thread];
-}
-
 /* As `quiet`, of rings by name, and of one PE. */
 NLF_FN void nlfk_rings(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *src = nlfk_area(a, NLFK_SRC) + self->unit * self->members;

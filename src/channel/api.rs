@@ -17,8 +17,6 @@ use crate::bootstrap::gathering::Gathering;
 use crate::channel::answer::{NoAnswer, PAUSES, wait_for};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
-use crate::channel::near::Said;
-use crate::channel::on_stream::StreamRing;
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
@@ -27,7 +25,6 @@ use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::settings::Settings;
-use engine::ids::Pe;
 use engine::patience::Wait;
 use ofi::{fork, posix_signals};
 
@@ -42,25 +39,21 @@ const SLACK: Duration = Duration::from_secs(2);
 pub(crate) struct Serial {
     bootstrap: Box<dyn Bootstrap>,
     pub(crate) regions: Vec<Registered>,
-    /// Of memory that is not shared with PEs of this host.
-    said: Said,
 }
 
 /// See the module.
 ///
 /// # Threads
-/// [`Channel::context`], [`Channel::error`], [`Channel::peer_ptr`], [`Channel::register_local`] and
-/// what is on streams may be called from any thread at any time. The others are collective: every
-/// PE makes the same calls in the same order, from one thread at a time. Kernels, and CPU threads
-/// that use the context as they do, are not bound to any of that; they must have ended, or see that
-/// the channel was stopped, before it is dropped.
+/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any
+/// thread at any time. The others are collective: every PE makes the same calls in the same order,
+/// from one thread at a time. Kernels, and CPU threads that use the context as they do, are not
+/// bound to any of that; they must have ended, or see that the channel was stopped, before it is
+/// dropped.
 pub struct Channel {
     state: Arc<ChannelState>,
     serial: Mutex<Serial>,
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
-    /// PEs whose memory kernels may reach themselves, this one among them.
-    near: Box<[Pe]>,
     thread: Option<JoinHandle<()>>,
     /// Looks whether that thread runs. It is gone before `state`, of which it has a part.
     heartbeat: Option<Heartbeat>,
@@ -86,9 +79,8 @@ impl Channel {
             let gathering = Gathering::new(&mut *bootstrap)?;
             job.connect(&gathering, &[])?;
         }
-        let near = memory::near_pes(&job.connected()?.near, Pe(me));
         let words = words_options(&options.settings);
-        let shared = Shared::new(sizes, me, n_pes, options.spins, &words, &near)?;
+        let shared = Shared::new(sizes, me, n_pes, options.spins, &words)?;
         // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as
         // long as it has the rings.
         let rings = unsafe { shared.rings()? };
@@ -104,21 +96,12 @@ impl Channel {
             let failed = move |still: &Still| of.give_up(&still.to_string());
             Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
         });
-        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new(), said: Said::default() });
+        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
         let (control, thread) = (Some(control), Some(thread));
         let drain = options.drain;
         let drained = OnceLock::new();
-        let channel = Self {
-            state,
-            serial,
-            control,
-            near,
-            thread,
-            heartbeat,
-            drain,
-            drained,
-            stopped: false,
-        };
+        let channel =
+            Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
         channel.register_own()?;
         info!(
             target: logging::PROXY,
@@ -227,13 +210,6 @@ impl Channel {
             return Err(ChannelError::Child);
         }
         let drained = self.drain();
-        let mut serial = self.serial();
-        for region in &mut serial.regions {
-            if let Err(failed) = self.close_near(region) {
-                warn!(target: logging::PROXY, "the tables of near PEs: {failed}");
-            }
-        }
-        drop(serial);
         // Also when something has failed: peers may still need this PE's iterations, and wait for
         // it here.
         let met = match with_others {
@@ -290,8 +266,7 @@ impl Channel {
 
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
-        let mut heads = self.state.shared.heads()?;
-        heads.extend(self.state.stream_ring.get().map(|ring| ring.head()));
+        let heads = self.state.shared.heads()?;
         self.send(Control::Drain { heads, patience: self.drain, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
         match wait_for(&outcome, self.drain.saturating_add(SLACK)) {
@@ -306,22 +281,6 @@ impl Channel {
             Err(NoAnswer::Late) => Err(late),
             Err(NoAnswer::Ended) => Err(ChannelError::Ended),
         }
-    }
-
-    /// The ring that host functions in streams put into, which the first of them brings.
-    pub(crate) fn stream_ring(&self) -> Result<Arc<StreamRing>, ChannelError> {
-        let _serial = self.serial_here()?;
-        if let Some(ring) = self.state.stream_ring.get() {
-            return Ok(Arc::clone(ring));
-        }
-        let ring = StreamRing::new();
-        // SAFETY: once, here; the proxy thread has a part of `state`, which keeps it.
-        let consumer = unsafe { ring.consumer()? };
-        let kept = self.state.stream_ring.get_or_init(|| ring);
-        let (done, is_done) = bounded(1);
-        self.send(Control::Ring { ring: Box::new(consumer), done })?;
-        self.answer(&is_done)?;
-        Ok(Arc::clone(kept))
     }
 
     /// What the proxy thread answers to a user thread.

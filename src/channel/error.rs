@@ -90,12 +90,6 @@ pub enum ChannelError {
         /// The address given.
         addr: usize,
     },
-    /// An operation on a stream that cannot be.
-    #[error("an operation on a stream: {why}")]
-    OnStream {
-        /// Why not.
-        why: String,
-    },
     /// The context has failed: an operation, or a kernel's request.
     #[error("the channel has failed: {0}")]
     Failed(String),

@@ -26,7 +26,7 @@ impl Pump {
     /// # Errors
     /// No ring has that many.
     pub fn new(slots: u64) -> Result<Self, ChannelError> {
-        let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0, &WordsOptions::default(), &[])?;
+        let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0, &WordsOptions::default())?;
         // SAFETY: once, here, and dropped before the memory.
         let consumer = Consumer::new(unsafe { shared.rings()? });
         Ok(Self { consumer, shared })

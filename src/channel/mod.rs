@@ -5,9 +5,7 @@
 //! answer        what the proxy thread answers to user threads
 //! proxy         the thread that carries descriptors out, and what it needs for that
 //! registration  what PEs agree on when they register memory together
-//! near          what kernels reach of PEs of this host by themselves
 //! memory        what is shared with kernels, and where it is
-//! on_stream     puts that are begun in a stream of CUDA
 //! ring          a ring and the descriptors in it, as the C header describes them
 //! kernels       the compiled kernels that check and measure all this
 //! ```
@@ -19,8 +17,6 @@ pub mod kernels;
 #[doc(hidden)]
 pub mod measure;
 mod memory;
-mod near;
-mod on_stream;
 mod options;
 mod proxy;
 mod regions;
@@ -31,5 +27,4 @@ pub use api::Channel;
 pub use channel_sys as sys;
 pub use error::ChannelError;
 pub use memory::symmetric_memory::MemoryLocation;
-pub use on_stream::StreamSignal;
 pub use options::Options;

@@ -4,7 +4,6 @@ use channel_sys as c;
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::SymmetricMemory;
-use crate::channel::near::NearBase;
 use crate::channel::registration::Free;
 use engine::wire::handle::HandleBytes;
 
@@ -16,10 +15,6 @@ pub(crate) struct Registered {
     pub(crate) len: usize,
     pub(crate) symmetric: bool,
     pub(crate) handle: HandleBytes,
-    /// Where kernels reach it at near PEs.
-    pub(crate) near: Vec<NearBase>,
-    /// Processes may have mapped memory of others that is under its index.
-    pub(crate) is_shared: bool,
     /// All PEs want it released.
     pub(crate) unwanted: bool,
     /// If it was allocated here.
@@ -34,8 +29,7 @@ impl Registered {
         handle: HandleBytes,
         memory: Option<SymmetricMemory>,
     ) -> Self {
-        let (near, is_shared, unwanted) = (Vec::new(), false, false);
-        Self { index, base, len, symmetric, handle, near, is_shared, unwanted, _memory: memory }
+        Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
     }
 }
 

@@ -6,17 +6,15 @@
 //! | 8..16 | address |
 //! | 16..48 | a bit for each index that is free |
 //! | 48..560 | handle |
-//! | 560..680 | what other PEs of the host map, as [`near`](super::near) has it |
-//! | 680..936 | what has failed, as text, padded with zeros |
+//! | 560..816 | what has failed, as text, padded with zeros |
 
 use crate::channel::error::ChannelError;
-use crate::channel::near::{NEAR_BYTES, NearOffer};
 use crate::channel::proxy::region_table::PeerRegion;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
 const FREE: usize = 32;
-const BYTES: usize = 16 + FREE + HANDLE_BYTES + NEAR_BYTES + WHY;
+const BYTES: usize = 16 + FREE + HANDLE_BYTES + WHY;
 
 /// Indices that are free: a bit for each.
 pub(crate) type Free = [u8; FREE];
@@ -28,7 +26,6 @@ pub(crate) struct Registration {
     pub(crate) base: u64,
     pub(crate) free: Free,
     pub(crate) handle: HandleBytes,
-    pub(crate) near: NearOffer,
     /// Why this PE cannot.
     pub(crate) failed: Option<String>,
 }
@@ -40,7 +37,6 @@ impl Registration {
         bytes.extend_from_slice(&self.base.to_le_bytes());
         bytes.extend_from_slice(&self.free);
         bytes.extend_from_slice(&self.handle);
-        bytes.extend_from_slice(&self.near.encode());
         let why = self.failed.as_deref().unwrap_or_default().as_bytes();
         bytes.extend_from_slice(&why[..why.len().min(WHY)]);
         bytes.resize(BYTES, 0);
@@ -52,8 +48,7 @@ impl Registration {
         let (len, rest) = bytes.split_first_chunk()?;
         let (base, rest) = rest.split_first_chunk()?;
         let (free, rest) = rest.split_first_chunk()?;
-        let (handle, rest) = rest.split_first_chunk()?;
-        let (near, why) = rest.split_first_chunk()?;
+        let (handle, why) = rest.split_first_chunk()?;
         let why = String::from_utf8_lossy(why);
         let why = why.trim_end_matches('\0');
         Some(Self {
@@ -61,7 +56,6 @@ impl Registration {
             base: u64::from_le_bytes(*base),
             free: *free,
             handle: *handle,
-            near: NearOffer::decode(near)?,
             failed: (!why.is_empty()).then(|| why.to_owned()),
         })
     }
@@ -74,7 +68,6 @@ pub(crate) struct Agreed {
     pub(crate) index: u8,
     /// What each has under it.
     pub(crate) peers: Box<[PeerRegion]>,
-    pub(crate) near: Vec<NearOffer>,
 }
 
 /// Reads what all PEs have told.
@@ -83,7 +76,6 @@ pub(crate) fn agree(all: &[u8], mine: &Registration) -> Result<Agreed, ChannelEr
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
     let mut free = [0xff; FREE];
     let mut peers = Vec::with_capacity(all.len() / BYTES);
-    let mut near = Vec::with_capacity(all.len() / BYTES);
     for (pe, bytes) in all.chunks(BYTES).enumerate() {
         let Some(registration) = Registration::decode(bytes) else {
             return Err(refused(pe, String::from("sent something else")));
@@ -96,14 +88,13 @@ pub(crate) fn agree(all: &[u8], mine: &Registration) -> Result<Agreed, ChannelEr
         }
         free.iter_mut().zip(registration.free).for_each(|(bits, theirs)| *bits &= theirs);
         peers.push(PeerRegion { base: registration.base, handle: registration.handle });
-        near.push(registration.near);
     }
     let index = lowest(&free).ok_or_else(|| ChannelError::Register {
         addr: mine.base as usize,
         len,
         why: String::from("all indices of regions are in use"),
     })?;
-    Ok(Agreed { index, peers: peers.into(), near })
+    Ok(Agreed { index, peers: peers.into() })
 }
 
 /// The lowest index that is free.
@@ -120,8 +111,7 @@ mod tests {
         let mut free = [0xff; FREE];
         free[31] = 0x7f;
         used.iter().for_each(|index| free[usize::from(index / 8)] &= !(1 << (index % 8)));
-        let (handle, near) = ([base as u8; HANDLE_BYTES], NearOffer::NONE);
-        Registration { len, base, free, handle, near, failed: None }
+        Registration { len, base, free, handle: [base as u8; HANDLE_BYTES], failed: None }
     }
 
     fn gathered(offers: &[Registration]) -> Vec<u8> {
@@ -131,8 +121,7 @@ mod tests {
     #[test]
     fn the_lowest_index_that_all_have_free_is_taken() {
         let offers = [registration(64, 1, &[0, 1, 3]), registration(64, 2, &[0, 2])];
-        let Agreed { index, peers, near } = agree(&gathered(&offers), &offers[0]).unwrap();
-        assert_eq!(near, [NearOffer::NONE; 2]);
+        let Agreed { index, peers } = agree(&gathered(&offers), &offers[0]).unwrap();
         assert_eq!((index, peers.len()), (4, 2));
         assert_eq!((peers[1].base, peers[1].handle), (2, [2; HANDLE_BYTES]));
         let all: Vec<u8> = (0..=254).collect();

@@ -10,7 +10,6 @@ use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use super::memory::consistency::Consistency;
 use engine::error::EngineError;
-use engine::ids::Pe;
 use engine::lane::user_threads::host_lane::HostLane;
 use engine::lane::{Lane, is_idle};
 use engine::patience::Wait;
@@ -39,8 +38,6 @@ pub(crate) struct Connected {
     pub(crate) consistency: Consistency,
     /// The proxy thread's iterations.
     pub(crate) pulse: Arc<Pulse>,
-    /// The PEs of this host, this one among them, in their order.
-    pub(crate) near: Box<[Pe]>,
 }
 
 // SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is
@@ -73,8 +70,8 @@ impl Connected {
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
         let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
-        let (pulse, near) = (Arc::default(), [].into());
-        Self { regions, patience, host, proxy, report, consistency, pulse, near }
+        let pulse = Arc::default();
+        Self { regions, patience, host, proxy, report, consistency, pulse }
     }
 
     /// The same, with rails that are opened again when something on them has not moved for so long.

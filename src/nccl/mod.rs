@@ -4,7 +4,7 @@
 //! ```text
 //! tables     one table per version of the interface
 //! entries    the functions in them, which check what they are given
-//! older      those of older versions, which wrap them
+//! older      those of v14, which wrap them
 //! plugin     what a process has once: settings, and the devices that NCCL is offered
 //! listener   what other ranks of a group connect to
 //! group      ranks that are connected, a job of its own, with its lane
@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # What the host promises, on which the `unsafe` here rests
-//! NCCL 2.30 to 2.32 keep these rules (`src/rma`, `src/gin` and `src/plugin` of its sources).
+//! NCCL 2.30.7 to 2.32 keep these rules (`src/rma`, `src/gin` and `src/plugin` of its sources).
 //!
 //! 1. A listening, a group and a block of contexts are pointers that `listen`, `connect` and
 //!    `createContext` gave out and that `closeListen`, `closeColl` and `destroyContext` have not

@@ -1,6 +1,6 @@
 //! The tables of functions that NCCL finds, one per version.
 
-use nccl_abi::{Table13, Table14, Table15, Table16};
+use nccl_abi::{Table14, Table15, Table16};
 
 use super::{entries, older};
 
@@ -54,17 +54,7 @@ pub const V14: Table14 = table!(Table14 {
     create_context: entries::create_context,
     reg_mr_sym: entries::reg_mr_sym,
     reg_mr_sym_dma_buf: entries::reg_mr_sym_dma_buf,
-    iput: older::before_15::iput,
-    iput_signal: older::before_15::iput_signal,
-    iget: older::before_15::iget,
-});
-
-/// `ncclRmaPlugin_v13`, and `ncclGinPlugin_v13`.
-pub const V13: Table13 = table!(Table13 {
-    create_context: older::before_14::create_context,
-    reg_mr_sym: older::before_14::reg_mr_sym,
-    reg_mr_sym_dma_buf: older::before_14::reg_mr_sym_dma_buf,
-    iput: older::before_15::iput,
-    iput_signal: older::before_14::iput_signal,
-    iget: older::before_15::iget,
+    iput: older::iput,
+    iput_signal: older::iput_signal,
+    iget: older::iget,
 });

@@ -8,8 +8,6 @@ mod device;
 mod failures;
 mod life;
 mod memory;
-mod near;
-mod on_stream;
 mod traffic;
 
 use std::process::ExitCode;
@@ -40,10 +38,6 @@ fn main() -> ExitCode {
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
         ("slow_copies", device::own_context),
-        ("on_stream", on_stream::on_stream),
-        ("near", near::near),
-        ("lies", near::lies),
-        ("unmet", near::unmet),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -98,16 +92,6 @@ fn jobs() -> Vec<Job> {
         add(job("traffic", fabric, n_pes).on(memory));
         add(job("quiet", fabric, n_pes).on(memory));
     }
-    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 3)] {
-        add(job("on_stream", fabric, n_pes).on("device"));
-    }
-    for memory in ["device", "own", "mixed"] {
-        add(job("near", Fabric::Shm, 3).on(memory));
-        add(job("near", Fabric::Tcp2, 2).on(memory).with("apart", &[("FAKE_CUDA_SHARING", "0")]));
-    }
-    add(job("near", Fabric::Shm, 2));
-    add(job("lies", Fabric::Shm, 2).on("own"));
-    add(job("unmet", Fabric::Shm, 2).on("device"));
     add(job("no_driver", Fabric::Shm, 1));
     add(job("refused", Fabric::Rxm, 2).on("device"));
     add(job("own_context", Fabric::Shm, 1).on("device"));

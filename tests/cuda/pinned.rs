@@ -19,8 +19,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("a_heap_is_zero_and_is_given_back", heap),
         Case::fake("a_heap_without_the_vmm_interface_is_zero_and_is_given_back", heap)
             .with(&[("FAKE_CUDA_VMM", "0")]),
-        Case::fake("a_heap_that_no_process_can_share_is_mapped_all_the_same", heap)
-            .with(&[("FAKE_CUDA_SHARING", "0")]),
         Case::fake("device_memory_is_filled_and_given_back", device_memory),
     ]
 }

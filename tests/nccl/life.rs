@@ -118,10 +118,9 @@ pub(crate) fn cycles(place: &Place) {
         let both = [Style::Device, Style::Host];
         let mut stages =
             both.map(|style| Stage::new(&communicator, (style, Mix::Order), &[1], &mut meeting));
-        let has_weak = plugin.version.has_weak();
         for stage in &mut stages {
             let (seed, number, mix) = (cycle, 0, Mix::Order);
-            stage.play(&Round { seed, number, mix, has_weak }, &mut meeting);
+            stage.play(&Round { seed, number, mix }, &mut meeting);
         }
         stages.into_iter().for_each(Stage::end);
         communicator.end();

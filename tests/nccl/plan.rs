@@ -144,8 +144,6 @@ pub(crate) struct Round {
     pub(crate) seed: u64,
     pub(crate) number: u64,
     pub(crate) mix: Mix,
-    /// Whether there are signals that are not strong.
-    pub(crate) has_weak: bool,
 }
 
 impl Round {
@@ -270,7 +268,7 @@ impl Maker {
         // To add one whatever the value says.
         let value = random.next() >> random.between(16, 60);
         let value = if operation == SIGNAL_ADD { value.max(1) } else { value };
-        let weak = self.round.has_weak && !is_count && random.below(3) < 2;
+        let weak = !is_count && random.below(3) < 2;
         Mark { word, value, operation, strong: !weak }
     }
 }

@@ -34,7 +34,6 @@ pub(crate) fn regions(place: &Place) {
     let communicators = [1, 2].map(|number| Communicator::new(&plugin, number));
     let mut one = Stage::new(&communicators[0], (Style::Device, Mix::Order), &[2], &mut meeting);
     let mut two = Stage::new(&communicators[1], (Style::Host, Mix::Order), &[1, 1], &mut meeting);
-    let has_weak = plugin.version.has_weak();
     for seed in seeds_of_process() {
         // All ranks play as many rounds as rank 0 does, which goes on until regions are through.
         let over = AtomicUsize::new(0);
@@ -48,7 +47,7 @@ pub(crate) fn regions(place: &Place) {
                     if meeting.allgather(&[u8::from(is_over)])[0] == [1] {
                         return;
                     }
-                    stage.play(&Round { seed, number, mix: Mix::Order, has_weak }, meeting);
+                    stage.play(&Round { seed, number, mix: Mix::Order }, meeting);
                 }
             };
             let (one, two) = (&mut one, &mut two);

@@ -37,10 +37,9 @@ fn play(place: &Place, mix: Mix, style: Style, blocks: &[usize]) {
     let plugin = Arc::new(Plugin::of_process());
     let communicator = Communicator::new(&plugin, 0x1234);
     let mut stage = Stage::new(&communicator, (style, mix), blocks, &mut meeting);
-    let has_weak = plugin.version.has_weak();
     for seed in seeds_of_process() {
         for number in 0..ROUNDS {
-            stage.play(&Round { seed, number, mix, has_weak }, &mut meeting);
+            stage.play(&Round { seed, number, mix }, &mut meeting);
         }
     }
     stage.end();

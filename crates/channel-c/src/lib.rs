@@ -18,9 +18,7 @@ use channel_sys::nlf_context;
 use nvshmem_transport_libfabric::bootstrap::{
     Bootstrap, BootstrapError, Callback, TcpBootstrap, TcpOptions,
 };
-use nvshmem_transport_libfabric::channel::{
-    Channel, ChannelError, MemoryLocation, Options, StreamSignal,
-};
+use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 use thiserror::Error;
 
 /// What the header calls `nlf_channel`.
@@ -309,73 +307,6 @@ pub unsafe extern "C" fn nlf_register_local(
 pub unsafe extern "C" fn nlf_release(of: *mut NlfChannel, addr: *mut c_void) -> c_int {
     // SAFETY: promise 1.
     status(guard(|| Ok(unsafe { channel(of)? }.release(addr.cast())?)))
-}
-
-/// See the header.
-///
-/// # Safety
-/// Promise 1.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nlf_peer_ptr(
-    of: *const NlfChannel,
-    addr: *const c_void,
-    pe: u32,
-) -> *mut c_void {
-    // SAFETY: promise 1.
-    guard(|| Ok(unsafe { channel(of)? }.peer_ptr(addr.cast(), pe).cast()))
-        .unwrap_or(ptr::null_mut())
-}
-
-/// See the header.
-///
-/// # Safety
-/// Promise 1, and what the header says of the stream and the bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nlf_put_on_stream(
-    of: *mut NlfChannel,
-    dst: *mut c_void,
-    src: *const c_void,
-    bytes: usize,
-    pe: u32,
-    stream: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's promises.
-    status(guard(|| unsafe {
-        Ok(channel(of)?.put_on_stream(dst.cast(), src.cast(), bytes, None, pe, stream)?)
-    }))
-}
-
-/// See the header.
-///
-/// # Safety
-/// As [`nlf_put_on_stream`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nlf_put_signal_on_stream(
-    of: *mut NlfChannel,
-    dst: *mut c_void,
-    src: *const c_void,
-    bytes: usize,
-    word: *mut u64,
-    value: u64,
-    kind: u32,
-    pe: u32,
-    stream: *mut c_void,
-) -> c_int {
-    let signal = Some(StreamSignal { word, value, kind });
-    // SAFETY: the caller's promises.
-    status(guard(|| unsafe {
-        Ok(channel(of)?.put_on_stream(dst.cast(), src.cast(), bytes, signal, pe, stream)?)
-    }))
-}
-
-/// See the header.
-///
-/// # Safety
-/// Promise 1, and what the header says of the stream.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nlf_quiet_on_stream(of: *mut NlfChannel, stream: *mut c_void) -> c_int {
-    // SAFETY: the caller's promises.
-    status(guard(|| unsafe { Ok(channel(of)?.quiet_on_stream(stream)?) }))
 }
 
 /// See the header.

@@ -38,16 +38,12 @@ pub use copy::request::{Completed, Direction, PinnedTransfer, StartError, Ticket
 pub use driver::context::{Bound, Context, Ordinal};
 pub use driver::device::{Attributes, Device, WritesOrdering, flush_writes};
 pub use driver::error::{CudaError, LoadError};
-pub use driver::host_function::run_in_stream;
 pub use driver::library::{DEFAULT_LIBRARY, Driver, DriverVersion};
 pub use driver::module::{Kernel, Module};
 pub use driver::stream::Stream;
 pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
 pub use memory::heap::{Backing, DeviceHeap};
-pub use memory::peer_memory::{
-    Export, ExportedMemory, IPC_HANDLE_BYTES, PeerMemory, PeerMemoryError,
-};
 pub use memory::pinned::{BounceBuffer, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};

@@ -2,18 +2,13 @@
 //! functions per version.
 //!
 //! The versions have most functions in common, so one macro describes them all. Facts are from
-//! NVIDIA's public headers (`src/include/plugin/rma`, `gin` and `net` of NCCL): v13 and v14 of
-//! 2.30.7, v15 of 2.31, v16 of 2.32. There is no v12 or older: NCCL had no RMA plugins then.
+//! NVIDIA's public headers (`src/include/plugin/rma` and `net` of NCCL): v14 of 2.30.7, v15 of 2.31,
+//! v16 of 2.32. v13, of 2.30.3 and 2.30.4, is not supported; there is no v12 or older.
 //!
 //! | version | differs from the one before in |
 //! |---|---|
-//! | 13 | a second handle, for kernels, of contexts and memory, which a proxy plugin has no use for; all signals are strong |
-//! | 14 | no second handles; [`Config`] in place of [`Config13`]; signals are strong or weak |
 //! | 15 | flags of operations, see [`MORE_FOLLOWS`] |
 //! | 16 | [`RmaProperties`] |
-//!
-//! `ncclGinPlugin_v13`, which NCCL 2.30.3 and 2.30.4 look for, is the same table as
-//! `ncclRmaPlugin_v13`.
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -158,23 +153,7 @@ pub struct VirtualDevices {
     pub devices: [c_int; 8],
 }
 
-/// How contexts are made, in v13.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Config13 {
-    /// Signals of each context, which NCCL's proxy sets aside itself.
-    pub signals: c_int,
-    /// Counters, likewise.
-    pub counters: c_int,
-    /// Contexts.
-    pub contexts: c_int,
-    /// Operations that kernels may queue.
-    pub queue_depth: c_int,
-    /// For the network, or -1.
-    pub traffic_class: c_int,
-}
-
-/// How contexts are made, from v14 on.
+/// How contexts are made.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -194,31 +173,11 @@ pub struct RmaProperties {
     pub flushes_all_puts_on_any_signal: bool,
 }
 
-/// `ncclNetDeviceHandle_v11_t`: what kernels are given of a context in v13.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceHandle {
-    /// [`DEVICE_GIN_PROXY`].
-    pub net_device_type: c_int,
-    /// Of what kernels use.
-    pub net_device_version: c_int,
-    /// For kernels.
-    pub handle: *mut c_void,
-    /// Bytes of it.
-    pub size: usize,
-    /// Whether progress has to be called.
-    pub needs_proxy_progress: c_int,
-}
-
 /// A table of functions. The parts in braces are what differs between versions.
 macro_rules! table {
     (
         $(#[$doc:meta])* $name:ident,
         properties: { $($properties:tt)* },
-        config: $config:ty,
-        context_out: { $($context_out:tt)* },
-        handle_out: { $($handle_out:tt)* },
-        strength: { $($strength:tt)* },
         flags: { $($flags:tt)* }
     ) => {
         $(#[$doc])*
@@ -249,18 +208,17 @@ macro_rules! table {
             ) -> Status,
             /// Makes a block of contexts, each with an order of its own.
             pub create_context: unsafe extern "C" fn(
-                group: *mut c_void, config: *mut $config, contexts: *mut *mut c_void,
-                $($context_out)*
+                group: *mut c_void, config: *mut Config, contexts: *mut *mut c_void,
             ) -> Status,
             /// Registers memory. Collective.
             pub reg_mr_sym: unsafe extern "C" fn(
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, flags: u64,
-                handle: *mut *mut c_void, $($handle_out)*
+                handle: *mut *mut c_void,
             ) -> Status,
             /// The same, of memory that a dma-buf is of.
             pub reg_mr_sym_dma_buf: unsafe extern "C" fn(
                 group: *mut c_void, data: *mut c_void, size: usize, kind: c_int, offset: u64,
-                fd: c_int, flags: u64, handle: *mut *mut c_void, $($handle_out)*
+                fd: c_int, flags: u64, handle: *mut *mut c_void,
             ) -> Status,
             /// Ends a registration.
             pub dereg_mr_sym: unsafe extern "C" fn(
@@ -283,7 +241,7 @@ macro_rules! table {
                 contexts: *mut c_void, context: c_int, source_offset: u64, source: *mut c_void,
                 size: usize, target_offset: u64, target: *mut c_void, rank: u32,
                 signal_offset: u64, signal: *mut c_void, value: u64, operation: u32,
-                $($strength)* $($flags)* request: *mut *mut c_void,
+                strong: bool, $($flags)* request: *mut *mut c_void,
             ) -> Status,
             /// Starts a get.
             pub iget: unsafe extern "C" fn(
@@ -316,24 +274,9 @@ macro_rules! table {
 }
 
 table! {
-    /// `ncclRmaPlugin_v13`, and `ncclGinPlugin_v13`.
-    Table13,
-    properties: {},
-    config: Config13,
-    context_out: { device: *mut *mut DeviceHandle, },
-    handle_out: { for_kernels: *mut *mut c_void, },
-    strength: {},
-    flags: {}
-}
-
-table! {
     /// `ncclRmaPlugin_v14`.
     Table14,
     properties: {},
-    config: Config,
-    context_out: {},
-    handle_out: {},
-    strength: { strong: bool, },
     flags: {}
 }
 
@@ -341,10 +284,6 @@ table! {
     /// `ncclRmaPlugin_v15`.
     Table15,
     properties: {},
-    config: Config,
-    context_out: {},
-    handle_out: {},
-    strength: { strong: bool, },
     flags: { flags: u32, }
 }
 
@@ -357,30 +296,19 @@ table! {
             group: *mut c_void, properties: *mut RmaProperties,
         ) -> Status,
     },
-    config: Config,
-    context_out: {},
-    handle_out: {},
-    strength: { strong: bool, },
     flags: { flags: u32, }
 }
 
 /// Names of the symbols that NCCL looks for, the newest first.
-pub const SYMBOLS: [&str; 5] = [
-    "ncclRmaPlugin_v16",
-    "ncclRmaPlugin_v15",
-    "ncclRmaPlugin_v14",
-    "ncclRmaPlugin_v13",
-    "ncclGinPlugin_v13",
-];
+pub const SYMBOLS: [&str; 3] = ["ncclRmaPlugin_v16", "ncclRmaPlugin_v15", "ncclRmaPlugin_v14"];
 
 const _: () = {
     assert!(size_of::<Properties>() == 128);
     assert!(std::mem::offset_of!(Properties, virtual_devices) == 64);
     assert!(std::mem::offset_of!(Properties, max_p2p_bytes) == 104);
     assert!(std::mem::offset_of!(Properties, plane_id) == 126);
-    assert!(size_of::<Config>() == 12 && size_of::<Config13>() == 20);
-    assert!(size_of::<DeviceHandle>() == 32);
-    assert!(size_of::<Table13>() == 21 * 8 && size_of::<Table14>() == 21 * 8);
+    assert!(size_of::<Config>() == 12);
+    assert!(size_of::<Table14>() == 21 * 8);
     assert!(size_of::<Table15>() == 21 * 8 && size_of::<Table16>() == 22 * 8);
     assert!(std::mem::offset_of!(Table16, get_rma_properties) == 24);
 };

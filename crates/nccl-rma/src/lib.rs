@@ -3,7 +3,7 @@
 //! It is installed as `libnccl-rma-nvshmem-libfabric.so`, which NCCL loads for
 //! `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
 
-use nccl_abi::{Table13, Table14, Table15, Table16};
+use nccl_abi::{Table14, Table15, Table16};
 use nvshmem_transport_libfabric::nccl::tables;
 
 /// For NCCL 2.32 and later.
@@ -17,11 +17,3 @@ pub static ncclRmaPlugin_v15: Table15 = tables::V15;
 /// For NCCL 2.30.7.
 #[unsafe(no_mangle)]
 pub static ncclRmaPlugin_v14: Table14 = tables::V14;
-
-/// For host RMA of NCCL 2.30.3 and 2.30.4.
-#[unsafe(no_mangle)]
-pub static ncclRmaPlugin_v13: Table13 = tables::V13;
-
-/// For GIN of NCCL 2.30.3 and 2.30.4.
-#[unsafe(no_mangle)]
-pub static ncclGinPlugin_v13: Table13 = tables::V13;

@@ -8,22 +8,14 @@ use log::warn;
 use super::{Channel, Serial};
 use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
-use crate::channel::near::{NearOffer, Sharing};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{Control, ProxyView, Run};
 use crate::channel::regions::{self, Registered, check_len, entries, free};
 use crate::channel::registration::{Agreed, Free, Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::logging;
-use engine::ids::Pe;
 use engine::port::Access;
 use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
-
-/// The PEs of this host, as many as kernels can tell apart, this one among them.
-pub(super) fn near_pes(here: &[Pe], me: Pe) -> Box<[Pe]> {
-    let others = here.iter().copied().filter(|pe| *pe != me);
-    others.take(c::NLF_NOT_NEAR as usize - 1).chain([me]).collect()
-}
 
 impl Channel {
     /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this
@@ -113,35 +105,14 @@ impl Channel {
         }
         let mut region = serial.regions.swap_remove(at);
         region.unwanted = true;
-        let hidden = self.hide(&serial.regions, &mut region);
-        let met = if is_first && region.is_shared {
-            // Nobody frees memory that another process still has mapped.
-            serial.bootstrap.barrier().map_err(ChannelError::from)
-        } else {
-            Ok(())
-        };
-        let released = hidden.and(met).and_then(|()| self.release_region(&region));
+        let index = usize::from(region.index);
+        let hidden =
+            self.state.shared.set_region(index, ShownRegion::NONE, entries(&serial.regions));
+        let released = hidden.and_then(|()| self.release_region(&region));
         if released.is_err() {
             serial.regions.push(region);
         }
         released
-    }
-
-    /// Takes a region away from kernels, and unmaps what near PEs have under it. `left` are the
-    /// others.
-    fn hide(&self, left: &[Registered], region: &mut Registered) -> Result<(), ChannelError> {
-        let index = usize::from(region.index);
-        let hidden = self.state.shared.set_region(index, ShownRegion::NONE, entries(left));
-        hidden.and(self.close_near(region))
-    }
-
-    pub(super) fn close_near(&self, region: &mut Registered) -> Result<(), ChannelError> {
-        let is_there = !region.near.is_empty();
-        region.near.clear();
-        match is_there {
-            true => self.state.shared.set_near(usize::from(region.index), &[]),
-            false => Ok(()),
-        }
     }
 
     /// Ends a registration.
@@ -153,21 +124,6 @@ impl Channel {
             connected.regions.release(&region.handle).map_err(ChannelError::Release)
         };
         connected.release_patiently(release, ChannelError::is_in_use)
-    }
-
-    /// Where kernels of this PE load and store what `addr` of its symmetric memory means at `pe`:
-    /// what `nlf_ptr` tells them. Null where they do not reach it. It waits while another thread
-    /// makes a collective call.
-    pub fn peer_ptr(&self, addr: *const u8, pe: u32) -> *mut u8 {
-        let addr = addr as usize;
-        let number = self.near.iter().position(|near| *near == Pe(pe));
-        let Ok(serial) = self.serial_here() else { return std::ptr::null_mut() };
-        let found = serial.regions.iter().find_map(|region| {
-            let offset = addr.checked_sub(region.base).filter(|offset| *offset < region.len)?;
-            let near = region.near.iter().find(|near| Some(near.number) == number)?;
-            Some(near.base as usize + offset)
-        });
-        found.unwrap_or_default() as *mut u8
     }
 
     /// That nothing that the proxy thread has under way touches these bytes.
@@ -217,33 +173,22 @@ impl Channel {
             None => check_len(base, len)
                 .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
         };
-        let (me, Serial { bootstrap, said, .. }) = (Pe(serial.bootstrap.me()), serial);
-        let sharing = match registered {
-            Ok(_) if self.near.len() > 1 => {
-                Sharing::new(me, (base, len), self.state.shared.device_context(), said)
-            }
-            _ => Sharing::none(me),
-        };
         let registration = Registration {
             len: len as u64,
             base: base as u64,
             free,
             handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
-            near: sharing.offer(),
             failed: registered.as_ref().err().map(ToString::to_string),
         };
-        let gathered = bootstrap.allgather(&registration.encode());
+        let gathered = serial.bootstrap.allgather(&registration.encode());
         let handle = registered?;
         let mut registered = Registered::new(0, (base, len), true, handle, memory);
         let agreed = gathered
             .map_err(ChannelError::from)
             .and_then(|gathered| agree(&gathered, &registration))
-            .and_then(|Agreed { index, peers, near }| {
+            .map(|Agreed { index, peers }| {
                 registered.index = index;
-                registered.is_shared = near.iter().any(NearOffer::is_shared);
-                let own = (base, len);
-                registered.near = sharing.map(&self.near, &near, own, &mut **bootstrap, said)?;
-                Ok(peers)
+                peers
             });
         match agreed {
             Ok(peers) => Ok((registered, peers)),
@@ -282,29 +227,20 @@ impl Channel {
             self.give_up(registered);
             return Err(failed);
         }
-        let near: Vec<_> = registered.near.iter().map(|near| (near.number, near.base)).collect();
         serial.regions.push(registered);
-        if symmetric {
-            self.state.shared.set_near(usize::from(index), &near)?;
-        }
         let shown = ShownRegion { base: base as u64, len: len as u64, symmetric };
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 
     /// Ends a registration that nobody here was shown. The memory is freed only once peers cannot
-    /// write to it any more, neither by the fabric nor where they have it mapped.
-    fn give_up(&self, mut region: Registered) {
-        let Registered { base, len, handle, is_shared, .. } = region;
-        region.near.clear();
+    /// write to it any more.
+    fn give_up(&self, region: Registered) {
+        let Registered { base, len, handle, .. } = region;
         let connected = self.connected();
         let released = connected.and_then(|connected| {
             connected.regions.release(&handle).map_err(ChannelError::Release)
         });
-        let why = match released {
-            Ok(()) if is_shared => String::from("PEs of this host may have them mapped"),
-            Ok(()) => return,
-            Err(failed) => failed.to_string(),
-        };
+        let Err(why) = released else { return };
         warn!(
             target: logging::MEM,
             "{len} bytes at {base:#x} are not freed after a registration that has failed, where they were allocated \

@@ -63,14 +63,6 @@ impl MirroredMemory {
         }
     }
 
-    /// The context of the device that it is on.
-    pub(crate) fn context(&self) -> Option<&Arc<Context>> {
-        match self {
-            Self::Host(_) => None,
-            Self::Device(there) => Some(there.range.context()),
-        }
-    }
-
     /// Lets producers have what the CPU has written to these bytes. They have it when this returns.
     ///
     /// # Errors

@@ -1,21 +1,20 @@
 //! The shared memory of a channel: the context that kernels are given, rings, table of regions,
 //! error.
 //!
-//! It is in three pieces, zeroed at first. Near producers are the context, the tables of regions
-//! and of near PEs, rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in
-//! host memory, for both sides, are slots, `nlf_own` and the error; `nlf_published` is near
-//! producers where the CPU can write there. Who writes what:
+//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions,
+//! rings, `nlf_producers`, `nlf_own_producers` and the claims of the error; in host memory, for
+//! both sides, are slots, `nlf_own` and the error; `nlf_published` is near producers where the CPU
+//! can write there. Who writes what:
 //! - slots, `nlf_producers`, `nlf_own_producers`: producers;
 //! - `nlf_own`: the fabric;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
-//! - the table of regions, `n_regions` and where near PEs have theirs: user threads that register
-//!   memory, under the channel's lock;
+//! - the table of regions and `n_regions`: user threads that register memory, under the channel's
+//!   lock;
 //! - the error: the first producer that claims it. The proxy's side has a record of its own;
 //! - the rest: nobody, after it was made.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use channel_sys as c;
@@ -26,8 +25,7 @@ use crate::channel::memory::mirrored_memory::MirroredMemory;
 use crate::channel::memory::published_memory::PublishedMemory;
 use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
 use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
-use cuda::{Context, WordsOptions};
-use engine::ids::Pe;
+use cuda::WordsOptions;
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
@@ -68,19 +66,13 @@ struct MirroredPlan {
     producers: usize,
     claims: usize,
     own: usize,
-    near_pes: usize,
-    near_bases: usize,
     end: usize,
 }
 
 const PAGE: usize = 4096;
 
-/// Bytes of the table of bases for each near PE.
-const NEAR_ROW: usize = size_of::<u64>() * c::NLF_MAX_REGIONS as usize;
-
 impl Plan {
-    /// Of so many PEs, and those of them that are near.
-    fn new(sizes: Sizes, n_pes: usize, near: usize) -> Self {
+    fn new(sizes: Sizes) -> Self {
         let rings = sizes.rings as usize;
         let mut end = PAGE;
         let mirrored = MirroredPlan {
@@ -89,8 +81,6 @@ impl Plan {
             producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
             claims: part(&mut end, size_of::<u32>()),
             own: part(&mut end, size_of::<c::nlf_own_producers>()),
-            near_pes: part(&mut end, n_pes),
-            near_bases: part(&mut end, near * NEAR_ROW),
             end,
         };
         let mut end = 0;
@@ -122,8 +112,6 @@ pub(crate) struct Shared {
     published: PublishedMemory,
     plan: Plan,
     sizes: Sizes,
-    /// PEs that are near.
-    near: usize,
     /// The proxy's error is somebody's to write.
     reported: AtomicBool,
 }
@@ -142,23 +130,21 @@ pub(crate) struct Fault {
 }
 
 impl Shared {
-    /// A context with empty rings. `near`: the PEs whose memory kernels may reach themselves, at
-    /// most `NLF_NOT_NEAR`.
+    /// A context with empty rings.
     pub(crate) fn new(
         sizes: Sizes,
         me: u32,
         n_pes: u32,
         spins: u64,
         words: &WordsOptions,
-        near: &[Pe],
     ) -> Result<Self, ChannelError> {
-        let plan = Plan::new(sizes, n_pes as usize, near.len());
+        let plan = Plan::new(sizes);
         let (mirrored, memory) =
             (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
         let published =
             PublishedMemory::new(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
         let reported = AtomicBool::new(false);
-        let shared = Self { mirrored, memory, published, plan, sizes, near: near.len(), reported };
+        let shared = Self { mirrored, memory, published, plan, sizes, reported };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
@@ -187,18 +173,9 @@ impl Shared {
             proxy_error: shared.at(plan.proxy_error),
             own: shared.at(plan.own),
             own_producers: shared.for_producers(plan.mirrored.own),
-            near_pes: shared.for_producers(plan.mirrored.near_pes),
-            near_bases: shared.for_producers(plan.mirrored.near_bases),
         };
         // SAFETY: the same.
         unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
-        for pe in 0..n_pes {
-            let number = near.iter().position(|near| *near == Pe(pe));
-            let number = number.unwrap_or(c::NLF_NOT_NEAR as usize) as u8;
-            let at = plan.mirrored.near_pes + pe as usize;
-            // SAFETY: the same.
-            unsafe { shared.mirrored_at::<u8>(at).write(number) };
-        }
         shared.mirrored.push(0, plan.mirrored.end)?;
         Ok(shared)
     }
@@ -312,33 +289,6 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(&raw mut (*context).n_regions) }
             .store(n_regions, Ordering::Release);
         self.mirrored.push(counts, size_of::<u32>())
-    }
-
-    /// Says where kernels reach what near PEs have under a region's index: by the number of each of
-    /// these PEs. All others, they do not reach. Before the region is shown, or when it is no more.
-    ///
-    /// # Errors
-    /// The device does not take it.
-    pub(crate) fn set_near(
-        &self,
-        index: usize,
-        bases: &[(usize, u64)],
-    ) -> Result<(), ChannelError> {
-        let MirroredPlan { near_bases, end, .. } = self.plan.mirrored;
-        let entries = self.near * c::NLF_MAX_REGIONS as usize;
-        for at in (index..entries).step_by(c::NLF_MAX_REGIONS as usize) {
-            let number = at / c::NLF_MAX_REGIONS as usize;
-            let base = bases.iter().find(|(of, _)| *of == number).map_or(0, |(_, base)| *base);
-            let word = self.mirrored_at::<u64>(near_bases + at * size_of::<u64>());
-            // SAFETY: an aligned word of the piece, which producers only read.
-            unsafe { AtomicU64::from_ptr(word) }.store(base, Ordering::Relaxed);
-        }
-        self.mirrored.push(near_bases, end - near_bases)
-    }
-
-    /// The context of the device whose kernels produce, if they do.
-    pub(crate) fn device_context(&self) -> Option<&Arc<Context>> {
-        self.mirrored.context()
     }
 
     /// Tells producers that the channel has failed, where the proxy thread cannot.

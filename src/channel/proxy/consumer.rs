@@ -84,20 +84,13 @@ pub(crate) struct Consumer {
 
 impl Consumer {
     pub(crate) fn new(rings: Vec<Ring>) -> Self {
-        // One more may be added.
-        let most = (MAX_BATCHES / (rings.len() + 1)).min(OPEN);
-        let (sources, regions) = (Vec::with_capacity(rings.len() + 1), Regions::new());
-        let mut new = Self { sources, next: 0, regions, most, patience: PATIENCE };
-        rings.into_iter().for_each(|ring| new.add(ring));
-        new
-    }
-
-    /// Takes from one ring more; nothing, where the others have limits by now.
-    pub(crate) fn add(&mut self, ring: Ring) {
-        let (open, quiets) = (VecDeque::with_capacity(self.most), VecDeque::new());
-        let is_limited = self.sources.iter().any(|source| source.limit != u64::MAX);
-        let limit = if is_limited { 0 } else { u64::MAX };
-        self.sources.push(Source { ring, open, quiets, limit });
+        let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
+        let source = |ring| {
+            let (open, quiets) = (VecDeque::with_capacity(most), VecDeque::new());
+            Source { ring, open, quiets, limit: u64::MAX }
+        };
+        let sources = rings.into_iter().map(source).collect();
+        Self { sources, next: 0, regions: Regions::new(), most, patience: PATIENCE }
     }
 
     /// Takes a batch from the next ring that has something, round and round. Whether any had.

@@ -5,7 +5,7 @@
 //! more and goes on running: peers may still need its iterations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use channel_sys as c;
@@ -13,11 +13,10 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use log::{error, info};
 
 use crate::channel::memory::shared::{Fault, Shared};
-use crate::channel::on_stream::StreamRing;
 use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
-use crate::channel::ring::{Ring, State};
+use crate::channel::ring::State;
 use crate::job::counters::exit;
 use crate::job::{Connected, Job, JobError};
 use crate::logging;
@@ -41,13 +40,6 @@ pub(crate) enum Control {
         index: u8,
         /// The region; none takes it out.
         region: Option<Box<Region>>,
-        /// Told when that is so.
-        done: Sender<()>,
-    },
-    /// Takes from another ring as well.
-    Ring {
-        /// The ring.
-        ring: Box<Ring>,
         /// Told when that is so.
         done: Sender<()>,
     },
@@ -93,8 +85,6 @@ impl std::fmt::Debug for Run {
 pub(crate) struct ChannelState {
     pub(crate) job: Job,
     pub(crate) shared: Shared,
-    /// Of host functions in streams, once there is one.
-    pub(crate) stream_ring: OnceLock<Arc<StreamRing>>,
     /// The first failure, in words.
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
@@ -107,8 +97,7 @@ pub(crate) struct ChannelState {
 impl ChannelState {
     pub(crate) fn new(job: Job, shared: Shared) -> Self {
         let (abandon, given_up) = (Arc::default(), AtomicBool::new(false));
-        let (stream_ring, failure) = (OnceLock::new(), Mutex::new(None));
-        Self { job, shared, stream_ring, failure, abandon, given_up }
+        Self { job, shared, failure: Mutex::new(None), abandon, given_up }
     }
 
     /// What has gone wrong first, if something has.
@@ -125,9 +114,6 @@ impl ChannelState {
         self.given_up.store(true, Ordering::Relaxed);
         self.shared.report(&fault(c::NLF_ERROR_FAILED));
         self.shared.publish_failed();
-        if let Some(ring) = self.stream_ring.get() {
-            ring.publish_failed();
-        }
     }
 
     fn note(&self, why: &str) {
@@ -292,15 +278,6 @@ impl Proxy {
     fn serve(&mut self, control: Control, lane: &mut Lane<OfiPort>) {
         match control {
             Control::Run(Run(run)) => run(&mut ProxyView { lane, consumer: &self.consumer }),
-            Control::Ring { ring, done } => {
-                self.consumer.add(*ring);
-                match self.phase {
-                    Phase::Failed => self.consumer.publish_state(State::Failed),
-                    Phase::Stopped => self.consumer.publish_state(State::Stopped),
-                    Phase::Running | Phase::Draining { .. } => {}
-                }
-                let _ = done.send(());
-            }
             Control::Region { index, region, done } => {
                 self.consumer.regions.set(index, region);
                 let _ = done.send(());

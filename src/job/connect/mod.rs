@@ -81,7 +81,7 @@ pub(crate) fn connect(
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
     // What makes a host slower is told by one of its PEs.
-    let (speaks, near) = (offer.is_first_of_host(&records), offer.near(&records));
+    let speaks = offer.is_first_of_host(&records);
     let ready = Hello {
         step: Step::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
@@ -92,8 +92,7 @@ pub(crate) fn connect(
     drop(offer);
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
     let chained = agreement.chains(immediate_data(&opened));
-    let mut connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
-    connected.near = near;
+    let connected = assemble(settings, opened, paths?, (me, cookie), here, agreement)?;
     if speaks {
         connected.regions.memory().speak();
         warn_of_slowness(discovery, chained);

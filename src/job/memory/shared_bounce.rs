@@ -174,15 +174,6 @@ impl Offer {
         first == Some(self.me.index())
     }
 
-    /// The PEs of this host, this one among them, by the records of all.
-    pub(crate) fn near(&self, records: &[u8]) -> Box<[Pe]> {
-        let records = records.chunks(RECORD_BYTES).map(Record::decode).enumerate();
-        let is_near =
-            |record: Option<Record>| record.is_some_and(|record| record.host == self.record.host);
-        let near = records.filter(|(pe, record)| *pe == self.me.index() || is_near(*record));
-        near.map(|(pe, _)| Pe(pe as u32)).collect()
-    }
-
     /// Opens what the other PEs of this host have offered, by the records of all.
     pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
         let (own, _) = self.own.as_ref()?;
@@ -315,8 +306,6 @@ mod tests {
         ] {
             let records: Vec<u8> = records.iter().flat_map(Record::encode).collect();
             let found = [&zero, &one, &two].map(|offer| offer.is_first_of_host(&records));
-            assert_eq!(two.near(&records)[0], Pe(first.iter().position(|is| *is).unwrap() as u32));
-            assert_eq!(two.near(&records).last(), Some(&Pe(2)));
             // Of those that are on this host.
             let here =
                 [0, 1, 2].map(|pe| records[pe * RECORD_BYTES..][..8] == zero.record.encode()[..8]);

@@ -286,11 +286,6 @@ impl Device {
         self.count(4)
     }
 
-    /// Memory of other processes that is mapped here.
-    pub fn opened(&self) -> u64 {
-        self.count(15)
-    }
-
     /// Calls that have given it something to do.
     pub fn calls(&self) -> u64 {
         self.count(11)

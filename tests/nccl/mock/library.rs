@@ -8,8 +8,7 @@ use std::ptr;
 
 use libloading::os::unix::Library;
 use nccl_abi::{
-    Config, Config13, DeviceHandle, HANDLE_BYTES, Properties, RmaProperties, Status, Table13,
-    Table14, Table15, Table16,
+    Config, HANDLE_BYTES, Properties, RmaProperties, Status, Table14, Table15, Table16,
 };
 
 use crate::mock::{log, stand_in};
@@ -25,13 +24,10 @@ pub(crate) enum Version {
     V16,
     V15,
     V14,
-    V13,
-    /// `ncclGinPlugin_v13`, which is read as a table of v13.
-    Gin13,
 }
 
 impl Version {
-    pub(crate) const ALL: [Self; 5] = [Self::V16, Self::V15, Self::V14, Self::V13, Self::Gin13];
+    pub(crate) const ALL: [Self; 3] = [Self::V16, Self::V15, Self::V14];
 
     pub(crate) fn symbol(self) -> &'static str {
         nccl_abi::SYMBOLS[Self::ALL.iter().position(|version| *version == self).unwrap_or(0)]
@@ -43,11 +39,6 @@ impl Version {
         Self::ALL.into_iter().find(|version| version.symbol() == name).expect("a known symbol")
     }
 
-    /// Whether signals may be weak: before, all are strong.
-    pub(crate) fn has_weak(self) -> bool {
-        !matches!(self, Self::V13 | Self::Gin13)
-    }
-
     /// Whether operations have flags.
     pub(crate) fn has_flags(self) -> bool {
         matches!(self, Self::V15 | Self::V16)
@@ -57,7 +48,6 @@ impl Version {
 /// A table of some version.
 #[derive(Clone, Copy)]
 enum Table {
-    V13(&'static Table13),
     V14(&'static Table14),
     V15(&'static Table15),
     V16(&'static Table16),
@@ -67,7 +57,6 @@ enum Table {
 macro_rules! any {
     ($self:expr, $table:ident => $call:expr) => {
         match $self.table {
-            Table::V13($table) => $call,
             Table::V14($table) => $call,
             Table::V15($table) => $call,
             Table::V16($table) => $call,
@@ -75,11 +64,10 @@ macro_rules! any {
     };
 }
 
-/// A call of a table: behind what all versions take, what v13, what v14, and what later ones take.
+/// A call of a table: behind what all versions take, what v14 and what later ones take.
 macro_rules! by_version {
-    ($self:ident.$call:ident($($both:expr),*), [$($v13:expr),*], [$($v14:expr),*], [$($v15:expr),*]) => {
+    ($self:ident.$call:ident($($both:expr),*), [$($v14:expr),*], [$($v15:expr),*]) => {
         match $self.table {
-            Table::V13(table) => (table.$call)($($both,)* $($v13),*),
             Table::V14(table) => (table.$call)($($both,)* $($v14),*),
             Table::V15(table) => (table.$call)($($both,)* $($v15),*),
             Table::V16(table) => (table.$call)($($both,)* $($v15),*),
@@ -220,9 +208,6 @@ impl Plugin {
                     Version::V14 => {
                         library.get::<*const Table14>(symbol).map(|at| Table::V14(&**at))
                     }
-                    Version::V13 | Version::Gin13 => {
-                        library.get::<*const Table13>(symbol).map(|at| Table::V13(&**at))
-                    }
                 }
             };
             Some((version, table.ok()?))
@@ -316,44 +301,24 @@ impl Plugin {
         let mut block = ptr::null_mut();
         let into = &raw mut block;
         let mut config = Config { contexts, traffic_class: -1, rank_stride: 1 };
-        let mut older =
-            Config13 { signals: 16, counters: 16, contexts, queue_depth: 0, traffic_class: -1 };
-        let mut for_kernels: *mut DeviceHandle = ptr::null_mut();
-        // SAFETY: places for the results, and a configuration of the version.
-        let status = unsafe {
-            match self.table {
-                Table::V13(table) => {
-                    (table.create_context)(group.0, &raw mut older, into, &raw mut for_kernels)
-                }
-                Table::V14(table) => (table.create_context)(group.0, &raw mut config, into),
-                Table::V15(table) => (table.create_context)(group.0, &raw mut config, into),
-                Table::V16(table) => (table.create_context)(group.0, &raw mut config, into),
-            }
-        };
+        let create = any!(self, table => table.create_context);
+        // SAFETY: a place for the result, and a configuration.
+        let status = unsafe { create(group.0, &raw mut config, into) };
         check("createContext", status)?;
         Ok(Block(block))
     }
 
     pub(crate) fn register(&self, group: Group, what: Registration) -> Answer<Region> {
         let Registration { addr, len, kind, flags, dma_buf } = what;
-        let (mut handle, mut for_kernels) = (ptr::null_mut(), ptr::null_mut());
-        let (into, other) = (&raw mut handle, &raw mut for_kernels);
-        let (group, addr) = (group.0, addr.cast());
-        // SAFETY: see the type; places for the results.
+        let mut handle = ptr::null_mut();
+        let (group, addr, into) = (group.0, addr.cast(), &raw mut handle);
+        let by_addr = any!(self, table => table.reg_mr_sym);
+        let by_dma_buf = any!(self, table => table.reg_mr_sym_dma_buf);
+        // SAFETY: see the type; a place for the result.
         let status = unsafe {
             match dma_buf {
-                None => by_version!(
-                    self.reg_mr_sym(group, addr, len, kind, flags),
-                    [into, other],
-                    [into],
-                    [into]
-                ),
-                Some(fd) => by_version!(
-                    self.reg_mr_sym_dma_buf(group, addr, len, kind, 0, fd, flags),
-                    [into, other],
-                    [into],
-                    [into]
-                ),
+                None => by_addr(group, addr, len, kind, flags, into),
+                Some(fd) => by_dma_buf(group, addr, len, kind, 0, fd, flags, into),
             }
         };
         check(if dma_buf.is_some() { "regMrSymDmaBuf" } else { "regMrSym" }, status)?;
@@ -396,7 +361,6 @@ impl Plugin {
             by_version!(
                 self.iput(block, context, from, source, len, to, target, rank),
                 [into],
-                [into],
                 [flags, into]
             )
         };
@@ -425,7 +389,6 @@ impl Plugin {
                 self.iput_signal(
                     block, context, from, source, len, to, target, rank, at, word, value, operation
                 ),
-                [into],
                 [strong, into],
                 [strong, flags, into]
             )
@@ -445,7 +408,6 @@ impl Plugin {
         let status = unsafe {
             by_version!(
                 self.iget(block, context, from, source, len, to, target, rank),
-                [into],
                 [into],
                 [flags, into]
             )

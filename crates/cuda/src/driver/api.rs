@@ -147,15 +147,6 @@ functions! {
             *mut CUmemAllocationProp, CUmemGenericAllocationHandle
         );
         cuMemRelease(CUmemGenericAllocationHandle);
-        cuMemExportToShareableHandle(
-            *mut c_void, CUmemGenericAllocationHandle, sys::CUmemAllocationHandleType, c_ulonglong
-        );
-        cuMemImportFromShareableHandle(
-            *mut CUmemGenericAllocationHandle, *mut c_void, sys::CUmemAllocationHandleType
-        );
-        cuIpcGetMemHandle(*mut sys::CUipcMemHandle, CUdeviceptr);
-        cuIpcOpenMemHandle_v2(*mut CUdeviceptr, sys::CUipcMemHandle, c_uint);
-        cuIpcCloseMemHandle(CUdeviceptr);
         cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
         cuMemGetAllocationGranularity(
             *mut usize, *const CUmemAllocationProp, sys::CUmemAllocationGranularity_flags
@@ -177,8 +168,6 @@ functions! {
             *mut *mut c_void, *mut *mut c_void
         );
         cuModuleGetLoadingMode(*mut sys::CUmoduleLoadingMode);
-        cuLaunchHostFunc(CUstream, sys::CUhostFn, *mut c_void);
-        cuStreamIsCapturing(CUstream, *mut sys::CUstreamCaptureStatus);
     }
     newer {
         cuMemcpyBatchAsync(

@@ -7,7 +7,6 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod error;
 pub(crate) mod hazards;
-pub(crate) mod host_function;
 pub(crate) mod library;
 pub(crate) mod module;
 pub(crate) mod stream;

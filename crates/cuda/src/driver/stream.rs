@@ -1,6 +1,5 @@
 //! Streams and events of our own.
 
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -45,11 +44,6 @@ impl Stream {
     /// Its context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
-    }
-
-    /// The handle, for who takes a stream as programs have it.
-    pub fn as_ptr(&self) -> *mut c_void {
-        self.raw.cast()
     }
 
     /// The handle. The context must be bound by who passes it to the driver.

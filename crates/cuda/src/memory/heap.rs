@@ -193,15 +193,14 @@ fn on_device(context: &Context) -> sys::CUmemLocation {
 /// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its
 /// address, and how long it is. Needs the context bound.
 fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, usize), CudaError> {
-    use sys::CUmemAllocationHandleType_enum as sharing;
     let driver = context.driver();
     let subject = || format!("{len} bytes, {context}");
     let granularity_of = function!(driver, cuMemGetAllocationGranularity, subject);
     let create = function!(driver, cuMemCreate, subject);
 
-    let mut properties = sys::CUmemAllocationProp {
+    let properties = sys::CUmemAllocationProp {
         type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: sharing::CU_MEM_HANDLE_TYPE_NONE,
+        requestedHandleTypes: sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_NONE,
         location: on_device(context),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
@@ -223,21 +222,14 @@ fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, us
 
     let mut handle = 0;
     // SAFETY: a place for the handle, and properties to read.
-    let mut make = |properties| unsafe { create(&raw mut handle, whole, properties, 0) };
-    // Not every system shares it with other processes, so this is asked for here alone.
-    properties.requestedHandleTypes = sharing::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    let mut status = make(&raw const properties);
-    if !matches!(status, code::SUCCESS | code::OUT_OF_MEMORY) {
-        properties.requestedHandleTypes = sharing::CU_MEM_HANDLE_TYPE_NONE;
-        status = make(&raw const properties);
-    }
+    let status = unsafe { create(&raw mut handle, whole, &raw const properties, 0) };
     driver.check("cuMemCreate", status, subject)?;
     Ok((map_made(context, handle, whole, granularity)?, whole))
 }
 
 /// Maps memory by a handle, which is released, where kernels of the device reach it. `granularity`:
-/// what the address is a multiple of; 0: as the driver thinks best. Needs the context bound.
-pub(crate) fn map_made(
+/// what the address is a multiple of. Needs the context bound.
+fn map_made(
     context: &Context,
     handle: sys::CUmemGenericAllocationHandle,
     whole: usize,
@@ -290,11 +282,11 @@ fn reserve_and_map(
     Ok(addr)
 }
 
-/// Gives back memory and addresses of [`map_made`], which is nobody's to answer for.
+/// Gives back memory and addresses of [`map_made`].
 ///
 /// # Safety
 /// They are [`map_made`]'s, with that length; nobody uses them any more.
-pub(crate) unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
+unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
     let api = &driver.api;
     if let (Some(unmap), Some(unreserve)) = (api.cuMemUnmap, api.cuMemAddressFree) {
         // SAFETY: the caller's promise.

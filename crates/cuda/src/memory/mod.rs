@@ -6,7 +6,6 @@
 pub(crate) mod device_memory;
 pub(crate) mod dma_buf;
 pub(crate) mod heap;
-pub(crate) mod peer_memory;
 pub(crate) mod pinned;
 pub(crate) mod pointer;
 pub(crate) mod range;

@@ -268,7 +268,7 @@ fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
 
 /// The allocation that an address is in: where it starts, and its length. Needs the memory's
 /// context bound.
-pub(crate) fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
+fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
     const CALL: &str = "cuMemGetAddressRange_v2";
     let (mut base, mut len) = (0, 0);
     // SAFETY: places for the two numbers; any address is answered.

@@ -2,7 +2,7 @@ use super::*;
 
 fn new(rings: u32, slots: u64) -> Shared {
     let sizes = Sizes::new(rings, slots).unwrap();
-    Shared::new(sizes, 1, 4, 0, &WordsOptions::default(), &[Pe(1), Pe(3)]).unwrap()
+    Shared::new(sizes, 1, 4, 0, &WordsOptions::default()).unwrap()
 }
 
 #[test]
@@ -19,9 +19,8 @@ fn there_are_a_power_of_two_of_rings_up_to_a_most() {
 fn parts_share_no_page_and_none_is_left_out() {
     for (rings, slots) in [(1, 64), (2, 256), (32, 1 << 12)] {
         let sizes = Sizes::new(rings as u32, slots as u64).unwrap();
-        let plan = Plan::new(sizes, 5000, 3);
-        let MirroredPlan { regions, rings: table, producers, claims, own, .. } = plan.mirrored;
-        let MirroredPlan { near_pes, near_bases, end, .. } = plan.mirrored;
+        let plan = Plan::new(sizes);
+        let MirroredPlan { regions, rings: table, producers, claims, own, end } = plan.mirrored;
         assert_eq!(plan.slots_each, 32 * slots);
         for (parts, end) in [
             (
@@ -32,8 +31,6 @@ fn parts_share_no_page_and_none_is_left_out() {
                     (producers, size_of::<c::nlf_producers>() * rings),
                     (claims, 4),
                     (own, size_of::<c::nlf_own_producers>()),
-                    (near_pes, 5000),
-                    (near_bases, 3 * 8 * 254),
                 ][..],
                 end,
             ),
@@ -77,25 +74,6 @@ fn heads_are_those_of_each_ring_and_regions_where_kernels_look() {
         assert_eq!((shown.base, shown.size & c::NLF_REGION_LENGTH), (base, 64));
         assert_eq!(count as usize, at + 1);
     }
-}
-
-#[test]
-fn bases_are_those_of_near_pes_by_region() {
-    let shared = new(1, 64);
-    // SAFETY: the context lives, and nobody writes.
-    let context = unsafe { *shared.context() };
-    // SAFETY: as many as there are PEs.
-    let numbers = [0, 1, 2, 3].map(|pe| unsafe { *context.near_pes.add(pe) });
-    assert_eq!(numbers, [255, 0, 255, 1]);
-    // SAFETY: an entry for each near PE and region.
-    let base = |near: usize, region| unsafe { *context.near_bases.add(near * 254 + region) };
-    shared.set_near(0, &[(1, 0x1000)]).unwrap();
-    shared.set_near(253, &[(0, 0x2000), (1, 0x3000)]).unwrap();
-    let found = || [base(0, 0), base(1, 0), base(0, 253), base(1, 253), base(1, 1)];
-    assert_eq!(found(), [0, 0x1000, 0x2000, 0x3000, 0]);
-    shared.set_near(253, &[(0, 0x4000)]).unwrap();
-    shared.set_near(0, &[]).unwrap();
-    assert_eq!(found(), [0, 0, 0x4000, 0, 0]);
 }
 
 #[test]

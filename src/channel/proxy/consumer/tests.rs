@@ -205,15 +205,9 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
             ..Script::default()
         };
         let mut pair = Pair::new(seed, &mut random, script);
-        let shared = Shared::new(
-            Sizes::new(RINGS as u32, 64).unwrap(),
-            0,
-            2,
-            0,
-            &WordsOptions::default(),
-            &[],
-        )
-        .unwrap();
+        let shared =
+            Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0, &WordsOptions::default())
+                .unwrap();
         let mut consumer = pair.consumer(&shared);
         let over = AtomicBool::new(false);
         let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
@@ -308,7 +302,7 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared =
-        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap();
+        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
@@ -327,7 +321,7 @@ fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap();
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
@@ -353,8 +347,7 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
         let mut random = Random(3);
         let mut pair = Pair::new(3, &mut random, Script::default());
         let shared =
-            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[])
-                .unwrap();
+            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
         let mut consumer = pair.consumer(&shared);
         let lane = &mut pair.lanes[0];
         let mut end = 0;
@@ -398,8 +391,7 @@ fn what_is_fetched_lands_here_as_what_is_read_does_and_nothing_else_does() {
         let mut random = Random(3);
         let mut pair = Pair::new(3, &mut random, Script::default());
         let shared =
-            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[])
-                .unwrap();
+            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
         let mut consumer = pair.consumer(&shared);
         let end = push(&shared, 0, &descriptor);
         let (mine, theirs) = pair.lanes.split_at_mut(1);
@@ -425,7 +417,7 @@ fn rings_are_drained_when_what_was_taken_is_done() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap();
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let lane = &mut pair.lanes[0];
     let head = push(&shared, 1, &small(false));
@@ -451,7 +443,7 @@ fn a_slow_peer_delays_nobody_who_waits_for_another() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared =
-        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap();
+        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let (mine, theirs) = pair.lanes.split_at_mut(1);
     let (mine, theirs) = (&mut mine[0], &mut theirs[0]);
@@ -513,7 +505,7 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared =
-        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default(), &[]).unwrap();
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
     let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else { unreachable!() };

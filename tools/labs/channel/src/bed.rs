@@ -138,9 +138,6 @@ impl<'m> Bed<'m> {
             proxy_error: proxy_error.addr as *const _,
             own: own[0].addr as *const _,
             own_producers: own_producers.addr as *mut _,
-            // For kernels of jobs alone.
-            near_pes: std::ptr::null(),
-            near_bases: std::ptr::null(),
         }]))?;
         let consumers = (0..count).map(|ring| {
             let memory = RingMemory {

@@ -181,7 +181,7 @@ pub(crate) fn file_name(number: u32) -> String {
 
 /// Installs a library that was built with this program as `make install` does.
 fn install(kind: &str, library: &str, directory: &Path) {
-    let built = built::directory("built-to-install", &[(library, library)]).join(library);
+    let built = built::directory(&format!("install-{kind}"), &[(library, library)]).join(library);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
     let output = Command::new(script).arg(kind).arg(&built).arg(directory).output();
     let output = output.expect("install.sh");

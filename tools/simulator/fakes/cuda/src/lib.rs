@@ -35,8 +35,6 @@
 //!   of its first or last word, if it goes to the host.
 //! - What is made in a context ends with it: streams, memory of the device, page-locked memory.
 //! - New memory of a device is not zero.
-//! - A process ends that frees memory which another one has opened by its handle: CUDA does not
-//!   say what happens.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
@@ -56,8 +54,7 @@
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
-//! | `FAKE_CUDA_SHARING` | 1 | 0: no memory is shared between processes |
-//! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `FAKE_CUDA_TOGETHER` | 1 | 0: `cuMemcpyBatchAsync` is refused |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
 //! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |

@@ -29,7 +29,6 @@ int nlfh_get(const nlf_context *ctx, void *dst, const void *src, size_t bytes, i
     return nlf_get(ctx, dst, src, bytes, pe);
 }
 int nlfh_g(const nlf_context *ctx, uint64_t *value, const uint64_t *src, int pe) { return nlf_g(ctx, value, src, pe); }
-void *nlfh_ptr(const nlf_context *ctx, const void *addr, int pe) { return nlf_ptr(ctx, addr, pe); }
 int nlfh_put_in_ring(const nlf_context *ctx, unsigned ring, void *dst, const void *src, size_t bytes, int pe) {
     return nlf_put_nbi(ctx, dst, src, bytes, pe, NLF_RING(ring));
 }

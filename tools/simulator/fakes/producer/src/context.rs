@@ -143,9 +143,6 @@ impl HostContext {
                 proxy_error: new.proxy_error.as_ptr(),
                 own: new.own.as_ptr(),
                 own_producers: new.own_producers.as_ptr(),
-                // No PE is near: nothing asks where they are.
-                near_pes: std::ptr::null(),
-                near_bases: std::ptr::null(),
             };
         }
         new

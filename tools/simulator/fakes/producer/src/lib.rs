@@ -90,7 +90,6 @@ unsafe extern "C" {
         pe: c_int,
     ) -> c_int;
     fn nlfh_g(ctx: *const nlf_context, value: *mut u64, src: *const u64, pe: c_int) -> c_int;
-    fn nlfh_ptr(ctx: *const nlf_context, addr: *const c_void, pe: c_int) -> *mut c_void;
     fn nlfh_put_in_ring(
         ctx: *const nlf_context,
         ring: c_uint,
@@ -277,12 +276,6 @@ impl Producer {
     pub fn g(&self, value: &mut u64, src: *const u64, pe: i32) -> i32 {
         // SAFETY: as for `put_nbi`.
         unsafe { nlfh_g(self.0, value, src, pe) }
-    }
-
-    /// `nlf_ptr`.
-    pub fn ptr(&self, addr: *const u8, pe: i32) -> *mut u8 {
-        // SAFETY: as for `put_nbi`; nothing is loaded or stored there.
-        unsafe { nlfh_ptr(self.0, addr.cast(), pe) }.cast()
     }
 
     /// `nlf_put_nbi` with `NLF_RING`.

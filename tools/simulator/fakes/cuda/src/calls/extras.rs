@@ -91,7 +91,7 @@ extern "C" fn fake_cuda_release(gate: usize) -> Status {
 extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
     match find(address) {
         Some(mapping)
-            if matches!(mapping.kind, Kind::Device | Kind::VmmDevice | Kind::Opened)
+            if matches!(mapping.kind, Kind::Device | Kind::VmmDevice)
                 && address - mapping.base + len <= round_up(mapping.len).unwrap_or(0) =>
         {
             mapping.alias + (address - mapping.base)
@@ -107,7 +107,7 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 /// streams, 13 dma-bufs that were asked for with the mapping through PCIe, 14 copies that have
 /// begun. Of this moment: 8 contexts that a call has to itself while it waits for them to be idle,
 /// 9 other calls on such contexts, 10 bytes of stack of a thread, of the context that has fewest,
-/// 12 kernels that run, 15 memories of other processes that are open. Not a `CUresult`.
+/// 12 kernels that run. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
@@ -132,7 +132,6 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         12 => of_contexts(|context| context.kernels.load(SeqCst) as u64),
         13 => of_device(|device| device.exported.load(Relaxed)),
         14 => of_device(|device| device.begun.load(Relaxed)),
-        15 => of_device(|device| device.opened.load(Relaxed)),
         9 => of_contexts(|context| context.held_up.load(SeqCst).into()),
         _ => 0,
     }

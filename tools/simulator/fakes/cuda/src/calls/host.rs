@@ -23,7 +23,7 @@ unsafe extern "C" fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u
         let device = context.device;
         let whole = round_up(len)?;
         take(&device.pinned, &device.behaviour.pinned_limit, len)?;
-        let pages = Pages::new(whole, device)?;
+        let pages = Pages::new(whole)?;
         let base = pages.show(0, true)?;
         insert(Mapping {
             base,

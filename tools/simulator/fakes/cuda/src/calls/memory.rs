@@ -19,7 +19,7 @@ fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
     let device = context.device;
     let whole = round_up(len)?;
     take(&device.memory, &device.behaviour.memory_limit, len)?;
-    let pages = Pages::new(whole, device)?;
+    let pages = Pages::new(whole)?;
     pages.soil();
     let cpu = kind == Kind::Managed;
     let base = pages.show(reserve(whole, DEVICE_PAGE)?, cpu)?;

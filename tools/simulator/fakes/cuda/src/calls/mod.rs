@@ -5,7 +5,6 @@ mod copy;
 mod device;
 mod extras;
 mod host;
-mod ipc;
 mod memory;
 mod module;
 mod pointer;

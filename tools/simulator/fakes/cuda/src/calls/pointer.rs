@@ -39,9 +39,7 @@ unsafe fn write(
                 into.cast(),
                 match kind {
                     None => 0,
-                    Some(
-                        Kind::Device | Kind::VmmDevice | Kind::Pool | Kind::Managed | Kind::Opened,
-                    ) => DEVICE,
+                    Some(Kind::Device | Kind::VmmDevice | Kind::Pool | Kind::Managed) => DEVICE,
                     Some(Kind::VmmHost | Kind::Pinned | Kind::Registered) => HOST,
                 },
             ),

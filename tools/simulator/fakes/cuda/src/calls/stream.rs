@@ -4,7 +4,7 @@
 //! capture is spoilt. Nothing is captured here.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -92,35 +92,6 @@ extern "C" fn cuStreamQuery(handle: usize) -> Status {
         let done = if queue.done == queue.put { Ok(()) } else { Err(NOT_READY) };
         // Looked at last: what has failed is never told as done.
         stream.context.check().and(done)
-    }))
-}
-
-/// Not in a stream that is captured, where a driver would make a node of the graph of it.
-#[unsafe(no_mangle)]
-extern "C" fn cuLaunchHostFunc(
-    handle: usize,
-    function: Option<unsafe extern "C" fn(*mut c_void)>,
-    argument: *mut c_void,
-) -> Status {
-    answer(of_handle(handle).and_then(|stream| {
-        let function = function.ok_or(INVALID_VALUE)?;
-        if lock(&CAPTURE).is_some_and(|(captured, _)| captured == handle) {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        enqueue(&stream, Work::Call(function, argument as usize));
-        Ok(())
-    }))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(handle: usize, status: *mut c_uint) -> Status {
-    answer(current().and_then(|_| {
-        let state = match *lock(&CAPTURE) {
-            Some((captured, spoilt)) if captured == handle => 1 + c_uint::from(spoilt),
-            _ => 0,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { put(status, state) }
     }))
 }
 

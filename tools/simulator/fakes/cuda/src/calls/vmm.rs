@@ -7,20 +7,17 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use super::ipc::DESCRIPTOR;
 use crate::state::device::{device, devices, take};
 use crate::state::memory::{Location, Mapping, Physical, change, find, fresh_id, insert, remove};
 use crate::state::pages::{Kind, Pages, map, reserve, unmap};
-use crate::state::status::{
-    INVALID_VALUE, NOT_SUPPORTED, Outcome, PEER_ACCESS_UNSUPPORTED, Status, answer, put,
-};
+use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer, put};
 use crate::state::table::{Table, lock};
 
 /// Memory comes in pieces of this size.
 const GRANULARITY: usize = 2 << 20;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`.
-pub(super) const ON_DEVICE: u32 = 1;
+const ON_DEVICE: u32 = 1;
 const ON_HOST: u32 = 2;
 const ON_NUMA_NODE: u32 = 3;
 
@@ -47,7 +44,7 @@ struct Access {
 
 const _: () = assert!(size_of::<Access>() == 12);
 
-pub(super) static HANDLES: Table<Physical> = Table::new();
+static HANDLES: Table<Physical> = Table::new();
 static RESERVED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn whole(value: usize) -> Outcome {
@@ -102,20 +99,12 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
     _option: u32,
 ) -> Status {
     answer(devices().and_then(|_| {
-        // SAFETY: null or readable, the caller's promise.
-        check_sharing(unsafe { properties.as_ref() }.ok_or(INVALID_VALUE)?)?;
+        if properties.is_null() {
+            return Err(INVALID_VALUE);
+        }
         // SAFETY: the caller's promise.
         unsafe { put(into, GRANULARITY) }
     }))
-}
-
-/// That memory can be made for other processes, if it is to be.
-fn check_sharing(properties: &Properties) -> Result<(), Status> {
-    let Properties { location, handle_types, .. } = properties;
-    let number = if location.kind == ON_DEVICE { location.id } else { 0 };
-    let refused =
-        handle_types & DESCRIPTOR != 0 && device(number)?.behaviour.sharing.load(Relaxed) == 0;
-    if refused { Err(NOT_SUPPORTED) } else { Ok(()) }
 }
 
 #[unsafe(no_mangle)]
@@ -141,12 +130,10 @@ unsafe extern "C" fn cuMemCreate(
         if location.kind == ON_DEVICE && device.behaviour.vmm.load(Relaxed) == 0 {
             return Err(NOT_SUPPORTED);
         }
-        check_sharing(&properties)?;
-        let handle_types = properties.handle_types;
         take(&device.memory, &device.behaviour.memory_limit, len)?;
-        let pages = Pages::new(len, device)?;
+        let pages = Pages::new(len)?;
         pages.soil();
-        let physical = Physical { pages, len, location, device, handle_types, is_imported: false };
+        let physical = Physical { pages, len, location, device };
         // SAFETY: the caller's promise.
         unsafe { put(into, HANDLES.insert(Arc::new(physical))) }
     }))
@@ -175,7 +162,7 @@ unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
     answer(HANDLES.get(handle).and_then(|physical| {
         let properties = Properties {
             kind: 1,
-            handle_types: physical.handle_types,
+            handle_types: 0,
             location: physical.location,
             windows: ptr::null_mut(),
             flags: [0; 8],
@@ -238,11 +225,7 @@ fn open(mapping: &Mapping, access: Access) -> Outcome {
     let allowed = access.flags == 3;
     match access.location.kind {
         ON_DEVICE => {
-            let asked = device(access.location.id)?;
-            let imported = mapping.physical.as_ref().is_some_and(|memory| memory.is_imported);
-            if imported && asked.ordinal != mapping.device.ordinal {
-                return Err(PEER_ACCESS_UNSUPPORTED);
-            }
+            device(access.location.id)?;
             change(mapping.base, |mapping| mapping.opened = allowed)
         }
         ON_HOST | ON_NUMA_NODE if mapping.kind == Kind::VmmHost => {

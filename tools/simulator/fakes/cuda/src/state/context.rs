@@ -14,7 +14,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -112,8 +111,6 @@ pub(crate) enum Work {
     Fill { to: Place, value: u8, len: usize },
     /// `cuMemFreeAsync`.
     Free(usize),
-    /// `cuLaunchHostFunc`: a function of the program, and its argument.
-    Call(unsafe extern "C" fn(*mut c_void), usize),
     /// Reaches a record of an event.
     Record(Arc<Event>, u64),
     /// A kernel that spins until it is told to end.

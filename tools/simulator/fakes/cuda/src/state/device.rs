@@ -31,8 +31,6 @@ pub(crate) struct Device {
     pub(crate) exported: AtomicU64,
     /// Copies to the host, by which it is chosen in which order their bytes come.
     pub(crate) carried_out: AtomicU64,
-    /// Memory of other processes that is open here.
-    pub(crate) opened: AtomicU64,
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -71,7 +69,6 @@ impl Device {
             calls: AtomicU64::new(0),
             exported: AtomicU64::new(0),
             carried_out: AtomicU64::new(0),
-            opened: AtomicU64::new(0),
         }
     }
 }

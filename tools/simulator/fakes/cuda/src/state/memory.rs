@@ -48,21 +48,13 @@ pub(crate) struct Physical {
     pub(crate) len: usize,
     pub(crate) location: Location,
     pub(crate) device: &'static Device,
-    /// `CUmemAllocationHandleType`s that it can be exported by.
-    pub(crate) handle_types: u32,
-    /// Another process has made it.
-    pub(crate) is_imported: bool,
 }
 
 static MAPPINGS: Mutex<BTreeMap<usize, Mapping>> = Mutex::new(BTreeMap::new());
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        if self.is_imported {
-            self.device.opened.fetch_sub(1, Relaxed);
-        } else {
-            self.device.memory.fetch_sub(self.len as u64, Relaxed);
-        }
+        self.device.memory.fetch_sub(self.len as u64, Relaxed);
     }
 }
 
@@ -88,12 +80,8 @@ pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
 
 /// Gives back what a range that was taken out had.
 pub(crate) fn forget(mapping: Mapping) -> Outcome {
-    let Mapping { base, len, kind, device, pages, .. } = mapping;
-    if let Some(pages) = pages.filter(|_| kind == Kind::Device) {
-        pages.end_if_held();
-    }
+    let Mapping { base, len, kind, device, .. } = mapping;
     match kind {
-        Kind::Opened => {}
         Kind::Pinned => drop(device.pinned.fetch_sub(len as u64, Relaxed)),
         _ => drop(device.memory.fetch_sub(len as u64, Relaxed)),
     }

@@ -4,15 +4,13 @@
 //! where the program has its address: `PROT_NONE` for what is on a device. Work that is under way
 //! keeps its pages alive, so that a program which frees too early is wrong without being undefined.
 
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
 use crate::state::context::Context;
-use crate::state::device::Device;
 use crate::state::memory::Mapping;
 use crate::state::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 
@@ -41,8 +39,6 @@ pub(crate) enum Kind {
     Pinned,
     /// `cuMemHostRegister`.
     Registered,
-    /// `cuIpcOpenMemHandle`.
-    Opened,
 }
 
 /// A piece of memory as a copy sees it.
@@ -56,9 +52,6 @@ pub(crate) struct Place {
     /// Kept alive.
     _pages: Option<Arc<Pages>>,
 }
-
-/// How their files are called, before the number of the device.
-const NAME: &str = "fake-cuda-";
 
 /// The pages of a device. Memory on it begins and ends with them.
 pub(crate) const DEVICE_PAGE: usize = 64 << 10;
@@ -82,7 +75,7 @@ impl Place {
 
     /// Whether it is memory of a device.
     pub(crate) fn on_device(&self) -> bool {
-        matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool | Kind::Opened))
+        matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool))
     }
 
     /// The context that memory of a device is copied in, whatever context it is asked in: the one
@@ -94,12 +87,9 @@ impl Place {
 
 impl Pages {
     /// Pages of a length, filled with zeros.
-    pub(crate) fn new(len: usize, device: &Device) -> Result<Arc<Self>, Status> {
-        // Who opens them in another process finds in it what device they are on.
-        let name = format!("{NAME}{}", device.ordinal);
-        let name = CString::new(name).map_err(|_| INVALID_VALUE)?;
+    pub(crate) fn new(len: usize) -> Result<Arc<Self>, Status> {
         // SAFETY: the name is a string; the result is looked at.
-        let raw = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        let raw = unsafe { libc::memfd_create(c"fake-cuda".as_ptr(), libc::MFD_CLOEXEC) };
         if raw < 0 {
             return Err(OUT_OF_MEMORY);
         }
@@ -111,52 +101,6 @@ impl Pages {
         }
         let alias = map(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, Some(&file))?;
         Ok(Arc::new(Self { file, alias, len }))
-    }
-
-    /// Pages that another process has made, and the number of their device.
-    pub(crate) fn of_file(file: File) -> Result<(Arc<Self>, usize), Status> {
-        let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let link = link.map_err(|_| INVALID_VALUE)?;
-        let name = link.to_string_lossy();
-        let number = name.split_once(NAME).and_then(|(_, rest)| rest.split(' ').next());
-        let number = number.and_then(|number| number.parse().ok()).ok_or(INVALID_VALUE)?;
-        let len = file.metadata().map_err(|_| INVALID_VALUE)?.len() as usize;
-        let file = OwnedFd::from(file);
-        let alias = map(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, Some(&file))?;
-        Ok((Arc::new(Self { file, alias, len }), number))
-    }
-
-    /// Marks what another process has made as open here. As long as it is, that process does not
-    /// free it.
-    pub(crate) fn hold(&self) {
-        // SAFETY: numbers alone.
-        unsafe { libc::flock(self.fd(), libc::LOCK_SH) };
-    }
-
-    /// Ends the process if another one has them open by a handle.
-    pub(crate) fn end_if_held(&self) {
-        // SAFETY: numbers alone, as below.
-        if unsafe { libc::flock(self.fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            eprintln!("fake CUDA: memory is freed that another process has opened");
-            std::process::abort();
-        }
-        // SAFETY: see above.
-        unsafe { libc::flock(self.fd(), libc::LOCK_UN) };
-    }
-
-    /// The file.
-    pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-
-    /// Its descriptor, by which another process finds it.
-    pub(crate) fn fd(&self) -> i32 {
-        self.file.as_raw_fd()
-    }
-
-    /// Bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     /// Leaves something in the first and the last page: new memory is not zero.

@@ -83,8 +83,6 @@ pub(crate) struct Behaviour {
     pub(crate) together: AtomicU32,
     /// Whether memory can be made and mapped apart.
     pub(crate) vmm: AtomicU32,
-    /// Whether memory is shared between processes.
-    pub(crate) sharing: AtomicU32,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`.
     pub(crate) writes_ordering: AtomicU32,
 }
@@ -103,7 +101,6 @@ impl Behaviour {
             host_writes: variable("FAKE_CUDA_HOST_WRITES", 1).into(),
             together: variable("FAKE_CUDA_TOGETHER", 1).into(),
             vmm: variable("FAKE_CUDA_VMM", 1).into(),
-            sharing: variable("FAKE_CUDA_SHARING", 1).into(),
             writes_ordering: variable("FAKE_CUDA_WRITES_ORDERING", 100).into(),
         }
     }
@@ -122,7 +119,6 @@ impl Behaviour {
         self.host_writes.store(fresh.host_writes.into_inner(), Relaxed);
         self.together.store(fresh.together.into_inner(), Relaxed);
         self.vmm.store(fresh.vmm.into_inner(), Relaxed);
-        self.sharing.store(fresh.sharing.into_inner(), Relaxed);
         self.writes_ordering.store(fresh.writes_ordering.into_inner(), Relaxed);
     }
 

@@ -31,7 +31,7 @@ statuses! {
     INVALID_DEVICE = 101, c"CUDA_ERROR_INVALID_DEVICE", c"fake: no device has this number";
     INVALID_CONTEXT = 201, c"CUDA_ERROR_INVALID_CONTEXT", c"fake: no context is bound here";
     214, c"CUDA_ERROR_ECC_UNCORRECTABLE", c"fake: memory was damaged";
-    PEER_ACCESS_UNSUPPORTED = 217, c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", c"fake: devices do not reach one another";
+    217, c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", c"fake: devices do not reach one another";
     INVALID_HANDLE = 400, c"CUDA_ERROR_INVALID_HANDLE", c"fake: not a handle of this driver";
     NOT_READY = 600, c"CUDA_ERROR_NOT_READY", c"fake: still under way";
     700, c"CUDA_ERROR_ILLEGAL_ADDRESS", c"fake: the device met a bad address";

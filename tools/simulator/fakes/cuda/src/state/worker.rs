@@ -1,6 +1,5 @@
 //! The copy engines: a thread for each stream.
 
-use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -88,15 +87,7 @@ fn run(context: &Context, work: &Work) {
             wait_for_word(words.alias);
             context.kernels.fetch_sub(1, SeqCst);
         }
-        // SAFETY: who has put it in promises that it can be called once, from any thread.
-        Work::Call(function, argument) if context.check().is_ok() => unsafe {
-            function(*argument as *mut c_void);
-        },
-        Work::Copy { .. }
-        | Work::Rows { .. }
-        | Work::Write { .. }
-        | Work::Fill { .. }
-        | Work::Call(..) => {}
+        Work::Copy { .. } | Work::Rows { .. } | Work::Write { .. } | Work::Fill { .. } => {}
     }
 }
 
