@@ -10,16 +10,13 @@ use libtest_mimic::{Failed, Trial};
 use test_support::needs::{self, is_set, libfabric2};
 use test_support::{built, full};
 
-use crate::bed::{
-    Scratch, TOOL, bad, expect, file_name, good, plugins, signal, tool, tree, trial, wait,
-};
+use crate::bed::{Scratch, TOOL, bad, expect, good, plugins, signal, tool, tree, trial, wait};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("qualify::every_row_over_shm", shm),
         trial("qualify::rails_over_tcp_and_no_secrets", tcp),
         trial("qualify::memory_of_gpus", gpus),
-        trial("qualify::a_plugin_that_is_wrong_fails_in_its_rows_alone", wrong),
         trial("qualify::a_row_that_hangs_is_ended_and_the_others_are_tried", hangs),
         trial("qualify::an_interrupted_run_leaves_a_file", interrupted),
         trial("qualify::bad_input", bad_input),
@@ -166,36 +163,6 @@ fn gpus() -> Result<(), Failed> {
     let verdicts = verdicts(&out)?;
     all_are(&verdicts, &["gpu", "staged-"], &RIGHT)?;
     all_are(&verdicts, &["direct-"], &["skipped"])
-}
-
-/// The simulator's stand-in for a plugin, marked as one of ours, on which a quiet ends before its
-/// puts do.
-fn wrong() -> Result<(), Failed> {
-    let scratch = Scratch::new();
-    let (lib, note) = (scratch.at("lib"), scratch.at("note"));
-    fs::create_dir(&lib)?;
-    let of = |command: &mut Command| expect(command.status()?.success(), || format!("{command:?}"));
-    let section = ".note.nvshmem-libfabric";
-    let ours = plugins().join(file_name(7));
-    of(Command::new("objcopy")
-        .args(["-O", "binary", "--only-section", section])
-        .arg(ours)
-        .arg(&note))?;
-    let names = [("libnvshmem_sim_test_plugin.so", "libnvshmem_sim_test_plugin.so")];
-    let built = built::directory("fake-plugin-for-the-tool", &names).join(names[0].1);
-    let wrong = lib.join(file_name(7));
-    let add = format!("{section}={}", note.display());
-    of(Command::new("objcopy").args(["--add-section", &add]).arg(built).arg(&wrong))?;
-    of(Command::new("patchelf").args(["--set-soname", &file_name(7)]).arg(&wrong))?;
-    let out = scratch.at("out.txt");
-    let mut command =
-        tool(&["qualify", "--short", "--provider", "shm", "--only", "put,p,get,atomics-bits"]);
-    command.arg("--plugin-dir").arg(&lib).arg("--out").arg(&out);
-    let output = command.env("TEST_PLUGIN_WRONG", "quiet early").output()?;
-    expect(output.status.code() == Some(1), || format!("{output:?}"))?;
-    let verdicts = verdicts(&out)?;
-    all_are(&verdicts, &["put"], &["failed"])?;
-    all_are(&verdicts, &["get"], &["ok"])
 }
 
 /// A PE of the tool: the tool again, started without a word.

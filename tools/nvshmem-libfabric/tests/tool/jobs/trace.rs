@@ -12,7 +12,6 @@ use nvshmem_abi::c;
 use nvshmem_recording::{Caller, Kind, Record, Recording};
 use nvshmem_sim::{Amo, BoxError, Job, JobReport, JobSettings, Layout};
 use serde_json::Value;
-use test_support::built;
 
 use crate::bed::{Scratch, TOOL, bad, expect, file_name, good, json, plugins, tool, tree, trial};
 
@@ -115,12 +114,6 @@ pub(crate) fn careless(job: &mut Job) -> Result<(), BoxError> {
     host.barrier()?;
     host.finalize()?;
     Ok(())
-}
-
-/// A plugin that is not this project's.
-fn other_plugin() -> PathBuf {
-    let name = "libnvshmem_sim_test_plugin.so";
-    built::directory("plugin-of-others", &[(name, name)]).join(name)
 }
 
 /// A job of one of these programs, or of the simulator's, that asks for its transport by name.
@@ -280,12 +273,10 @@ fn in_order() -> Result<(), Failed> {
 }
 
 fn not_in_order() -> Result<(), Failed> {
-    let other = other_plugin().display().to_string();
-    for ((what, said), transport) in CARELESS.iter().zip(["", &other, ""]) {
+    for (what, said) in CARELESS {
         for (well, status) in [("1", 0), ("0", 1)] {
             let scratch = Scratch::new();
-            let by = ("NVSHMEM_RECORDER_TRANSPORT", transport);
-            let settings = [("scenario", "careless"), ("what", what), ("well", well), by];
+            let settings = [("scenario", "careless"), ("what", what), ("well", well)];
             let files = recorded(&scratch, Layout::V7, &settings)?;
             let output = trace("check", &files).output()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
