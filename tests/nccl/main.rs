@@ -24,12 +24,11 @@ use std::process::ExitCode;
 
 use launcher::End;
 use libtest_mimic::{Arguments, Trial};
-use test_jobs::{FAILED, Fabric, Job, pe_entry};
+use test_jobs::{Fabric, Job, pe_entry};
 use test_support::seeds::turn;
 
 use launch::{by, job, tell_of_panics};
 use mock::library::Version;
-use mock::stand_in::{Fault, STAND_IN};
 
 fn main() -> ExitCode {
     tell_of_panics();
@@ -101,9 +100,8 @@ fn main() -> ExitCode {
     // Who names jobs finds all of them.
     let (turn, turns) = if arguments.filter.is_some() { (0, 1) } else { turn(TURNS) };
     eprintln!("of the jobs: from {turn} on, each that is {turns} further");
-    let mut trials: Vec<Trial> =
+    let trials: Vec<Trial> =
         jobs.into_iter().skip(turn).step_by(turns).map(Job::trial).collect();
-    trials.extend(Fault::ALL.iter().copied().map(wrong_plugin));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -145,21 +143,4 @@ fn variants() -> impl Iterator<Item = Job> {
         job("traffic", Fabric::Tcp2, 2).seeds(2).with("one_failure_ends", &[(RAIL_TIMEOUT, "0")]),
     ]
     .into_iter()
-}
-
-/// A plugin with a fault is found out by a test, and one without is not.
-fn wrong_plugin(fault: Fault) -> Trial {
-    Trial::test(format!("wrong_plugin::{}", fault.name()).to_lowercase(), move || {
-        let run = |scenario| {
-            // Not the plugin, which takes no part in it.
-            let job = Job::new(scenario, Fabric::Shm, 1).seeds(4).env(STAND_IN, fault.name());
-            let end = if fault == Fault::Nothing { 0 } else { FAILED };
-            job.dies(0, End::Exited(end)).run(None)
-        };
-        match fault {
-            Fault::Nothing => run("traffic").and_then(|()| run("order")),
-            Fault::StrongIsWeak | Fault::StrongForgetsSignals => run("order"),
-            _ => run("traffic"),
-        }
-    })
 }

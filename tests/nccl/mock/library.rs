@@ -11,7 +11,7 @@ use nccl_abi::{
     Config, HANDLE_BYTES, Properties, RmaProperties, Status, Table14, Table15, Table16,
 };
 
-use crate::mock::{log, stand_in};
+use crate::mock::log;
 
 /// Names the library to the processes of a job.
 pub(crate) const LIBRARY: &str = "NCCL_TEST_LIBRARY";
@@ -173,18 +173,13 @@ fn check(call: &'static str, status: Status) -> Answer<()> {
 pub(crate) struct Plugin {
     table: Table,
     pub(crate) version: Version,
-    /// None is the tests' own: see [`stand_in`].
-    _library: Option<Library>,
+    _library: Library,
 }
 
 impl Plugin {
     /// Opens it with the version that this job says.
     pub(crate) fn of_process() -> Self {
-        let version = Version::of_process();
-        match stand_in::of_process() {
-            Some(table) => Self { table: Table::V16(table), version, _library: None },
-            None => Self::open(version),
-        }
+        Self::open(Version::of_process())
     }
 
     /// As a NCCL does that knows this version and older ones, and looks for the newest first.
@@ -213,7 +208,7 @@ impl Plugin {
             Some((version, table.ok()?))
         });
         let (version, table) = found.expect("a symbol that this NCCL knows");
-        Self { table, version, _library: Some(library) }
+        Self { table, version, _library: library }
     }
 
     pub(crate) fn name(&self) -> String {

@@ -6,7 +6,6 @@
 //! group    communicators and their groups, from the first call to the last
 //! proxy    NCCL's progress thread, which issues, tests and calls for progress
 //! pair     a connection with a little memory, for what is no round
-//! stand_in plugins that are wrong on purpose, which have to be found out
 //! ```
 
 pub(crate) mod group;
@@ -14,5 +13,4 @@ pub(crate) mod library;
 pub(crate) mod log;
 pub(crate) mod pair;
 pub(crate) mod proxy;
-pub(crate) mod stand_in;
 pub(crate) mod wait;
