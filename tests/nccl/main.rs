@@ -100,8 +100,7 @@ fn main() -> ExitCode {
     // Who names jobs finds all of them.
     let (turn, turns) = if arguments.filter.is_some() { (0, 1) } else { turn(TURNS) };
     eprintln!("of the jobs: from {turn} on, each that is {turns} further");
-    let trials: Vec<Trial> =
-        jobs.into_iter().skip(turn).step_by(turns).map(Job::trial).collect();
+    let trials: Vec<Trial> = jobs.into_iter().skip(turn).step_by(turns).map(Job::trial).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

@@ -106,11 +106,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A test of one job.
-fn one(
-    name: String,
-    fabric: Fabric,
-    job: impl FnOnce() -> JobSettings + Send + 'static,
-) -> Trial {
+fn one(name: String, fabric: Fabric, job: impl FnOnce() -> JobSettings + Send + 'static) -> Trial {
     trial(name, Some(fabric), move || done(job()))
 }
 

@@ -34,11 +34,11 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
 use self::explore::{Explored, Met, explore, wander};
 use self::program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use self::program::{Case, OPS};
 use self::search::Random;
+use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager};
 use test_support::full;
 use test_support::seeds::{for_seeds, turn};
 

@@ -9,6 +9,7 @@
 mod scenario;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +18,10 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{
-    BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, PrivateDir, Told,
-};
+use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, PrivateDir, Told};
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
-use test_support::network::{Change, End, Link, Network};
+use test_support::network::{self, Change, End, Link, Network};
 use test_support::seeds::draw;
 
 use crate::fabric::job;
