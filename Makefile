@@ -109,8 +109,8 @@ fake-cuda: ## Build target/fake-cuda, a stand-in for CUDA's driver on machines w
 	@ln -sf ../release/libfake_gdrcopy.so "$(FAKE_CUDA)/libgdrapi.so.2"
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
-labs: deps ## Build the laboratories and run them: NICs that are not here (LAB="efa cxi rdma" EXTENT=full VERSIONS=all)
-	EXTENT='$(EXTENT)' VERSIONS='$(VERSIONS)' tools/labs/run.sh $(LAB)
+labs: deps ## Build the laboratories and run them: NICs that are not here (LAB="efa cxi rdma" EXTENT=full VERSIONS=all INSTALL=1)
+	EXTENT='$(EXTENT)' VERSIONS='$(VERSIONS)' INSTALL='$(INSTALL)' tools/labs/run.sh $(LAB)
 
 gpu-kit: deps stage ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
 	tools/labs/gpu/kit.sh "$(PLUGINS)" "$(TARGET)/gpu-kit"

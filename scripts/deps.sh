@@ -71,55 +71,25 @@ have_libfabric() {
     version=$(libfabric_version 2>/dev/null) && at_least "$OLDEST_LIBFABRIC" "$version"
 }
 
-# Whether a libclang loads, of those that bindgen would try. Only the comparison of the bindings
-# needs one.
-have_libclang() {
-    python3 - <<'END'
-import ctypes, glob, os, subprocess, sys
-directories = [os.environ.get("LIBCLANG_PATH", "")]
-try:
-    directories.append(subprocess.check_output(["llvm-config", "--libdir"], text=True, stderr=subprocess.DEVNULL).strip())
-except (OSError, subprocess.CalledProcessError):
-    pass
-directories += sorted(glob.glob("/usr/lib*/llvm*/lib*") + glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib*"))
-for directory in filter(None, directories):
-    names = [directory] if os.path.isfile(directory) else []
-    for pattern in ("libclang.so", "libclang-*.so", "libclang.so.*", "libclang-*.so.*"):
-        names += glob.glob(os.path.join(directory, pattern))
-    for name in names:
-        try:
-            ctypes.CDLL(name).clang_getClangVersion
-            sys.exit(0)
-        except (OSError, AttributeError):
-            pass
-sys.exit(1)
-END
-}
-
+# Installs packages; without the right to, says once all that is missing.
 as_root() {
     if [[ $(id -u) -eq 0 ]]; then
         "$@"
     elif have sudo; then
         sudo "$@"
     else
-        echo "This needs root, and there is no sudo. Run as root: $*" >&2
+        echo "This needs root, and there is no sudo. What is missing can be installed as root by:" >&2
+        echo "    apt-get update && apt-get install ${missing[*]}" >&2
         exit 1
     fi
 }
-
 updated=no
 apt_update() {
-    if [[ $updated == no ]]; then
-        as_root apt-get update -q
-        updated=yes
-    fi
+    [[ $updated == yes ]] || as_root apt-get update -q
+    updated=yes
 }
-
 apt_install() {
-    if ! have apt-get; then
-        echo "Missing, and there is no apt-get to install it: $*" >&2
-        exit 1
-    fi
+    have apt-get || { echo "Missing, and there is no apt-get to install it: $*" >&2 && exit 1; }
     apt_update
     echo "Installing: $*"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
@@ -135,53 +105,31 @@ apt_has_new() {
     [[ $version =~ ^1\.([0-9]+) && ${BASH_REMATCH[1]} -ge $OLDEST ]]
 }
 
-# Installs those of the packages that exist. They are wanted, not needed.
-apt_install_known() {
-    local package known=()
-    for package in "$@"; do
-        [[ -n $(candidate "$package") ]] && known+=("$package")
-    done
-    if [[ ${#known[@]} -gt 0 ]]; then
-        apt_install "${known[@]}"
-    fi
-}
-
 install_libfabric() {
-    echo "No libfabric $OLDEST_LIBFABRIC or newer is found: $(libfabric_version 2>&1 | head -n 1)"
+    local version told
+    told="What programs find now: $(libfabric_version 2>&1 | head -n 1); LD_LIBRARY_PATH is '${LD_LIBRARY_PATH:-}'."
     have apt-get && apt_update
-    local version
     version=$(candidate libfabric1)
     if ! at_least "$OLDEST_LIBFABRIC" "${version:-0}"; then
-        cat >&2 <<END
-libfabric $OLDEST_LIBFABRIC or newer is needed, and this system's packages have ${version:-none}.
-Install one from its sources or from your network's vendor, and put the directory that holds its libfabric.so.1 into
-LD_LIBRARY_PATH. What programs find now: $(libfabric_version 2>&1 | head -n 1)
-END
+        echo "libfabric $OLDEST_LIBFABRIC or newer is needed, and this system's packages have ${version:-none}. Install one" >&2
+        echo "from its sources or your network's vendor, and name its directory in LD_LIBRARY_PATH. $told" >&2
         exit 1
     fi
     apt_install libfabric1
-    have_libfabric && return
-    cat >&2 <<END
-libfabric $OLDEST_LIBFABRIC or newer is installed, but programs find another one: $(libfabric_version 2>&1 | head -n 1)
-LD_LIBRARY_PATH is '${LD_LIBRARY_PATH:-}'.
-END
-    exit 1
+    have_libfabric || { echo "libfabric is installed, but programs find another one. $told" >&2 && exit 1; }
 }
-
 install_rust() {
+    local package version
     have apt-get && apt_update
-    # Debian 13 and later.
+    # Debian 13 and later; Debian 12, which keeps a newer toolchain for its web browsers.
     if apt_has_new cargo && apt_has_new rustc; then
         apt_install cargo rustc
         return
-    fi
-    # Debian 12: a newer toolchain, kept for its web browsers.
-    if apt_has_new cargo-web && apt_has_new rustc-web; then
+    elif apt_has_new cargo-web && apt_has_new rustc-web; then
         apt_install cargo-web rustc-web
         return
     fi
     # Ubuntu: one package per version. The newest.
-    local package version
     for package in $(apt-cache search --names-only '^cargo-1\.[0-9]+$' | cut -d' ' -f1 | sort -rV); do
         version=${package#cargo-}
         if apt_has_new "$package" && apt_has_new "rustc-$version"; then
@@ -194,13 +142,17 @@ install_rust() {
     curl --proto '=https' --tlsv1.2 -fsSL https://sh.rustup.rs |
         sh -s -- -y --no-modify-path --profile minimal --component rustfmt --component clippy
 }
-
 # rustfmt and clippy of the packages that Rust came from; rustup brings its own. Wanted, not needed.
 install_rust_lints() {
+    local package known=() wanted=()
     case $(dpkg-query -S "$(command -v cargo)" 2>/dev/null) in
-    cargo-web:*) apt_install_known rustfmt-web rust-web-clippy ;;
-    cargo:*) apt_install_known rustfmt rust-clippy ;;
+    cargo-web:*) wanted=(rustfmt-web rust-web-clippy) ;;
+    cargo:*) wanted=(rustfmt rust-clippy) ;;
     esac
+    for package in ${wanted[@]+"${wanted[@]}"}; do
+        [[ -z $(candidate "$package") ]] || known+=("$package")
+    done
+    [[ ${#known[@]} -eq 0 ]] || apt_install "${known[@]}"
 }
 have_rust_lints() {
     scripts/cargo fmt --version >/dev/null 2>&1 && scripts/cargo clippy --version >/dev/null 2>&1
@@ -236,13 +188,17 @@ if [[ $purpose == rdma-lab ]]; then
     # What libibverbs loads for soft RoCE.
     compgen -G '/usr/lib/*/libibverbs/librxe-*.so' >/dev/null || missing+=(ibverbs-providers)
 fi
-if [[ ${#missing[@]} -gt 0 ]]; then
-    apt_install "${missing[@]}"
-fi
+have_libfabric || missing+=(libfabric1)
+have_rust || missing+=(cargo rustc)
+lacking=()
+for package in ${missing[@]+"${missing[@]}"}; do
+    # These have ways of their own, below.
+    [[ $package == @(libfabric1|cargo|rustc) ]] || lacking+=("$package")
+done
+[[ ${#lacking[@]} -eq 0 ]] || apt_install "${lacking[@]}"
 have_libfabric || install_libfabric
 have_rust || install_rust
 if [[ $purpose == test || $purpose == rdma-lab ]]; then
-    have_libclang || apt_install libclang-dev
     have_rust_lints || install_rust_lints
 fi
 
