@@ -202,60 +202,18 @@ device-bitcode: ## Build target/libnvshmem_libfabric_device.bc and .ptx: the dev
 demo: build-deps $(STAGE)/bin/nvshmem-libfabric ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	$(STAGE)/bin/nvshmem-libfabric perf --provider tcp --devices 127.0.0.1,127.0.0.2
 
-BENCH := $(CARGO) run --locked --release -p nvshmem-bench --
+# What 'make bench' measures, of puts, signal, staged, channel, connect, instructions and nccl.
+BENCH ?= puts instructions
 
 .PHONY: bench
-bench: deps plugins fake-cuda ## The plugin beside raw libfabric, as MEASURE lines
+bench: deps plugins fake-cuda ## The plugin beside raw libfabric, and in instructions, as MEASURE lines (BENCH="puts signal staged channel connect instructions nccl")
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) puts --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions puts local --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
+	$(CARGO) run --locked --release -p nvshmem-bench -- $(BENCH) \
+		--plugin-dir $(PLUGINS) --libfabric2 $$libfabric2 --cuda-driver $(FAKE_CUDA)
 
-.PHONY: bench-signal
-bench-signal: deps plugins fake-cuda ## Put with signal, fence and fetching atomics, as MEASURE lines
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
-
-# The names by which libfabric finds the stand-in for EFA NICs.
-EFA_LAB := $(TARGET)/efa-lab
-
-.PHONY: efa-lab-names
-efa-lab-names:
-	$(CARGO) build --locked --release -p efa-lab
-	@mkdir -p $(EFA_LAB)
-	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libibverbs.so.1
-	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libefa.so.1
-
-.PHONY: bench-efa
-bench-efa: deps plugins fake-cuda efa-lab-names ## Instructions over libfabric's efa provider, on NICs that are not there, as MEASURE lines
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) instructions puts signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) \
-		--efa-lab $(EFA_LAB) --libfabric2 $$libfabric2
-
-.PHONY: bench-staged
-bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) staged --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-
-.PHONY: bench-bulk
-bench-bulk: deps plugins ## Long puts and gets over tcp by threads of their own or not, as MEASURE lines; wants 16 cores
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) bulk --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-
-.PHONY: bench-nccl
-bench-nccl: deps ## Instructions of NCCL's calls, as MEASURE lines
-	$(BENCH) instructions nccl
-
-.PHONY: bench-channel
-bench-channel: deps ## The device channel beside the engine called directly, as MEASURE lines
-	$(BENCH) channel
-	$(BENCH) instructions channel
-
-.PHONY: bench-connect
-bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with few and many peers, as MEASURE lines
-	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(BENCH) connect --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
-	$(BENCH) instructions peers
+# One of them: 'make bench-signal', 'make bench-instructions', 'make bench-nccl'.
+bench-%:
+	@$(MAKE) --no-print-directory bench BENCH=$*
 
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root

@@ -40,7 +40,6 @@ fi
 RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 scripts/cargo test --locked --profile checked -p bindings
 scripts/bindings.sh --check
-scripts/figures.sh check
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     scripts/injected.sh --places
 else

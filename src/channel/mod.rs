@@ -16,8 +16,6 @@ mod answer;
 mod api;
 mod error;
 pub mod kernels;
-#[doc(hidden)]
-pub mod measure;
 mod memory;
 mod near;
 mod on_stream;
@@ -33,3 +31,5 @@ pub use error::ChannelError;
 pub use memory::symmetric_memory::MemoryLocation;
 pub use on_stream::StreamSignal;
 pub use options::Options;
+#[doc(hidden)]
+pub use proxy::thread::ProxyView;

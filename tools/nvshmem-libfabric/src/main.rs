@@ -6,11 +6,10 @@
 //! with 125 to 127 when it has not become it.
 #![forbid(unsafe_code)]
 
-// In place of the standard library's, which panic where the reader of the output has gone.
-#[macro_use(print, println, eprint, eprintln)]
-extern crate nvshmem_bench;
+// First: its macros are for the modules behind it.
+#[macro_use]
+mod output;
 
-mod bench;
 mod child;
 mod doctor;
 mod error;
@@ -32,7 +31,6 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
-use nvshmem_bench::output;
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
@@ -45,7 +43,7 @@ const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS].concat());
+    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], &[nvshmem_bench::SCENARIO]].concat());
     let command = match Options::try_parse() {
         Ok(options) => options.command,
         Err(answer) => return answered(&answer),
@@ -67,7 +65,6 @@ fn main() -> ExitCode {
         Command::Perf(options) => perf::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Trace { command } => trace::run(&command),
-        Command::Bench(options) => bench::run(options),
         Command::Report(options) => report::run(&options),
         Command::Probe { subject } => probe::answer(subject)
             .map(|()| true)

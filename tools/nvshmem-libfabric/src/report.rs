@@ -16,7 +16,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use nvshmem_bench::output::print_whole;
+use crate::output::print_whole;
 
 use self::redact::Redactor;
 use crate::doctor::Diagnosis;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::verdict::Verdict;
 use crate::error::ToolError;
 use crate::info::VERSION;
-use crate::perf::table::Figure;
+use crate::perf::Figure;
 use crate::report::redact::Redactor;
 use crate::report::{private_file, section, unwritten};
 

@@ -24,7 +24,7 @@ use crate::error::ToolError;
 use crate::info::check_settings;
 use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, QualifyOptions};
-use crate::perf::table::Figure;
+use crate::perf::Figure;
 use crate::selftest::PROVIDER;
 use crate::selftest::hosts::Host;
 use crate::selftest::job::{Place, Trial, log_of_failure, opened, why};
@@ -217,9 +217,9 @@ impl Bed<'_> {
             }
         };
         let (directory, time) = (&self.plugins.directory, Duration::from_millis(time));
-        let what = BySize { most, of_rails: false };
+        let what = BySize { most };
         let deadline = Some(self.deadline);
-        let measured = what.run(self.layout, directory, time, deadline, &made, &mut || {})?;
+        let measured = what.run(self.layout, directory, time, deadline, &made)?;
         let judged = self.facts.of_figures(on, rails, &measured.rows, &mut self.seen);
         Ok((judged, measured.rows.iter().map(Figure::from).collect(), measured.report))
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use nvshmem_bench::output;
+use crate::output;
 use nvshmem_transport_libfabric::job::counters::page as pages;
 use nvshmem_transport_libfabric::job::counters::page::Life;
 use serde::Serialize;

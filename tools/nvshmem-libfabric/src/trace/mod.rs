@@ -9,7 +9,7 @@ mod timeline;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 
-use nvshmem_bench::output;
+use crate::output;
 
 use self::job::Job;
 use crate::error::ToolError;

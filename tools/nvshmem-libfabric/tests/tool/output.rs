@@ -38,8 +38,6 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
     };
     good(tool(&["install", "--prefix", &old, "--plugin-dir"]).arg(plugins()))?;
     let short = ["--milliseconds", "1", "--max", "8", "--provider", "shm"];
-    let bench =
-        ["bench", "puts", "--only", "shm", "--jobs", "1", "--rounds", "2", "--round-ms", "1"];
     let with_files = [
         &["info"][..],
         &["info", "--json"],
@@ -50,7 +48,6 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
         &["qualify", "--provider", "shm", "--short", "--only", "put", "--out", &out],
         &[&["perf"], &short[..]].concat(),
         &[&["perf", "--json"], &short[..]].concat(),
-        &bench,
         &["report", "--no-selftest", "--out", "-"],
     ]
     .map(|arguments| {
