@@ -97,9 +97,13 @@ sanitize: ## Tests under a sanitizer (KIND=address|threads ONLY=part of a name o
 reliability: deps ## Faults of processes, networks and the fake: what is promised, and what is seen (SCHEDULES=100000)
 	scripts/reliability.sh $(or $(SCHEDULES),100000)
 
-bench: deps stage fake-cuda ## Beside raw libfabric, as MEASURE lines (BENCH="puts signals staged channel connect instructions")
-	$(CARGO) run --locked --release -p nvshmem-bench -- $(or $(BENCH),puts signals staged channel connect instructions) \
+bench: deps stage fake-cuda ## Beside raw libfabric, and in instructions, as MEASURE lines (BENCH="puts signal staged channel connect instructions nccl")
+	$(CARGO) run --locked --release -p nvshmem-bench -- $(or $(BENCH),puts signal staged channel connect instructions) \
 		--plugin-dir "$(PLUGINS)" --libfabric2 "$$(scripts/libfabric2.sh)" --cuda-driver "$(FAKE_CUDA)"
+
+# One of them: 'make bench-signal', 'make bench-instructions', 'make bench-nccl'.
+bench-%:
+	@$(MAKE) --no-print-directory bench BENCH=$*
 
 fake-cuda: ## Build target/fake-cuda, a stand-in for CUDA's driver on machines without a GPU
 	$(CARGO) build --locked --release -p fake-cuda -p fake-gdrcopy
@@ -127,16 +131,15 @@ clean: ## Remove what was built and fetched
 
 # Targets that are gone say what to use.
 gone = @echo "'make $@' is gone: $(1)" >&2; exit 2
-.PHONY: injected soak cycles rail-lab efa-lab cxi-lab rdma-lab channel-check bench-signal bench-staged bench-channel \
-	bench-connect bench-bulk bench-nccl bench-efa gpu-experts gpu-peers gpu-nccl gpu-clients sanitize-threads deny
+.PHONY: injected soak cycles rail-lab efa-lab cxi-lab rdma-lab channel-check bench-bulk bench-efa \
+	gpu-experts gpu-peers gpu-nccl gpu-clients sanitize-threads deny
 injected: ; $(call gone,use 'make mutants')
 soak: ; $(call gone,use 'make reliability')
 cycles: ; $(call gone,'make test-full' has them)
 rail-lab: ; $(call gone,tests/plugin has several rails)
 efa-lab cxi-lab rdma-lab: ; $(call gone,use 'make labs LAB=$(firstword $(subst -, ,$@))')
-bench-signal bench-staged bench-channel bench-connect: ; $(call gone,use 'make bench BENCH=$(subst signal,signals,$(@:bench-%=%))')
 bench-bulk: ; $(call gone,use 'make bench BENCH=puts')
-bench-nccl bench-efa: ; $(call gone,use 'make bench BENCH=instructions')
+bench-efa: ; $(call gone,use 'make bench BENCH=instructions')
 gpu-experts channel-check: ; $(call gone,use 'make gpu')
 gpu-peers gpu-nccl gpu-clients: ; $(call gone,use 'make gpu GPU_ARGS=$(@:gpu-%=%)')
 sanitize-threads: ; $(call gone,use 'make sanitize KIND=threads')

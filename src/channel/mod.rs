@@ -14,8 +14,6 @@ mod answer;
 mod api;
 mod error;
 pub mod kernels;
-#[doc(hidden)]
-pub mod measure;
 mod memory;
 mod options;
 mod proxy;
@@ -28,3 +26,5 @@ pub use channel_sys as sys;
 pub use error::ChannelError;
 pub use memory::symmetric_memory::MemoryLocation;
 pub use options::Options;
+#[doc(hidden)]
+pub use proxy::thread::ProxyView;

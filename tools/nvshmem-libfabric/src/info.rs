@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt::Display;
 
-use nvshmem_bench::output::print_whole;
+use crate::output::print_whole;
 use nvshmem_transport_libfabric::logging;
 use nvshmem_transport_libfabric::settings::{Notice, Refused, Row, Settings, Source};
 use serde::Serialize;

@@ -6,11 +6,10 @@
 //! with 125 to 127 when it has not become it.
 #![forbid(unsafe_code)]
 
-// In place of the standard library's, which panic where the reader of the output has gone.
-#[macro_use(print, println, eprint, eprintln)]
-extern crate nvshmem_bench;
+// First: its macros are for the modules behind it.
+#[macro_use]
+mod output;
 
-mod bench;
 mod child;
 mod doctor;
 mod error;
@@ -30,7 +29,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
-use nvshmem_bench::output;
 use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
@@ -43,7 +41,7 @@ const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS].concat());
+    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], &[nvshmem_bench::SCENARIO]].concat());
     let command = match Options::try_parse() {
         Ok(options) => options.command,
         Err(answer) => return answered(&answer),
@@ -63,7 +61,6 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Qualify(options) => qualify::run(&options),
         Command::Perf(options) => perf::run(&options),
-        Command::Bench(options) => bench::run(options),
         Command::Sweep => qualify::sweep::serve()
             .map(|()| true)
             .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),

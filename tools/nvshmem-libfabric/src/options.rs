@@ -44,10 +44,6 @@ pub(crate) enum Command {
     ///
     /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Bytes are compared.
     Perf(PerfOptions),
-    /// Measure the plugin beside raw libfabric, both in the same job
-    ///
-    /// On tcp, tcp;ofi_rxm and shm. docs/performance.md explains the figures.
-    Bench(nvshmem_bench::Options),
     /// Start a program with this transport in front of NVSHMEM's own
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.

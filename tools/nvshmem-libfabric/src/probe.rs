@@ -8,11 +8,11 @@ use std::env;
 use std::fmt;
 use std::fs;
 
+use crate::output::print_whole;
 use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
 use libfabric_sys::Library;
-use nvshmem_bench::output::print_whole;
 use ofi::{
     self, Devices, Discovery, MemoryKinds, OfiError, Options, Provider, Refusal, environment_wishes,
 };

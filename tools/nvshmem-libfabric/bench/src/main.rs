@@ -1,27 +1,224 @@
-//! The bench by itself. `docs/performance.md` explains the figures.
+//! What the plugin costs: beside raw libfabric, and in instructions. `docs/performance.md` explains
+//! the figures.
+//!
+//! ```text
+//! suites        puts, signal, staged: tables of cases for the library
+//! channel       the device channel beside the engine called directly
+//! connect       start-up of jobs of several sizes
+//! instructions  what callgrind counts in the plugin
+//! nccl          what it counts in the calls of NCCL's plugin
+//! report        the output: a table for people, then one line `MEASURE name value unit` per figure
+//! ```
 
-use std::process::ExitCode;
+mod channel;
+mod connect;
+mod instructions;
+mod nccl;
+mod report;
+mod suites;
 
-use clap::Parser;
-use nvshmem_bench::{SCENARIOS, eprintln, part, run};
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use libfabric_sys::DEFAULT_LIBRARY;
+use nvshmem_bench::{Plan, RawOptions, SCENARIO, Schedule};
+use nvshmem_sim::{BoxError, JobSettings, Layout, MemoryKind, UserMapped};
+
+use report::Report;
 
 /// What the plugin costs: beside raw libfabric, and in instructions
 #[derive(Debug, Parser)]
 #[command(name = "nvshmem-bench")]
-struct CommandLine {
-    #[command(flatten)]
-    options: nvshmem_bench::Options,
+struct Options {
+    /// What to measure
+    #[arg(required = true, value_enum)]
+    suites: Vec<Suite>,
+    /// The installed plugins (nvshmem_transport_libfabric.so.N)
+    #[arg(long, value_name = "DIR", default_value = "target/install/lib")]
+    plugin_dir: PathBuf,
+    /// A libfabric 2.x, for the native tcp provider
+    #[arg(long, value_name = "FILE", value_parser = absolute)]
+    libfabric2: Option<PathBuf>,
+    /// A stand-in for CUDA's driver, for staged and instructions: the libcuda.so.1 in DIR. Without
+    /// it staged uses the machine's own
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    cuda_driver: Option<PathBuf>,
+    /// These providers alone
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,rxm,shm")]
+    only: Vec<Provider>,
+    /// Jobs of each kind: connections of their own, whose luck differs
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+    /// Rounds per job, case and side
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Least time of a round in milliseconds: above what a scheduler's time slice can distort
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    round_ms: u64,
+    /// Sizes of jobs, for connect
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4,8,16,32,64")]
+    pes: Vec<u32>,
+    /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_DEBUG=signals=chained
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Keep callgrind's files in DIR, for callgrind_annotate
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    keep: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Suite {
+    /// Puts and gets, beside raw libfabric
+    Puts,
+    /// Puts with signal, a fence and a fetching atomic, beside raw libfabric and a reference that
+    /// orders by quiet
+    Signal,
+    /// Puts and gets of device memory that the fabric does not reach, beside host memory
+    Staged,
+    /// The device channel, beside the engine called directly
+    Channel,
+    /// Connecting the endpoints of jobs, and first contact
+    Connect,
+    /// Instructions of put, put-with-signal, quiet and progress
+    Instructions,
+    /// Instructions of NCCL's calls
+    Nccl,
+}
+
+/// A provider that needs no hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Provider {
+    /// libfabric's own tcp, with reliable datagram endpoints: libfabric 2.x
+    Tcp,
+    /// `tcp;ofi_rxm` of the installed libfabric
+    Rxm,
+    /// Shared memory, of the installed libfabric
+    Shm,
+}
+
+impl Provider {
+    /// Returns the short name in figures, libfabric's name, and the address to open if there is one.
+    fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Provider::Tcp => ("tcp", "tcp", "127.0.0.1"),
+            Provider::Rxm => ("rxm", "tcp;ofi_rxm", "127.0.0.1"),
+            Provider::Shm => ("shm", "shm", ""),
+        }
+    }
+}
+
+impl Options {
+    fn schedule(&self) -> Schedule {
+        Schedule { rounds: self.rounds, least: Duration::from_millis(self.round_ms) }
+    }
+
+    fn library(&self, provider: Provider) -> Result<String, BoxError> {
+        match (provider, &self.libfabric2) {
+            (Provider::Rxm | Provider::Shm, _) => Ok(DEFAULT_LIBRARY.to_owned()),
+            (_, Some(path)) => Ok(path.to_string_lossy().into_owned()),
+            (_, None) => Err("the native tcp provider needs --libfabric2 FILE; --only rxm or \
+                              --only shm do without"
+                .into()),
+        }
+    }
+
+    /// Returns what the raw side opens.
+    fn raw(&self, provider: Provider, delivered: bool) -> Result<RawOptions, BoxError> {
+        let (_, name, source) = provider.names();
+        let library = self.library(provider)?;
+        Ok(RawOptions { library, provider: name.to_owned(), source: source.to_owned(), delivered })
+    }
+
+    /// Has a job use so many rails of a provider.
+    fn on(
+        &self,
+        job: JobSettings,
+        provider: Provider,
+        rails: usize,
+    ) -> Result<JobSettings, BoxError> {
+        let devices: Vec<String> = match provider {
+            // A device named twice is two rails.
+            Provider::Shm => vec![String::from("shm"); rails],
+            Provider::Tcp | Provider::Rxm => (1..=rails).map(|n| format!("127.0.0.{n}")).collect(),
+        };
+        let job = job
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", provider.names().1)
+            .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","))
+            .env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails)
+            .env("NVSHMEM_LIBFABRIC_LIBRARY", self.library(provider)?)
+            // As the raw side does, whatever the number of cores.
+            .env("NVSHMEM_LIBFABRIC_YIELD", "always")
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 60);
+        Ok(self.settings.iter().fold(job, |job, (name, value)| job.env(name, value)))
+    }
+
+    /// Returns a job for a plan. A plan of two chunks has the first on a device and the last in host
+    /// memory.
+    fn job(&self, plan: &Plan, provider: Provider, rails: usize) -> Result<JobSettings, BoxError> {
+        let job = self.on(plan.job(Layout::V7, &self.plugin_dir)?, provider, rails)?;
+        if plan.chunks < 2 {
+            return Ok(job);
+        }
+        let job = job
+            .env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never")
+            .memory(MemoryKind::DeviceVmm)
+            .user_mapped(UserMapped::HostNuma);
+        Ok(match &self.cuda_driver {
+            Some(directory) => job.cuda_driver(directory),
+            None => job,
+        })
+    }
+}
+
+/// A setting from the command line.
+fn setting(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is meant")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// A path from the command line for PEs, which have a working directory of their own.
+fn absolute(path: &str) -> std::io::Result<PathBuf> {
+    std::path::absolute(path)
+}
+
+/// The variable by which this program, started again, learns which process of a measurement it is.
+const PART: &str = "NVSHMEM_BENCH_PART";
+
+/// Returns the command of a process of a measurement that is no PE of a job, behind a prefix such as
+/// valgrind.
+fn part(prefix: Vec<std::ffi::OsString>, name: &str) -> Result<Command, BoxError> {
+    let mut words = prefix.into_iter().chain([env::current_exe()?.into_os_string()]);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).env(PART, name);
+    Ok(command)
+}
+
+fn run() -> Result<(), BoxError> {
+    if let Ok(part) = env::var(PART) {
+        return if part == nccl::PART { nccl::process() } else { channel::process(&part) };
+    }
+    nvshmem_sim::pe_entry(&[SCENARIO, connect::SCENARIO]);
+    let options = Options::parse();
+    let mut report = Report::default();
+    for suite in &options.suites {
+        match suite {
+            Suite::Puts => suites::puts(&options, &mut report),
+            Suite::Signal => suites::signal(&options, &mut report),
+            Suite::Staged => suites::staged(&options, &mut report),
+            Suite::Channel => channel::measure(&options, &mut report),
+            Suite::Connect => connect::measure(&options, &mut report),
+            Suite::Instructions => instructions::measure(&options, &mut report),
+            Suite::Nccl => nccl::measure(&options, &mut report),
+        }?;
+    }
+    report.print()
 }
 
 fn main() -> ExitCode {
-    let ended = match part() {
-        Some(ended) => ended,
-        None => {
-            nvshmem_sim::pe_entry(SCENARIOS);
-            run(&CommandLine::parse().options)
-        }
-    };
-    match ended {
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvshmem-bench: {error}");

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nvshmem_bench::output::print_whole;
+use crate::output::print_whole;
 
 use crate::doctor::Verdict;
 use crate::doctor::gpus::{QUEUES, are_few, staging_context};

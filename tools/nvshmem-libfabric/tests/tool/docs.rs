@@ -47,8 +47,6 @@ tool=OPT/bin/nvshmem-libfabric
 case "FULL $*" in
 "no perf --memory gpu") export LD_LIBRARY_PATH=CUDA; set -- "$@" --milliseconds 1 --max 65536 ;;
 *'--memory gpu'*) export LD_LIBRARY_PATH=CUDA ;;
-"no bench puts "*) exec $tool bench puts --only shm --jobs 1 --rounds 2 --round-ms 1 ;;
-"no bench connect "*) set -- "$@" --jobs 1 ;;
 "no selftest "*--every-file) exec $tool selftest --provider shm ;;
 "no selftest "*'--pes 8') exec $tool selftest --provider shm --pes 3 ;;
 "no qualify"*) shift; set -- qualify --short --only one-nic "$@" ;;

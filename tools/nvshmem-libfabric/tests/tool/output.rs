@@ -33,8 +33,6 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
     };
     good(tool(&["install", "--prefix", &old, "--plugin-dir"]).arg(plugins()))?;
     let short = ["--milliseconds", "1", "--max", "8", "--provider", "shm"];
-    let bench =
-        ["bench", "puts", "--only", "shm", "--jobs", "1", "--rounds", "2", "--round-ms", "1"];
     let with_files = [
         &["info"][..],
         &["info", "--json"],
@@ -43,7 +41,6 @@ fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
         &["selftest", "--provider", "shm"],
         &["qualify", "--dry-run"],
         &[&["perf", "--json"], &short[..]].concat(),
-        &bench,
     ]
     .map(|arguments| {
         let mut command = tool(arguments);

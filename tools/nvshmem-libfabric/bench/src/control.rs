@@ -1,0 +1,108 @@
+//! PE 0's commands to PE 1, over a connection of their proxy threads on loopback: the transport is
+//! what is measured, and the bootstrap is the main threads'.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
+use std::time::Duration;
+
+use nvshmem_sim::{BoxError, Job, SymAddr};
+use serde::{Deserialize, Serialize};
+
+use crate::case::Side;
+
+/// What PE 0 asks PE 1 for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Command {
+    /// Progress what moves this side's data from now on; or nothing.
+    Serve(Option<Side>),
+    /// Progress the plugin until a word has at least this value, and `extra` times more.
+    Await { word: SymAddr, value: u64, extra: u32 },
+    /// Answer so many messages of a case, the first of which has this number.
+    Answer { case: usize, side: Side, first: u64, count: u64 },
+    /// Call [`nvshmem_bench_mark`].
+    Mark,
+    /// End.
+    Stop,
+}
+
+/// Ends one of callgrind's dumps and begins the next.
+// SAFETY: no other function of this program or its libraries has this name.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn nvshmem_bench_mark() {
+    // Two functions of the same code could become one.
+    std::hint::black_box("nvshmem_bench_mark");
+}
+
+/// Connects the PEs.
+pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let ports = job.bootstrap().allgather_u64(listener.local_addr()?.port().into())?;
+    if job.pe() > 0 {
+        return Ok(listener.accept()?.0);
+    }
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, ports[1] as u16))?;
+    stream.set_read_timeout(Some(Duration::from_millis(100)))?;
+    Ok(stream)
+}
+
+/// Sends a command that PE 1 executes together with PE 0.
+pub(crate) fn begin(mut stream: &TcpStream, command: Command) -> Result<(), String> {
+    let line = serde_json::to_string(&command).map_err(|error| error.to_string())? + "\n";
+    stream.write_all(line.as_bytes()).map_err(|error| error.to_string())
+}
+
+/// Waits until the command is executed. Calls `progress` now and then: what PE 1 waits for may need
+/// it.
+pub(crate) fn finish(
+    mut stream: &TcpStream,
+    mut progress: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(1) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => progress()?,
+            _ => return Err(String::from("PE 1 has failed")),
+        }
+    }
+}
+
+/// PE 1's end.
+pub(crate) struct Commands {
+    stream: TcpStream,
+    /// Read by a thread: the proxy thread looks between two polls.
+    commands: Receiver<Command>,
+}
+
+impl Commands {
+    pub(crate) fn new(stream: TcpStream) -> std::io::Result<Self> {
+        let lines = BufReader::new(stream.try_clone()?).lines();
+        let (tell, commands) = channel();
+        thread::spawn(move || {
+            let commands = lines.map_while(|line| serde_json::from_str(&line.ok()?).ok());
+            // Until either end has gone.
+            for command in commands {
+                if tell.send(command).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { stream, commands })
+    }
+
+    /// Returns the next command, if there is one.
+    pub(crate) fn take(&self) -> Result<Option<Command>, String> {
+        match self.commands.try_recv() {
+            Ok(command) => Ok(Some(command)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(String::from("PE 0 has failed")),
+        }
+    }
+
+    /// Says that the last command is executed.
+    pub(crate) fn done(&mut self) -> Result<(), String> {
+        self.stream.write_all(&[0]).map_err(|error| error.to_string())
+    }
+}

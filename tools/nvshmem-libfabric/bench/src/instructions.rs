@@ -1,0 +1,187 @@
+//! Instructions per operation, counted by valgrind's callgrind.
+//!
+//! Callgrind writes a dump of the thread that enters the function `nvshmem_bench_mark`, and starts
+//! again from zero for it. A section lies between two marks. Each operation has two sections of
+//! different length: their difference is free of what begins and ends a section.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvshmem_bench::{ALLOWANCE, Case, Op, Plan, SECTIONS, Side, run};
+use nvshmem_sim::{BoxError, PrivateDir};
+
+use crate::report::Report;
+use crate::{Options, Provider};
+
+/// The provider under which instructions are counted; our code is the same for all. Not shm: its
+/// 1.17 leaves some of a window undelivered until their sender polls, so that there is no moment at
+/// which all completions are known to be there.
+pub(crate) const PROVIDER: Provider = Provider::Rxm;
+
+/// What the thread of a process that marks executes between its marks.
+pub(crate) struct Callgrind {
+    out: PathBuf,
+}
+
+impl Callgrind {
+    /// For a process whose dumps go to the directory, under that name.
+    pub(crate) fn new(dir: &Path, name: &str) -> std::io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        Ok(Self { out: dir.join(format!("callgrind.{name}.out")) })
+    }
+
+    /// Returns what to put in front of the process's command.
+    pub(crate) fn prefix(&self) -> Vec<OsString> {
+        let words = [
+            "valgrind",
+            "--quiet",
+            "--tool=callgrind",
+            "--compress-strings=no",
+            "--compress-pos=no",
+            "--separate-threads=yes",
+            "--dump-before=nvshmem_bench_mark",
+        ];
+        let out = format!("--callgrind-out-file={}", self.out.display());
+        words.into_iter().map(OsString::from).chain([out.into()]).collect()
+    }
+
+    /// Returns the instructions of an operation in some objects, by their paths. `at` is its number
+    /// among those counted, `lengths` are the operations of its two sections.
+    pub(crate) fn cost(
+        &self,
+        at: usize,
+        lengths: [u64; 2],
+        object: fn(&str) -> bool,
+    ) -> Result<f64, BoxError> {
+        let section = |section: usize| -> Result<f64, BoxError> {
+            // The first mark ends what came before the first section; between two sections lies a
+            // dump of its own. Names of dumps end with the number of the thread.
+            let name = format!("{}.{}-", self.out.display(), 2 * section + 2);
+            let dir = self.out.parent().unwrap_or(Path::new("."));
+            let files = fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path()));
+            let is_named = |path: &PathBuf| path.to_string_lossy().starts_with(&name);
+            let path = files.into_iter().find(is_named);
+            let path = path.ok_or_else(|| format!("there is no {name}*"))?;
+            let cost = instructions(&fs::read_to_string(&path)?, object);
+            Ok(cost.map_err(|error| format!("{}: {error}", path.display()))? as f64)
+        };
+        let more = section(2 * at + 1)? - section(2 * at)?;
+        let cost = more / (lengths[1] - lengths[0]) as f64;
+        if cost > 0.0 { Ok(cost) } else { Err(format!("{at}: no instructions were seen").into()) }
+    }
+}
+
+/// Returns the instructions of some objects in a dump, without those of what they call. The format
+/// is in valgrind's manual. The sum of what was read is compared with the file's own total, so that
+/// a misread file is an error and not a wrong figure.
+fn instructions(text: &str, object: fn(&str) -> bool) -> Result<u64, String> {
+    let (mut counts, mut is_call) = (false, false);
+    let (mut found, mut sum, mut total) = (0, 0, None);
+    for line in text.lines() {
+        let wrong = || format!("not understood: {line}");
+        if line.starts_with(|first: char| first.is_ascii_digit()) {
+            // A line and a cost; no cost is zero. Behind "calls=" it is that of the function called.
+            let cost = line.split_whitespace().nth(1).unwrap_or("0");
+            let cost: u64 = cost.parse().map_err(|_| wrong())?;
+            if !std::mem::take(&mut is_call) {
+                sum += cost;
+                found += if counts { cost } else { 0 };
+            }
+        } else if let Some(name) = line.strip_prefix("ob=") {
+            counts = object(name);
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if let Some(number) = line.strip_prefix("totals: ") {
+            total = Some(number.parse::<u64>().map_err(|_| wrong())?);
+        } else if line.strip_prefix("events: ").is_some_and(|events| events != "Ir") {
+            return Err(wrong());
+        }
+    }
+    match total {
+        Some(total) if total == sum => Ok(found),
+        _ => Err(format!("the costs add up to {sum}, not to {total:?}")),
+    }
+}
+
+fn is_plugin(object: &str) -> bool {
+    object.contains("nvshmem_transport_libfabric")
+}
+
+fn is_libfabric(object: &str) -> bool {
+    object.contains("libfabric") && !is_plugin(object)
+}
+
+/// Counts in the plugin, in jobs without CUDA and with a stand-in for it.
+pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    let case = |op| Case { op, bytes: 8, window: 64, sides: vec![Side::Plugin] };
+    let cases = [Op::Put, Op::PutSignal, Op::Quiet, Op::Progress].map(case);
+    for chunks in 1..=1 + u64::from(options.cuda_driver.is_some()) {
+        let end = if chunks == 2 { "_cuda" } else { "" };
+        let dir = PrivateDir::new("nvshmem-bench")?;
+        let dir = options.keep.as_deref().unwrap_or(dir.path());
+        let (cases, schedule) = (cases.to_vec(), None);
+        let plan = Plan { cases, schedule, raw: None, chunks, is_controlled: true };
+        let mut job = options.job(&plan, PROVIDER, 1)?;
+        let mut counted = Vec::new();
+        for pe in 0..2 {
+            let callgrind = Callgrind::new(dir, &format!("pe-{pe}{end}"))?;
+            job.prefix_of_pe.insert(pe, callgrind.prefix());
+            counted.push(callgrind);
+        }
+        run(job, 3 * ALLOWANCE)?;
+        println!("\ninstructions per operation: ours, libfabric's");
+        let mut figure = |pe: usize, at: usize, name: &str| -> Result<(), BoxError> {
+            let ours = counted[pe].cost(at, SECTIONS, is_plugin)?;
+            let below = counted[pe].cost(at, SECTIONS, is_libfabric).unwrap_or(0.0);
+            let name = format!("{name}_instructions{end}");
+            println!("  {name:<44}{ours:>10.1}{below:>10.1}");
+            report.push(name, ours, "instructions");
+            Ok(())
+        };
+        figure(0, 0, "put")?;
+        figure(0, 1, "put_signal_sender")?;
+        figure(1, 1, "put_signal_receiver")?;
+        figure(0, 2, "quiet_empty")?;
+        figure(0, 3, "progress_idle")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DUMP: &str = "\
+positions: line
+events: Ir
+ob=/lib/nvshmem_transport_libfabric.so.7
+fn=start
+10 100
+fi=inlined.rs
+5 7
+cob=/lib/libfabric.so.1
+calls=4 99
+13 4000
+
+ob=/lib/libfabric.so.1
+fn=write
+99 4000
+
+totals: 4107
+";
+
+    #[test]
+    fn only_own_costs_count() {
+        assert_eq!(instructions(DUMP, is_plugin), Ok(107));
+        assert_eq!(instructions(DUMP, is_libfabric), Ok(4000));
+    }
+
+    #[test]
+    fn misread_dump_is_an_error() {
+        let wrong = |text: &str| instructions(text, is_plugin).unwrap_err();
+        assert!(wrong(&DUMP.replace("4107", "4108")).contains("add up to 4107"));
+        assert!(wrong(DUMP.split("totals").next().unwrap()).contains("None"));
+        assert!(wrong("events: Dr\n").contains("not understood"));
+    }
+}

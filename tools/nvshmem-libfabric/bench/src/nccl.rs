@@ -1,0 +1,170 @@
+//! Instructions of NCCL's calls: puts and strong puts with signal as they are started. Two ranks in
+//! one process, over a real fabric; of what libfabric does none is counted.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use nccl_abi::{Config, HANDLE_BYTES, MR_FORCE_SO, PTR_HOST, SIGNAL_INC, Status};
+use nvshmem_bench::nvshmem_bench_mark;
+use nvshmem_sim::{BoxError, PrivateDir};
+use nvshmem_transport_libfabric::nccl::tables::V16;
+
+use crate::Options;
+use crate::instructions::{Callgrind, PROVIDER};
+use crate::report::Report;
+
+/// What tells this program that it is the process that is counted.
+pub(crate) const PART: &str = "nccl";
+
+/// Calls of the two sections of each: no more than rails and windows have room for.
+const LENGTHS: [u64; 2] = [8, 40];
+
+const BYTES: usize = 8;
+
+/// Counts, and keeps the figures.
+pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    let dir = PrivateDir::new("nvshmem-bench")?;
+    let callgrind = Callgrind::new(options.keep.as_deref().unwrap_or(dir.path()), PART)?;
+    let mut process = crate::part(callgrind.prefix(), PART)?;
+    let status = process.env("NVSHMEM_LIBFABRIC_PROVIDER", PROVIDER.names().1).status()?;
+    if !status.success() {
+        return Err(format!("counting in NCCL's calls: {status}").into());
+    }
+    for (at, name) in ["nccl_put_instructions", "nccl_put_signal_instructions"].iter().enumerate() {
+        // The program has the plugin in it.
+        let cost = callgrind.cost(at, LENGTHS, |object| object.contains("nvshmem-"))?;
+        println!("  {name:<44}{cost:>10.1}");
+        report.push((*name).to_owned(), cost, "instructions");
+    }
+    Ok(())
+}
+
+fn good(status: Status) -> Result<(), BoxError> {
+    if status == Status::SUCCESS { Ok(()) } else { Err(format!("a call: {status:?}").into()) }
+}
+
+/// One of two ranks: its group, its contexts, and its memory and signals. Pointers are NCCL's.
+struct Rank {
+    group: *mut c_void,
+    contexts: *mut c_void,
+    memory: *mut c_void,
+    signals: *mut c_void,
+}
+
+type Handle = [u8; HANDLE_BYTES];
+
+impl Rank {
+    fn new(rank: c_int, tell: &Sender<Handle>, hear: &Receiver<Handle>) -> Result<Self, BoxError> {
+        let (mut listening, mut group, mut contexts) = (null_mut(), null_mut(), null_mut());
+        let mut mine = [0; HANDLE_BYTES];
+        // SAFETY: places of this function with room for what is written, as many handles as ranks,
+        // a listener and a group that were made here. The words live until the process ends.
+        unsafe {
+            good((V16.listen)(null_mut(), 0, mine.as_mut_ptr().cast(), &mut listening))?;
+            tell.send(mine)?;
+            let theirs = hear.recv()?;
+            let handles = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
+            let handles = handles.each_ref().map(|handle| handle.as_ptr().cast::<c_void>());
+            good((V16.connect)(null_mut(), handles.as_ptr(), 2, rank, listening, &mut group))?;
+            good((V16.close_listen)(listening))?;
+            let mut config = Config { contexts: 1, traffic_class: -1, rank_stride: 1 };
+            good((V16.create_context)(group, &mut config, &mut contexts))?;
+            let words = Box::leak(Box::new([0_u64; 64])).as_mut_ptr();
+            let register = |at: usize, flags| {
+                let (data, mut handle) = (words.wrapping_add(at).cast(), null_mut());
+                let status = (V16.reg_mr_sym)(group, data, 256, PTR_HOST, flags, &mut handle);
+                good(status).map(|()| handle)
+            };
+            let (memory, signals) = (register(0, 0)?, register(32, MR_FORCE_SO)?);
+            Ok(Self { group, contexts, memory, signals })
+        }
+    }
+
+    /// Starts a put, with a signal or not, and returns its request.
+    fn put(&self, signals: bool) -> Result<*mut c_void, BoxError> {
+        let Self { contexts, memory, signals: words, .. } = *self;
+        let (mine, theirs, mut request) = (0, 64, null_mut());
+        // SAFETY: contexts and memory of this rank, which are ended after everything else.
+        good(unsafe {
+            if signals {
+                (V16.iput_signal)(
+                    contexts,
+                    1,
+                    mine,
+                    memory,
+                    BYTES,
+                    theirs,
+                    memory,
+                    1,
+                    8,
+                    words,
+                    0,
+                    SIGNAL_INC,
+                    true,
+                    0,
+                    &mut request,
+                )
+            } else {
+                (V16.iput)(contexts, 0, mine, memory, BYTES, theirs, memory, 1, 0, &mut request)
+            }
+        })?;
+        Ok(request)
+    }
+
+    /// Waits for a request.
+    fn finish(&self, request: *mut c_void) -> Result<(), BoxError> {
+        let mut done = 0;
+        while done == 0 {
+            // SAFETY: a request and contexts of this rank.
+            good(unsafe { (V16.progress)(self.contexts) })?;
+            // SAFETY: as above.
+            good(unsafe { (V16.test)(self.group, request, &mut done) })?;
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<(), BoxError> {
+        // SAFETY: made by `new`, and used no more.
+        unsafe {
+            good((V16.destroy_context)(self.contexts))?;
+            good((V16.dereg_mr_sym)(self.group, self.memory))?;
+            good((V16.dereg_mr_sym)(self.group, self.signals))?;
+            good((V16.close_coll)(self.group))
+        }
+    }
+}
+
+/// The process that is counted.
+pub(crate) fn process() -> Result<(), BoxError> {
+    let mut ctx = null_mut();
+    // SAFETY: a place of this function, and no logger.
+    good(unsafe { (V16.init)(&mut ctx, 1, None) })?;
+    let ((tell_first, hears_first), (tell_second, hears_second)) = (channel(), channel());
+    let (over, ends) = channel::<()>();
+    let second = thread::spawn(move || -> Result<(), String> {
+        let rank = Rank::new(1, &tell_second, &hears_first).map_err(|error| error.to_string())?;
+        // Its helper serves the other rank meanwhile.
+        let _ = ends.recv();
+        rank.end().map_err(|error| error.to_string())
+    });
+    let rank = Rank::new(0, &tell_first, &hears_second)?;
+    for signals in [false, true] {
+        // What is opened at first use.
+        (0..LENGTHS[1]).try_for_each(|_| rank.finish(rank.put(signals)?))?;
+        for length in LENGTHS {
+            let mut requests = Vec::with_capacity(length as usize);
+            nvshmem_bench_mark();
+            (0..length).try_for_each(|_| rank.put(signals).map(|put| requests.push(put)))?;
+            nvshmem_bench_mark();
+            requests.into_iter().try_for_each(|request| rank.finish(request))?;
+        }
+    }
+    drop(over);
+    rank.end()?;
+    second.join().map_err(|_| "the second rank has panicked")??;
+    // SAFETY: initialized above.
+    good(unsafe { (V16.finalize)(ctx) })
+}

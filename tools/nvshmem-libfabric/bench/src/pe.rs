@@ -1,0 +1,639 @@
+//! One of the two PEs of a job. PE 0 measures the cases, PE 1 serves it until it ends them. All of
+//! it happens on the proxy threads, each on a core of its own if there are two: where the scheduler
+//! puts them is worth more than a factor of two.
+
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use nvshmem_abi::{Major, c};
+use nvshmem_sim::{Amo, BoxError, Job, Local, Ops, Pattern, Piece, PlannedAmo, Scenario, SymAddr};
+
+use crate::case::{Case, Op, Side};
+use crate::control::{Command, Commands, begin, connect, finish, nvshmem_bench_mark};
+use crate::job::{MAIL, MEASURED, PLAN, Plan, WORD};
+use crate::raw::{RECORD, Raw, RawOp};
+use crate::rounds::Rounds;
+
+/// The scenario of all jobs that a [`Plan`] describes.
+pub const SCENARIO: (&str, Scenario) = ("bench", scenario);
+
+/// Operations of the two sections whose instructions are counted. Their difference is free of what
+/// begins and ends a section. Multiples of what one acknowledgement covers.
+pub const SECTIONS: [u64; 2] = [16 * 64, 144 * 64];
+
+/// Operations between two polls: what NVSHMEM's proxy takes from its channel at a time.
+const BATCH: usize = 32;
+
+/// Exchanges before the clock starts: the first finds the peer asleep.
+const WARM: u64 = 4;
+
+type Result<T, E = String> = std::result::Result<T, E>;
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let plan: Plan = serde_json::from_str(&job.param::<String>(PLAN)?)?;
+    let me = job.pe();
+    let host = job.init()?;
+    let mut memories = Vec::new();
+    for _ in 0..plan.chunks {
+        let (from, area) = (host.alloc(plan.chunk(), 4096)?, plan.area());
+        let (to, mail) = (from.plus(area), from.plus(2 * area));
+        memories.push(Memory { from, to, mail, words: mail.plus(plan.mail()) });
+    }
+    let mut raw = None;
+    if let Some(options) = &plan.raw {
+        let window = plan.cases.iter().map(|case| case.window as usize).max().unwrap_or(1);
+        let heap = host.heap()?;
+        // SAFETY: the heap is given back in `finalize` or at the end of the process. The proxy
+        // thread's closure owns the raw side and ends before.
+        let opened = unsafe { Raw::open(options, window, heap.as_ptr(), heap.len() as usize)? };
+        let records = job.bootstrap().allgather(&opened.record()?)?;
+        let of_peer = records[(1 - me as usize) * RECORD..].first_chunk();
+        let raw = raw.insert(opened);
+        raw.connect(of_peer.ok_or("a record is missing")?)?;
+        if plan.mail() > 0 {
+            receive(raw, memories[0].mail)?;
+        }
+    }
+    // Both have posted what they receive into before the first message.
+    host.barrier()?;
+    let control = plan.is_controlled.then(|| connect(job)).transpose()?;
+    if me == 0 || control.is_some() {
+        let rounds = host.proxy().run(move |ops| -> Result<Vec<Rounds>> {
+            let signals = vec![0; memories.len()];
+            let pe = Pe { ops, raw, memories, peer: 1 - me };
+            if control.is_some() {
+                bind(me as usize).map_err(text)?;
+            }
+            match control {
+                Some(control) if me > 0 => {
+                    pe.serve(&plan, Commands::new(control).map_err(text)?).map(|()| Vec::new())
+                }
+                control => {
+                    let (served, number, sum) = (None, 0, 0);
+                    Leader { pe, control, served, number, signals, sum }.measure(&plan)
+                }
+            }
+        })??;
+        job.report(MEASURED, serde_json::to_string(&rounds)?)?;
+    }
+    // Until here the proxy thread of a PE 1 without control progresses the plugin by itself.
+    job.bootstrap().barrier()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// Binds the calling thread to one of the cores that this process may use, if there are two.
+fn bind(index: usize) -> std::io::Result<()> {
+    // SAFETY: all bits zero is an empty set; it has the size given; 0 is the calling thread; the
+    // cores asked about and set are those that the set has bits for.
+    let status = unsafe {
+        let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+        let size = size_of_val(&set);
+        let status = libc::sched_getaffinity(0, size, &mut set);
+        let mut allowed = (0..8 * size).filter(|&cpu| libc::CPU_ISSET(cpu, &set));
+        match (status, [allowed.next(), allowed.next()]) {
+            (0, cores @ [Some(_), Some(_)]) => {
+                let mut own = MaybeUninit::<libc::cpu_set_t>::zeroed().assume_init();
+                cores[index].into_iter().for_each(|cpu| libc::CPU_SET(cpu, &mut own));
+                libc::sched_setaffinity(0, size, &own)
+            }
+            (status, _) => status,
+        }
+    };
+    if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// What operations read and write in one chunk of the heap: the same places on both PEs.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    from: SymAddr,
+    to: SymAddr,
+    /// Where the raw side receives.
+    mail: SymAddr,
+    /// The first of some words of [`WORD`] bytes each.
+    words: SymAddr,
+}
+
+impl Memory {
+    /// Counts the signals of windows.
+    fn counter(self) -> SymAddr {
+        self.words
+    }
+
+    /// Set by signals of messages and behind fences.
+    fn signal(self) -> SymAddr {
+        self.words.plus(WORD)
+    }
+
+    /// What is fetched and added to.
+    fn fetched(self) -> SymAddr {
+        self.words.plus(2 * WORD)
+    }
+
+    /// Where PE 0 receives a word and the flag behind it.
+    fn result(self) -> SymAddr {
+        self.words.plus(3 * WORD)
+    }
+}
+
+/// The messages of a case, ready to be issued. The last word of a message and the signal behind it
+/// are the message's number, so a signal that overtakes its data is found.
+struct Exchange<'a> {
+    side: Side,
+    bytes: u64,
+    piece: Piece,
+    signal: PlannedAmo,
+    /// Our last word, the peer's, and its signal.
+    sent: Local<'a>,
+    data: Local<'a>,
+    arrived: Local<'a>,
+}
+
+struct Pe<'a> {
+    ops: &'a Ops,
+    raw: Option<Raw>,
+    /// One for each chunk of the heap.
+    memories: Vec<Memory>,
+    peer: u32,
+}
+
+fn receive(raw: &mut Raw, mail: SymAddr) -> Result<()> {
+    // SAFETY: the mail is in the heap, and no other receive is posted.
+    unsafe { raw.post(RawOp::Receive, 0, mail.0, 0, MAIL as usize) }
+}
+
+impl<'a> Pe<'a> {
+    fn index(&self, side: Side) -> usize {
+        if side == Side::Host { self.memories.len() - 1 } else { 0 }
+    }
+
+    fn memory(&self, side: Side) -> Memory {
+        self.memories[self.index(side)]
+    }
+
+    fn raw(&mut self) -> Result<&mut Raw> {
+        self.raw.as_mut().ok_or_else(|| String::from("there is no raw side"))
+    }
+
+    #[inline]
+    fn progress(&self) -> Result<()> {
+        self.ops.progress().map_err(text)
+    }
+
+    /// Moves a side's data.
+    #[inline]
+    fn turn(&mut self, side: Side) -> Result<()> {
+        if side == Side::Raw { self.raw()?.turn() } else { self.progress() }
+    }
+
+    fn word(&self, at: SymAddr) -> Result<Local<'a>> {
+        self.ops.local(at, 8).map_err(text)
+    }
+
+    /// Waits until everything is delivered, to all PEs of the job as the reference does.
+    #[inline]
+    fn quiet_all(&self) -> Result<()> {
+        (0..2).try_for_each(|pe| self.ops.quiet_pe(pe)).map_err(text)
+    }
+
+    fn piece(&self, remote: SymAddr, local: SymAddr, bytes: u64) -> Result<Piece> {
+        let pieces = self.ops.plan(self.peer, remote, local, bytes).map_err(text)?;
+        // No operation crosses a chunk.
+        pieces.first().copied().ok_or_else(|| String::from("an operation without bytes"))
+    }
+
+    fn amo(&self, op: i32, word: SymAddr) -> Result<PlannedAmo> {
+        self.ops.plan_amo(self.peer, word, &Amo::new(op, 8, 1)).map_err(text)
+    }
+
+    #[inline]
+    fn put_signal(&self, side: Side, piece: &Piece, signal: &PlannedAmo) -> Result<()> {
+        let ops = self.ops;
+        if side != Side::Reference && ops.layout().major() != Major::V3 {
+            return ops.issue_put_signal(piece, signal).map_err(text);
+        }
+        ops.issue_put(piece).map_err(text)?;
+        match side {
+            Side::Reference => self.quiet_all()?,
+            // Layouts 3a and 3b have no such call.
+            _ => ops.fence().map_err(text)?,
+        }
+        ops.issue_amo(signal).map_err(text)
+    }
+
+    fn exchange(&self, case: &Case, side: Side) -> Result<Exchange<'a>> {
+        let (memory, bytes, last) = (self.memory(side), case.bytes, case.bytes - 8);
+        let data = if side == Side::Raw { memory.mail } else { memory.to };
+        Ok(Exchange {
+            side,
+            bytes,
+            piece: self.piece(memory.to, memory.from, bytes)?,
+            signal: self.amo(c::NVT_AMO_SIGNAL_SET, memory.signal())?,
+            sent: self.word(memory.from.plus(last))?,
+            data: self.word(data.plus(last))?,
+            arrived: self.word(memory.signal())?,
+        })
+    }
+
+    /// Sends the message of that number.
+    #[inline]
+    fn send(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
+        exchange.sent.store_release(number).map_err(text)?;
+        if exchange.side != Side::Raw {
+            let signal = exchange.signal.with_value(number);
+            return self.put_signal(exchange.side, &exchange.piece, &signal);
+        }
+        while self.raw()?.in_flight() > 0 {
+            self.raw()?.turn()?;
+        }
+        let from = self.memory(Side::Raw).from.0;
+        // SAFETY: the bytes are in the heap; the message before has gone.
+        unsafe { self.raw()?.post(RawOp::Send, 0, from, 0, exchange.bytes as usize) }
+    }
+
+    /// Waits for the message of that number.
+    #[inline]
+    fn wait(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
+        if exchange.side == Side::Raw {
+            while !self.raw()?.take_arrived() {
+                self.raw()?.turn()?;
+            }
+        } else {
+            while exchange.arrived.load_acquire().map_err(text)? != number {
+                self.progress()?;
+            }
+        }
+        let found = exchange.data.load_acquire().map_err(text)?;
+        if found != number {
+            return Err(format!("signal {number} before its data, which is {found}"));
+        }
+        if exchange.side == Side::Raw {
+            let mail = self.memory(Side::Raw).mail;
+            receive(self.raw()?, mail)?;
+        }
+        Ok(())
+    }
+
+    /// PE 1's part.
+    fn serve(mut self, plan: &Plan, mut control: Commands) -> Result<()> {
+        let mut served = Some(Side::Plugin);
+        loop {
+            match served {
+                Some(side) => self.turn(side)?,
+                None => std::thread::yield_now(),
+            }
+            let Some(command) = control.take()? else { continue };
+            match command {
+                Command::Serve(side) => served = side,
+                Command::Await { word, value, extra } => {
+                    let word = self.word(word)?;
+                    while word.load_acquire().map_err(text)? < value {
+                        self.progress()?;
+                    }
+                    (0..extra).try_for_each(|_| self.progress())?;
+                }
+                Command::Answer { case, side, first, count } => {
+                    let exchange = self.exchange(&plan.cases[case], side)?;
+                    for number in first..first + count {
+                        self.wait(&exchange, number)?;
+                        self.send(&exchange, number)?;
+                    }
+                    served = Some(side);
+                }
+                Command::Mark => nvshmem_bench_mark(),
+                Command::Stop => {}
+            }
+            control.done()?;
+            if command == Command::Stop {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A side's window of a case, ready to be issued.
+struct Window {
+    side: Side,
+    pieces: Vec<Piece>,
+    /// Added to the peer's counter behind each put with signal.
+    signal: Option<PlannedAmo>,
+}
+
+/// PE 0.
+struct Leader<'a> {
+    pe: Pe<'a>,
+    /// None where the peer does nothing but progress the plugin.
+    control: Option<TcpStream>,
+    /// What the peer progresses.
+    served: Option<Option<Side>>,
+    /// A new number for every pattern and message.
+    number: u64,
+    /// Signals that the peer has counted, by memory.
+    signals: Vec<u64>,
+    /// What the word must hold that is fetched and added to.
+    sum: u64,
+}
+
+impl Leader<'_> {
+    fn ask(&self, command: Command) -> Result<()> {
+        self.begin(command)?;
+        self.finish()
+    }
+
+    fn begin(&self, command: Command) -> Result<()> {
+        self.control.as_ref().map_or(Ok(()), |control| begin(control, command))
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.control.as_ref().map_or(Ok(()), |control| finish(control, || self.pe.progress()))
+    }
+
+    fn have_served(&mut self, side: Option<Side>) -> Result<()> {
+        let side = side.map(|side| if side == Side::Raw { side } else { Side::Plugin });
+        if self.served != Some(side) {
+            self.ask(Command::Serve(side))?;
+            self.served = Some(side);
+        }
+        Ok(())
+    }
+
+    fn measure(mut self, plan: &Plan) -> Result<Vec<Rounds>> {
+        let mut measured = Vec::new();
+        for (at, case) in plan.cases.iter().enumerate() {
+            let named = |error| format!("{case}: {error}");
+            let Some(schedule) = plan.schedule else {
+                self.count(case).map_err(named)?;
+                continue;
+            };
+            let windows = case.sides.iter().map(|&side| self.window(case, side));
+            let windows: Vec<Window> = windows.collect::<Result<_>>()?;
+            windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
+            let rounds = schedule.run(windows.len(), case.ops(), |side, repeats| {
+                let took = self.round(at, case, &windows[side], repeats);
+                took.map_err(|error| format!("{}: {error}", case.sides[side]))
+            });
+            windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
+            measured.push(rounds.map_err(named)?);
+        }
+        self.ask(Command::Stop)?;
+        Ok(measured)
+    }
+
+    fn window(&self, case: &Case, side: Side) -> Result<Window> {
+        let (pe, memory) = (&self.pe, self.pe.memory(side));
+        let (local, remote) = match case.op {
+            Op::Get => (memory.to, memory.from),
+            _ => (memory.from, memory.to),
+        };
+        let places = (0..case.window).map(|slot| slot * case.bytes);
+        let piece = |at| pe.piece(remote.plus(at), local.plus(at), case.bytes);
+        let counts = case.op == Op::PutSignal;
+        let signal = counts.then(|| pe.amo(c::NVT_AMO_SIGNAL_ADD, memory.counter())).transpose()?;
+        Ok(Window { side, pieces: places.map(piece).collect::<Result<_>>()?, signal })
+    }
+
+    /// Posts a window, with a poll after every [`BATCH`], and waits for all of it.
+    #[inline]
+    fn issue(&mut self, case: &Case, window: &Window) -> Result<()> {
+        if window.side == Side::Raw {
+            return self.issue_raw(case);
+        }
+        let ops = self.pe.ops;
+        for (at, piece) in window.pieces.iter().enumerate() {
+            match (case.op, &window.signal) {
+                (Op::Get, _) => ops.issue_get(piece).map_err(text)?,
+                (_, Some(signal)) => self.pe.put_signal(window.side, piece, signal)?,
+                _ => ops.issue_put(piece).map_err(text)?,
+            }
+            if at % BATCH == BATCH - 1 {
+                self.pe.progress()?;
+            }
+        }
+        if window.signal.is_some() {
+            self.signals[self.pe.index(window.side)] += case.window;
+        }
+        ops.quiet_pe(1).map_err(text)
+    }
+
+    fn issue_raw(&mut self, case: &Case) -> Result<()> {
+        let memory = self.pe.memory(Side::Raw);
+        let (op, local, remote) = match case.op {
+            Op::Get => (RawOp::Read, memory.to, memory.from),
+            _ => (RawOp::Write, memory.from, memory.to),
+        };
+        let raw = self.pe.raw()?;
+        for slot in 0..case.window as usize {
+            let offset = slot as u64 * case.bytes;
+            let (local, remote) = (local.0 + offset, remote.0 + offset);
+            // SAFETY: the slots are inside the heap on both PEs. Nothing is in flight when a window
+            // begins, and it uses each slot once.
+            unsafe { raw.post(op, slot, local, remote, case.bytes as usize)? };
+            if slot % BATCH == BATCH - 1 {
+                raw.turn()?;
+            }
+        }
+        while raw.in_flight() > 0 {
+            raw.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Moves bytes between our memory and the peer's through the plugin, and waits for them.
+    fn copy(&mut self, op: Op, remote: SymAddr, local: SymAddr, len: u64) -> Result<()> {
+        self.have_served(Some(Side::Plugin))?;
+        let ops = self.pe.ops;
+        match op {
+            Op::Get => ops.get_nbi(1, remote, local, len),
+            _ => ops.put_nbi(1, remote, local, len),
+        }
+        .and_then(|()| ops.quiet_pe(1))
+        .map_err(text)
+    }
+
+    /// Shows that a side moves every byte of a window: a new pattern goes there and back, one of
+    /// the two ways by the side.
+    fn prove(&mut self, case: &Case, window: &Window) -> Result<()> {
+        if !matches!(case.op, Op::Put | Op::Get | Op::PutSignal) {
+            return Ok(());
+        }
+        let (side, is_get, len) = (window.side, case.op == Op::Get, case.bytes * case.window);
+        let memory = self.pe.memory(side);
+        let here = if is_get { memory.to } else { memory.from };
+        self.number += 1;
+        let (local, pattern) =
+            (self.pe.ops.local(here, len).map_err(text)?, Pattern::new(self.number));
+        local.fill(pattern, 0).map_err(text)?;
+        if is_get {
+            self.copy(Op::Put, memory.from, here, len)?;
+            local.set(0).map_err(text)?;
+        }
+        self.have_served(Some(side))?;
+        self.issue(case, window)?;
+        if !is_get {
+            local.set(0).map_err(text)?;
+            self.copy(Op::Get, memory.to, here, len)?;
+        }
+        local.verify(pattern, 0).map_err(|error| format!("{side}: wrong bytes: {error}"))?;
+        if window.signal.is_some() {
+            self.copy(Op::Get, memory.counter(), memory.result(), 8)?;
+            let found = self.pe.word(memory.result())?.load_acquire().map_err(text)?;
+            let sent = self.signals[self.pe.index(side)];
+            if found != sent {
+                return Err(format!("{side}: {found} signals have arrived, not {sent}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time that so many repeats take.
+    fn round(&mut self, at: usize, case: &Case, window: &Window, repeats: u64) -> Result<Duration> {
+        match (case.op, window.side) {
+            (Op::PingPong, side) | (Op::FetchAdd, side @ Side::Raw) => {
+                return self.ping_pong(at, case, side, repeats);
+            }
+            (_, side) => self.have_served(Some(side))?,
+        }
+        match case.op {
+            Op::FetchAdd => return self.fetch_add(repeats),
+            Op::Fence => return self.fences(window, repeats),
+            _ => {}
+        }
+        // Untimed: wakes the peer, and brings this side's own state back into the caches.
+        self.issue(case, window)?;
+        let start = Instant::now();
+        (0..repeats).try_for_each(|_| self.issue(case, window))?;
+        Ok(start.elapsed())
+    }
+
+    /// Messages to the peer and their answers.
+    fn ping_pong(&mut self, at: usize, case: &Case, side: Side, count: u64) -> Result<Duration> {
+        let exchange = self.pe.exchange(case, side)?;
+        let (first, count) = (self.number + 1, WARM + count);
+        self.number += count;
+        self.begin(Command::Answer { case: at, side, first, count })?;
+        let mut start = Instant::now();
+        for number in first..first + count {
+            if number == first + WARM {
+                start = Instant::now();
+            }
+            self.pe.send(&exchange, number)?;
+            self.pe.wait(&exchange, number)?;
+        }
+        let took = start.elapsed();
+        self.finish()?;
+        self.served = None;
+        Ok(took)
+    }
+
+    /// Fetching atomics, one after the other.
+    fn fetch_add(&mut self, count: u64) -> Result<Duration> {
+        let (pe, memory) = (&self.pe, self.pe.memory(Side::Plugin));
+        let amo = Amo { fetch_to: Some(memory.result()), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
+        let amo = pe.ops.plan_amo(1, memory.fetched(), &amo).map_err(text)?;
+        let [value, flag] = [pe.word(memory.result())?, pe.word(memory.result().plus(8))?];
+        let mut start = Instant::now();
+        for turn in 0..WARM + count {
+            if turn == WARM {
+                start = Instant::now();
+            }
+            self.number += 1;
+            pe.ops.issue_amo(&amo.with_flag(self.number)).map_err(text)?;
+            while flag.load_acquire().map_err(text)? != self.number {
+                pe.progress()?;
+            }
+            let found = value.load_acquire().map_err(text)?;
+            if found != self.sum {
+                return Err(format!("fetched {found}, not {}", self.sum));
+            }
+            self.sum += 1;
+        }
+        let took = start.elapsed();
+        pe.quiet_all()?;
+        Ok(took)
+    }
+
+    /// Fences, each with a signal behind it, while puts are under way.
+    fn fences(&mut self, window: &Window, count: u64) -> Result<Duration> {
+        let pe = &self.pe;
+        let signal = pe.amo(c::NVT_AMO_SIGNAL_SET, pe.memory(window.side).signal())?;
+        let mut counted = Duration::ZERO;
+        for _ in 0..count {
+            window.pieces.iter().try_for_each(|piece| pe.ops.issue_put(piece)).map_err(text)?;
+            let start = Instant::now();
+            match window.side {
+                Side::Reference => pe.quiet_all()?,
+                _ => pe.ops.fence().map_err(text)?,
+            }
+            pe.ops.issue_amo(&signal).map_err(text)?;
+            counted += start.elapsed();
+            pe.quiet_all()?;
+        }
+        Ok(counted)
+    }
+
+    /// Runs the two sections of a case, on both PEs at once.
+    fn count(&mut self, case: &Case) -> Result<()> {
+        let window = self.window(case, Side::Host)?;
+        self.have_served(Some(Side::Plugin))?;
+        // What is opened at first use.
+        (0..4).try_for_each(|_| self.issue(case, &window))?;
+        for repeats in SECTIONS {
+            self.have_served(Some(Side::Plugin))?;
+            self.pe.quiet_all()?;
+            if case.op == Op::PutSignal {
+                // From here on the peer polls only until a window's signals are there.
+                self.have_served(None)?;
+                self.count_windows(case, &window, 4 * case.window)?;
+            }
+            self.ask(Command::Mark)?;
+            nvshmem_bench_mark();
+            match case.op {
+                Op::Quiet => (0..repeats).try_for_each(|_| self.pe.ops.quiet_pe(1)).map_err(text),
+                Op::Progress => (0..repeats).try_for_each(|_| self.pe.progress()),
+                _ => self.count_windows(case, &window, repeats),
+            }?;
+            self.ask(Command::Mark)?;
+            nvshmem_bench_mark();
+        }
+        Ok(())
+    }
+
+    /// Issues windows that are all delivered before the first poll for their completions: as few
+    /// polls find nothing as the interface allows.
+    fn count_windows(&mut self, case: &Case, window: &Window, count: u64) -> Result<()> {
+        let (ops, memory) = (self.pe.ops, self.pe.memory(window.side));
+        let last = (case.window - 1) * case.bytes;
+        for _ in 0..count / case.window {
+            self.number += 1;
+            let stamp = self.pe.word(memory.from.plus(last))?;
+            stamp.store_release(self.number).map_err(text)?;
+            let mut pieces = window.pieces.iter();
+            let delivered = match &window.signal {
+                Some(signal) => {
+                    pieces
+                        .try_for_each(|piece| ops.issue_put_signal(piece, signal))
+                        .map_err(text)?;
+                    let signals = &mut self.signals[self.pe.index(window.side)];
+                    *signals += case.window;
+                    Command::Await { word: memory.counter(), value: *signals, extra: 0 }
+                }
+                None => {
+                    pieces.try_for_each(|piece| ops.issue_put(piece)).map_err(text)?;
+                    // Whatever tells PE 0 of the delivery has left after some turns.
+                    Command::Await { word: memory.to.plus(last), value: self.number, extra: 500 }
+                }
+            };
+            self.ask(delivered)?;
+            ops.progress().and_then(|()| ops.progress()).map_err(text)?;
+            if window.signal.is_none() {
+                ops.quiet_pe(1).map_err(text)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! Puts and gets of every size through the plugin alone, on any provider: what `perf` shows.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout};
+
+use crate::case::{Case, Op, Side};
+use crate::job::{ALLOWANCE, Plan, run};
+use crate::rounds::{Schedule, Spread};
+
+/// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no
+/// more than this many bytes are.
+const WINDOW: u64 = 64;
+const WINDOW_BYTES: u64 = 16 << 20;
+
+/// Bytes of the operations whose rate is counted.
+const RATE_SIZES: [u64; 2] = [8, 64];
+
+/// Largest operation that is waited for by itself.
+const MOST_LATENCY: u64 = 64 << 10;
+
+/// About what a round takes. Each row has at least so many of them, however little time it has.
+const ROUND: Duration = Duration::from_millis(12);
+const LEAST_ROUNDS: u32 = 4;
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// Bytes a second of puts.
+    PutBandwidth,
+    /// Bytes a second of gets.
+    GetBandwidth,
+    /// Time of a put until it is delivered.
+    PutLatency,
+    /// Time of a get.
+    GetLatency,
+    /// Time of a put with signal until both are delivered.
+    PutSignalLatency,
+    /// Puts a second.
+    PutRate,
+    /// Puts with signal a second.
+    PutSignalRate,
+}
+
+impl Test {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Test; 7] = [
+        Test::PutBandwidth,
+        Test::GetBandwidth,
+        Test::PutLatency,
+        Test::GetLatency,
+        Test::PutSignalLatency,
+        Test::PutRate,
+        Test::PutSignalRate,
+    ];
+
+    /// Returns the name, in the style of NVSHMEM's perftests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::PutBandwidth => "put_bw",
+            Test::GetBandwidth => "get_bw",
+            Test::PutLatency => "put_latency",
+            Test::GetLatency => "get_latency",
+            Test::PutSignalLatency => "put_signal_latency",
+            Test::PutRate => "put_message_rate",
+            Test::PutSignalRate => "put_signal_message_rate",
+        }
+    }
+
+    /// Returns what is measured: BW, latency or rate.
+    pub fn metric(self) -> &'static str {
+        match self {
+            Test::PutBandwidth | Test::GetBandwidth => "BW",
+            Test::PutLatency | Test::GetLatency | Test::PutSignalLatency => "latency",
+            Test::PutRate | Test::PutSignalRate => "rate",
+        }
+    }
+
+    /// Returns the unit of the values.
+    pub fn unit(self) -> &'static str {
+        match self.metric() {
+            "BW" => "GB/sec",
+            "latency" => "us",
+            _ => "Mops/sec",
+        }
+    }
+
+    fn case(self, bytes: u64) -> Case {
+        let window = (WINDOW_BYTES / bytes).clamp(1, WINDOW);
+        let (op, window) = match self {
+            Test::PutBandwidth | Test::PutRate => (Op::Put, window),
+            Test::GetBandwidth => (Op::Get, window),
+            Test::PutSignalRate => (Op::PutSignal, window),
+            Test::PutLatency => (Op::Put, 1),
+            Test::GetLatency => (Op::Get, 1),
+            Test::PutSignalLatency => (Op::PutSignal, 1),
+        };
+        Case { op, bytes, window, sides: vec![Side::Plugin] }
+    }
+
+    /// Turns the seconds of an operation into the test's unit.
+    fn value(self, bytes: u64, seconds: f64) -> f64 {
+        match self.metric() {
+            "BW" => bytes as f64 / seconds / 1e9,
+            "latency" => seconds * 1e6,
+            _ => 1e-6 / seconds,
+        }
+    }
+
+    fn sizes(self, most: u64) -> Vec<u64> {
+        let up_to = |most: u64, factor: u64| {
+            let sizes = std::iter::successors(Some(8), move |size| Some(size * factor));
+            sizes.take_while(move |size| *size <= most)
+        };
+        match self.metric() {
+            "BW" => up_to(most, 2).collect(),
+            "latency" => up_to(most.min(MOST_LATENCY), 4).collect(),
+            _ => RATE_SIZES.into_iter().filter(|size| *size <= most).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One row: a test at one size.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Row {
+    /// What was measured.
+    pub test: Test,
+    /// Bytes of each operation.
+    pub size: u64,
+    /// The median of all rounds, in the test's unit.
+    pub value: f64,
+    /// What a tenth of the rounds is below, and a tenth above.
+    pub spread: (f64, f64),
+}
+
+/// Which rows are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BySize {
+    /// Most bytes of an operation, at least 8.
+    pub most: u64,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct MeasuredBySize {
+    /// How the job went.
+    pub report: JobReport,
+    /// Test by test.
+    pub rows: Vec<Row>,
+    /// Number of bytes that were compared with what they are to be, all of them right.
+    pub compared: u64,
+}
+
+impl BySize {
+    /// Measures between two PEs for about `time` each row, in a job as `made` makes it: where the
+    /// PEs are, on what memory, with which settings besides what the environment has. The job takes
+    /// no longer than `allowed`, if that is given.
+    ///
+    /// # Errors
+    /// Wrong bytes, or a job that failed.
+    pub fn run(
+        self,
+        layout: Layout,
+        plugin_dir: &Path,
+        time: Duration,
+        allowed: Option<Duration>,
+        made: &dyn Fn(JobSettings) -> JobSettings,
+    ) -> Result<MeasuredBySize, BoxError> {
+        let rounds = (time.as_millis() / ROUND.as_millis()).try_into().unwrap_or(u32::MAX);
+        let rounds = LEAST_ROUNDS.max(rounds);
+        let cases = self.cases();
+        let schedule = Some(Schedule { rounds, least: time / rounds });
+        let cases_of = cases.clone();
+        let plan = Plan { cases: cases_of, schedule, raw: None, chunks: 1, is_controlled: false };
+        // Each begins with rounds that find out how long one is.
+        let allowed = allowed.unwrap_or(ALLOWANCE + 10 * time * cases.len() as u32);
+        let job = made(plan.job(layout, plugin_dir)?);
+        let (report, measured) = run(job, allowed)?;
+        let row = |(test, size): (Test, u64)| {
+            let case = test.case(size);
+            let at = cases.iter().position(|other| *other == case).ok_or("a row without a case")?;
+            let spread = Spread::of(&measured[at][0]).ok_or("a case has no rounds")?;
+            let [median, one, other] =
+                [spread.median, spread.p10, spread.p90].map(|seconds| test.value(size, seconds));
+            Ok(Row { test, size, value: median, spread: (one.min(other), one.max(other)) })
+        };
+        let rows = self.rows().map(row).collect::<Result<_, BoxError>>()?;
+        let compared = cases.iter().map(|case| case.bytes * case.window).sum();
+        Ok(MeasuredBySize { report, rows, compared })
+    }
+
+    fn rows(self) -> impl Iterator<Item = (Test, u64)> {
+        let sizes =
+            move |test: Test| test.sizes(self.most).into_iter().map(move |size| (test, size));
+        Test::ALL.into_iter().flat_map(sizes)
+    }
+
+    /// Returns what is measured for the rows, of which some have the same.
+    fn cases(self) -> Vec<Case> {
+        let mut cases: Vec<Case> = Vec::new();
+        for (test, size) in self.rows() {
+            let case = test.case(size);
+            if !cases.contains(&case) {
+                cases.push(case);
+            }
+        }
+        cases
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_share_cases() {
+        let all = BySize { most: 4 << 20 };
+        // 20 sizes of bandwidth for puts and gets, 7 of latency for each and for puts with signal;
+        // the rates of puts are those of their bandwidths.
+        assert_eq!(
+            (all.cases().len(), all.rows().count()),
+            (2 * 20 + 3 * 7 + 2, 2 * 20 + 3 * 7 + 4)
+        );
+        assert_eq!(BySize { most: 8 }.rows().count(), 7);
+    }
+
+    #[test]
+    fn seconds_become_the_tests_unit() {
+        assert_eq!(Test::GetBandwidth.value(1 << 20, 1e-3), 1.048_576);
+        assert_eq!(Test::PutLatency.value(8, 2e-6), 2.0);
+        assert_eq!(Test::PutRate.value(8, 0.5e-6), 2.0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Rounds of several sides taken in turn, and the statistics of a noisy machine.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// Seconds of one operation: a list for each side, with one value for each round.
+pub type Rounds = Vec<Vec<f64>>;
+
+/// How often and for how long every side of a case is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    /// Rounds of each side.
+    pub rounds: u32,
+    /// Least time of a round.
+    pub least: Duration,
+}
+
+impl Schedule {
+    /// Measures the sides, numbered from 0. `round` repeats a side so many times and returns the
+    /// time that counts; a repeat has `ops` operations.
+    ///
+    /// The order of the sides rotates from round to round, so that none always runs first.
+    ///
+    /// # Errors
+    /// The first of `round`'s.
+    pub fn run<E>(
+        self,
+        sides: usize,
+        ops: u64,
+        mut round: impl FnMut(usize, u64) -> Result<Duration, E>,
+    ) -> Result<Rounds, E> {
+        let mut repeats = vec![1; sides];
+        for (side, repeats) in repeats.iter_mut().enumerate() {
+            loop {
+                let start = Instant::now();
+                round(side, *repeats)?;
+                let took = start.elapsed();
+                if took >= self.least {
+                    break;
+                }
+                // At most ten times as many: the first rounds are slow.
+                let factor = 1.25 * self.least.as_secs_f64() / took.as_secs_f64().max(1e-6);
+                *repeats = (*repeats as f64 * factor.min(10.0)).ceil() as u64;
+            }
+        }
+        let mut rounds = vec![Vec::new(); sides];
+        for turn in 0..self.rounds as usize {
+            for place in 0..sides {
+                let side = (turn + place) % sides;
+                let counted = round(side, repeats[side])?;
+                rounds[side].push(counted.as_secs_f64() / (repeats[side] * ops) as f64);
+            }
+        }
+        Ok(rounds)
+    }
+}
+
+/// Quotients of two sides, round by round.
+pub fn ratios(of: &[f64], over: &[f64]) -> Vec<f64> {
+    Iterator::zip(of.iter(), over).map(|(of, over)| of / over).collect()
+}
+
+/// Median of some samples, and how they spread.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    /// Half of the samples are below.
+    pub median: f64,
+    /// A tenth of the samples is below.
+    pub p10: f64,
+    /// A tenth of the samples is above.
+    pub p90: f64,
+}
+
+impl Spread {
+    /// Returns None without samples, or when one is not a number.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() || samples.iter().any(|sample| sample.is_nan()) {
+            return None;
+        }
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        // Between neighbours by proportion.
+        let quantile = |part: f64| {
+            let place = part * (sorted.len() - 1) as f64;
+            let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+            below + (above - below) * place.fract()
+        };
+        Some(Self { median: quantile(0.5), p10: quantile(0.1), p90: quantile(0.9) })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = if self.median < 0.1 { 5 } else { 3 };
+        let Self { median, p10, p90 } = self;
+        write!(f, "{median:.digits$}  p10..p90 {p10:.digits$}..{p90:.digits$}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_take_turns() {
+        let schedule = Schedule { rounds: 4, least: Duration::ZERO };
+        let mut order = Vec::new();
+        let rounds = schedule.run(2, 10, |side, repeats| {
+            order.push(side);
+            Ok::<_, String>(Duration::from_micros([10, 70][side] * repeats))
+        });
+        let rounds = rounds.unwrap();
+        // One round of each finds out how many repeats fill it.
+        assert_eq!(order[2..], [0, 1, 1, 0, 0, 1, 1, 0]);
+        assert!(ratios(&rounds[1], &rounds[0]).iter().all(|ratio| (ratio - 7.0).abs() < 1e-9));
+        assert!((rounds[0][3] - 1e-6).abs() < 1e-12);
+    }
+
+    #[test]
+    fn rounds_last_long_enough() {
+        let least = Duration::from_millis(2);
+        let mut last = 0;
+        let sleeps = |_, repeats| {
+            last = repeats;
+            std::thread::sleep(Duration::from_micros(100) * repeats as u32);
+            Ok::<_, String>(Duration::ZERO)
+        };
+        Schedule { rounds: 1, least }.run(1, 1, sleeps).unwrap();
+        assert!(last > 1, "{last} repeats");
+    }
+
+    #[test]
+    fn error_ends_the_rounds() {
+        let schedule = Schedule { rounds: 1, least: Duration::ZERO };
+        assert_eq!(schedule.run(1, 1, |_, _| Err("wrong bytes")), Err("wrong bytes"));
+    }
+
+    #[test]
+    fn median_ignores_outliers() {
+        let spread = Spread::of(&[5.0, 1.0, 2.0, 4.0, 3.0]).unwrap();
+        assert_eq!((spread.median, spread.p10, spread.p90), (3.0, 1.4, 4.6));
+        let mut samples = vec![1.0; 100];
+        samples[17] = 1e9;
+        assert_eq!(
+            Spread::of(&samples).map(|spread| (spread.median, spread.p90)),
+            Some((1.0, 1.0))
+        );
+        assert_eq!((Spread::of(&[]), Spread::of(&[f64::NAN])), (None, None));
+    }
+}

@@ -1,0 +1,105 @@
+//! The suites of jobs of two PEs, as tables of cases.
+
+use std::time::Duration;
+
+use nvshmem_bench::{ALLOWANCE, Case, Op, Plan, RawOptions, Side, run};
+use nvshmem_sim::BoxError;
+
+use crate::report::Report;
+use crate::{Options, Provider};
+
+/// What a round of a side may take with what surrounds it: windows of 64 MiB at a tenth of what
+/// sockets do.
+const PER_ROUND: Duration = Duration::from_secs(1);
+
+/// Sizes of puts and gets, and their windows: small operations are posted as a benchmark's user
+/// would, a few large ones fill any pipe.
+const TRANSFERS: [(u64, u64); 6] =
+    [(8, 64), (64, 64), (4 << 10, 64), (64 << 10, 16), (1 << 20, 4), (16 << 20, 4)];
+
+/// Sizes of puts with signal, and their windows.
+const SIGNALLED: [(u64, u64); 3] = [(8, 64), (4 << 10, 64), (64 << 10, 16)];
+
+/// Puts and gets, beside raw libfabric.
+pub(crate) fn puts(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    let sides = vec![Side::Raw, Side::Plugin];
+    let case =
+        |op| TRANSFERS.map(|(bytes, window)| Case { op, bytes, window, sides: sides.clone() });
+    let cases = [case(Op::Put), case(Op::Get)].concat();
+    for &provider in &options.only {
+        let raw = Some(options.raw(provider, true)?);
+        jobs(options, report, &plan(options, &cases, raw, 1), provider, 1, ("", ""))?;
+    }
+    Ok(())
+}
+
+/// Puts with signal, fences and fetching atomics. The reference drives the plugin to order as the
+/// shipped transport does: put, quiet for every PE, then the signal as an atomic.
+pub(crate) fn signal(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    use Side::{Plugin, Raw, Reference};
+    let of = |op, bytes, window, sides: &[Side]| Case { op, bytes, window, sides: sides.to_vec() };
+    let rates =
+        SIGNALLED.map(|(bytes, window)| of(Op::PutSignal, bytes, window, &[Plugin, Reference]));
+    let latency = |(bytes, _)| of(Op::PingPong, bytes, 1, &[Raw, Plugin, Reference]);
+    let mut cases = SIGNALLED.map(latency).to_vec();
+    cases.push(of(Op::FetchAdd, 8, 1, &[Raw, Plugin]));
+    cases.push(of(Op::Fence, 4 << 10, 28, &[Plugin, Reference]));
+    for &provider in &options.only {
+        let raw = Some(options.raw(provider, false)?);
+        jobs(options, report, &plan(options, &cases, raw, 1), provider, 1, ("", ""))?;
+        let rates = plan(options, &rates, None, 1);
+        jobs(options, report, &rates, provider, 1, ("", "_1_rail"))?;
+        jobs(options, report, &rates, provider, 2, ("", ""))?;
+    }
+    Ok(())
+}
+
+/// Puts and gets of device memory that the fabric does not reach, beside host memory in the same
+/// processes.
+pub(crate) fn staged(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    const CASES: [(Op, u64, u64); 6] = [
+        (Op::Put, 1 << 20, 32),
+        (Op::Put, 4 << 20, 8),
+        (Op::Put, 16 << 20, 2),
+        (Op::Get, 1 << 20, 32),
+        (Op::Put, 8, 1),
+        (Op::PutSignal, 4 << 10, 1),
+    ];
+    let sides = vec![Side::Host, Side::Plugin];
+    let case = |(op, bytes, window)| Case { op, bytes, window, sides: sides.clone() };
+    let plan = plan(options, &CASES.map(case), None, 2);
+    for &provider in &options.only {
+        jobs(options, report, &plan, provider, 1, ("staged_", ""))?;
+    }
+    Ok(())
+}
+
+fn plan(options: &Options, cases: &[Case], raw: Option<RawOptions>, chunks: u64) -> Plan {
+    let schedule = Some(options.schedule());
+    Plan { cases: cases.to_vec(), schedule, raw, chunks, is_controlled: true }
+}
+
+/// Runs a plan's jobs on a provider and keeps their figures.
+fn jobs(
+    options: &Options,
+    report: &mut Report,
+    plan: &Plan,
+    provider: Provider,
+    rails: usize,
+    (begin, end): (&str, &str),
+) -> Result<(), BoxError> {
+    let sides: usize = plan.cases.iter().map(|case| case.sides.len()).sum();
+    let round = PER_ROUND + options.schedule().least;
+    let allowed = ALLOWANCE + round * options.rounds * sides as u32;
+    let mut all = vec![Vec::new(); plan.cases.len()];
+    let (name, full_name, _) = provider.names();
+    for _ in 0..options.jobs {
+        let (_, rounds) = run(options.job(plan, provider, rails)?, allowed)?;
+        all.iter_mut().zip(rounds).for_each(|(jobs, rounds)| jobs.push(rounds));
+    }
+    println!("\n{full_name}, {rails} rail(s)");
+    for (case, jobs) in plan.cases.iter().zip(&all) {
+        report.case(case, jobs, (begin, &format!("{name}{end}")))?;
+    }
+    Ok(())
+}

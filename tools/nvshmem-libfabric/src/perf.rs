@@ -1,0 +1,140 @@
+//! `perf`: the plugin measured between two PEs, of this machine or of two, in the layout of
+//! NVSHMEM's perftests.
+
+use std::time::Duration;
+
+use nvshmem_bench::{BySize, MeasuredBySize, Row, Test};
+use nvshmem_sim::{BoxError, JobSettings};
+use serde::Serialize;
+
+use crate::error::ToolError;
+use crate::info::{check_settings, print_json};
+use crate::libraries::plugins::Plugins;
+use crate::options::{Memory, PerfOptions};
+use crate::probe;
+use crate::selftest::PROVIDER;
+use crate::selftest::hosts;
+use crate::selftest::job::{Place, Trial, why};
+
+/// PEs that figures are between.
+const PES: u32 = 2;
+
+/// Rounds of which the fast ones are more than this much faster than the slow ones have been
+/// disturbed.
+const UNEVEN: f64 = 2.0;
+
+/// Measures, and prints.
+///
+/// # Errors
+/// There are no plugin files, no provider or no GPU, or a host cannot take part.
+pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
+    check_settings(options.provider.as_deref().map(|_| PROVIDER))?;
+    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
+    let number = options.layout.major().number().unsigned_abs();
+    plugins.of(number)?;
+    let hosts = match options.reach.hosts.is_empty() {
+        true => Vec::new(),
+        false => hosts::find(&options.reach, options.plugin_dir.as_deref(), &[number])?,
+    };
+    let place = Place { pes: PES, hosts: hosts.iter().map(|host| (host, host.slots)).collect() };
+    let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+    if !hosts.is_empty() && slots != PES {
+        let message = format!("the hosts take {slots} PE(s), and {PES} are measured");
+        return Err(ToolError::new(message, "name two hosts, or one for both: --hosts a:2"));
+    }
+    hosts::check_memory(options.memory, &hosts)?;
+    let named = options.provider.as_slice();
+    let provider = if hosts.is_empty() {
+        let fabric = probe::fabric(options.memory == Memory::Gpu);
+        let provider = options.provider.clone().unwrap_or(fabric.one_host.asked.clone());
+        hosts::check_here(&fabric, std::slice::from_ref(&provider))?;
+        provider
+    } else {
+        hosts::providers(&hosts, named)?.swap_remove(0)
+    };
+    let trial = Trial {
+        plugins: &plugins,
+        layout: options.layout,
+        provider: &provider,
+        memory: options.memory,
+        deadline: Duration::ZERO,
+    };
+    match measured(options, &trial, &place) {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            eprintln!("nvshmem-libfabric: {}{}", why(&error), place.hint());
+            Ok(false)
+        }
+    }
+}
+
+fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Result<(), BoxError> {
+    let made = |job: JobSettings| {
+        let devices = options.devices.iter();
+        devices.fold(trial.on(job, place), |job, devices| {
+            job.env("NVSHMEM_LIBFABRIC_DEVICES", devices)
+        })
+    };
+    let (directory, what) = (&trial.plugins.directory, BySize { most: options.max });
+    let time = Duration::from_millis(options.milliseconds);
+    let MeasuredBySize { report, rows, compared } =
+        what.run(options.layout, directory, time, None, &made)?;
+    let uneven = rows.iter().filter(|row| row.spread.1 > UNEVEN * row.spread.0).count();
+    let warning = (uneven > 0).then(|| {
+        format!(
+            "{uneven} of {} rows differ by more than a factor of two from round to round: something \
+             else took the processors or the network",
+            rows.len()
+        )
+    });
+    if options.json {
+        print_json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?;
+        warning.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        return Ok(());
+    }
+    warning.iter().for_each(|warning| println!("warning  {warning}"));
+    let hosts = if place.hosts.len() > 1 { "two hosts" } else { "one host" };
+    let memory = match options.memory {
+        Memory::Host => "memory of the host",
+        Memory::Gpu => "memory of GPUs",
+    };
+    println!(
+        "two PEs on {hosts}, {memory}; {}; NVSHMEM's interface in layout {} ({})",
+        directory.join(options.layout.soname()).display(),
+        options.layout,
+        options.layout.releases().join(", "),
+    );
+    // What PE 0's plugin has logged about provider, progress and rails.
+    for (_, line) in report.pes[0].output.iter().filter(|(_, line)| line.contains("rail(s)")) {
+        println!("{}", line.split_once(" INFO ").map_or(line.as_str(), |(_, text)| text));
+    }
+    for test in Test::ALL {
+        let head = format!("{} ({})", test.metric(), test.unit());
+        println!("\n#{test}\n{:<12}{:<8}{head:<18}p10..p90 of the rounds", "size(B)", "scope");
+        for Row { size, value, spread: (p10, p90), .. } in rows.iter().filter(|r| r.test == test) {
+            println!("{size:<12}{:<8}{value:<18.6}{p10:.6}..{p90:.6}", "host");
+        }
+    }
+    println!("\nEvery byte arrived as it was sent: {compared} bytes compared, 0 wrong.");
+    Ok(())
+}
+
+/// A row for programs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Figure {
+    test: &'static str,
+    bytes: u64,
+    value: f64,
+    /// What a tenth of the rounds is below, and a tenth above.
+    p10: f64,
+    p90: f64,
+    unit: &'static str,
+    more_is_better: bool,
+}
+
+impl From<&Row> for Figure {
+    fn from(&Row { test, size: bytes, value, spread: (p10, p90) }: &Row) -> Self {
+        let more_is_better = test.metric() != "latency";
+        Self { test: test.name(), bytes, value, p10, p90, unit: test.unit(), more_is_better }
+    }
+}
