@@ -22,9 +22,6 @@ struct Control {
 
 impl Mps {
     /// Starts the service, with its pipes and logs in `dir`.
-    ///
-    /// # Errors
-    /// It is not installed, or does not start.
     pub(crate) fn start(dir: &Path) -> io::Result<Self> {
         let control = Control { pipes: dir.join("pipes"), logs: dir.join("logs") };
         std::fs::create_dir_all(&control.pipes)?;

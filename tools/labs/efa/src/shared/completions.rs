@@ -133,27 +133,3 @@ impl Mapping<CompletionQueue> {
         self.overrun.load(Ordering::Acquire) != 0
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_completion_comes_out_as_it_went_in() {
-        let completion = Completion {
-            qp: QpId { number: 7, generation: 3 },
-            id: u64::MAX - 1,
-            status: Status::Unresponsive,
-            opcode: 129,
-            bytes: 8928,
-            immediate: Some(0),
-            unsolicited: true,
-            source: Gid::of(9, 31),
-            source_qp: 255,
-            source_ah: 0xffff,
-        };
-        assert_eq!(Completion::unpack(completion.pack()), completion);
-        let other = Completion { immediate: None, unsolicited: false, ..completion };
-        assert_eq!(Completion::unpack(other.pack()), other);
-    }
-}

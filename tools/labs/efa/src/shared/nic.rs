@@ -337,35 +337,3 @@ impl NicState {
             .filter(|_| there())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bounds_of_a_region_are_those_of_the_address_that_peers_use() {
-        let region = Region {
-            process: 1,
-            access: 0,
-            domain: Domain(0),
-            iova: 100,
-            address: 5_000,
-            length: 10,
-            device: false,
-        };
-        assert_eq!(region.find(100, 10), Some(5_000));
-        assert_eq!(region.find(109, 1), Some(5_009));
-        assert_eq!(region.find(110, 0), Some(5_010));
-        for (at, bytes) in [(99, 1), (100, 11), (110, 1), (101, u64::MAX)] {
-            assert_eq!(region.find(at, bytes), None, "{at} {bytes}");
-        }
-    }
-
-    #[test]
-    fn addresses_differ_by_host_and_by_nic() {
-        let gids = [Gid::of(1, 0), Gid::of(1, 1), Gid::of(2, 0)];
-        assert_ne!(gids[0], gids[1]);
-        assert_ne!(gids[0], gids[2]);
-        assert_eq!(gids[0].file(), "nic-fe800000000000000000000100000001");
-    }
-}
