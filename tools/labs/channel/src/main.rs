@@ -120,7 +120,7 @@ fn run(options: &Options) -> Result<(), MachineError> {
                 println!("skipped: no GPU to run on: {reason}");
                 return Ok(());
             }
-            Err(error) => return Err(MachineError(error.to_string())),
+            Err(NoGpu::Absent(reason) | NoGpu::Broken(reason)) => return Err(MachineError(reason)),
         }
     };
     if let Some(place) = place {

@@ -59,13 +59,11 @@ impl Copies {
 }
 
 /// Why there is no GPU to run on.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(crate) enum NoGpu {
     /// The machine has none, or the program was built without kernels: a reason to skip.
-    #[error("{0}")]
     Absent(String),
     /// There is one that does not work.
-    #[error("{0}")]
     Broken(String),
 }
 
