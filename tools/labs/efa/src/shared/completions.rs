@@ -28,7 +28,6 @@ struct Slot([AtomicU64; 8]);
 // SAFETY: as above.
 unsafe impl Shared for Slot {}
 
-/// The end of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
     /// The queue pair that it is of.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::SharedLock;
 use super::mapping::Shared;
 
-/// The address of a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
@@ -20,7 +19,6 @@ impl Gid {
         Self(raw)
     }
 
-    /// The name of its file.
     pub(crate) fn file(self) -> String {
         format!("nic-{:032x}", u128::from_be_bytes(self.0))
     }
@@ -58,7 +56,6 @@ pub(crate) struct NicState {
     ahs_used: AtomicU32,
     next_domain: AtomicU32,
     domains: AtomicU32,
-    /// Pages that are registered.
     pages: AtomicU64,
     pub(crate) counters: Counters,
     qps: [QpSlot; MAX_QPS],
@@ -131,7 +128,6 @@ struct MrSlot {
     device: AtomicU32,
 }
 
-/// A protection domain of a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Domain(pub(crate) u32);
 
@@ -143,13 +139,11 @@ pub(crate) struct QpId {
 }
 
 impl QpId {
-    /// The name of its file.
     pub(crate) fn file(self, gid: Gid) -> String {
         format!("{}-qp{}.{}", gid.file(), self.number, self.generation)
     }
 }
 
-/// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     pub(crate) process: u32,
@@ -160,7 +154,6 @@ pub(crate) struct Region {
     /// Where it is in the process.
     pub(crate) address: u64,
     pub(crate) length: u64,
-    /// It is memory of a device.
     pub(crate) device: bool,
 }
 
