@@ -3,7 +3,7 @@
 #   scripts/deps.sh build    for building, and for running what was built ('make demo')
 #   scripts/deps.sh package  for building, and for making packages of it
 #   scripts/deps.sh [test]   for the tests as well
-#   scripts/deps.sh rdma-lab for the tests and the guests of 'make rdma-lab'
+#   scripts/deps.sh rdma-lab for the tests and the guests of 'make labs LAB=rdma'
 # Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for
 # in the way in which it is used, so what is installed elsewhere than by packages counts.
 set -euo pipefail

@@ -21,7 +21,7 @@ use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, Outcome, PeReport, PrivateDir, Told};
 use test_support::full;
 use test_support::needs::{Need, libfabric2, trial};
-use test_support::network::{self, Change, End, Link, Network};
+use test_support::network::{self, Network};
 use test_support::seeds::draw;
 
 use crate::fabric::job;
@@ -260,14 +260,14 @@ impl Case {
             })));
         }
         let host = VICTIM as usize;
-        let change = move |network: &Network, change| {
-            (0..RAILS).try_for_each(|rail| network.change(Link { host, rail }, End::Far, change))
+        let links = move |network: &Network, up| {
+            (0..RAILS).try_for_each(|rail| network.set_link(host, rail, up))
         };
-        change(network, Change::Down)?;
+        links(network, false)?;
         let network = Arc::clone(network);
         Ok(Some(thread::spawn(move || {
             thread::sleep(time);
-            change(&network, Change::Up).expect("a link that goes down comes up");
+            links(&network, true).expect("a link that goes down comes up");
         })))
     }
 

@@ -102,35 +102,6 @@ fn failed(tried: &str, said: &[u8]) -> io::Error {
     io::Error::other(format!("{}: {}", tried.replace('\n', "; "), said.trim().replace('\n', "; ")))
 }
 
-/// The end of a link at which it is taken down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// The host's own interface, whose routes go with it.
-    Nic,
-    /// The other end: the host's interface stays up without a carrier.
-    Far,
-}
-
-/// What becomes of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
-    /// Taken down, as by `ip link set down`. Connections are not reset.
-    Down,
-    /// Taken up again.
-    Up,
-    /// Another rate in both directions, as `tc` has it: `400mbit`.
-    Rate(&'static str),
-}
-
-/// A link: of one host, on one rail, both counted from 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Link {
-    /// The host.
-    pub host: usize,
-    /// The rail.
-    pub rail: usize,
-}
-
 /// Hosts and their rails. Removed when dropped and when this process ends.
 #[derive(Debug)]
 pub struct Network {
@@ -141,11 +112,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes 2 hosts or more, with so many rails of a rate.
+    /// Makes 2 hosts or more, with so many rails of a rate, as `tc` has it: `400mbit`.
     ///
     /// # Errors
     /// What the kernel, `ip` or `tc` refuses.
-    pub fn new(n_hosts: usize, rails: usize, rate: &'static str) -> io::Result<Self> {
+    pub fn new(n_hosts: usize, rails: usize, rate: &str) -> io::Result<Self> {
         let hosts = (0..n_hosts).map(|_| Namespace::new()).collect::<Result<Vec<_>, _>>()?;
         let switch = (n_hosts > 2).then(Namespace::new).transpose()?;
         let network = Self { hosts, switch, rails };
@@ -158,7 +129,7 @@ impl Network {
         }
         network.join()?;
         for (host, rail) in network.links() {
-            network.shape(Link { host, rail }, "replace", rate)?;
+            network.shape(host, rail, rate)?;
         }
         network.wait_for_carriers()?;
         Ok(network)
@@ -169,21 +140,14 @@ impl Network {
         &self.hosts
     }
 
-    /// Changes a link.
+    /// Takes a host's link on a rail down or up, at its other end: the host's own interface stays
+    /// up without a carrier, and connections are not reset.
     ///
     /// # Errors
-    /// What `ip` or `tc` refuses.
-    pub fn change(&self, link: Link, end: End, change: Change) -> io::Result<()> {
-        let state = match change {
-            Change::Rate(rate) => return self.shape(link, "change", rate),
-            Change::Down => "down",
-            Change::Up => "up",
-        };
-        let (namespace, name) = match end {
-            End::Nic => (&self.hosts[link.host], nic(link.rail)),
-            End::Far => self.far(link),
-        };
-        namespace.ip(&[format!("link set {name} {state}")])
+    /// What `ip` refuses.
+    pub fn set_link(&self, host: usize, rail: usize, up: bool) -> io::Result<()> {
+        let (namespace, name) = self.far(host, rail);
+        namespace.ip(&[format!("link set {name} {}", if up { "up" } else { "down" })])
     }
 
     fn links(&self) -> impl Iterator<Item = (usize, usize)> {
@@ -203,7 +167,7 @@ impl Network {
             let mut lines = vec![String::from("link set lo up")];
             // The pairs between two hosts are made by the first and found by the second.
             if self.switch.is_some() || host == 0 {
-                let (far, far_name) = self.far(Link { host, rail });
+                let (far, far_name) = self.far(host, rail);
                 // Were both numbers the same, the kernel would take the interface for one that
                 // stands for itself, and make up to a second of it to find its carrier.
                 let index = 10 + host * self.rails + rail;
@@ -219,7 +183,7 @@ impl Network {
             lines.push(format!("link set {name} up"));
             self.hosts[host].ip(&lines)?;
             if let Some(switch) = &self.switch {
-                let (_, far) = self.far(Link { host, rail });
+                let (_, far) = self.far(host, rail);
                 switch.ip(&[
                     format!("link set {far} gso_max_size {GSO} master bridge{rail}"),
                     format!("link set {far} up"),
@@ -251,19 +215,18 @@ impl Network {
     }
 
     /// The other end of a link, with its name there.
-    fn far(&self, link: Link) -> (&Namespace, String) {
+    fn far(&self, host: usize, rail: usize) -> (&Namespace, String) {
         match &self.switch {
-            Some(switch) => (switch, format!("h{}r{}", link.host, link.rail)),
-            None => (&self.hosts[1 - link.host], nic(link.rail)),
+            Some(switch) => (switch, format!("h{host}r{rail}")),
+            None => (&self.hosts[1 - host], nic(rail)),
         }
     }
 
     /// Gives a link its rate in both directions.
-    fn shape(&self, link: Link, verb: &str, rate: &str) -> io::Result<()> {
-        let (far, far_name) = self.far(link);
-        for (namespace, name) in [(&self.hosts[link.host], nic(link.rail)), (far, far_name)] {
+    fn shape(&self, host: usize, rail: usize, rate: &str) -> io::Result<()> {
+        for (namespace, name) in [(&self.hosts[host], nic(rail)), self.far(host, rail)] {
             let tbf = format!("tbf rate {rate} burst {BURST} limit {LIMIT}");
-            let line = format!("qdisc {verb} dev {name} root {tbf}");
+            let line = format!("qdisc replace dev {name} root {tbf}");
             namespace.call(&["tc", "-batch", "-"], &line)?;
         }
         Ok(())
@@ -299,10 +262,9 @@ mod tests {
         let route =
             || network.hosts()[host].call(&["ip", "link", "show", "rail0"], "").expect("ip");
         assert!(route().contains("LOWER_UP"));
-        network.change(Link { host, rail }, End::Far, Change::Down).expect("down");
+        network.set_link(host, rail, false).expect("down");
         assert!(!route().contains("LOWER_UP"));
-        network.change(Link { host, rail }, End::Far, Change::Up).expect("up");
+        network.set_link(host, rail, true).expect("up");
         network.wait_for_carriers().expect("up again");
-        network.change(Link { host, rail }, End::Nic, Change::Rate("10mbit")).expect("slower");
     }
 }

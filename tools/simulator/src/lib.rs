@@ -76,4 +76,4 @@ pub use nvshmem_abi::Layout;
 pub use pe::bootstrap::Bootstrap;
 pub use pe::entry::{Scenario, pe_entry};
 pub use pe::job::Job;
-pub use settings::{JobSettings, Nodes, Surroundings, is_setting};
+pub use settings::{JobSettings, Nodes, is_setting};

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Debug;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,9 +81,6 @@ pub struct JobSettings {
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
     /// PEs of other hosts, which a shell there becomes.
     pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
-    /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a
-    /// socket that has a path, not an address, so any network does.
-    pub network_of_pe: BTreeMap<u32, Arc<dyn Surroundings>>,
 }
 
 impl JobSettings {
@@ -119,7 +115,6 @@ impl JobSettings {
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
             remote_of_pe: BTreeMap::new(),
-            network_of_pe: BTreeMap::new(),
             inherits_settings: false,
         }
     }
@@ -231,12 +226,6 @@ impl JobSettings {
         self
     }
 
-    /// Puts one PE into a network of its own.
-    pub fn network_of_pe(mut self, pe: u32, network: Arc<impl Surroundings + 'static>) -> Self {
-        self.network_of_pe.insert(pe, network);
-        self
-    }
-
     /// Sets the deadline of the whole job.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -317,12 +306,6 @@ impl JobSettings {
         }
         env
     }
-}
-
-/// What PEs are started in, such as a network of their own.
-pub trait Surroundings: Debug + Send + Sync {
-    /// Has the program that a command starts be inside. This stays until it is there.
-    fn take_in(&self, command: &mut Command);
 }
 
 /// How the PEs of a job lie on its hosts, in order: so many on each, and on all behind those that

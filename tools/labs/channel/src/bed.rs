@@ -11,23 +11,20 @@ use crate::image::{AREA, Image, PES};
 use crate::machines::machine::{Machine, MachineError, Memory};
 use crate::machines::reach::{Reach, copy_near};
 
-/// Bytes of a heap.
-pub const HEAP: usize = AREAS * AREA as usize * 8;
+pub(crate) const HEAP: usize = AREAS * AREA as usize * 8;
 
-/// The most threads of a kernel.
-pub const THREADS: usize = 4096;
+pub(crate) const THREADS: usize = 4096;
 
 /// Index of the region that is memory of PE 0 alone, and of the symmetric one.
-pub const LOCAL: usize = 0;
-/// The heap.
-pub const SYMMETRIC: usize = 1;
+pub(crate) const LOCAL: usize = 0;
+pub(crate) const SYMMETRIC: usize = 1;
 
 /// Barriers that PE 0 has passed before, so that the count wraps soon.
-pub const FIRST_BARRIER: u64 = u64::MAX - 4;
+pub(crate) const FIRST_BARRIER: u64 = u64::MAX - 4;
 
 /// Where kernels are told that the heap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeapAt {
+pub(crate) enum HeapAt {
     /// In memory of the host.
     Host,
     /// In memory of the device: the CPU stands in for peers by the device's copies.
@@ -41,7 +38,7 @@ const NOWHERE: u64 = 1 << 44;
 
 /// A context, and what it is made of.
 #[derive(Debug)]
-pub struct Bed<'m> {
+pub(crate) struct Bed<'m> {
     context: Memory,
     _rings: Memory,
     _regions: Memory,
@@ -63,16 +60,11 @@ pub struct Bed<'m> {
     pub(crate) reach: Reach<'m>,
     machine: &'m dyn Machine,
     is_far: bool,
-    /// The consumers, one of each ring.
-    pub rings: Vec<Ring>,
+    pub(crate) rings: Vec<Ring>,
 }
 
 impl<'m> Bed<'m> {
-    /// Makes a context with empty rings.
-    ///
-    /// # Errors
-    /// When there is no memory for it.
-    pub fn new(
+    pub(crate) fn new(
         machine: &'m dyn Machine,
         n_rings: u32,
         slots_log2: u32,
@@ -174,8 +166,7 @@ impl<'m> Bed<'m> {
         })
     }
 
-    /// The arguments of a kernel.
-    pub fn args(&self, form: Form, rounds: u64, bytes: u64, flags: u32) -> KernelArgs {
+    pub(crate) fn args(&self, form: Form, rounds: u64, bytes: u64, flags: u32) -> KernelArgs {
         KernelArgs {
             ctx: self.context.addr as *const _,
             heap: self.heap_at as *mut u64,
@@ -190,12 +181,12 @@ impl<'m> Bed<'m> {
     }
 
     /// Where a PE's heap is in this process.
-    pub fn heap(&self, pe: u32) -> usize {
+    pub(crate) fn heap(&self, pe: u32) -> usize {
         self.heaps[pe as usize].addr
     }
 
     /// Where a region's memory of a PE is, with its length.
-    pub fn region(&self, index: usize, pe: u32) -> Option<(usize, u64)> {
+    pub(crate) fn region(&self, index: usize, pe: u32) -> Option<(usize, u64)> {
         match index {
             LOCAL if pe == 0 => Some((self.out.addr, self.out.len as u64)),
             SYMMETRIC => Some((self.heap(pe), HEAP as u64)),
@@ -208,17 +199,14 @@ impl<'m> Bed<'m> {
     }
 
     /// A word of PE 0's own memory of the library, by which a round of a barrier is told.
-    pub fn arrived(&self, round: u64) -> &AtomicU64 {
+    pub(crate) fn arrived(&self, round: u64) -> &AtomicU64 {
         assert!(round < u64::from(c::NLF_BARRIER_ROUNDS));
         // SAFETY: a word of the memory, which lives as long as this and is changed atomically.
         unsafe { AtomicU64::from_ptr((self.own[0].addr as *mut u64).add(round as usize)) }
     }
 
     /// Brings heaps into the state of an image, before anything runs.
-    ///
-    /// # Errors
-    /// As the machine answers.
-    pub fn set(&self, image: &Image) -> Result<(), MachineError> {
+    pub(crate) fn set(&self, image: &Image) -> Result<(), MachineError> {
         for pe in 0..PES {
             let (bytes, to) = (image.heap(pe), self.heap(pe));
             if pe == 0 && self.is_far {
@@ -232,10 +220,7 @@ impl<'m> Bed<'m> {
     }
 
     /// What is in memory, when nothing runs.
-    ///
-    /// # Errors
-    /// As the machine answers.
-    pub fn image(&self, threads: u64) -> Result<Image, MachineError> {
+    pub(crate) fn image(&self, threads: u64) -> Result<Image, MachineError> {
         let mut image = Image::default();
         let mut bytes = vec![0; HEAP];
         for pe in 0..PES {
@@ -252,35 +237,32 @@ impl<'m> Bed<'m> {
         Ok(image)
     }
 
-    /// What a thread has told.
-    pub fn out(&self, thread: u64) -> u64 {
+    pub(crate) fn out(&self, thread: u64) -> u64 {
         assert!((thread as usize) < THREADS);
         // SAFETY: within the array.
         unsafe { ((self.out.addr + 8 * thread as usize) as *const u64).read_volatile() }
     }
 
-    /// A thread's first error.
-    pub fn status(&self, thread: u64) -> i32 {
+    pub(crate) fn status(&self, thread: u64) -> i32 {
         assert!((thread as usize) < THREADS);
         // SAFETY: within the array.
         unsafe { ((self.status.addr + 4 * thread as usize) as *const i32).read_volatile() }
     }
 
     /// The context's first error, when nothing runs.
-    pub fn error(&self) -> c::nlf_error {
+    pub(crate) fn error(&self) -> c::nlf_error {
         // SAFETY: the memory is an `nlf_error`.
         unsafe { (self.error.addr as *const c::nlf_error).read_volatile() }
     }
 
     /// Whether a producer has given up slots.
-    pub fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         let error = self.error.addr as *mut c::nlf_error;
         // SAFETY: the memory is an `nlf_error`, of which producers change this word atomically.
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
-    /// Tells all rings' producers.
-    pub fn publish_state(&mut self, state: State) {
+    pub(crate) fn publish_state(&mut self, state: State) {
         debug_assert!(self.published.len >= 64 * self.rings.len());
         for ring in &mut self.rings {
             ring.publish_state(state);
@@ -292,7 +274,6 @@ fn pointer<T>(addr: usize) -> Result<NonNull<T>, MachineError> {
     NonNull::new(addr as *mut T).ok_or_else(|| MachineError(String::from("memory at zero")))
 }
 
-/// The bytes of plain C structures.
 fn bytes_of<T: Copy>(values: &[T]) -> &[u8] {
     // SAFETY: the structures of the header have no padding that is not a field; of those that are
     // made here, every byte is set.

@@ -18,19 +18,17 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A kernel with what it is run with.
 #[derive(Clone, Copy, Debug)]
-pub struct Check {
+pub(crate) struct Check {
     pub(crate) kernel: &'static str,
     /// Whether units may be warps and blocks.
     pub(crate) forms: bool,
     pub(crate) rounds: u64,
     pub(crate) bytes: u64,
-    /// The peer's part.
     answer: Option<Answer>,
     /// The kernel that does the part of the other PEs in a job.
     pub(crate) peer: Option<&'static str>,
     /// Blocks and threads, if not the machine's own.
     shape: Option<(u32, u32)>,
-    /// Errors are what it is for.
     fails: bool,
 }
 
@@ -45,8 +43,7 @@ const PLAIN: Check = Check {
     fails: false,
 };
 
-/// All of them.
-pub const CHECKS: [Check; 16] = [
+pub(crate) const CHECKS: [Check; 16] = [
     Check { kernel: "put", ..PLAIN },
     Check { kernel: "put_signal", ..PLAIN },
     Check { kernel: "signal", ..PLAIN },
@@ -84,7 +81,7 @@ pub const CHECKS: [Check; 16] = [
 ];
 
 /// What must be refused; each thread has its own wrong call.
-pub const ERRORS: Check =
+pub(crate) const ERRORS: Check =
     Check { kernel: "errors", forms: false, shape: Some((1, 32)), fails: true, ..PLAIN };
 
 /// The word of an area of the heap of PE 1 that an operation has changed.
@@ -145,7 +142,6 @@ fn answer_ping_pong(
 }
 
 impl Check {
-    /// What its model has to know.
     pub(crate) fn shape_on(&self, machine: &dyn Machine, form: Form) -> Shape {
         let (blocks, threads) = self.shape.unwrap_or_else(|| machine.shape());
         let members = match form {
@@ -163,10 +159,11 @@ impl Check {
 }
 
 /// Runs all checks with the kernels' heap there. Returns how many there were.
-///
-/// # Errors
-/// What is wrong, with the kernel and the form.
-pub fn run_all(machine: &dyn Machine, heap: HeapAt, seed: u64) -> Result<usize, MachineError> {
+pub(crate) fn run_all(
+    machine: &dyn Machine,
+    heap: HeapAt,
+    seed: u64,
+) -> Result<usize, MachineError> {
     let mut count = 0;
     // Rings that nothing fills, and the smallest, in which everything waits for room.
     for (n_rings, slots_log2) in [(4, 12), (1, 6), (2, 6)] {
@@ -186,11 +183,7 @@ pub fn run_all(machine: &dyn Machine, heap: HeapAt, seed: u64) -> Result<usize, 
     Ok(count + 3)
 }
 
-/// Runs one.
-///
-/// # Errors
-/// What is wrong.
-pub fn run(
+pub(crate) fn run(
     machine: &dyn Machine,
     heap: HeapAt,
     check: &Check,

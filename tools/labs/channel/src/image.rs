@@ -5,22 +5,20 @@ use channel_producer::AREAS;
 use channel_sys as c;
 
 /// PEs of which this process is number 0 and stands in for the others.
-pub const PES: u32 = 3;
+pub(crate) const PES: u32 = 3;
 
 /// Words in an area of the heap.
-pub const AREA: u64 = 1 << 14;
+pub(crate) const AREA: u64 = 1 << 14;
 
-/// Words of a heap.
 const WORDS: usize = AREAS * AREA as usize;
 
 /// See the module. At first all is zero.
 #[derive(Clone, Debug)]
-pub struct Image {
+pub(crate) struct Image {
     /// By PE.
     heaps: Vec<Vec<u64>>,
     /// By thread.
     pub(crate) out: Vec<u64>,
-    /// Of the context.
     pub(crate) error: c::nlf_error,
 }
 
@@ -41,17 +39,14 @@ impl Default for Image {
 }
 
 impl Image {
-    /// A PE's heap, as bytes.
     pub(crate) fn heap(&self, pe: u32) -> Vec<u8> {
         self.heaps[pe as usize].iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// The same, as words.
     pub(crate) fn words(&self, pe: u32) -> &[u64] {
         &self.heaps[pe as usize]
     }
 
-    /// Takes a PE's heap from bytes.
     pub(crate) fn set_heap(&mut self, pe: u32, bytes: &[u8]) {
         assert!(bytes.len() == 8 * WORDS, "{} bytes are no heap", bytes.len());
         let word = |word: &[u8]| word.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
@@ -64,29 +59,25 @@ impl Image {
     }
 
     /// A word of an area of a PE's heap.
-    pub fn word(&self, pe: u32, area: usize, index: u64) -> u64 {
+    pub(crate) fn word(&self, pe: u32, area: usize, index: u64) -> u64 {
         self.heaps[pe as usize][Self::at(area, index)]
     }
 
-    /// Sets one.
-    pub fn set_word(&mut self, pe: u32, area: usize, index: u64, value: u64) {
+    pub(crate) fn set_word(&mut self, pe: u32, area: usize, index: u64, value: u64) {
         self.heaps[pe as usize][Self::at(area, index)] = value;
     }
 
-    /// A half word of an area.
-    pub fn half(&self, pe: u32, area: usize, index: u64) -> u32 {
+    pub(crate) fn half(&self, pe: u32, area: usize, index: u64) -> u32 {
         (self.word(pe, area, index / 2) >> (32 * (index % 2))) as u32
     }
 
-    /// Sets one.
-    pub fn set_half(&mut self, pe: u32, area: usize, index: u64, value: u32) {
+    pub(crate) fn set_half(&mut self, pe: u32, area: usize, index: u64, value: u32) {
         let shift = 32 * (index % 2);
         let other = self.word(pe, area, index / 2) & !(u64::from(u32::MAX) << shift);
         self.set_word(pe, area, index / 2, other | u64::from(value) << shift);
     }
 
-    /// What a thread has told.
-    pub fn out(&self, thread: u64) -> u64 {
+    pub(crate) fn out(&self, thread: u64) -> u64 {
         self.out[thread as usize]
     }
 }

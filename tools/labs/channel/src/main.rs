@@ -11,19 +11,35 @@
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0;
-//! when something is wrong, with status 1.
+//! when something is wrong, with status 1. But for `--job` there is no fabric: this process stands in
+//! for the peers.
+//!
+//! ```text
+//! machines    where kernels run and their memory is: gpu, host
+//! bed         a context with its rings and heaps; peers: what takes operations and executes them
+//! checks      every kernel, against what must be in memory after it, as models say
+//! job         PEs with channels, and a fabric between
+//! ```
+
+mod bed;
+mod checks;
+mod image;
+mod job;
+mod machines;
+mod models;
+mod peers;
 
 use std::process::ExitCode;
 
-use channel_check::bed::HeapAt;
-use channel_check::checks;
-use channel_check::job::{self, Job};
-use channel_check::machines::gpu::{Gpu, NoGpu};
-use channel_check::machines::host::Host;
-use channel_check::machines::machine::{Machine, MachineError};
 use clap::{Parser, ValueEnum};
 use launcher::Place;
 use nvshmem_transport_libfabric::channel::MemoryLocation;
+
+use crate::bed::HeapAt;
+use crate::job::Job;
+use crate::machines::gpu::{Gpu, NoGpu};
+use crate::machines::host::Host;
+use crate::machines::machine::{Machine, MachineError};
 
 /// Checks the device channel.
 #[derive(Parser, Debug)]
@@ -104,7 +120,7 @@ fn run(options: &Options) -> Result<(), MachineError> {
                 println!("skipped: no GPU to run on: {reason}");
                 return Ok(());
             }
-            Err(error) => return Err(MachineError(error.to_string())),
+            Err(NoGpu::Absent(reason) | NoGpu::Broken(reason)) => return Err(MachineError(reason)),
         }
     };
     if let Some(place) = place {

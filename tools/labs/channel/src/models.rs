@@ -8,29 +8,28 @@ use channel_sys as c;
 use crate::image::{AREA, Image, PES};
 
 /// Areas of the heap, as `NLFK_*` in the kernels.
-pub mod area {
+pub(crate) mod area {
     #![allow(missing_docs, reason = "names of the kernels' areas")]
-    pub const DST: usize = 0;
-    pub const SRC: usize = 1;
-    pub const SIGNAL: usize = 2;
-    pub const SET: usize = 3;
-    pub const ATOMIC: usize = 4;
-    pub const RESULT: usize = 5;
-    pub const PONG: usize = 6;
-    pub const EXTRA: usize = 7;
+    pub(crate) const DST: usize = 0;
+    pub(crate) const SRC: usize = 1;
+    pub(crate) const SIGNAL: usize = 2;
+    pub(crate) const SET: usize = 3;
+    pub(crate) const ATOMIC: usize = 4;
+    pub(crate) const RESULT: usize = 5;
+    pub(crate) const PONG: usize = 6;
+    pub(crate) const EXTRA: usize = 7;
 }
 
-/// How a kernel was run.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Threads of all blocks.
-    pub threads: u64,
+    pub(crate) threads: u64,
     /// Threads of a unit.
-    pub members: u64,
+    pub(crate) members: u64,
     /// Operations of each.
-    pub rounds: u64,
+    pub(crate) rounds: u64,
     /// Bytes of each, where that is open.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Shape {
@@ -40,7 +39,7 @@ impl Shape {
 }
 
 /// `nlfk_mix` of the kernels.
-pub fn mix(a: u64, b: u64) -> u64 {
+pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = (a.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ (b.wrapping_add(1)).wrapping_mul(0xd1b5_4a32_d192_ed03);
     x ^= x >> 29;
@@ -49,7 +48,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// Puts before a kernel runs what it expects.
-pub fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
+pub(crate) fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
     match kernel {
         "fetches" => {
             let t = shape.threads;
@@ -92,7 +91,7 @@ pub fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
 }
 
 /// What is wrong after a kernel; nothing, if it did what it should.
-pub fn check(kernel: &str, image: &Image, shape: &Shape) -> Result<(), String> {
+pub(crate) fn check(kernel: &str, image: &Image, shape: &Shape) -> Result<(), String> {
     match kernel {
         "put" => put(image, shape),
         "put_signal" => put_signal(image, shape),
@@ -144,7 +143,6 @@ fn pe_of(number: u64) -> u32 {
     (number % u64::from(PES)) as u32
 }
 
-/// Every thread has told that number.
 fn told(image: &Image, shape: &Shape, expected: u64) -> Result<(), String> {
     (0..shape.threads)
         .try_for_each(|t| equal(|| format!("what thread {t} counted"), image.out(t), expected))
@@ -178,7 +176,6 @@ fn barrier(image: &Image, shape: &Shape) -> Result<(), String> {
     told(image, shape, shape.rounds * u64::from(PES))
 }
 
-/// The value that operation n signals.
 fn value_of(n: u64) -> u64 {
     if n % 2 == 0 { n } else { mix(n, 1) | 1 << 63 }
 }

@@ -23,32 +23,27 @@ const PENDING: usize = 256;
 
 /// A word of a PE that an operation has changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Word {
-    /// Whose.
-    pub pe: u32,
+pub(crate) struct Word {
+    pub(crate) pe: u32,
     /// In which region, and which word of it.
-    pub region: usize,
-    /// See there.
-    pub index: u64,
+    pub(crate) region: usize,
+    pub(crate) index: u64,
 }
 
 /// What is done when a word has been changed: the peer's part of a kernel.
-pub type Answer =
+pub(crate) type Answer =
     fn(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError>;
 
-/// The peers of a bed.
 #[derive(Debug)]
-pub struct Peers {
+pub(crate) struct Peers {
     /// In the order of taking.
     pending: VecDeque<Pending>,
-    /// Number of the first of them.
     first: u64,
     /// Of each ring: numbers of its operations, and what `done` becomes with each.
     ends: Vec<VecDeque<(u64, u64)>>,
     random: u64,
     answer: Option<Answer>,
-    /// How many operations were taken.
-    pub taken: u64,
+    pub(crate) taken: u64,
 }
 
 #[derive(Debug)]
@@ -62,16 +57,13 @@ struct Pending {
 
 impl Peers {
     /// Peers of a bed with that many rings. The seed decides in which order they deliver.
-    pub fn new(n_rings: usize, seed: u64, answer: Option<Answer>) -> Self {
+    pub(crate) fn new(n_rings: usize, seed: u64, answer: Option<Answer>) -> Self {
         let ends = vec![VecDeque::new(); n_rings];
         Self { pending: VecDeque::new(), first: 0, ends, random: seed | 1, answer, taken: 0 }
     }
 
     /// Takes what there is, up to a batch of each ring, and delivers some of what was taken.
-    ///
-    /// # Errors
-    /// Something in a ring that is no descriptor, or of memory that is not registered.
-    pub fn step(&mut self, bed: &mut Bed<'_>) -> Result<(), MachineError> {
+    pub(crate) fn step(&mut self, bed: &mut Bed<'_>) -> Result<(), MachineError> {
         for index in 0..bed.rings.len() {
             for _ in 0..BATCH {
                 if self.pending.len() >= PENDING {
@@ -114,7 +106,7 @@ impl Peers {
     }
 
     /// Whether everything that was taken is delivered.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
@@ -207,10 +199,7 @@ impl Peers {
 
     /// Sets a word of PE 0's heap, of an area, as a peer would: what was set before is seen with
     /// it.
-    ///
-    /// # Errors
-    /// As the machine answers.
-    pub fn set(
+    pub(crate) fn set(
         &self,
         bed: &Bed<'_>,
         area: usize,
@@ -263,7 +252,6 @@ fn at(bed: &Bed<'_>, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineE
     }
 }
 
-/// Copies between places of PEs.
 fn copy(bed: &Bed<'_>, from: (Place, Pe), to: (Place, Pe), bytes: u32) -> Result<(), MachineError> {
     let (from, to) = (at(bed, from.0, bytes, from.1)?, at(bed, to.0, bytes, to.1)?);
     // SAFETY: both were just checked.

@@ -20,7 +20,6 @@ type AddressRange = unsafe extern "C" fn(*mut usize, *mut usize, usize) -> c_int
 type Open = extern "C" fn() -> *mut c_void;
 type Pin = unsafe extern "C" fn(*mut c_void, c_ulong, usize, u64, u32, *mut c_ulong) -> c_int;
 
-/// The driver with its devices.
 #[derive(Debug)]
 pub(crate) struct Cuda {
     window: Window,
@@ -29,14 +28,12 @@ pub(crate) struct Cuda {
     gdrcopy: Option<GdrCopy>,
 }
 
-/// GDRCopy, open.
 #[derive(Debug)]
 struct GdrCopy {
     library: usize,
     pin: Pin,
 }
 
-/// An allocation of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocation {
     pub(crate) base: usize,

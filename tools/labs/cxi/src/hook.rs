@@ -10,7 +10,6 @@ use crate::persona::broken;
 #[repr(C)]
 pub(crate) struct Hook<T: 'static> {
     table: T,
-    /// The object's own.
     pub(crate) inner: &'static T,
     pub(crate) domain: &'static State,
 }
@@ -45,21 +44,15 @@ impl<T: Copy> Hook<T> {
 /// A domain with its endpoint, as far as rules depend on it.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The NIC's name.
     pub(crate) nic: String,
     /// Opened with a level of threading that leaves locks to the caller.
     pub(crate) unlocked: bool,
-    /// Opened for memory of devices.
     pub(crate) devices: bool,
-    /// Keys are the provider's to choose.
     pub(crate) chooses_keys: bool,
     /// What is mapped of devices is kept.
     pub(crate) caches: bool,
-    /// The endpoint is enabled.
     pub(crate) enabled: AtomicBool,
-    /// Regions that are bound to it.
     pub(crate) bound: AtomicUsize,
-    /// Regions that peers reach.
     pub(crate) remote: AtomicUsize,
     /// Completions that its queue holds.
     pub(crate) completions: AtomicUsize,

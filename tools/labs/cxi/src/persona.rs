@@ -56,7 +56,6 @@ pub(crate) fn flag(name: &str, default: bool) -> bool {
     }
 }
 
-/// A number in the environment.
 pub(crate) fn number(name: &str, default: usize) -> usize {
     let Ok(text) = env::var(name) else { return default };
     text.parse().unwrap_or_else(|_| refuse(&format!("{name} is `{text}`; expected: a number")))

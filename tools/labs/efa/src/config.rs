@@ -9,7 +9,6 @@ use crate::persona::Persona;
 
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The job's directory.
     pub(crate) dir: PathBuf,
     pub(crate) persona: &'static Persona,
     pub(crate) nics: u16,

@@ -74,7 +74,6 @@ impl Faults {
         }
     }
 
-    /// Whether this registration is refused.
     pub(crate) fn refuses_registration(&self) -> bool {
         let now = || self.registrations.fetch_add(1, Ordering::Relaxed) + 1;
         self.register.is_some_and(|at| now() == at)
@@ -87,7 +86,6 @@ impl Faults {
         })
     }
 
-    /// Whether the NIC cannot be opened.
     pub(crate) fn refuses_device(&self, nic: u16) -> bool {
         self.device == Some(nic)
     }

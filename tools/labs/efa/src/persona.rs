@@ -72,12 +72,10 @@ const PERSONAS: [Persona; 4] = [
 ];
 
 impl Persona {
-    /// By its name.
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
         PERSONAS.iter().find(|persona| persona.name == name)
     }
 
-    /// All names, for messages.
     pub(crate) fn names() -> String {
         PERSONAS.map(|persona| persona.name).join(", ")
     }

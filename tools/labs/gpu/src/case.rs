@@ -42,26 +42,18 @@ pub(crate) enum Gpus {
     Two,
 }
 
-/// A program to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
-    /// Its file name.
     pub(crate) program: String,
-    /// Its arguments.
     pub(crate) args: Vec<String>,
-    /// What shows that it worked.
     pub(crate) proof: Proof,
     /// How many PEs it has; else as many as the options say.
     pub(crate) pes: Option<u32>,
-    /// Which GPUs its PEs may have.
     pub(crate) gpus: Gpus,
-    /// How its PEs find one another.
     pub(crate) bootstrap: Bootstrap,
-    /// Settings of its own.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// What became of it.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// What is wrong; nothing if it worked.
@@ -70,11 +62,8 @@ pub(crate) struct Outcome {
     pub(crate) skipped: Option<String>,
     /// What is to be said of it all the same.
     pub(crate) remark: Option<&'static str>,
-    /// When the last PE ended.
     pub(crate) took: Duration,
-    /// What all PEs have carried.
     pub(crate) traffic: Traffic,
-    /// What PE 0 has printed.
     pub(crate) printed: String,
 }
 
@@ -99,7 +88,6 @@ impl Case {
         Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
     }
 
-    /// An example of NVSHMEM's.
     pub(crate) fn example(example: &Example, bootstrap: Bootstrap) -> Self {
         let Example { program, args, pes, says, gpus } = *example;
         // So that many PEs find room on a small GPU.
@@ -184,7 +172,6 @@ impl Case {
         Outcome { fault, skipped, remark, took, traffic, printed }
     }
 
-    /// What PE 0 misses.
     fn skipped(&self, ended: &[Ended]) -> Option<String> {
         let start = format!("RESULT {} pe 0 skipped: ", self.program);
         let mut lines = ended.first()?.stdout.lines();
@@ -199,7 +186,6 @@ impl Case {
         if let Proof::Says(line) = self.proof {
             return unsaid(line, pes, ended);
         }
-        // One output for all where mpiexec has started them.
         let said = |line: &str| ended.iter().any(|pe| pe.stdout.lines().any(|said| said == line));
         let line = |pe: u32| format!("RESULT {} pe {pe} ok", self.program);
         let silent = (0..pes).find(|pe| !said(&line(*pe)))?;
@@ -224,7 +210,6 @@ fn unsaid(line: &str, pes: u32, ended: &[Ended]) -> Option<String> {
     Some(format!("no PE has printed a line that begins with {missing:?}"))
 }
 
-/// The line of one PE.
 fn filled(line: &str, pe: u32, pes: u32) -> String {
     let numbers = [
         ("{pe}", pe),
@@ -306,7 +291,6 @@ impl Outcome {
         self.fault.is_none() && self.skipped.is_none()
     }
 
-    /// In a few words.
     pub(crate) fn result(&self) -> String {
         match (&self.fault, &self.skipped, self.remark) {
             (Some(fault), ..) => fault.clone(),

@@ -10,7 +10,6 @@ use serde_json::Value;
 pub(crate) struct Traffic {
     /// Segments that PEs have written to others: puts, and messages.
     pub(crate) writes: u64,
-    /// Segments read.
     pub(crate) reads: u64,
     /// Bytes of the segments, and of what is staged and takes no segments: it goes in messages, or
     /// by buffers of a PE of the same host.
@@ -25,7 +24,6 @@ impl Traffic {
         self.writes + self.reads + self.messages > 0
     }
 
-    /// Both together.
     #[must_use]
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
@@ -73,24 +71,5 @@ impl Traffic {
             }
         }
         Some(all)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn traffic_with_others_counts_and_with_oneself_does_not() {
-        let text = r#"{"pe": 1, "lanes": [
-            {"rails": [{"bytes": 100}, {"bytes": 20}],
-             "staged": {"by_cpu": 5000, "by_fabric": 100, "in_messages": 1, "shared": 2},
-             "peers": [{"pe": 0, "writes": 7, "reads": 2, "sent": 3, "received": 9},
-                       {"pe": 1, "writes": 1000, "reads": 1000, "sent": 1000, "received": 0}]},
-            {"rails": [{"bytes": 3}], "peers": []}]}"#;
-        let traffic = Traffic::of(&serde_json::from_str(text).unwrap()).unwrap();
-        assert_eq!(traffic, Traffic { writes: 7, reads: 2, bytes: 126, messages: 3 });
-        assert!(traffic.is_some() && !Traffic::default().is_some());
-        assert!(Traffic::of(&serde_json::from_str("{}").unwrap()).is_none());
     }
 }

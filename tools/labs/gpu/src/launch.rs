@@ -10,44 +10,32 @@ use std::time::Duration;
 use launcher::pmi::Server;
 use launcher::{End, Limits};
 
-/// How the PEs find one another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Bootstrap {
     /// By an id that PE 0 makes and leaves in a file: the contract of `cuda/nvshmem/bootstrap.h`.
     Uid,
     /// By PMI-1, NVSHMEM's default, served from here.
     Pmi,
-    /// By an `mpiexec` of Hydra (MPICH, or NVSHMEM's `nvshmrun`), which starts the PEs too.
-    Mpiexec,
 }
 
-/// One job.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The program of all PEs.
     pub(crate) program: PathBuf,
-    /// Its arguments.
     pub(crate) args: Vec<String>,
-    /// How many PEs.
     pub(crate) pes: u32,
-    /// How they find one another.
     pub(crate) bootstrap: Bootstrap,
-    /// Added to this process' environment.
     pub(crate) env: Vec<(String, String)>,
     /// An empty directory, where each PE's output stays: `pe-0.out` and `pe-0.err`, and so on.
     pub(crate) dir: PathBuf,
-    /// How long it may take.
     pub(crate) limits: Limits,
 }
 
-/// A PE, or all of them where `mpiexec` has started them.
+/// A PE that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// How.
     pub(crate) end: End,
     /// When, since the job's start.
     pub(crate) after: Duration,
-    /// What it has printed.
     pub(crate) stdout: String,
     /// What it has said beside that: NVSHMEM's log and ours.
     pub(crate) stderr: String,
@@ -55,15 +43,9 @@ pub(crate) struct Ended {
 
 impl Job {
     /// Runs the job to its end. A PE that fails is no error of this.
-    ///
-    /// # Errors
-    /// What keeps it from starting, or PEs that send what is no PMI.
     pub(crate) fn run(&self) -> io::Result<Vec<Ended>> {
         let mut server = Server::new();
-        let names: Vec<String> = match self.bootstrap {
-            Bootstrap::Mpiexec => vec![String::from("pes")],
-            Bootstrap::Uid | Bootstrap::Pmi => (0..self.pes).map(|pe| format!("pe-{pe}")).collect(),
-        };
+        let names: Vec<String> = (0..self.pes).map(|pe| format!("pe-{pe}")).collect();
         let commands = (0..).zip(&names).map(|(pe, name)| self.command(pe, name, &mut server));
         let commands = commands.collect::<io::Result<Vec<_>>>()?;
         let ended = launcher::run(commands, self.limits, || server.serve())?;
@@ -76,16 +58,9 @@ impl Job {
     }
 
     fn command(&self, pe: u32, name: &str, server: &mut Server) -> io::Result<Command> {
-        let mut command = Command::new(match self.bootstrap {
-            Bootstrap::Mpiexec => Path::new("mpiexec"),
-            Bootstrap::Uid | Bootstrap::Pmi => &self.program,
-        });
+        let mut command = Command::new(&self.program);
         command.stdin(Stdio::null());
         match self.bootstrap {
-            Bootstrap::Mpiexec => {
-                command.args(["-n", &self.pes.to_string()]).arg(&self.program);
-                command.env("NVSHMEM_BOOTSTRAP", "PMI");
-            }
             Bootstrap::Pmi => {
                 let (stdin, env) = server.add(self.pes)?;
                 command.stdin(stdin).envs(env).env("NVSHMEM_BOOTSTRAP", "PMI");

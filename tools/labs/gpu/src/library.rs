@@ -1,9 +1,9 @@
 //! What the programs are of, NVSHMEM or NCCL, and the environment that makes it use this transport
 //! for everything between two processes.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::installation::{Installation, Nccl, NoInstallation};
 use crate::options::Options;
 
 /// Settings for what the user's environment leaves open.
@@ -11,19 +11,21 @@ use crate::options::Options;
 /// None of CUDA's own: what works here has to work with CUDA's defaults.
 const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
 
-/// See the module.
+/// An NVSHMEM or an NCCL as it is installed, by a package or by pip.
 #[derive(Debug)]
-pub(crate) enum Library {
-    /// By its transport.
-    Nvshmem(Installation),
-    /// By its RMA plugin.
-    Nccl(Nccl),
+pub(crate) struct Library {
+    /// The directory with `include` and `lib`.
+    pub(crate) root: PathBuf,
+    /// As the headers say: `3.4.5`.
+    version: String,
+    /// The number in the file names of NVSHMEM's transports, by which it looks for ours; none of
+    /// NCCL.
+    transports: Option<u32>,
 }
 
 /// A job, as far as its environment depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct For<'a> {
-    /// The provider to run over.
     pub(crate) provider: &'a str,
     /// Where the files of counters are to be.
     pub(crate) dir: &'a Path,
@@ -33,40 +35,36 @@ pub(crate) struct For<'a> {
 
 impl Library {
     /// The one that the options name.
-    ///
-    /// # Errors
-    /// There is none.
-    pub(crate) fn of(options: &Options) -> Result<Self, NoInstallation> {
-        if let Some(nccl) = &options.nccl {
-            return Nccl::at(nccl).map(Self::Nccl);
+    pub(crate) fn of(options: &Options) -> Result<Self, String> {
+        if let Some(root) = options.nccl.clone() {
+            let version = version(&root.join("include/nccl.h"), |part| format!("NCCL_{part}"))?;
+            return Ok(Self { root, version, transports: None });
         }
-        let nvshmem = options.nvshmem.as_ref().expect("one of the two is required");
-        Installation::at(nvshmem).map(Self::Nvshmem)
+        let root = options.nvshmem.clone().expect("one of the two is required");
+        let header = root.join("include/non_abi/nvshmem_version.h");
+        let version = version(&header, |part| format!("NVSHMEM_VENDOR_{part}_VERSION"))?;
+        let lib = root.join("lib");
+        let files = fs::read_dir(&lib).map_err(|error| format!("{}: {error}", lib.display()))?;
+        let numbers = files.filter_map(Result::ok).filter_map(|file| {
+            let name = file.file_name();
+            let (name, number) = name.to_str()?.rsplit_once(".so.")?;
+            name.starts_with("nvshmem_transport_").then(|| number.parse().ok()).flatten()
+        });
+        let missing = || format!("{} has no nvshmem_transport_*.so.N", lib.display());
+        let transports = Some(numbers.max().ok_or_else(missing)?);
+        Ok(Self { root, version, transports })
     }
 
-    /// Its name and version.
     pub(crate) fn name(&self) -> String {
-        match self {
-            Self::Nvshmem(nvshmem) => format!("NVSHMEM {}", nvshmem.version),
-            Self::Nccl(nccl) => format!("NCCL {}", nccl.version),
-        }
-    }
-
-    /// Where it is.
-    pub(crate) fn root(&self) -> &Path {
-        match self {
-            Self::Nvshmem(nvshmem) => &nvshmem.root,
-            Self::Nccl(nccl) => &nccl.root,
-        }
+        let name = if self.transports.is_some() { "NVSHMEM" } else { "NCCL" };
+        format!("{name} {}", self.version)
     }
 
     /// The file of this project's that it loads.
     pub(crate) fn plugin(&self, directory: &Path) -> PathBuf {
-        directory.join(match self {
-            Self::Nvshmem(nvshmem) => {
-                format!("nvshmem_transport_libfabric.so.{}", nvshmem.transports)
-            }
-            Self::Nccl(_) => String::from("libnccl-rma-nvshmem-libfabric.so"),
+        directory.join(match self.transports {
+            Some(number) => format!("nvshmem_transport_libfabric.so.{number}"),
+            None => String::from("libnccl-rma-nvshmem-libfabric.so"),
         })
     }
 
@@ -78,10 +76,7 @@ impl Library {
         plugin: &Path,
         job: For<'_>,
     ) -> Vec<(String, String)> {
-        let lib = match self {
-            Self::Nvshmem(nvshmem) => nvshmem.lib(),
-            Self::Nccl(nccl) => nccl.lib(),
-        };
+        let lib = self.root.join("lib");
         let libraries = match std::env::var("LD_LIBRARY_PATH") {
             Ok(more) if !more.is_empty() => format!("{}:{more}", lib.display()),
             _ => lib.display().to_string(),
@@ -96,8 +91,8 @@ impl Library {
         }
         let plugin = plugin.display().to_string();
         let (one, off) = (|| String::from("1"), || String::from("0"));
-        match self {
-            Self::Nvshmem(_) => {
+        match self.transports {
+            Some(_) => {
                 env.extend([
                     // The path that is compiled into NVSHMEM's library comes before
                     // LD_LIBRARY_PATH, so its own transport would be found first; a loaded one of
@@ -114,7 +109,7 @@ impl Library {
                 let unset = UNLESS_SET.into_iter().filter(unset);
                 env.extend(unset.map(|(name, value)| (name, value.to_owned())));
             }
-            Self::Nccl(_) => {
+            None => {
                 env.extend([
                     ("NCCL_RMA_PLUGIN", plugin.clone()),
                     ("NCCL_GIN_PLUGIN", plugin),
@@ -131,4 +126,20 @@ impl Library {
         }
         env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// The version that a header defines in three parts, by these names.
+fn version(header: &Path, name: impl Fn(&str) -> String) -> Result<String, String> {
+    let path = header.display();
+    let text = fs::read_to_string(header).map_err(|error| format!("{path}: {error}"))?;
+    let number = |part: &str| {
+        let name = name(part);
+        let value = text.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            let named = words.next() == Some("#define") && words.next() == Some(&name);
+            named.then(|| words.next()).flatten()?.parse::<u32>().ok()
+        });
+        value.ok_or_else(|| format!("{path} does not define {name}"))
+    };
+    Ok(format!("{}.{}.{}", number("MAJOR")?, number("MINOR")?, number("PATCH")?))
 }

@@ -4,7 +4,6 @@
 
 mod case;
 mod counters;
-mod installation;
 mod launch;
 mod library;
 mod mps;

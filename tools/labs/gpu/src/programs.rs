@@ -48,19 +48,18 @@ pub(crate) const PERFTESTS: &[(&str, &str)] = &[
 /// An example of NVSHMEM's, and how it is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Example {
-    /// Its file name.
     pub(crate) program: &'static str,
-    /// Its arguments.
     pub(crate) args: &'static str,
-    /// How many PEs it has.
     pub(crate) pes: u32,
-    /// See [`crate::case::Proof::Says`].
     pub(crate) says: &'static str,
-    /// See [`crate::case::Case::gpus`].
     pub(crate) gpus: Gpus,
 }
 
-const fn example(program: &'static str, args: &'static str, says: &'static str) -> Example {
+pub(crate) const fn example(
+    program: &'static str,
+    args: &'static str,
+    says: &'static str,
+) -> Example {
     Example { program, args, pes: 2, says, gpus: Gpus::Any }
 }
 

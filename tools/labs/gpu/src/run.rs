@@ -7,67 +7,39 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use launcher::{Limits, PrivateDir};
-use thiserror::Error;
 
 use crate::case::{Case, Outcome};
-use crate::installation::NoInstallation;
 use crate::launch::Job;
 use crate::library::{For, Library};
 use crate::mps::Mps;
 use crate::options::{MpsChoice, Options};
-use crate::programs::{EXAMPLES, NCCL_PROGRAMS, PERFTESTS, PPLX, deadline};
+use crate::programs::{self, EXAMPLES, Example, NCCL_PROGRAMS, PERFTESTS, PPLX, deadline};
 
 /// After one PE has failed, the others have so long to say what they know of it. Above the timeout
 /// that the case of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// What keeps the runs from starting.
-#[derive(Debug, Error)]
-pub(crate) enum RunError {
-    /// The NVSHMEM, or NCCL, is none.
-    #[error("--nvshmem or --nccl: {0}")]
-    Installation(#[from] NoInstallation),
-    /// There is no transport for it.
-    #[error("{} is not there: {library} looks for a transport of that name", path.display())]
-    NoPlugin {
-        /// The file.
-        path: PathBuf,
-        /// Its name and version.
-        library: String,
-    },
-    /// Nothing to run.
-    #[error(
-        "no program to run: give --programs, --perftests, --examples or --pplx, with executables in it"
-    )]
-    NoPrograms,
-    /// The multi-process service does not start.
-    #[error("--mps on: {0}")]
-    Mps(io::Error),
-    /// A job could not be started, or a directory not be read.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
 /// Runs what the options say. Whether all of it worked.
-pub(crate) fn all(options: &Options) -> Result<bool, RunError> {
+pub(crate) fn all(options: &Options) -> Result<bool, String> {
     let library = Library::of(options)?;
     let plugin = library.plugin(&options.plugin_dir);
     if !plugin.is_file() {
-        return Err(RunError::NoPlugin { path: plugin, library: library.name() });
+        return Err(format!(
+            "{} is not there: {} looks for a plugin of that name",
+            plugin.display(),
+            library.name()
+        ));
     }
     let cases = cases(options)?;
     if cases.is_empty() {
-        return Err(RunError::NoPrograms);
+        return Err(String::from(
+            "no program to run: give --programs, --perftests, --examples or --pplx, with executables",
+        ));
     }
     let scratch = Scratch::new(options.out.as_deref())?;
     // Whether it is there shows before anything runs.
     let has_mps = start_mps(options, &scratch.dir)?.is_some();
-    println!("{} in {}", library.name(), library.root().display());
+    println!("{} in {}", library.name(), library.root.display());
     println!("transport {}", plugin.display());
     println!(
         "multi-process service: {}",
@@ -131,8 +103,8 @@ fn run(
     pes: u32,
     env: Vec<(String, String)>,
     dir: &Path,
-) -> Result<Outcome, RunError> {
-    let told = |source| RunError::Io { what: case.to_string(), source };
+) -> Result<Outcome, String> {
+    let told = |error: io::Error| format!("{case}: {error}");
     // What an earlier run has left there, an id of a job that is gone, would mislead this one.
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
@@ -169,49 +141,40 @@ fn shortened(text: &str) -> String {
 }
 
 /// The cases, each with the directory of its program.
-fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
+fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
     };
     let mut cases = Vec::new();
-    if let (Some(directory), Some(_)) = (&options.programs, &options.nccl) {
-        let there = executables(directory)?;
-        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
-        for example in NCCL_PROGRAMS.iter().filter(|example| runs(example.program)) {
-            cases.push((directory.clone(), Case::nccl(example, &options.args)));
-        }
+    // Those of a list whose program is in a directory.
+    let mut listed =
+        |directory: &Option<PathBuf>, list: &[Example], case: &dyn Fn(&Example) -> Case| {
+            let Some(directory) = directory else { return Ok(()) };
+            let there = executables(directory)?;
+            let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
+            let runs = list.iter().filter(|example| runs(example.program));
+            cases.extend(runs.map(|example| (directory.clone(), case(example))));
+            Ok::<(), String>(())
+        };
+    if options.nccl.is_some() {
+        let case = |example: &Example| Case::nccl(example, &options.args);
+        listed(&options.programs, NCCL_PROGRAMS, &case)?;
         return Ok(cases);
     }
+    let perftests: Vec<_> =
+        PERFTESTS.iter().map(|(name, args)| programs::example(name, args, "")).collect();
+    let perftest = |test: &Example| Case::perftest(test.program, test.args, options.bootstrap);
+    listed(&options.perftests, &perftests, &perftest)?;
+    listed(&options.examples, EXAMPLES, &|example| Case::example(example, options.bootstrap))?;
+    listed(&options.pplx, PPLX, &|example| Case::pplx(example, options.pes))?;
     if let Some(directory) = &options.programs {
-        let programs = executables(directory)?;
+        let mut programs = executables(directory)?;
+        programs.retain(|name| wanted(name));
         // What was started is said first.
-        let (first, rest): (Vec<String>, Vec<String>) =
-            programs.into_iter().partition(|name| name == "info");
-        for name in first.iter().chain(&rest).filter(|name| wanted(name)) {
-            cases.push((directory.clone(), Case::own(name, &options.args, options.bootstrap)));
-        }
-    }
-    if let Some(directory) = &options.perftests {
-        let there = executables(directory)?;
-        for (name, args) in PERFTESTS {
-            if there.iter().any(|file| file == name) && wanted(name) {
-                cases.push((directory.clone(), Case::perftest(name, args, options.bootstrap)));
-            }
-        }
-    }
-    if let Some(directory) = &options.examples {
-        let there = executables(directory)?;
-        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
-        for example in EXAMPLES.iter().filter(|example| runs(example.program)) {
-            cases.push((directory.clone(), Case::example(example, options.bootstrap)));
-        }
-    }
-    if let Some(directory) = &options.pplx {
-        let there = executables(directory)?;
-        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
-        for example in PPLX.iter().filter(|example| runs(example.program)) {
-            cases.push((directory.clone(), Case::pplx(example, options.pes)));
-        }
+        programs.sort_by_key(|name| name != "info");
+        let case = |name: String| Case::own(&name, &options.args, options.bootstrap);
+        let own = programs.into_iter().map(|name| (directory.clone(), case(name)));
+        cases.splice(0..0, own);
     }
     Ok(cases)
 }
@@ -223,9 +186,8 @@ fn gpus() -> Option<u32> {
 }
 
 /// The names of the executables in a directory, sorted.
-fn executables(directory: &Path) -> Result<Vec<String>, RunError> {
-    let what = || directory.display().to_string();
-    let told = |source| RunError::Io { what: what(), source };
+fn executables(directory: &Path) -> Result<Vec<String>, String> {
+    let told = |error: io::Error| format!("{}: {error}", directory.display());
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(told)? {
         let entry = entry.map_err(told)?;
@@ -238,13 +200,13 @@ fn executables(directory: &Path) -> Result<Vec<String>, RunError> {
     Ok(names)
 }
 
-fn start_mps(options: &Options, dir: &Path) -> Result<Option<Mps>, RunError> {
+fn start_mps(options: &Options, dir: &Path) -> Result<Option<Mps>, String> {
     if options.mps == MpsChoice::Off {
         return Ok(None);
     }
     match Mps::start(&dir.join("mps")) {
         Ok(mps) => Ok(Some(mps)),
-        Err(error) if options.mps == MpsChoice::On => Err(RunError::Mps(error)),
+        Err(error) if options.mps == MpsChoice::On => Err(format!("--mps on: {error}")),
         Err(error) => {
             println!("no multi-process service: {error}");
             Ok(None)
@@ -259,14 +221,13 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(named: Option<&Path>) -> Result<Self, RunError> {
+    fn new(named: Option<&Path>) -> Result<Self, String> {
         let Some(dir) = named else {
-            let what = String::from("a temporary directory");
             let own = PrivateDir::new("nvshmem-gpu-run");
-            let own = own.map_err(|source| RunError::Io { what, source })?;
+            let own = own.map_err(|error| format!("a temporary directory: {error}"))?;
             return Ok(Self { dir: own.path().to_owned(), _own: Some(own) });
         };
-        let told = |source| RunError::Io { what: dir.display().to_string(), source };
+        let told = |error: io::Error| format!("{}: {error}", dir.display());
         fs::create_dir_all(dir).map_err(told)?;
         // PEs may be started elsewhere.
         let dir = fs::canonicalize(dir).map_err(told)?;

@@ -123,7 +123,6 @@ fn system_has_efa() -> Need<()> {
     }
 }
 
-/// A job's NICs: a directory.
 struct Lab {
     dir: PrivateDir,
     library: Option<PathBuf>,
@@ -172,7 +171,6 @@ impl Lab {
     }
 }
 
-/// A trial in a lab.
 fn trial(
     name: String,
     library: Library,

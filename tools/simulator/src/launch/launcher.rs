@@ -209,9 +209,6 @@ impl Launcher<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if let Some(network) = self.settings.network_of_pe.get(&pe) {
-            network.take_in(&mut command);
-        }
         command
     }
 

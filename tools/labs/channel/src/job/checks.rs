@@ -16,10 +16,7 @@ use crate::models;
 const RINGS: [(u32, u64); 2] = [(4, 4096), (1, 64)];
 
 /// A PE's part of all checks with heaps there. How many there were.
-///
-/// # Errors
-/// What is wrong, with the kernel and the form.
-pub fn run(job: &Job<'_>, location: MemoryLocation) -> Result<usize, MachineError> {
+pub(crate) fn run(job: &Job<'_>, location: MemoryLocation) -> Result<usize, MachineError> {
     let mut count = 0;
     for rings in RINGS {
         let pe = job.open(location, rings)?;

@@ -4,14 +4,14 @@
 //! Several PEs may be on one GPU. Then their kernels take turns, unless CUDA's multi-process
 //! service runs.
 
-pub mod checks;
+pub(crate) mod checks;
 mod pe;
 
 use std::time::Duration;
 
 use launcher::{End, Limits};
 
-pub use pe::Job;
+pub(crate) use pe::Job;
 
 use crate::image::PES;
 use crate::machines::machine::MachineError;
@@ -21,10 +21,7 @@ const LIMITS: Limits = Limits { deadline: Duration::from_secs(540), grace: Durat
 
 /// Starts this program once for each PE, with its own arguments and perhaps a variable, and waits
 /// for all.
-///
-/// # Errors
-/// A PE does not end well.
-pub fn start(variable: Option<(&str, &str)>) -> Result<(), MachineError> {
+pub(crate) fn start(variable: Option<(&str, &str)>) -> Result<(), MachineError> {
     let ended = launcher::run_job(PES, LIMITS, |_, command| {
         command.args(std::env::args_os().skip(1)).envs(variable);
         Ok(())

@@ -15,7 +15,6 @@ use crate::image::AREA;
 use crate::machines::machine::{Machine, MachineError};
 use crate::machines::reach::copy_near;
 
-/// What a kernel may take.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 impl From<ChannelError> for MachineError {
@@ -55,7 +54,7 @@ fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
 }
 
 /// The PEs of a process' job, which has several channels one after the other.
-pub struct Job<'m> {
+pub(crate) struct Job<'m> {
     pub(crate) machine: &'m dyn Machine,
     pub(crate) me: u32,
     meeting: Meeting,
@@ -68,12 +67,8 @@ impl fmt::Debug for Job<'_> {
 }
 
 impl<'m> Job<'m> {
-    /// Joins the others.
-    ///
-    /// # Errors
-    /// They do not come together.
-    pub fn new(machine: &'m dyn Machine, place: &Place) -> Result<Self, MachineError> {
-                let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
+    pub(crate) fn new(machine: &'m dyn Machine, place: &Place) -> Result<Self, MachineError> {
+        let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
         Ok(Self { machine, me: place.me, meeting })
     }
 
@@ -82,7 +77,6 @@ impl<'m> Job<'m> {
         self.meeting.clone().allgather(mine).map_err(|error| MachineError(error.to_string()))
     }
 
-    /// A channel with a heap.
     pub(crate) fn open(
         &self,
         location: MemoryLocation,
@@ -95,7 +89,6 @@ impl<'m> Job<'m> {
     }
 }
 
-/// See the module.
 pub(crate) struct Pe<'j> {
     pub(crate) job: &'j Job<'j>,
     pub(crate) channel: Channel,

@@ -13,12 +13,10 @@ use nvshmem_transport_libfabric::channel::kernels;
 
 use crate::machines::machine::{Machine, MachineError, Memory, Running};
 
-/// Bytes copied at once.
 const BOUNCE: usize = 1 << 20;
 
-/// A GPU of this process.
 #[derive(Debug)]
-pub struct Gpu {
+pub(crate) struct Gpu {
     name: String,
     context: Arc<Context>,
     module: Arc<Module>,
@@ -61,13 +59,11 @@ impl Copies {
 }
 
 /// Why there is no GPU to run on.
-#[derive(Debug, thiserror::Error)]
-pub enum NoGpu {
+#[derive(Debug)]
+pub(crate) enum NoGpu {
     /// The machine has none, or the program was built without kernels: a reason to skip.
-    #[error("{0}")]
     Absent(String),
     /// There is one that does not work.
-    #[error("{0}")]
     Broken(String),
 }
 
@@ -79,10 +75,7 @@ impl From<CudaError> for MachineError {
 
 impl Gpu {
     /// Opens the one of a number; the last one, if there are not as many.
-    ///
-    /// # Errors
-    /// When there is none, or it cannot be used.
-    pub fn open(number: u32) -> Result<Self, NoGpu> {
+    pub(crate) fn open(number: u32) -> Result<Self, NoGpu> {
         let Some(image) = kernels::IMAGE else {
             return Err(NoGpu::Absent(format!("this program was built {}", kernels::BUILT)));
         };

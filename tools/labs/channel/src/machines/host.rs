@@ -11,9 +11,8 @@ use crate::machines::reach::copy_near;
 
 /// This process' threads, each a warp and a block of its own.
 #[derive(Debug)]
-pub struct Host {
-    /// How many for checks.
-    pub threads: u32,
+pub(crate) struct Host {
+    pub(crate) threads: u32,
 }
 
 #[derive(Debug)]

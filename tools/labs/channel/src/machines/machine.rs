@@ -9,75 +9,48 @@ use thiserror::Error;
 /// Why something could not be run, in words.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub struct MachineError(pub String);
+pub(crate) struct MachineError(pub String);
 
 /// Memory. What it is made of stays as long as this does.
 #[derive(Debug)]
-pub struct Memory {
+pub(crate) struct Memory {
     /// Where it is, for kernels and, if it is host memory, for the CPU.
-    pub addr: usize,
-    /// Bytes.
-    pub len: usize,
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
     _owner: Box<dyn Any>,
 }
 
 impl Memory {
-    /// Memory that `owner` keeps.
-    pub fn new(addr: usize, len: usize, owner: Box<dyn Any>) -> Self {
+    pub(crate) fn new(addr: usize, len: usize, owner: Box<dyn Any>) -> Self {
         Self { addr, len, _owner: owner }
     }
 }
 
-/// A kernel under way.
-pub trait Running: Debug {
-    /// Whether it has ended.
-    ///
-    /// # Errors
-    /// What it has failed of.
+pub(crate) trait Running: Debug {
     fn is_done(&mut self) -> Result<bool, MachineError>;
 }
 
-/// Something that runs kernels.
-pub trait Machine: Debug {
-    /// What it is, for people.
+pub(crate) trait Machine: Debug {
     fn name(&self) -> String;
 
     /// Zeroed memory that both the CPU and kernels read and write.
-    ///
-    /// # Errors
-    /// When there is none.
     fn shared(&self, len: usize) -> Result<Memory, MachineError>;
 
     /// Memory for kernels alone, where they are fast, with this in it.
-    ///
-    /// # Errors
-    /// When there is none.
     fn fast(&self, content: &[u8]) -> Result<Memory, MachineError>;
 
     /// Zeroed memory on the device, where the CPU does not reach it but through [`Machine::read`]
     /// and [`Machine::write`].
-    ///
-    /// # Errors
-    /// When there is none.
     fn device(&self, len: usize) -> Result<Memory, MachineError>;
 
     /// Copies out of memory on the device. What kernels have written before is there.
-    ///
-    /// # Errors
-    /// As the device answers.
     fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError>;
 
     /// Copies into memory on the device. Kernels see it before whatever is written to any of their
     /// memory later; words of 8 bytes and less that are aligned they see whole.
-    ///
-    /// # Errors
-    /// As the device answers.
     fn write(&self, addr: usize, from: &[u8]) -> Result<(), MachineError>;
 
     /// Starts a kernel of `blocks` blocks of `threads` threads.
-    ///
-    /// # Errors
-    /// When there is no such kernel, or it cannot be started.
     ///
     /// # Safety
     /// What the arguments point to stays until the kernel has ended.
@@ -90,9 +63,6 @@ pub trait Machine: Debug {
     ) -> Result<Box<dyn Running>, MachineError>;
 
     /// Runs something on this thread with the machine's device as the one that the thread uses.
-    ///
-    /// # Errors
-    /// The device cannot be used, or as what is run answers.
     fn with_device(
         &self,
         run: &mut dyn FnMut() -> Result<(), MachineError>,

@@ -1,7 +1,7 @@
 //! Where kernels run: a GPU, or this process' threads in its place; and how the CPU gets at their
 //! memory.
 
-pub mod gpu;
-pub mod host;
-pub mod machine;
-pub mod reach;
+pub(crate) mod gpu;
+pub(crate) mod host;
+pub(crate) mod machine;
+pub(crate) mod reach;

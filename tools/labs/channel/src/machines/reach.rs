@@ -10,7 +10,7 @@ use crate::machines::machine::{Machine, MachineError};
 
 /// See the module. Addresses and lengths are checked by who asks.
 #[derive(Debug)]
-pub struct Reach<'m> {
+pub(crate) struct Reach<'m> {
     machine: &'m dyn Machine,
     /// What only the machine reaches.
     far: Range<usize>,

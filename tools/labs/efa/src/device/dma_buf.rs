@@ -15,7 +15,6 @@ const PAGE: u64 = 4096;
 pub(crate) struct DmaBuf {
     at: *mut c_void,
     bytes: usize,
-    /// Where the part begins.
     pub(crate) address: u64,
 }
 

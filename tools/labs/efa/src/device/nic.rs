@@ -303,7 +303,6 @@ pub(crate) unsafe fn deregister(mr: *mut Mr) {
     }
 }
 
-/// Memory to register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
     /// From an address of this process on.

@@ -222,7 +222,6 @@ impl Qp {
         0
     }
 
-    /// Begins a work request.
     fn begin(&mut self, kind: Kind, key: u32, address: u64, immediate: Option<u32>) {
         if self.refused != 0 {
             return;

@@ -49,7 +49,6 @@ pub(crate) enum Data {
     Buffers(Vec<(u64, u64)>),
 }
 
-/// An operation as it was posted.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
@@ -91,7 +90,6 @@ struct Packet {
     not_before: Option<Instant>,
 }
 
-/// What became of a packet.
 enum Outcome {
     Delivered,
     NotReady,

@@ -28,7 +28,6 @@ struct Slot([AtomicU64; 8]);
 // SAFETY: as above.
 unsafe impl Shared for Slot {}
 
-/// The end of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
     /// The queue pair that it is of.
@@ -131,29 +130,5 @@ impl Mapping<CompletionQueue> {
 
     pub(crate) fn has_overrun(&self) -> bool {
         self.overrun.load(Ordering::Acquire) != 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_completion_comes_out_as_it_went_in() {
-        let completion = Completion {
-            qp: QpId { number: 7, generation: 3 },
-            id: u64::MAX - 1,
-            status: Status::Unresponsive,
-            opcode: 129,
-            bytes: 8928,
-            immediate: Some(0),
-            unsolicited: true,
-            source: Gid::of(9, 31),
-            source_qp: 255,
-            source_ah: 0xffff,
-        };
-        assert_eq!(Completion::unpack(completion.pack()), completion);
-        let other = Completion { immediate: None, unsolicited: false, ..completion };
-        assert_eq!(Completion::unpack(other.pack()), other);
     }
 }

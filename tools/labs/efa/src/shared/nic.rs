@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::SharedLock;
 use super::mapping::Shared;
 
-/// The address of a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
@@ -20,7 +19,6 @@ impl Gid {
         Self(raw)
     }
 
-    /// The name of its file.
     pub(crate) fn file(self) -> String {
         format!("nic-{:032x}", u128::from_be_bytes(self.0))
     }
@@ -58,7 +56,6 @@ pub(crate) struct NicState {
     ahs_used: AtomicU32,
     next_domain: AtomicU32,
     domains: AtomicU32,
-    /// Pages that are registered.
     pages: AtomicU64,
     pub(crate) counters: Counters,
     qps: [QpSlot; MAX_QPS],
@@ -131,7 +128,6 @@ struct MrSlot {
     device: AtomicU32,
 }
 
-/// A protection domain of a NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Domain(pub(crate) u32);
 
@@ -143,13 +139,11 @@ pub(crate) struct QpId {
 }
 
 impl QpId {
-    /// The name of its file.
     pub(crate) fn file(self, gid: Gid) -> String {
         format!("{}-qp{}.{}", gid.file(), self.number, self.generation)
     }
 }
 
-/// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     pub(crate) process: u32,
@@ -160,7 +154,6 @@ pub(crate) struct Region {
     /// Where it is in the process.
     pub(crate) address: u64,
     pub(crate) length: u64,
-    /// It is memory of a device.
     pub(crate) device: bool,
 }
 
@@ -335,37 +328,5 @@ impl NicState {
             })
             // Still: what was read is all of one registration.
             .filter(|_| there())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bounds_of_a_region_are_those_of_the_address_that_peers_use() {
-        let region = Region {
-            process: 1,
-            access: 0,
-            domain: Domain(0),
-            iova: 100,
-            address: 5_000,
-            length: 10,
-            device: false,
-        };
-        assert_eq!(region.find(100, 10), Some(5_000));
-        assert_eq!(region.find(109, 1), Some(5_009));
-        assert_eq!(region.find(110, 0), Some(5_010));
-        for (at, bytes) in [(99, 1), (100, 11), (110, 1), (101, u64::MAX)] {
-            assert_eq!(region.find(at, bytes), None, "{at} {bytes}");
-        }
-    }
-
-    #[test]
-    fn addresses_differ_by_host_and_by_nic() {
-        let gids = [Gid::of(1, 0), Gid::of(1, 1), Gid::of(2, 0)];
-        assert_ne!(gids[0], gids[1]);
-        assert_ne!(gids[0], gids[2]);
-        assert_eq!(gids[0].file(), "nic-fe800000000000000000000100000001");
     }
 }
