@@ -209,7 +209,6 @@ impl Part<'_, '_> {
                 self.check_words(round)?;
                 return Ok(round);
             }
-            self.host.register_again(self.buffer)?;
             self.ask(round)?;
             self.check_areas(round)?;
             self.check_words(round)?;
@@ -217,7 +216,6 @@ impl Part<'_, '_> {
             self.host.local(next, u64::from(self.n) * self.storm.area)?.set(CANARY)?;
             self.check_signals(round)?;
             self.host.barrier()?;
-            self.host.unregister(self.buffer)?;
             self.check_back(round)?;
             (self.step)(Step::Ended(round, self.operations))?;
         }

@@ -9,6 +9,7 @@ mod launch;
 mod library;
 mod mps;
 mod options;
+mod pmi;
 mod programs;
 mod run;
 
