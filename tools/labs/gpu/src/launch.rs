@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use launcher::pmi::Server;
+use crate::pmi::Server;
 use launcher::{End, Limits};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

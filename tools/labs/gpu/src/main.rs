@@ -8,6 +8,7 @@ mod launch;
 mod library;
 mod mps;
 mod options;
+mod pmi;
 mod programs;
 mod run;
 

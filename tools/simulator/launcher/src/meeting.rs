@@ -9,18 +9,17 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-use crate::group::{Ended, Limits, run};
+use crate::run::{Ended, Limits, run};
 
-/// What a PE is told: its number, how many there are, and PE 0's port.
+/// A PE's number, how many there are, and PE 0's port.
 const PE: &str = "LAUNCHER_PE";
 const PES: &str = "LAUNCHER_PES";
 const PORT: &str = "LAUNCHER_PORT";
 
-/// Runs a job of so many PEs, each by a command that `with` completes. A PE that fails is no error
-/// of this.
+/// Runs a job of so many PEs, each by a command that `with` completes. A PE that fails is no error.
 ///
 /// # Errors
-/// What keeps it from starting, or that of `with`.
+/// The job cannot be started.
 pub fn run_job(
     n_pes: u32,
     limits: Limits,
@@ -40,7 +39,7 @@ pub fn run_job(
         Ok(command)
     };
     let commands = (0..n_pes).map(command).collect::<io::Result<Vec<_>>>()?;
-    // With PE 0's end of it the port is closed, and who still wants to connect is told.
+    // With PE 0's end the port is closed, and whoever still wants to connect is told.
     drop(listener);
     run(commands, limits, || Ok(()))
 }
@@ -50,14 +49,14 @@ pub fn run_job(
 pub struct Place {
     /// Its PE.
     pub me: u32,
-    /// Of how many.
+    /// Number of PEs.
     pub n_pes: u32,
     /// Where PE 0 listens.
     pub address: String,
 }
 
 impl Place {
-    /// That of this process, if it is one of a job.
+    /// This process's place, if it is one of a job.
     pub fn of_process() -> Option<Self> {
         let number = |name| env::var(name).ok()?.parse::<u32>().ok();
         let (me, n_pes, port) = (number(PE)?, number(PES)?, number(PORT)?);

@@ -1,103 +1,184 @@
 //! A process of a job: what it prints, line by line, and its end.
 
 use std::fmt;
-use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use crate::pipe::{Pipe, Stream};
-
-/// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
+/// How long the pipes of an ended process are still read: a grandchild may hold them open.
 const DRAIN: Duration = Duration::from_millis(500);
+
+/// Which stream a line was printed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// How a process has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// By itself, with this status.
+    Exited(i32),
+    /// By a signal that was not the launcher's.
+    Signalled(i32),
+    /// Killed by the launcher, when its time was over.
+    Killed,
+}
+
+impl End {
+    /// Whether it was successful.
+    pub fn is_success(self) -> bool {
+        self == End::Exited(0)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exited(status) => write!(f, "ended with status {status}"),
+            End::Signalled(signal) => write!(f, "ended by signal {signal}"),
+            End::Killed => write!(f, "was killed when its time was over"),
+        }
+    }
+}
+
+/// The launcher's end of an output stream.
+struct Pipe {
+    stream: Stream,
+    source: Box<dyn Source>,
+    partial: Vec<u8>,
+}
+
+trait Source: Read + AsRawFd + Send {}
+impl<T: Read + AsRawFd + Send> Source for T {}
+
+impl Pipe {
+    /// Takes the lines that are there. Returns whether more may come.
+    fn read(&mut self, output: &mut Vec<(Stream, String)>) -> bool {
+        let mut buffer = [0; 16 << 10];
+        let mut open = true;
+        // Bounded, so that a process that prints without end does not keep the launcher here.
+        for _ in 0..64 {
+            // The pipe blocks, so ask first.
+            let mut fd = [pollfd(self.source.as_raw_fd(), libc::POLLIN)];
+            if !open || !poll(&mut fd, Some(Duration::ZERO)) {
+                break;
+            }
+            match self.source.read(&mut buffer) {
+                Ok(0) => open = false,
+                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
+                Err(error) => open = error.kind() == io::ErrorKind::Interrupted,
+            }
+        }
+        let ends = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let whole = if open { ends } else { self.partial.len() };
+        let rest = self.partial.split_off(whole);
+        let lines = String::from_utf8_lossy(&self.partial);
+        output.extend(lines.split_terminator('\n').map(|line| (self.stream, line.to_owned())));
+        self.partial = rest;
+        open
+    }
+}
 
 /// A process that was started. It ends when this is dropped.
 pub struct Process {
     child: Child,
     pipes: Vec<Pipe>,
+    pub(crate) output: Vec<(Stream, String)>,
     exit: Option<(ExitStatus, Instant)>,
+    is_killed: bool,
 }
 
 impl Process {
-    /// Starts a command. An error names the program.
+    /// Starts a command. Its process is killed when the thread that starts it ends, however that
+    /// comes about.
     ///
     /// # Errors
-    /// As the system answers.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
-        let child = command.spawn().map_err(|error| {
-            let program = Path::new(command.get_program());
-            let told = format!("{} cannot be started: {error}", program.display());
-            io::Error::new(error.kind(), told)
+    /// The program, and what the system answers.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        // SAFETY: between fork and exec only `prctl` runs, which is a plain system call: nothing
+        // there allocates or takes a lock.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().map_err(|error| {
+            let program = Path::new(command.get_program()).display();
+            io::Error::new(error.kind(), format!("{program} cannot be started: {error}"))
         })?;
-        Ok(Self::from(child))
+        let pipe = |stream, source| Pipe { stream, source, partial: Vec::new() };
+        let out = child.stdout.take().map(|source| pipe(Stream::Out, Box::new(source)));
+        let err = child.stderr.take().map(|source| pipe(Stream::Err, Box::new(source)));
+        let pipes = out.into_iter().chain(err).collect();
+        Ok(Self { child, pipes, output: Vec::new(), exit: None, is_killed: false })
     }
 
-    /// Its number.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Writes to its standard input, where that is a pipe, and closes it.
-    pub fn say(&mut self, input: &str) {
-        if let Some(mut stdin) = self.child.stdin.take() {
-            // A program that does not read it to its end has its reasons.
-            let _ = stdin.write_all(input.as_bytes());
-        }
+    /// How the process has ended, and how long ago; none while it runs.
+    pub fn end(&self) -> Option<(End, Duration)> {
+        let (status, when) = self.exit?;
+        let end = match (status.code(), status.signal()) {
+            _ if self.is_killed => End::Killed,
+            (Some(code), _) => End::Exited(code),
+            (None, signal) => End::Signalled(signal.unwrap_or(0)),
+        };
+        Some((end, when.elapsed()))
     }
 
-    /// Whether it may print more, into pipes.
-    pub fn may_print(&self) -> bool {
-        !self.pipes.is_empty()
+    pub(crate) fn exit(&self) -> Option<(ExitStatus, Instant)> {
+        self.exit
     }
 
-    /// What is to be waited for before a look at its pipes.
-    pub fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> {
-        self.pipes.iter().map(Pipe::pollfd)
+    /// Standard input, if it is a pipe.
+    pub(crate) fn stdin(&mut self) -> Option<impl io::Write + use<>> {
+        self.child.stdin.take()
     }
 
-    /// Takes the lines that it has printed, without waiting for any.
-    pub fn read(&mut self, mut line: impl FnMut(Stream, String)) {
+    /// Whether it has ended and all its output was read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.exit.is_some() && self.pipes.is_empty()
+    }
+
+    pub(crate) fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> {
+        self.pipes.iter().map(|pipe| pollfd(pipe.source.as_raw_fd(), libc::POLLIN))
+    }
+
+    /// Reads what it has printed and looks whether it has ended, without waiting.
+    pub(crate) fn look(&mut self) {
         let late = self.exit.is_some_and(|(_, when)| when.elapsed() > DRAIN);
-        self.pipes.retain_mut(|pipe| pipe.read(&mut line) && !late);
-    }
-
-    /// How and when it has ended, if it has.
-    pub fn exit(&mut self) -> Option<(ExitStatus, Instant)> {
+        self.pipes.retain_mut(|pipe| pipe.read(&mut self.output) && !late);
         if self.exit.is_none() {
             let status = self.child.try_wait().ok().flatten();
             self.exit = status.map(|status| (status, Instant::now()));
         }
-        self.exit
     }
 
-    /// Whether its end has not been seen.
-    pub fn is_running(&self) -> bool {
-        self.exit.is_none()
-    }
-
-    /// Kills it. Its end is still to be seen.
-    pub fn kill(&mut self) {
-        // It fails only for a process that has just ended.
-        let _ = self.child.kill();
-    }
-}
-
-impl From<Child> for Process {
-    /// Takes the pipes that it still has.
-    fn from(mut child: Child) -> Self {
-        let out = child.stdout.take().map(|pipe| Pipe::new(Stream::Out, pipe));
-        let err = child.stderr.take().map(|pipe| Pipe::new(Stream::Err, pipe));
-        Self { child, pipes: out.into_iter().chain(err).collect(), exit: None }
+    /// Kills it, unless it has ended. Its end is still to be seen.
+    pub(crate) fn kill(&mut self) {
+        if self.exit.is_none() {
+            self.is_killed = true;
+            // It fails only for a process that has just ended.
+            let _ = self.child.kill();
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.exit().is_none() {
-            self.kill();
-            let _ = self.child.wait();
-        }
+        self.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -107,34 +188,34 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Has a command's process killed when the thread that starts it ends, however that comes about.
-pub fn dies_with_launcher(command: &mut Command) {
-    // SAFETY: between fork and exec only `prctl` runs, which is a plain system call: nothing there
-    // allocates or takes a lock.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
+/// A descriptor, and the events to wait for.
+pub fn pollfd(fd: RawFd, events: libc::c_short) -> libc::pollfd {
+    libc::pollfd { fd, events, revents: 0 }
 }
 
-/// Whether a process may read another's memory, as the emulated NICs of efa do; the reason if not.
-/// Where it may not, it may not read its own either.
+/// Waits until a descriptor is ready, without limit if there is none. Returns whether one is;
+/// an interruption counts as not.
+pub fn poll(fds: &mut [libc::pollfd], limit: Option<Duration>) -> bool {
+    let limit = limit.map_or(-1, |limit| limit.as_millis() as i32);
+    // SAFETY: the pointer and the length are those of one slice, which lives through the call.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, limit) > 0 }
+}
+
+/// Whether a process may read another's memory, as the emulated NICs of efa do. Where it may not,
+/// it may not read its own by that call either.
 ///
 /// # Errors
-/// It may not.
+/// Why not.
 pub fn reaches_other_processes() -> Result<(), String> {
     let (from, mut to) = (1_u8, 0_u8);
     let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
     let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
     // SAFETY: the call copies one byte of this process to another, both of them ours.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    match read {
+    match unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } {
         1 => Ok(()),
-        _ => Err(format!(
-            "no process here may reach another's memory: {}",
-            std::io::Error::last_os_error()
-        )),
+        _ => {
+            let why = io::Error::last_os_error();
+            Err(format!("no process here may reach another's memory: {why}"))
+        }
     }
 }

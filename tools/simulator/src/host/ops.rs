@@ -2,16 +2,82 @@
 //! threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Error, Result, check};
-use crate::host::regions::Piece;
-use crate::host::shared::{Doing, PAGE, Shared, Thread};
-use crate::host::transport::{AmoCall, Hint, ISSUER, POISON, POISON_INT};
+use crate::host::regions::{Piece, Regions};
+use crate::host::transport::{AmoCall, Hint, POISON, POISON_INT, Transport};
 use crate::memory::address::{Place, SymAddr};
-use crate::memory::local::Local;
+use crate::memory::gpu::Gpu;
+use crate::memory::local::{Local, Mapping};
+
+const PAGE: usize = 4096;
+
+/// What the user's threads and the proxy thread share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) transport: Transport,
+    pub(crate) regions: Regions,
+    n_pes: u32,
+    me: u32,
+    /// What the user's thread and the proxy thread are in: an index of [`CALLS`], and a PE.
+    doing: [AtomicU64; 2],
+    /// Memory that ends where a page ends, with a page behind it that faults.
+    edge: Mutex<Mapping>,
+    /// None in a PE of host memory.
+    pub(crate) gpu: Option<&'static Gpu>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        transport: Transport,
+        regions: Regions,
+        me: u32,
+        n_pes: u32,
+        gpu: Option<&'static Gpu>,
+    ) -> Result<Shared> {
+        let edge = Mapping::new(2 * PAGE as u64, 4096)?;
+        edge.forbid(PAGE)?;
+        let (doing, edge) = (Default::default(), Mutex::new(edge));
+        Ok(Shared { transport, regions, n_pes, me, doing, edge, gpu })
+    }
+
+    /// What a kind of thread is in, for messages about a thread that does not come back.
+    pub(crate) fn doing(&self, thread: Thread) -> String {
+        let word = self.doing[thread as usize].load(Ordering::Relaxed);
+        match ((word >> 32) as usize, word as u32) {
+            (0, _) => "in no call of the plugin".to_string(),
+            (call, pe) => format!("in {} for PE {pe}", CALLS[call]),
+        }
+    }
+}
+
+/// Names of what a thread can be in; the index is a [`Doing`].
+const CALLS: [&str; 9] =
+    ["nothing", "put", "get", "p", "amo", "put_signal", "fence", "quiet", "enforce_cst"];
+
+#[derive(Clone, Copy)]
+enum Doing {
+    Put = 1,
+    Get,
+    P,
+    Amo,
+    PutSignal,
+    Fence,
+    Quiet,
+    EnforceCst,
+}
+
+/// Which kind of thread calls the plugin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Thread {
+    /// One of the user's, through NVSHMEM's host interface: queue pair 0.
+    User,
+    /// NVSHMEM's proxy thread, for the device: another queue pair.
+    Proxy,
+}
 
 /// An atomic operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,16 +106,43 @@ impl Amo {
     }
 }
 
-/// Operations, issued from one kind of thread.
-///
-/// A status other than success ends a process of NVSHMEM's on the proxy path; here it is an error.
-/// Lengths are in bytes.
+/// An atomic operation on a word of a PE's heap, ready to be issued many times.
+#[derive(Clone, Copy, Debug)]
+pub struct PlannedAmo {
+    pe: u32,
+    call: AmoCall,
+}
+
+// SAFETY: the pointers are to memory and handles of this PE's regions, or are addresses in another
+// PE. They mean the same on every thread.
+unsafe impl Send for PlannedAmo {}
+// SAFETY: as above.
+unsafe impl Sync for PlannedAmo {}
+
+impl PlannedAmo {
+    /// The same with another operand.
+    #[must_use]
+    pub fn with_value(mut self, value: u64) -> PlannedAmo {
+        self.call.mem.val = value;
+        self
+    }
+
+    /// The same with another value for the flag that follows a fetched word.
+    #[must_use]
+    pub fn with_flag(mut self, flag: u64) -> PlannedAmo {
+        self.call.mem.retflag = flag;
+        self
+    }
+}
+
+/// Operations, issued from one kind of thread. Lengths are in bytes. They fail with the plugin's
+/// status, which would end a process of NVSHMEM's, or for a place that does not exist.
 #[derive(Debug)]
 pub struct Ops {
     pub(crate) shared: Arc<Shared>,
     thread: Thread,
     /// Whether a get was issued since the last quiet: then the host enforces consistency.
-    pub(crate) got: AtomicBool,
+    got: AtomicBool,
     /// What is said of the puts that are issued: another follows, and the region they are in.
     more: AtomicBool,
     region: AtomicU64,
@@ -74,16 +167,13 @@ impl Ops {
     }
 
     /// Ends a region (layout 7); nothing where there are none.
-    ///
-    /// # Errors
-    /// The plugin's status.
     pub fn end_region(&self, region: u64) -> Result<()> {
         self.set_region(0);
         let role = match self.thread {
             Thread::User => c::NVT_REGION_ROLE_HOST,
             Thread::Proxy => c::NVT_REGION_ROLE_PROXY,
         };
-        self.shared.transport.region_flush(role, ISSUER, region)
+        self.shared.transport.region_flush(role, region)
     }
 
     /// Number of PEs.
@@ -102,54 +192,34 @@ impl Ops {
     }
 
     /// Memory of this PE.
-    ///
-    /// # Errors
-    /// It is not all inside the heap or the buffer.
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
         self.shared.regions.local(place.into(), len)
     }
 
     /// Writes to a PE's heap. From the user's thread it is the blocking call, whose source may be
     /// reused on return; from the proxy there is only [`Ops::put_nbi`].
-    ///
-    /// # Errors
-    /// The plugin's status, or a place that does not exist.
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
-        let nbi = self.thread == Thread::Proxy;
-        self.transfer(c::NVT_OP_PUT, nbi, pe, to, from.into(), len)
+        self.transfer(c::NVT_OP_PUT, self.thread == Thread::Proxy, pe, to, from.into(), len)
     }
 
     /// Writes to a PE's heap; complete after a quiet.
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn put_nbi(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_PUT, true, pe, to, from.into(), len)
     }
 
     /// Reads from a PE's heap. From the user's thread the data is there on return; from the proxy
     /// there is only [`Ops::get_nbi`].
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn get(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
-        let nbi = self.thread == Thread::Proxy;
-        self.transfer(c::NVT_OP_GET, nbi, pe, from, to.into(), len)
+        self.transfer(c::NVT_OP_GET, self.thread == Thread::Proxy, pe, from, to.into(), len)
     }
 
     /// Reads from a PE's heap; the data is there after a quiet.
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn get_nbi(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_GET, true, pe, from, to.into(), len)
     }
 
     /// Reads from a PE's heap, on either thread: the data is there on return. NVSHMEM's proxy
     /// thread never asks for it, but the interface has it.
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn get_blocking(
         &self,
         pe: u32,
@@ -161,87 +231,58 @@ impl Ops {
     }
 
     /// Reads a small value of a PE's heap, as the device's `g` does; there after a quiet.
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn g(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
         self.transfer(c::NVT_OP_G, true, pe, from, to.into(), len)
     }
 
     /// Writes the low `bytes` (1, 2, 4 or 8) of `value` to a PE's heap. The value is gone when
     /// the plugin returns; from the user's thread, what follows it in memory faults.
-    ///
-    /// # Errors
-    /// See [`Ops::put`].
     pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
-        if !matches!(bytes, 1 | 2 | 4 | 8) {
-            return Err(Error::Usage(format!("no P has {bytes} bytes")));
-        }
         let (remote, room) = self.shared.regions.remote(pe, to)?;
-        if room < bytes as u64 {
-            return Err(Error::Usage(format!("a P at {to:?} that crosses a chunk")));
+        if !matches!(bytes, 1 | 2 | 4 | 8) || room < bytes as u64 {
+            return Err(Error::Usage(format!("a P of {bytes} bytes, {room} before a border")));
         }
         match self.thread {
             Thread::Proxy => {
                 let mut on_stack = value;
-                let status = self.p_from(pe, remote, &raw mut on_stack, bytes);
+                let done = self.p_from(pe, remote, &raw mut on_stack, bytes);
                 // SAFETY: a local, overwritten so that a plugin that kept its address is noticed.
                 unsafe { (&raw mut on_stack).write_volatile(!value) };
-                check(status, || format!("rma(P) to PE {pe}"))
+                done
             }
             Thread::User => {
                 let edge = self.shared.edge.lock().unwrap_or_else(PoisonError::into_inner);
-                let at = (PAGE - bytes as usize) as u64;
-                let cell = Local::of(&edge, at, bytes as u64)?;
+                let cell = Local::of(&edge, (PAGE - bytes as usize) as u64, bytes as u64)?;
                 cell.write(&value.to_le_bytes()[..bytes as usize])?;
-                let status = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
+                let done = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
                 cell.set(!(value as u8))?;
-                check(status, || format!("rma(P) to PE {pe}"))
+                done
             }
         }
     }
 
     /// Orders what is issued later, to each PE, behind what was issued to it before.
-    ///
-    /// # Errors
-    /// The plugin's status.
     pub fn fence(&self) -> Result<()> {
         let skip_self = self.layout().major() == Major::V3 && self.thread == Thread::Proxy;
-        (0..self.n_pes())
-            .filter(|pe| !(skip_self && *pe == self.pe()))
-            .try_for_each(|pe| self.fence_pe(pe))
+        let mut pes = (0..self.n_pes()).filter(|pe| !(skip_self && *pe == self.pe()));
+        pes.try_for_each(|pe| self.fence_pe(pe))
     }
 
     /// The fence for one PE.
-    ///
-    /// # Errors
-    /// The plugin's status.
     pub fn fence_pe(&self, pe: u32) -> Result<()> {
-        self.enter(Doing::Fence, pe);
-        let status = self.shared.transport.fence(pe, self.qp());
-        self.leave();
-        check(status.unwrap_or(c::NVT_STATUS_SUCCESS), || format!("fence for PE {pe}"))
+        self.call(Doing::Fence, pe, || self.shared.transport.fence(pe, self.qp()))
     }
 
     /// Waits until everything this kind of thread has issued is complete: at every PE, and here.
-    ///
-    /// # Errors
-    /// The plugin's status.
     pub fn quiet(&self) -> Result<()> {
         (0..self.n_pes()).try_for_each(|pe| self.quiet_pe(pe))?;
         if self.thread == Thread::Proxy && self.got.swap(false, Ordering::Relaxed) {
-            self.enter(Doing::EnforceCst, self.pe());
-            let result = self.shared.transport.enforce_cst();
-            self.leave();
-            return result;
+            self.call(Doing::EnforceCst, self.pe(), || self.shared.transport.enforce_cst())?;
         }
         Ok(())
     }
 
     /// The quiet for one PE.
-    ///
-    /// # Errors
-    /// The plugin's status.
     #[inline]
     pub fn quiet_pe(&self, pe: u32) -> Result<()> {
         let qp = match (self.thread, self.layout().major()) {
@@ -249,17 +290,11 @@ impl Ops {
             (Thread::Proxy, Major::V3) => c::NVT_QP_DEFAULT,
             (Thread::Proxy, _) => c::NVT_QP_ALL,
         };
-        self.enter(Doing::Quiet, pe);
-        let status = self.shared.transport.quiet(pe, qp);
-        self.leave();
-        check(status, || format!("quiet for PE {pe}"))
+        self.call(Doing::Quiet, pe, || self.shared.transport.quiet(pe, qp))
     }
 
     /// Lets the plugin work once. The proxy thread does so all the time; a closure that keeps it
     /// does it here.
-    ///
-    /// # Errors
-    /// The plugin's status.
     #[inline]
     pub fn progress(&self) -> Result<()> {
         match self.shared.transport.progress() {
@@ -272,18 +307,12 @@ impl Ops {
     }
 
     /// An atomic operation on a PE's heap. NVSHMEM issues them from the proxy only.
-    ///
-    /// # Errors
-    /// The plugin's status, or a place that does not exist.
     pub fn amo(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<()> {
         self.issue_amo(&self.plan_amo(pe, target, amo)?)
     }
 
     /// Writes to a PE's heap, and to its signal after that: one call of the plugin, or in layouts
     /// 3a and 3b put, fence and atomic, as their device side does it.
-    ///
-    /// # Errors
-    /// The plugin's status, or a place that does not exist.
     pub fn put_signal(
         &self,
         pe: u32,
@@ -293,7 +322,6 @@ impl Ops {
         signal: SymAddr,
         amo: &Amo,
     ) -> Result<()> {
-        let from = from.into();
         if !self.shared.transport.has_put_signal() {
             if len > 0 {
                 self.put_nbi(pe, to, from, len)?;
@@ -301,24 +329,81 @@ impl Ops {
             self.fence()?;
             return self.amo(pe, signal, amo);
         }
-        let call = self.amo_call(pe, signal, amo)?;
-        let (mut remote, mut local, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-        if len > 0 {
-            self.shared.regions.cut(pe, to, from, len, |piece| {
-                remote.push(piece.remote);
-                local.push(piece.local);
-                bytes.push(bytes_of(piece.len));
-                Ok(())
-            })?;
+        let signal = self.plan_amo(pe, signal, amo)?;
+        let pieces = if len > 0 { self.plan(pe, to, from, len)? } else { Vec::new() };
+        let mut remote: Vec<_> = pieces.iter().map(|piece| piece.remote).collect();
+        let mut local: Vec<_> = pieces.iter().map(|piece| piece.local).collect();
+        let mut bytes: Vec<_> = pieces.iter().map(|piece| bytes_of(piece.len)).collect();
+        self.call(Doing::PutSignal, pe, || {
+            let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
+            // SAFETY: the local sides are in this PE's regions, which live as long as the
+            // transport.
+            unsafe { self.shared.transport.put_signal(pe, sides, &signal.call, self.qp()) }
+        })
+    }
+
+    /// Cuts a transfer into the pieces that [`Ops::issue_put`] and [`Ops::issue_get`] take: a loop
+    /// that measures neither looks chunks up nor allocates.
+    pub fn plan(
+        &self,
+        pe: u32,
+        remote: SymAddr,
+        local: impl Into<Place>,
+        len: u64,
+    ) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        self.shared.regions.cut(pe, remote, local.into(), len, |piece| {
+            pieces.push(piece);
+            Ok(())
+        })?;
+        Ok(pieces)
+    }
+
+    /// Makes an atomic operation ready for [`Ops::issue_amo`] and [`Ops::issue_put_signal`].
+    pub fn plan_amo(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<PlannedAmo> {
+        Ok(PlannedAmo { pe, call: self.amo_call(pe, target, amo)? })
+    }
+
+    /// Writes a planned piece; complete after a quiet.
+    #[inline]
+    pub fn issue_put(&self, piece: &Piece) -> Result<()> {
+        self.issue(c::NVT_OP_PUT, true, piece)
+    }
+
+    /// Reads a planned piece; there after a quiet.
+    #[inline]
+    pub fn issue_get(&self, piece: &Piece) -> Result<()> {
+        self.issue(c::NVT_OP_GET, true, piece)
+    }
+
+    /// A planned atomic operation; complete after a quiet, or when its flag is there.
+    #[inline]
+    pub fn issue_amo(&self, PlannedAmo { pe, call }: &PlannedAmo) -> Result<()> {
+        if call.desc > c::NVT_AMO_END_OF_NONFETCH {
+            self.got.store(true, Ordering::Relaxed);
         }
-        self.enter(Doing::PutSignal, pe);
-        // SAFETY: the local sides are in this PE's regions, which live as long as the transport.
-        let status = unsafe {
-            let t = &self.shared.transport;
-            t.put_signal(pe, &mut remote, &mut local, &mut bytes, &call, self.qp())
-        };
-        self.leave();
-        check(status, || format!("put_signal to PE {pe}"))
+        self.call(Doing::Amo, *pe, || {
+            // SAFETY: the return location is in this PE's heap, which lives as long as the
+            // transport.
+            unsafe { self.shared.transport.amo(*pe, call, self.qp(), None) }
+        })
+    }
+
+    /// Writes a planned piece, and the signal of the same PE after it, in one call of the plugin.
+    #[inline]
+    pub fn issue_put_signal(&self, piece: &Piece, signal: &PlannedAmo) -> Result<()> {
+        let pe = piece.pe;
+        if !self.shared.transport.has_put_signal() || pe != signal.pe {
+            let text = format!("no put to PE {pe} with a signal to PE {}", signal.pe);
+            return Err(Error::Usage(text));
+        }
+        let (mut remote, mut local) = ([piece.remote], [piece.local]);
+        let mut bytes = [bytes_of(piece.len)];
+        self.call(Doing::PutSignal, pe, || {
+            let sides = (&mut remote[..], &mut local[..], &mut bytes[..]);
+            // SAFETY: the local side is in this PE's regions, which live as long as the transport.
+            unsafe { self.shared.transport.put_signal(pe, sides, &signal.call, self.qp()) }
+        })
     }
 
     fn transfer(
@@ -334,37 +419,20 @@ impl Ops {
     }
 
     #[inline]
-    pub(crate) fn issue(&self, desc: i32, nbi: bool, piece: &Piece) -> Result<()> {
+    fn issue(&self, desc: i32, nbi: bool, piece: &Piece) -> Result<()> {
         let (mut remote, mut local) = (piece.remote, piece.local);
         let is_put = desc == c::NVT_OP_PUT;
         if !is_put {
             self.got.store(true, Ordering::Relaxed);
         }
-        self.enter(if is_put { Doing::Put } else { Doing::Get }, piece.pe);
-        // SAFETY: the local side is in this PE's regions, which live as long as the transport.
-        let status = unsafe {
-            self.shared.transport.rma(
-                piece.pe,
-                verb(desc, nbi),
-                &raw mut remote,
-                &raw mut local,
-                bytes_of(piece.len),
-                self.qp(),
-                self.hint(is_put, piece),
-            )
-        };
-        self.leave();
-        check(status, || {
-            let name = if is_put { "PUT" } else { "GET" };
-            format!("rma({name}) of {} bytes for PE {}", piece.len, piece.pe)
-        })
-    }
-
-    #[inline]
-    fn hint(&self, is_put: bool, piece: &Piece) -> Hint {
         let more = piece.more || is_put && self.more.load(Ordering::Relaxed);
         let region = if is_put { self.region.load(Ordering::Relaxed) } else { 0 };
-        Hint { more, region }
+        self.call(if is_put { Doing::Put } else { Doing::Get }, piece.pe, || {
+            let (verb, bytes, hint) = (verb(desc, nbi), bytes_of(piece.len), Hint { more, region });
+            let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
+            // SAFETY: the local side is in this PE's regions, which live as long as the transport.
+            unsafe { t.rma(piece.pe, verb, remote, local, bytes, self.qp(), hint) }
+        })
     }
 
     fn p_from(
@@ -373,7 +441,7 @@ impl Ops {
         mut remote: c::nvt_rma_memdesc,
         value: *mut u64,
         elembytes: i32,
-    ) -> i32 {
+    ) -> Result<()> {
         // What the host initialises of a P, and nothing else.
         let verb = c::nvt_rma_verb {
             desc: c::NVT_OP_P,
@@ -391,14 +459,12 @@ impl Ops {
         };
         let mut local =
             c::nvt_rma_memdesc { ptr: value.cast(), offset: POISON, handle: std::ptr::null_mut() };
-        self.enter(Doing::P, pe);
-        // SAFETY: the value is valid for its bytes until this returns, which is all a P promises.
-        let status = unsafe {
-            let t = &self.shared.transport;
-            t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, self.qp(), Hint::default())
-        };
-        self.leave();
-        status
+        self.call(Doing::P, pe, || {
+            let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
+            // SAFETY: the value is valid for its bytes until this returns, which is all a P
+            // promises.
+            unsafe { t.rma(pe, verb, remote, local, bytes, self.qp(), Hint::default()) }
+        })
     }
 
     pub(crate) fn amo_call(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<AmoCall> {
@@ -425,15 +491,14 @@ impl Ops {
         }
     }
 
+    /// Calls the plugin, and notes meanwhile what this kind of thread is in.
     #[inline]
-    pub(crate) fn enter(&self, call: Doing, pe: u32) {
-        let word = (call as u64) << 32 | u64::from(pe);
-        self.shared.doing[self.thread as usize].store(word, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn leave(&self) {
-        self.shared.doing[self.thread as usize].store(Doing::Nothing as u64, Ordering::Relaxed);
+    fn call(&self, what: Doing, pe: u32, f: impl FnOnce() -> i32) -> Result<()> {
+        let doing = &self.shared.doing[self.thread as usize];
+        doing.store((what as u64) << 32 | u64::from(pe), Ordering::Relaxed);
+        let status = f();
+        doing.store(0, Ordering::Relaxed);
+        check(status, || format!("{} for PE {pe}", CALLS[what as usize]))
     }
 }
 

@@ -39,12 +39,8 @@ impl Plugin {
         // SAFETY: a library's initialisers run. That is what a host does with a plugin.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| Error::Plugin(format!("{}: {}", path.display(), explain(&e))))?;
-        Ok(Plugin {
-            library: ManuallyDrop::new(library),
-            path,
-            layout,
-            idle: AtomicBool::new(true),
-        })
+        let (library, idle) = (ManuallyDrop::new(library), AtomicBool::new(true));
+        Ok(Plugin { library, path, layout, idle })
     }
 
     /// Notes whether the plugin has a transport that has not been finalized: a host that ends

@@ -5,19 +5,19 @@
 //! core when idle is the plugin's part.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
 use crate::error::{Error, Result};
-use crate::host::ops::{Amo, Ops};
-use crate::host::shared::{Shared, Thread};
+use crate::host::ops::{Amo, Ops, Shared, Thread};
 use crate::memory::address::{Place, SymAddr};
 use crate::pe::bootstrap::Fatal;
-use crate::pe::process::payload_text;
+use crate::pe::payload_text;
 
 /// Requests between two calls of `progress`: NVSHMEM_PROXY_REQUEST_BATCH_MAX's default.
 const BATCH: usize = 32;
@@ -32,15 +32,16 @@ const QUEUE: usize = 4096;
 /// Rate at which a waiting sender looks whether the proxy thread has failed.
 const SLICE: Duration = Duration::from_millis(20);
 
-type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
-
 /// What the thread is to do; whether it is a put is seen by the one before it.
 struct Request {
     is_put: bool,
-    task: Task,
+    task: Box<dyn FnOnce(&Ops) -> Result<()> + Send>,
 }
 
 /// The device's side of the proxy: requests go in, a quiet tells when they are done.
+///
+/// A request fails when the proxy thread has failed, now or before, or takes none within the
+/// deadline. An error of the request itself ends the thread and shows at the next call.
 ///
 /// # Threads
 /// Any, also several at once. Requests of one thread are taken in order.
@@ -54,7 +55,16 @@ pub struct Proxy {
     fatal: Fatal,
     deadline: Duration,
     /// To say what the thread is in when it does not answer.
-    shared: std::sync::Weak<Shared>,
+    shared: Weak<Shared>,
+}
+
+/// Asks the proxy thread for the operations of these names.
+macro_rules! asked {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)*) => {
+        $($(#[$doc])* pub fn $name(&self, $($argument: $type),*) -> Result<()> {
+            self.ask(false, move |ops| ops.$name($($argument),*))
+        })*
+    };
 }
 
 impl Proxy {
@@ -68,10 +78,9 @@ impl Proxy {
             // Dropped at the very end, after the thread's hold on the transport.
             let _ending = ending;
             let ops = Ops::new(shared, Thread::Proxy);
-            let run = std::panic::AssertUnwindSafe(|| serve(&ops, &queue, &stopped));
-            match std::panic::catch_unwind(run) {
+            match catch_unwind(AssertUnwindSafe(|| serve(&ops, &queue, &stopped))) {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => failed.set(e.to_string()),
+                Ok(Err(error)) => failed.set(error.to_string()),
                 Err(payload) => failed.set(format!("panic: {}", payload_text(payload.as_ref()))),
             }
         };
@@ -84,82 +93,38 @@ impl Proxy {
     }
 
     /// Asks for a write to a PE's heap.
-    ///
-    /// # Errors
-    /// The proxy thread has failed, now or before, or takes no requests within the deadline. An
-    /// error of the request itself ends the thread and shows at the next call.
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
         let from = from.into();
-        self.ask_to_put(move |ops| ops.put_nbi(pe, to, from, len))
+        self.ask(true, move |ops| ops.put_nbi(pe, to, from, len))
     }
 
-    /// As [`Proxy::put`], as a part of a region (layout 7), numbered from 1.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn put_in_region(
-        &self,
-        region: u64,
-        pe: u32,
-        to: SymAddr,
-        from: impl Into<Place>,
-        len: u64,
-    ) -> Result<()> {
-        let from = from.into();
-        self.ask_to_put(move |ops| {
+    asked! {
+        /// Asks for a read from a PE's heap.
+        get(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
+        /// Asks for a read of a small value from a PE's heap.
+        g(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
+        /// Asks for the low `bytes` of a value to be written to a PE's heap.
+        p(pe: u32, to: SymAddr, value: u64, bytes: i32);
+        /// Asks for the later requests to each PE to be ordered behind the earlier ones.
+        fence();
+        /// Asks for a region to be ended (layout 7).
+        end_region(region: u64);
+    }
+
+    /// Has the puts from here on be parts of a region (layout 7), numbered from 1.
+    pub fn set_region(&self, region: u64) -> Result<()> {
+        self.ask(false, move |ops| {
             ops.set_region(region);
-            let status = ops.put_nbi(pe, to, from, len);
-            ops.set_region(0);
-            status
+            Ok(())
         })
     }
 
-    /// Asks for a region to be ended (layout 7).
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn end_region(&self, region: u64) -> Result<()> {
-        self.ask(move |ops| ops.end_region(region))
-    }
-
-    /// Asks for a read from a PE's heap.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn get(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
-        let to = to.into();
-        self.ask(move |ops| ops.get_nbi(pe, from, to, len))
-    }
-
-    /// Asks for a read of a small value from a PE's heap.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn g(&self, pe: u32, from: SymAddr, to: impl Into<Place>, len: u64) -> Result<()> {
-        let to = to.into();
-        self.ask(move |ops| ops.g(pe, from, to, len))
-    }
-
-    /// Asks for the low `bytes` of a value to be written to a PE's heap.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn p(&self, pe: u32, to: SymAddr, value: u64, bytes: i32) -> Result<()> {
-        self.ask(move |ops| ops.p(pe, to, value, bytes))
-    }
-
     /// Asks for an atomic operation on a PE's heap.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
     pub fn amo(&self, pe: u32, target: SymAddr, amo: Amo) -> Result<()> {
-        self.ask(move |ops| ops.amo(pe, target, &amo))
+        self.ask(false, move |ops| ops.amo(pe, target, &amo))
     }
 
     /// Asks for a write to a PE's heap with a signal behind it.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
     pub fn put_signal(
         &self,
         pe: u32,
@@ -170,24 +135,14 @@ impl Proxy {
         amo: Amo,
     ) -> Result<()> {
         let from = from.into();
-        self.ask(move |ops| ops.put_signal(pe, to, from, len, signal, &amo))
+        self.ask(false, move |ops| ops.put_signal(pe, to, from, len, signal, &amo))
     }
 
-    /// Asks for the later requests to each PE to be ordered behind the earlier ones.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
-    pub fn fence(&self) -> Result<()> {
-        self.ask(Ops::fence)
-    }
-
-    /// Waits until all earlier requests are complete.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`]. When the deadline passes, the text says what the thread is in.
+    /// Waits until all earlier requests are complete. When the deadline passes, the error says what
+    /// the thread is in.
     pub fn quiet(&self) -> Result<()> {
         let (done, wait) = bounded(1);
-        self.ask(move |ops| {
+        self.ask(false, move |ops| {
             ops.quiet()?;
             // Nobody waits any more when the deadline has passed.
             let _ = done.send(());
@@ -198,23 +153,17 @@ impl Proxy {
 
     /// Runs a function on the proxy thread, after the earlier requests, and waits for its result.
     /// It has the thread for itself: where it waits it calls [`Ops::progress`].
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
     pub fn run<R: Send + 'static>(&self, f: impl FnOnce(&Ops) -> R + Send + 'static) -> Result<R> {
         self.start_run(f)?.wait()
     }
 
     /// As [`Proxy::run`], without waiting.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
     pub fn start_run<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Ops) -> R + Send + 'static,
     ) -> Result<Running<'_, R>> {
         let (done, wait) = bounded(1);
-        self.ask(move |ops| {
+        self.ask(false, move |ops| {
             // As above.
             let _ = done.send(f(ops));
             Ok(())
@@ -232,27 +181,18 @@ impl Proxy {
             // It catches its own panics, so there is no news in the result.
             let _ = thread.join();
         }
-        match self.fatal.get() {
-            Some(text) => Err(Error::Proxy(text.to_string())),
-            None => Ok(()),
-        }
+        self.fatal.check()
     }
 
-    fn ask(&self, task: impl FnOnce(&Ops) -> Result<()> + Send + 'static) -> Result<()> {
-        self.send(Request { is_put: false, task: Box::new(task) })
-    }
-
-    fn ask_to_put(&self, task: impl FnOnce(&Ops) -> Result<()> + Send + 'static) -> Result<()> {
-        self.send(Request { is_put: true, task: Box::new(task) })
-    }
-
-    fn send(&self, request: Request) -> Result<()> {
+    fn ask(
+        &self,
+        is_put: bool,
+        task: impl FnOnce(&Ops) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
         let start = Instant::now();
-        let mut request = request;
+        let mut request = Request { is_put, task: Box::new(task) };
         loop {
-            if let Some(text) = self.fatal.get() {
-                return Err(Error::Proxy(text.to_string()));
-            }
+            self.fatal.check()?;
             match self.requests.send_timeout(request, SLICE) {
                 Ok(()) => return Ok(()),
                 Err(SendTimeoutError::Disconnected(_)) => return Err(self.gone()),
@@ -273,9 +213,7 @@ impl Proxy {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // A request that came when the thread had just failed stays in the queue.
-            if let Some(text) = self.fatal.get() {
-                return Err(Error::Proxy(text.to_string()));
-            }
+            self.fatal.check()?;
             if start.elapsed() > self.deadline {
                 return Err(self.late(&format!("complete {what}")));
             }
@@ -285,8 +223,7 @@ impl Proxy {
     /// The thread has dropped a request: it has failed, and says why before it ends.
     fn gone(&self) -> Error {
         let _ = self.ended.recv_timeout(self.deadline);
-        let text = self.fatal.get().unwrap_or("it has ended");
-        Error::Proxy(text.to_string())
+        self.fatal.check().err().unwrap_or_else(|| Error::Proxy("it has ended".into()))
     }
 
     fn late(&self, what: &str) -> Error {
@@ -309,9 +246,6 @@ pub struct Running<'a, R> {
 
 impl<R> Running<'_, R> {
     /// Waits for the result.
-    ///
-    /// # Errors
-    /// See [`Proxy::put`].
     pub fn wait(self) -> Result<R> {
         self.proxy.wait("a function", &self.wait)
     }

@@ -1,18 +1,16 @@
 //! The plugin's transport, reached through the layout that the host of that version has.
 //!
-//! Everything that differs between the layouts is here and in `table`: where fields are, which
-//! shape a function has, what is passed for what the version does not know. The rest of the crate
-//! calls methods.
+//! Everything that differs between the layouts is here: where fields are, which shape a function
+//! has, what is passed for what the version does not know. The rest of the crate calls methods.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::null_mut;
 
 use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Error, Result, check};
-use crate::host::maps::{Entry, Map};
+use crate::host::maps::Map;
 use crate::host::plugin::Plugin;
-use crate::host::table::{Amo, Connect, Fence, GetMemHandle, Hints, PutSignal, Table, missing};
 use crate::pe::bootstrap::Bootstrap;
 
 /// Put into what a host leaves uninitialised, so that a plugin that reads it is noticed.
@@ -23,38 +21,58 @@ pub(crate) const POISON_INT: i32 = POISON as u32 as i32;
 /// Slot of the transport in the host's table.
 const TRANSPORT_INDEX: i32 = 1;
 
-/// Evaluates `$body` with `$t` bound to the transport as a reference of its own layout's type.
+const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
+/// The status of a function that is not there, which [`Transport::init`] has refused.
+const MISSING: i32 = c::NVT_STATUS_INTERNAL;
+
+/// The host's number for itself where it flushes regions.
+const ISSUER: u64 = 1;
+
+/// Evaluates `$body` with `$t` bound to a pointer to the transport of its own layout's type, of
+/// these layouts; others get `$rest`.
 ///
 /// The place is a raw pointer dereference: the caller states why it may be.
-macro_rules! in_layout {
-    ($layout:expr, $raw:expr, $t:ident => $body:expr) => {
+macro_rules! of_layouts {
+    ($layout:expr, $raw:expr, $t:ident => $body:expr, $($pattern:pat => $type:ident),+ ; $($rest:tt)*) => {
         match $layout {
-            Layout::V3a => {
-                let $t = $raw.cast::<c::nvt_transport_3a>();
+            $($pattern => {
+                let $t = $raw.cast::<c::$type>();
                 $body
-            }
-            Layout::V3b => {
-                let $t = $raw.cast::<c::nvt_transport_3b>();
-                $body
-            }
-            Layout::V4 | Layout::V5 => {
-                let $t = $raw.cast::<c::nvt_transport_4>();
-                $body
-            }
-            Layout::V6 => {
-                let $t = $raw.cast::<c::nvt_transport_6>();
-                $body
-            }
-            Layout::V7 => {
-                let $t = $raw.cast::<c::nvt_transport_7>();
-                $body
-            }
+            })+
+            $($rest)*
         }
     };
 }
 
-/// The host's number for itself where it flushes regions.
-pub(crate) const ISSUER: u64 = 1;
+/// As [`of_layouts!`], of all of them.
+macro_rules! in_layout {
+    ($layout:expr, $raw:expr, $t:ident => $body:expr) => {
+        of_layouts!($layout, $raw, $t => $body,
+            Layout::V3a => nvt_transport_3a, Layout::V3b => nvt_transport_3b,
+            Layout::V4 | Layout::V5 => nvt_transport_4, Layout::V6 => nvt_transport_6,
+            Layout::V7 => nvt_transport_7;)
+    };
+}
+
+/// As [`of_layouts!`], of those from 4 on.
+macro_rules! since_4 {
+    ($self:ident, $t:ident => $body:expr; $($rest:tt)*) => {
+        of_layouts!($self.layout, $self.raw, $t => $body,
+            Layout::V4 | Layout::V5 => nvt_transport_4, Layout::V6 => nvt_transport_6,
+            Layout::V7 => nvt_transport_7; $($rest)*)
+    };
+}
+
+/// Calls a function of one layout's table; none if the plugin has not put it there.
+macro_rules! call {
+    ($t:ident.$name:ident($($argument:expr),*)) => {
+        (*$t).host_ops.$name.map(|function| function($($argument),*))
+    };
+    ($self:ident, $type:ident.$name:ident($($argument:expr),*)) => {{
+        let t = $self.raw.cast::<c::$type>();
+        call!(t.$name($($argument),*))
+    }};
+}
 
 /// What the host says of the call after an `rma` (layouts 6 and 7).
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,7 +84,7 @@ pub(crate) struct Hint {
 }
 
 /// What the plugin has set in its transport.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Declared {
     pub(crate) attr: i32,
     pub(crate) n_devices: i32,
@@ -106,6 +124,10 @@ pub(crate) struct AmoCall {
     pub(crate) mem: c::nvt_amo_memdesc,
 }
 
+/// The sides and lengths of an operation, as the interface has them.
+pub(crate) type Sides<'a> =
+    (&'a mut [c::nvt_rma_memdesc], &'a mut [c::nvt_rma_memdesc], &'a mut [c::nvt_rma_bytesdesc]);
+
 /// A transport between the plugin's `nvshmemt_init` and its `finalize`.
 ///
 /// # Threads
@@ -115,14 +137,12 @@ pub(crate) struct AmoCall {
 pub(crate) struct Transport {
     layout: Layout,
     raw: *mut c::nvt_transport,
-    table: Table,
     declared: Declared,
     /// `cap` of the transport: one entry per PE, never moved while the transport lives.
     cap: Box<[i32]>,
     /// `alias_va_map` and `egm_map`: the user's own address, and the length, of users' buffers in
     /// the heap, the latter where they are host memory.
     maps: [Map; 2],
-    finalized: AtomicBool,
     /// Last, so that the code is still there for everything above.
     plugin: Plugin,
 }
@@ -140,46 +160,43 @@ impl Transport {
         plugin.set_idle(false);
         // SAFETY: nvshmemt_init has succeeded, so `raw` is a transport of the layout that belongs
         // to the api_version it was given.
-        let (table, declared) = unsafe {
-            let declared = in_layout!(layout, raw, t => Declared {
-                attr: (*t).attr,
-                n_devices: (*t).n_devices,
-                no_proxy: (*t).no_proxy != 0,
-                initialized: (*t).is_successfully_initialized != 0,
-                atomics_complete_on_quiet: (*t).atomics_complete_on_quiet != 0,
-                max_op_len: match (*t).max_op_len { 0 => u64::MAX, len => len },
-            });
-            (Table::read(layout, raw), declared)
+        let declared = unsafe {
+            in_layout!(layout, raw, t => {
+                let ops = (*t).host_ops;
+                // The host calls these without a look whether they are there.
+                let needed = [
+                    ("can_reach_peer", ops.can_reach_peer.is_some()),
+                    ("connect_endpoints", ops.connect_endpoints.is_some()),
+                    ("get_mem_handle", ops.get_mem_handle.is_some()),
+                    ("finalize", ops.finalize.is_some()),
+                    ("rma", ops.rma.is_some()),
+                    ("amo", ops.amo.is_some()),
+                    ("quiet", ops.quiet.is_some()),
+                ];
+                if let Some((name, _)) = needed.iter().find(|(_, is_there)| !is_there) {
+                    let text = format!("{name} is NULL, and NVSHMEM calls it");
+                    return Err(Error::Plugin(text));
+                }
+                Declared {
+                    attr: (*t).attr,
+                    n_devices: (*t).n_devices,
+                    no_proxy: (*t).no_proxy != 0,
+                    initialized: (*t).is_successfully_initialized != 0,
+                    atomics_complete_on_quiet: (*t).atomics_complete_on_quiet != 0,
+                    max_op_len: match (*t).max_op_len { 0 => u64::MAX, len => len },
+                }
+            })
         };
-        table.check()?;
-        Ok(Transport {
-            layout,
-            raw,
-            table,
-            declared,
-            cap: Box::default(),
-            maps: [Map::new(&[]), Map::new(&[])],
-            finalized: AtomicBool::new(false),
-            plugin,
-        })
-    }
-
-    /// What the plugin knows it by.
-    pub(crate) fn raw(&self) -> *mut c::nvt_transport {
-        self.raw
-    }
-
-    /// Its functions, for calls that no sound host makes.
-    pub(crate) fn table(&self) -> &Table {
-        &self.table
+        let maps = [Map::new(None), Map::new(None)];
+        Ok(Transport { layout, raw, declared, cap: Box::default(), maps, plugin })
     }
 
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
 
-    pub(crate) fn declared(&self) -> &Declared {
-        &self.declared
+    pub(crate) fn declared(&self) -> Declared {
+        self.declared
     }
 
     /// Fills the host's fields, as the host does once the plugin's entry point has returned.
@@ -187,10 +204,7 @@ impl Transport {
         self.cap = vec![0; given.n_pes as usize].into();
         let cap = self.cap.as_mut_ptr();
         if let Some(UserChunk { heap, user, len, is_host }) = given.user_mapped {
-            self.maps[0] = Map::new(&[Entry { key: heap, value: user }]);
-            if is_host {
-                self.maps[1] = Map::new(&[Entry { key: heap, value: len }]);
-            }
+            self.maps = [Map::new(Some((heap, user))), Map::new(is_host.then_some((heap, len)))];
         }
         let [alias, egm] = &mut self.maps;
         let (alias, egm) = (alias.as_ptr(), egm.as_ptr());
@@ -210,106 +224,89 @@ impl Transport {
             });
             // 3a has no maps; 3.8 leaves them NULL unless the heap is its dynamic one.
             match self.layout {
-                Layout::V3a => {}
-                Layout::V3b => {
-                    let t = self.raw.cast::<c::nvt_transport_3b>();
+                Layout::V7 if !given.dynamic_heap => {}
+                layout => of_layouts!(layout, self.raw, t => {
                     ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
-                }
-                Layout::V4 | Layout::V5 => {
-                    let t = self.raw.cast::<c::nvt_transport_4>();
-                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
-                }
-                Layout::V6 => {
-                    let t = self.raw.cast::<c::nvt_transport_6>();
-                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
-                }
-                Layout::V7 if given.dynamic_heap => {
-                    let t = self.raw.cast::<c::nvt_transport_7>();
-                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
-                }
-                Layout::V7 => {}
+                },
+                Layout::V3b => nvt_transport_3b, Layout::V4 | Layout::V5 => nvt_transport_4,
+                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7; Layout::V3a => {}),
             }
         }
     }
 
     /// Asks whether a PE can be reached, and notes the answer for the plugin.
     pub(crate) fn can_reach_peer(&mut self, mut peer: c::nvt_pe_info) -> Result<i32> {
-        let f = self.table.can_reach_peer.ok_or_else(|| missing("can_reach_peer"))?;
-        let pe = peer.pe;
-        let mut access = 0;
+        let (pe, mut access) = (peer.pe, 0);
         // SAFETY: the transport is filled, and both pointers are to locals.
-        let status = unsafe { f(&raw mut access, &raw mut peer, self.raw) };
+        let status = unsafe { self.raw_can_reach_peer(&raw mut access, &raw mut peer) };
         check(status, || format!("can_reach_peer for PE {pe}"))?;
-        if let Some(cap) = usize::try_from(pe).ok().and_then(|pe| self.cap.get_mut(pe)) {
-            *cap = access;
-        }
+        self.cap[pe as usize] = access;
         Ok(access)
     }
 
-    /// Directories of the NICs that the plugin offers to the host.
-    pub(crate) fn device_paths(&self) -> Result<Vec<String>> {
+    /// # Safety
+    /// The pointers are to an answer and a PE, or NULL.
+    pub(crate) unsafe fn raw_can_reach_peer(
+        &self,
+        access: *mut i32,
+        peer: *mut c::nvt_pe_info,
+    ) -> i32 {
+        // SAFETY: by contract; `raw` is a transport of this layout, as in all that follows.
+        let status = unsafe {
+            in_layout!(self.layout, self.raw, t => call!(t.can_reach_peer(access, peer, self.raw)))
+        };
+        status.unwrap_or(MISSING)
+    }
+
+    /// Number of NICs that the plugin offers to the host, each with its directory.
+    pub(crate) fn n_devices(&self) -> Result<usize> {
         // SAFETY: `raw` is a transport of this layout.
         let paths = unsafe { in_layout!(self.layout, self.raw, t => (*t).device_pci_paths) };
-        let n = usize::try_from(self.declared.n_devices)
-            .map_err(|_| Error::Plugin(format!("n_devices is {}", self.declared.n_devices)))?;
-        if n > 0 && paths.is_null() {
-            return Err(Error::Plugin(format!("{n} devices without device_pci_paths")));
+        let n = self.declared.n_devices;
+        // SAFETY: the plugin keeps as many paths as it has said there are.
+        let named = (0..n.max(0) as usize)
+            .all(|i| !paths.is_null() && unsafe { !(*paths.add(i)).is_null() });
+        match usize::try_from(n) {
+            Ok(n) if named => Ok(n),
+            _ => Err(Error::Plugin(format!("{n} devices, and not as many device_pci_paths"))),
         }
-        (0..n)
-            .map(|i| {
-                // SAFETY: the plugin keeps as many paths as it has said there are.
-                let path = unsafe { *paths.add(i) };
-                if path.is_null() {
-                    return Err(Error::Plugin(format!("device_pci_paths[{i}] is NULL")));
-                }
-                // SAFETY: each is a C string of the plugin's.
-                let path = unsafe { std::ffi::CStr::from_ptr(path) };
-                Ok(path.to_string_lossy().into_owned())
-            })
-            .collect()
     }
 
     /// Connects to all PEs. `devices` are the NICs chosen; none when the plugin manages them.
     pub(crate) fn connect(&self, devices: &[i32]) -> Result<()> {
-        let mut own = [-1];
         let mut devices = devices.to_vec();
-        let devices: &mut [i32] = match (self.layout.major(), devices.is_empty()) {
-            (Major::V7, true) => &mut [],
-            (_, true) => &mut own,
-            (_, false) => &mut devices,
-        };
+        if devices.is_empty() && self.layout.major() != Major::V7 {
+            devices.push(-1);
+        }
         let (ids, n) = match devices.len() {
-            0 => (std::ptr::null_mut(), 0),
+            0 => (null_mut(), 0),
             n => (devices.as_mut_ptr(), n as i32),
         };
-        let status = match self.table.connect {
-            Connect::Three(f) => {
-                let f = f.ok_or_else(|| missing("connect_endpoints"))?;
-                // SAFETY: the transport is filled; the array outlives the call.
-                unsafe { f(self.raw, ids, n) }
-            }
-            Connect::Five(f) => {
-                let f = f.ok_or_else(|| missing("connect_endpoints"))?;
-                // SAFETY: as above; the first call asks for no queue pairs.
-                unsafe { f(self.raw, ids, n, std::ptr::null_mut(), 0) }
-            }
-        };
-        check(status, || "connect_endpoints".to_string())
+        self.connect_endpoints(ids, n, &mut [])
     }
 
     /// Asks for more queue pairs, as `nvshmemx_qp_create` does. Returns what the plugin has put in
     /// the array of indices, which held 1 in each place.
     pub(crate) fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
-        let Connect::Five(f) = self.table.connect else {
-            let text = format!("layout {} has no queue pairs to create", self.layout);
-            return Err(Error::Usage(text));
+        let mut indices = vec![1; n];
+        self.connect_endpoints(null_mut(), 0, &mut indices)?;
+        Ok(indices)
+    }
+
+    fn connect_endpoints(&self, ids: *mut i32, n: i32, qps: &mut [i32]) -> Result<()> {
+        let raw = self.raw;
+        let (indices, n_qps) = match qps.len() {
+            0 => (null_mut(), 0),
+            n => (qps.as_mut_ptr(), n as i32),
         };
-        let f = f.ok_or_else(|| missing("connect_endpoints"))?;
-        let mut out = vec![1; n];
-        // SAFETY: the array outlives the call and is as long as it says.
-        let status = unsafe { f(self.raw, std::ptr::null_mut(), 0, out.as_mut_ptr(), n as i32) };
-        check(status, || format!("connect_endpoints for {n} queue pairs"))?;
-        Ok(out)
+        // SAFETY: the transport is filled; the arrays outlive the call.
+        let status = unsafe {
+            since_4!(self, t => call!(t.connect_endpoints(raw, ids, n, indices, n_qps));
+                Layout::V3a => call!(self, nvt_transport_3a.connect_endpoints(raw, ids, n)),
+                Layout::V3b => call!(self, nvt_transport_3b.connect_endpoints(raw, ids, n)),
+            )
+        };
+        check(status.unwrap_or(MISSING), || "connect_endpoints".to_string())
     }
 
     /// Registers memory.
@@ -320,49 +317,91 @@ impl Transport {
         local_only: bool,
     ) -> Result<Box<c::nvt_mem_handle>> {
         let mut handle = Box::<c::nvt_mem_handle>::default();
-        let out = &raw mut *handle;
-        let status = match self.table.get_mem_handle {
-            GetMemHandle::WithHandleIn(f) => {
-                let f = f.ok_or_else(|| missing("get_mem_handle"))?;
-                // The host passes a handle of a CUDA allocation for its heap. No plugin for
-                // libfabric may look at it.
-                let cuda = if local_only { 0 } else { POISON as usize };
-                let handle_in = std::ptr::without_provenance_mut(cuda);
-                // SAFETY: see `flag_in_word`.
-                let f = unsafe { std::mem::transmute::<WithHandleIn<bool>, WithHandleIn<u64>>(f) };
-                let flag = flag_in_word(local_only);
-                // SAFETY: the memory is mapped and stays so until the handle is released.
-                unsafe { f(out, handle_in, start.cast(), len as usize, self.raw, flag) }
-            }
-            GetMemHandle::Short(f) if self.layout == Layout::V3b => {
-                let f = f.ok_or_else(|| missing("get_mem_handle"))?;
-                // SAFETY: see `flag_in_word`.
-                let f = unsafe { std::mem::transmute::<Short<bool>, Short<u64>>(f) };
-                // SAFETY: as above.
-                unsafe { f(out, start.cast(), len as usize, self.raw, flag_in_word(local_only)) }
-            }
-            GetMemHandle::Short(f) => {
-                let f = f.ok_or_else(|| missing("get_mem_handle"))?;
-                // SAFETY: as above.
-                unsafe { f(out, start.cast(), len as usize, self.raw, local_only) }
-            }
-        };
+        // SAFETY: the memory is mapped and stays so until the handle is released.
+        let status =
+            unsafe { self.raw_get_mem_handle(&raw mut *handle, start.cast(), len, local_only) };
         check(status, || format!("get_mem_handle for {len} bytes at {start:p}"))?;
-        if handle.bytes.iter().all(|b| *b == 0) {
+        if handle.bytes.iter().all(|byte| *byte == 0) {
             return Err(Error::Plugin("a handle that is all zero means none".into()));
         }
         Ok(handle)
     }
 
-    /// Ends a registration.
-    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
-        let Some(f) = self.table.release_mem_handle else { return Ok(()) };
-        let mut copy = *handle;
-        // SAFETY: the handle is what get_mem_handle returned, and is released once.
-        check(unsafe { f(&raw mut copy, self.raw) }, || "release_mem_handle".to_string())
+    /// # Safety
+    /// The handle may be written; the memory is mapped and stays so until the handle is released.
+    pub(crate) unsafe fn raw_get_mem_handle(
+        &self,
+        out: *mut c::nvt_mem_handle,
+        start: *mut c_void,
+        len: u64,
+        local_only: bool,
+    ) -> i32 {
+        type Three<F> = unsafe extern "C" fn(
+            *mut c::nvt_mem_handle,
+            *mut c::nvt_mem_handle,
+            *mut c_void,
+            usize,
+            *mut c::nvt_transport,
+            F,
+        ) -> i32;
+        type Short<F> = unsafe extern "C" fn(
+            *mut c::nvt_mem_handle,
+            *mut c_void,
+            usize,
+            *mut c::nvt_transport,
+            F,
+        ) -> i32;
+        // A `bool` argument as it is in its register. C's calling conventions for x86-64 and
+        // AArch64 have it there as they have an integer, and say nothing of the rest of the
+        // register. In layouts 3a and 3b the function is easily taken for one that takes a word.
+        let flag = POISON << 32 | u64::from(local_only);
+        let (len, raw) = (len as usize, self.raw);
+        // SAFETY: the caller vouches for the pointers; as above, a function that takes a bool may
+        // be called with a word whose low byte is one.
+        let status = unsafe {
+            since_4!(self, t => call!(t.get_mem_handle(out, start, len, raw, local_only));
+                Layout::V3a => {
+                    let t = raw.cast::<c::nvt_transport_3a>();
+                    // The host passes a handle of a CUDA allocation for its heap. No plugin for
+                    // libfabric may look at it.
+                    let cuda = if local_only { 0 } else { POISON as usize };
+                    let cuda = std::ptr::without_provenance_mut(cuda);
+                    (*t).host_ops.get_mem_handle.map(|get| {
+                        let get = std::mem::transmute::<Three<bool>, Three<u64>>(get);
+                        get(out, cuda, start, len, raw, flag)
+                    })
+                }
+                Layout::V3b => {
+                    let t = raw.cast::<c::nvt_transport_3b>();
+                    (*t).host_ops.get_mem_handle.map(|get| {
+                        let get = std::mem::transmute::<Short<bool>, Short<u64>>(get);
+                        get(out, start, len, raw, flag)
+                    })
+                }
+            )
+        };
+        status.unwrap_or(MISSING)
     }
 
-    /// One RMA call. `more`: another follows at once, which layouts 6 and 7 can tell the plugin.
+    /// Ends a registration.
+    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
+        let mut copy = *handle;
+        // SAFETY: the handle is what get_mem_handle returned, and is released once.
+        let status = unsafe { self.raw_release_mem_handle(&raw mut copy) };
+        check(status, || "release_mem_handle".to_string())
+    }
+
+    /// # Safety
+    /// The handle is what get_mem_handle returned, or NULL.
+    pub(crate) unsafe fn raw_release_mem_handle(&self, handle: *mut c::nvt_mem_handle) -> i32 {
+        // SAFETY: by contract.
+        let status = unsafe {
+            in_layout!(self.layout, self.raw, t => call!(t.release_mem_handle(handle, self.raw)))
+        };
+        status.unwrap_or(SUCCESS)
+    }
+
+    /// One RMA call.
     ///
     /// # Safety
     /// What the local side points to is valid for the length, until the operation is complete.
@@ -379,212 +418,237 @@ impl Transport {
         Hint { more, region }: Hint,
     ) -> i32 {
         let flags = if more { c::NVT_OP_FLAG_MORE_FOLLOWS } else { c::NVT_OP_FLAG_NONE } as u32;
-        let pe = pe as i32;
+        let (raw, to) = (self.raw, pe as i32);
+        let (attrs_6, attrs_7) = match region {
+            0 => (c::nvt_op_attrs_6 { flags }, c::nvt_op_attrs_7 { flags, ..Default::default() }),
+            region_id => {
+                let hints = c::NVT_REGION_HINT_BATCH_RMA as u32;
+                let attrs_7 = c::nvt_op_attrs_7 { flags, hints, issuer_id: ISSUER, region_id };
+                (c::nvt_op_attrs_6 { flags }, attrs_7)
+            }
+        };
+        let (attrs_6, attrs_7) = (&raw const attrs_6, &raw const attrs_7);
         // SAFETY: the caller vouches for the memory; the descriptors outlive the call.
         unsafe {
-            match (&self.table.hints, self.table.rma) {
-                (Hints::Six(Some(f)), _) => {
-                    let attrs = c::nvt_op_attrs_6 { flags };
-                    f(self.raw, pe, verb, remote, local, bytes, qp, &raw const attrs)
+            let hinted = match self.layout {
+                Layout::V6 => {
+                    let t = raw.cast::<c::nvt_transport_6>();
+                    call!(t.rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_6))
                 }
-                (Hints::Seven(Some(f)), _) => {
-                    let (hints, issuer_id) = match region {
-                        0 => (0, 0),
-                        _ => (c::NVT_REGION_HINT_BATCH_RMA as u32, ISSUER),
-                    };
-                    let attrs = c::nvt_op_attrs_7 { flags, hints, issuer_id, region_id: region };
-                    f(self.raw, pe, verb, remote, local, bytes, qp, &raw const attrs)
+                Layout::V7 => {
+                    let t = raw.cast::<c::nvt_transport_7>();
+                    call!(t.rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_7))
                 }
-                (_, Some(f)) => f(self.raw, pe, verb, remote, local, bytes, qp),
-                (_, None) => c::NVT_STATUS_INTERNAL,
-            }
+                _ => None,
+            };
+            hinted.unwrap_or_else(|| self.plain_rma(to, verb, remote, local, bytes, qp))
         }
     }
 
-    /// One atomic operation.
+    /// The call of layouts 3 to 5, which later ones have as well.
+    ///
+    /// # Safety
+    /// As [`Transport::rma`].
+    pub(crate) unsafe fn plain_rma(
+        &self,
+        pe: i32,
+        verb: c::nvt_rma_verb,
+        remote: *mut c::nvt_rma_memdesc,
+        local: *mut c::nvt_rma_memdesc,
+        bytes: c::nvt_rma_bytesdesc,
+        qp: i32,
+    ) -> i32 {
+        let raw = self.raw;
+        // SAFETY: by contract.
+        let status = unsafe {
+            in_layout!(self.layout, raw, t => call!(t.rma(raw, pe, verb, remote, local, bytes, qp)))
+        };
+        status.unwrap_or(MISSING)
+    }
+
+    /// One atomic operation. `mem`: a descriptor other than the call's own, such as NULL.
     ///
     /// # Safety
     /// The return location of a fetching operation is valid until it is complete.
-    pub(crate) unsafe fn amo(&self, pe: u32, call: &AmoCall, qp: i32) -> i32 {
-        let mut mem = call.mem;
-        let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes: call.elembytes };
-        let ret = std::ptr::null_mut::<c_void>();
-        let pe = pe as i32;
+    pub(crate) unsafe fn amo(
+        &self,
+        pe: u32,
+        call: &AmoCall,
+        qp: i32,
+        mem: Option<*mut c::nvt_amo_memdesc>,
+    ) -> i32 {
+        let AmoCall { desc, is_float, elembytes, mem: mut own } = *call;
+        let mem = mem.unwrap_or(&raw mut own);
+        let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes };
+        let [is_fetch, is_val, is_cmp] = [POISON_INT; 3];
+        let (raw, pe, ret) = (self.raw, pe as i32, null_mut());
+        let verb_3 = c::nvt_amo_verb_3 { desc, is_fetch, is_val, is_cmp };
+        let is_float = i32::from(is_float);
+        let verb_6 = c::nvt_amo_verb_6 { desc, is_fetch, is_val, is_cmp, is_float };
         // SAFETY: the caller vouches for the memory; the descriptor outlives the call.
-        unsafe {
-            match self.table.amo {
-                Amo::Three(Some(f)) => {
-                    f(self.raw, pe, ret, amo_verb_3(call), &raw mut mem, bytes, qp)
-                }
-                Amo::Six(Some(f)) => {
-                    f(self.raw, pe, ret, amo_verb_6(call), &raw mut mem, bytes, qp)
-                }
-                Amo::Three(None) | Amo::Six(None) => c::NVT_STATUS_INTERNAL,
-            }
-        }
+        let status = unsafe {
+            of_layouts!(self.layout, raw, t => call!(t.amo(raw, pe, ret, verb_3, mem, bytes, qp)),
+                Layout::V3a => nvt_transport_3a, Layout::V3b => nvt_transport_3b,
+                Layout::V4 | Layout::V5 => nvt_transport_4;
+                Layout::V6 => call!(self, nvt_transport_6.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
+                Layout::V7 => call!(self, nvt_transport_7.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
+            )
+        };
+        status.unwrap_or(MISSING)
     }
 
     /// Whether this layout has a put with signal of its own.
     pub(crate) fn has_put_signal(&self) -> bool {
-        !matches!(self.table.put_signal, PutSignal::None)
+        self.layout >= Layout::V4
     }
 
-    /// One put with signal; `remote`, `local` and `bytes` are equally long.
+    /// One put with signal.
     ///
     /// # Safety
     /// What the local sides point to is valid until the operation is complete.
     pub(crate) unsafe fn put_signal(
         &self,
         pe: u32,
-        remote: &mut [c::nvt_rma_memdesc],
-        local: &mut [c::nvt_rma_memdesc],
-        bytes: &mut [c::nvt_rma_bytesdesc],
+        (remote, local, bytes): Sides<'_>,
         signal: &AmoCall,
         qp: i32,
     ) -> i32 {
-        let verb = c::nvt_rma_verb { desc: c::NVT_OP_PUT, is_nbi: 1, ..Default::default() };
-        let (begin, end) = bounds(remote);
-        let remote = c::nvt_memdesc_vector { begin, end, cap: end };
-        let (begin, end) = bounds(local);
-        let local = c::nvt_memdesc_vector { begin, end, cap: end };
-        let (begin, end) = bounds(bytes);
-        let bytes = c::nvt_bytesdesc_vector { begin, end, cap: end };
-        let mut sig = signal.mem;
-        let width = c::nvt_amo_bytesdesc { name_type: 0, elembytes: signal.elembytes };
-        let (remote, local, bytes) = (&raw const remote, &raw const local, &raw const bytes);
-        let pe = pe as i32;
+        let vectors = Vectors::of(remote, local, bytes);
+        let mut mem = signal.mem;
         // SAFETY: the caller vouches for the memory; vectors and descriptor outlive the call.
-        unsafe {
-            match self.table.put_signal {
-                PutSignal::Four(Some(f)) => {
-                    let verb_3 = c::nvt_amo_verb_3 { desc: signal.desc, ..Default::default() };
-                    f(self.raw, pe, verb, remote, local, bytes, verb_3, &raw mut sig, width, qp)
-                }
-                PutSignal::Six(Some(f)) => {
-                    let verb_6 = c::nvt_amo_verb_6 { desc: signal.desc, ..Default::default() };
-                    f(self.raw, pe, verb, remote, local, bytes, verb_6, &raw mut sig, width, qp)
-                }
-                _ => c::NVT_STATUS_INTERNAL,
-            }
-        }
+        unsafe { self.raw_put_signal(pe, vectors.pointers(), signal, &raw mut mem, qp) }
     }
 
-    /// Orders what is issued to a PE later behind what was issued before. None when the plugin
-    /// orders by itself.
-    pub(crate) fn fence(&self, pe: u32, qp: i32) -> Option<i32> {
+    /// # Safety
+    /// As [`Transport::put_signal`]; pointers are NULL where the plugin is to refuse that.
+    pub(crate) unsafe fn raw_put_signal(
+        &self,
+        pe: u32,
+        (remote, local, bytes): Pointers,
+        signal: &AmoCall,
+        mem: *mut c::nvt_amo_memdesc,
+        qp: i32,
+    ) -> i32 {
+        let verb = c::nvt_rma_verb { desc: c::NVT_OP_PUT, is_nbi: 1, ..Default::default() };
+        let width = c::nvt_amo_bytesdesc { name_type: 0, elembytes: signal.elembytes };
+        let (raw, desc, pe) = (self.raw, signal.desc, pe as i32);
+        let verb_3 = c::nvt_amo_verb_3 { desc, ..Default::default() };
+        let verb_6 = c::nvt_amo_verb_6 { desc, ..Default::default() };
+        // SAFETY: by contract.
+        let status = unsafe {
+            of_layouts!(self.layout, raw, t => call!(t.put_signal(
+                raw, pe, verb, remote, local, bytes, verb_6, mem, width, qp)),
+                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7;
+                Layout::V4 | Layout::V5 => call!(self, nvt_transport_4.put_signal(
+                    raw, pe, verb, remote, local, bytes, verb_3, mem, width, qp)),
+                Layout::V3a | Layout::V3b => None,
+            )
+        };
+        status.unwrap_or(MISSING)
+    }
+
+    /// Orders what is issued to a PE later behind what was issued before.
+    pub(crate) fn fence(&self, pe: u32, qp: i32) -> i32 {
         // SAFETY: the transport is connected; no memory is passed.
-        unsafe {
-            match self.table.fence {
-                Fence::Three(f) => f.map(|f| f(self.raw, pe as i32, qp)),
-                Fence::Four(f) => f.map(|f| f(self.raw, pe as i32, qp, 0)),
-            }
-        }
+        let (raw, pe) = (self.raw, pe as i32);
+        let status = unsafe {
+            since_4!(self, t => call!(t.fence(raw, pe, qp, 0));
+                Layout::V3a => call!(self, nvt_transport_3a.fence(raw, pe, qp)),
+                Layout::V3b => call!(self, nvt_transport_3b.fence(raw, pe, qp)),
+            )
+        };
+        // A plugin without it orders by itself.
+        status.unwrap_or(SUCCESS)
     }
 
     /// Waits for what was issued to a PE.
     #[inline]
     pub(crate) fn quiet(&self, pe: u32, qp: i32) -> i32 {
-        match self.table.quiet {
-            // SAFETY: the transport is connected; no memory is passed.
-            Some(f) => unsafe { f(self.raw, pe as i32, qp) },
-            None => c::NVT_STATUS_INTERNAL,
-        }
+        let raw = self.raw;
+        // SAFETY: the transport is connected; no memory is passed.
+        let status =
+            unsafe { in_layout!(self.layout, raw, t => call!(t.quiet(raw, pe as i32, qp))) };
+        status.unwrap_or(MISSING)
     }
 
-    /// Lets the plugin work. Whether it has such a function at all.
+    /// Lets the plugin work; none if it has no such function.
     #[inline]
     pub(crate) fn progress(&self) -> Option<i32> {
         // SAFETY: the transport is connected; no memory is passed.
-        self.table.progress.map(|f| unsafe { f(self.raw) })
+        unsafe { in_layout!(self.layout, self.raw, t => call!(t.progress(self.raw))) }
     }
 
     /// Makes what has landed visible to the GPU.
-    pub(crate) fn enforce_cst(&self) -> Result<()> {
-        let Some(f) = self.table.enforce_cst else { return Ok(()) };
+    pub(crate) fn enforce_cst(&self) -> i32 {
         // SAFETY: the transport is connected; no memory is passed.
-        check(unsafe { f(self.raw) }, || "enforce_cst".to_string())
+        let status =
+            unsafe { in_layout!(self.layout, self.raw, t => call!(t.enforce_cst(self.raw))) };
+        status.unwrap_or(SUCCESS)
     }
 
     /// Lets the plugin describe itself on its output.
     pub(crate) fn show_info(&self) -> Result<()> {
-        let Some(f) = self.table.show_info else { return Ok(()) };
         // SAFETY: the transport is initialised; no memory is passed.
-        check(unsafe { f(self.raw, 0) }, || "show_info".to_string())
+        let status =
+            unsafe { in_layout!(self.layout, self.raw, t => call!(t.show_info(self.raw, 0))) };
+        check(status.unwrap_or(SUCCESS), || "show_info".to_string())
     }
 
-    /// Flushes a region of held operations (layout 7), where the plugin has it.
-    pub(crate) fn region_flush(&self, role: i32, issuer: u64, region: u64) -> Result<()> {
-        let Some(f) = self.table.region_flush else { return Ok(()) };
-        // SAFETY: the transport is connected; no memory is passed.
-        check(unsafe { f(self.raw, role, issuer, region) }, || "region_flush".to_string())
-    }
-
-    /// Ends the transport, once. The plugin frees it.
-    pub(crate) fn finalize(&self) -> Result<()> {
-        if self.finalized.swap(true, Ordering::AcqRel) || !self.declared.initialized {
+    /// Flushes a region of operations (layout 7); nothing where there are none.
+    pub(crate) fn region_flush(&self, role: i32, region: u64) -> Result<()> {
+        if self.layout != Layout::V7 {
             return Ok(());
         }
-        let f = self.table.finalize.ok_or_else(|| missing("finalize"))?;
-        // SAFETY: called once; `raw` is not used afterwards, since all users are gone: the caller
-        // owns the transport or is its only holder.
-        let status = unsafe { f(self.raw) };
+        // SAFETY: the transport is connected; no memory is passed.
+        let status =
+            unsafe { call!(self, nvt_transport_7.region_flush(self.raw, role, ISSUER, region)) };
+        check(status.unwrap_or(SUCCESS), || "region_flush".to_string())
+    }
+
+    /// Ends the transport. The plugin frees it.
+    pub(crate) fn finalize(self) -> Result<()> {
+        if !self.declared.initialized {
+            return Ok(());
+        }
+        let raw = self.raw;
+        // SAFETY: `raw` is not used afterwards: the caller owns the transport.
+        let status = unsafe { in_layout!(self.layout, raw, t => call!(t.finalize(raw))) };
         self.plugin.set_idle(true);
-        check(status, || "finalize".to_string())
+        check(status.unwrap_or(MISSING), || "finalize".to_string())
     }
 }
 
-/// Layout 3a's `get_mem_handle`, by the type of its last argument.
-type WithHandleIn<F> = unsafe extern "C" fn(
-    *mut c::nvt_mem_handle,
-    *mut c::nvt_mem_handle,
-    *mut c_void,
-    usize,
-    *mut c::nvt_transport,
-    F,
-) -> i32;
+/// Pointers to the vectors of a put with signal.
+pub(crate) type Pointers =
+    (*const c::nvt_memdesc_vector, *const c::nvt_memdesc_vector, *const c::nvt_bytesdesc_vector);
 
-/// That of layouts 3b and later.
-type Short<F> = unsafe extern "C" fn(
-    *mut c::nvt_mem_handle,
-    *mut c_void,
-    usize,
-    *mut c::nvt_transport,
-    F,
-) -> i32;
-
-/// A `bool` argument as it is in its register. C's calling conventions for x86-64 and AArch64 have
-/// it there as they have an integer, and say nothing of the rest of the register: the upper half is
-/// what a host's compiler has left in it. Who takes the argument for a `bool` never looks there, so
-/// a function that takes one may be called with this word. In layouts 3a and 3b it is easily taken
-/// for a word.
-fn flag_in_word(flag: bool) -> u64 {
-    POISON << 32 | u64::from(flag)
+/// The C++ vectors of a put with signal.
+pub(crate) struct Vectors {
+    pub(crate) remote: c::nvt_memdesc_vector,
+    pub(crate) local: c::nvt_memdesc_vector,
+    pub(crate) bytes: c::nvt_bytesdesc_vector,
 }
 
-/// Begin and end of a C++ vector; an empty one is two null pointers.
-fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
-    if slice.is_empty() {
-        return (std::ptr::null_mut(), std::ptr::null_mut());
+impl Vectors {
+    pub(crate) fn of(
+        remote: &mut [c::nvt_rma_memdesc],
+        local: &mut [c::nvt_rma_memdesc],
+        bytes: &mut [c::nvt_rma_bytesdesc],
+    ) -> Vectors {
+        /// Begin and end; an empty vector is two null pointers.
+        fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
+            let range = slice.as_mut_ptr_range();
+            if slice.is_empty() { (null_mut(), null_mut()) } else { (range.start, range.end) }
+        }
+        let (remote, local, bytes) = (bounds(remote), bounds(local), bounds(bytes));
+        Vectors {
+            remote: c::nvt_memdesc_vector { begin: remote.0, end: remote.1, cap: remote.1 },
+            local: c::nvt_memdesc_vector { begin: local.0, end: local.1, cap: local.1 },
+            bytes: c::nvt_bytesdesc_vector { begin: bytes.0, end: bytes.1, cap: bytes.1 },
+        }
     }
-    let range = slice.as_mut_ptr_range();
-    (range.start, range.end)
-}
 
-fn amo_verb_3(call: &AmoCall) -> c::nvt_amo_verb_3 {
-    c::nvt_amo_verb_3 {
-        desc: call.desc,
-        is_fetch: POISON_INT,
-        is_val: POISON_INT,
-        is_cmp: POISON_INT,
-    }
-}
-
-fn amo_verb_6(call: &AmoCall) -> c::nvt_amo_verb_6 {
-    c::nvt_amo_verb_6 {
-        desc: call.desc,
-        is_fetch: POISON_INT,
-        is_val: POISON_INT,
-        is_cmp: POISON_INT,
-        is_float: i32::from(call.is_float),
+    pub(crate) fn pointers(&self) -> Pointers {
+        (&raw const self.remote, &raw const self.local, &raw const self.bytes)
     }
 }

@@ -1,9 +1,8 @@
-//! The launch of a job: its processes are started, their collectives done, and what became of them
+//! The launch of a job: its PEs are started, their collectives done, and what became of them
 //! reported.
 
-mod coordinator;
-pub(crate) mod launcher;
-mod leftovers;
-mod link;
-pub(crate) mod remote;
+mod collective;
+pub(crate) mod job;
 pub(crate) mod report;
+
+pub use job::{Remote, Told};

@@ -15,7 +15,7 @@ pub enum Outcome {
     Failed(String),
     /// The scenario panicked.
     Panicked(String),
-    /// The process exited by itself before the scenario returned.
+    /// The process exited by itself, before the scenario returned or badly after that.
     Exited(i32),
     /// A signal ended the process.
     Signal(i32),
@@ -23,8 +23,6 @@ pub enum Outcome {
     TimedOut(String),
     /// The launcher killed it because another PE had failed; what it was doing.
     Stopped(String),
-    /// The process could not be started.
-    NotStarted(String),
 }
 
 impl fmt::Display for Outcome {
@@ -33,11 +31,10 @@ impl fmt::Display for Outcome {
             Outcome::Finished => write!(f, "finished"),
             Outcome::Failed(text) => write!(f, "failed: {text}"),
             Outcome::Panicked(text) => write!(f, "panicked: {text}"),
-            Outcome::Exited(code) => write!(f, "exited with status {code} before it was done"),
+            Outcome::Exited(code) => write!(f, "exited with status {code} by itself"),
             Outcome::Signal(signal) => write!(f, "was ended by signal {signal}"),
             Outcome::TimedOut(doing) => write!(f, "was killed at the job's deadline ({doing})"),
             Outcome::Stopped(doing) => write!(f, "was killed as the job had failed ({doing})"),
-            Outcome::NotStarted(text) => write!(f, "could not be started: {text}"),
         }
     }
 }
@@ -56,7 +53,7 @@ pub struct PeReport {
 }
 
 impl PeReport {
-    /// What the PE printed on both streams, as one text.
+    /// What the PE printed, as one text.
     pub fn text(&self) -> String {
         self.output.iter().map(|(_, line)| format!("{line}\n")).collect()
     }
@@ -121,13 +118,6 @@ impl fmt::Display for JobReport {
 }
 
 /// A job that did not succeed; its text is the whole report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct JobFailed(pub Box<JobReport>);
-
-impl fmt::Display for JobFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for JobFailed {}

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::memory::driver::{Access, Location, ON_DEVICE, ON_NUMA_NODE, Properties};
-use crate::memory::gpu::{Cut, Gpu};
+use crate::memory::gpu::{Access, Cut, Gpu, Location, Properties};
 
 /// What a PE's symmetric heap is made of.
 #[derive(
@@ -88,24 +87,18 @@ impl DeviceMemory {
     /// Memory of one allocation, zeroed.
     pub(crate) fn allocate(gpu: &'static Gpu, kind: MemoryKind, len: usize) -> Result<Self> {
         let mut base = 0;
-        gpu.bound(|gpu| {
-            // SAFETY: a place for the address.
-            unsafe {
-                match kind {
-                    // CU_MEM_ATTACH_GLOBAL
-                    MemoryKind::Managed => gpu.driver.alloc_managed(&raw mut base, len, 1),
-                    _ => gpu.driver.alloc(&raw mut base, len),
-                }
+        // SAFETY: a place for the address; an `int` that outlives the call.
+        gpu.bound(|calls| unsafe {
+            if kind == MemoryKind::Managed {
+                // CU_MEM_ATTACH_GLOBAL
+                return calls.alloc_managed(&raw mut base, len, 1);
             }
-        })?;
-        let memory = DeviceMemory { gpu, base, len, step: len, how: How::Allocated };
-        if kind != MemoryKind::Managed {
-            let on: i32 = 1;
+            calls.alloc(&raw mut base, len)?;
             // NVSHMEM sets SYNC_MEMOPS (6) on its static heap.
-            // SAFETY: an `int` that outlives the call, for an address that was just allocated.
-            gpu.bound(|gpu| unsafe { gpu.driver.set_attribute((&raw const on).cast(), 6, base) })?;
-        }
-        memory.zeroed()
+            let on: i32 = 1;
+            calls.set_attribute((&raw const on).cast(), 6, base)
+        })?;
+        DeviceMemory { gpu, base, len, step: len, how: How::Allocated }.zeroed()
     }
 
     /// Memory of the VMM interface, zeroed: allocations of `step` bytes, or of the driver's
@@ -117,11 +110,11 @@ impl DeviceMemory {
         step: Option<usize>,
         last: Option<UserMapped>,
     ) -> Result<Self> {
-        let on_device = Properties::pinned(Location { kind: ON_DEVICE, id: gpu.ordinal });
+        let on_device = Properties::pinned(Location::device(gpu.context.device()));
         let mut granularity = 0;
         // SAFETY: a place for the number; 0 asks for the least.
-        gpu.bound(|gpu| unsafe {
-            gpu.driver.granularity(&raw mut granularity, &raw const on_device, 0)
+        gpu.bound(|calls| unsafe {
+            calls.granularity(&raw mut granularity, &raw const on_device, 0)
         })?;
         let step = step.unwrap_or(granularity);
         if granularity == 0 || step % granularity != 0 || len % step != 0 {
@@ -131,29 +124,25 @@ impl DeviceMemory {
         }
         let mut memory = Self::reserve(gpu, len, alignment, step, true)?;
         for at in (0..len).step_by(step) {
-            let user = last.filter(|_| at + step == len);
-            let properties = match user {
-                Some(UserMapped::HostNuma) => {
-                    Properties::pinned(Location { kind: ON_NUMA_NODE, id: 0 })
-                }
-                _ => on_device,
-            };
+            let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
+            let host = Properties::pinned(Location::numa_node());
+            let properties = if is_host { host } else { on_device };
             let mut handle = 0;
-            gpu.bound(|gpu| {
-                // SAFETY: a place for the handle, and properties that outlive the call.
-                unsafe { gpu.driver.create(&raw mut handle, step, &raw const properties, 0) }
+            // SAFETY: a place for the handle, and properties that outlive the call.
+            gpu.bound(|calls| unsafe {
+                calls.create(&raw mut handle, step, &raw const properties, 0)
             })?;
-            memory.map_next(handle, user == Some(UserMapped::HostNuma))?;
+            memory.map_next(handle, is_host)?;
         }
         memory.zeroed()
     }
 
     /// The last allocation of this memory, mapped a second time: the user's own address of it.
     pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
-        let How::Mapped { handles, .. } = &self.how else {
-            return Err(Error::Usage("only memory of the VMM interface is mapped twice".into()));
+        let last = match &self.how {
+            How::Mapped { handles, .. } => handles.last().copied(),
+            How::Allocated => None,
         };
-        let last = handles.last().copied();
         let last = last.ok_or_else(|| Error::Usage("nothing is mapped".into()))?;
         let mut again = Self::reserve(self.gpu, self.step, self.step, self.step, false)?;
         again.map_next(last, is_host)?;
@@ -168,10 +157,8 @@ impl DeviceMemory {
         owns: bool,
     ) -> Result<Self> {
         let mut base = 0;
-        gpu.bound(|gpu| {
-            // SAFETY: a place for the address.
-            unsafe { gpu.driver.reserve(&raw mut base, len, alignment, 0, 0) }
-        })?;
+        // SAFETY: a place for the address.
+        gpu.bound(|calls| unsafe { calls.reserve(&raw mut base, len, alignment, 0, 0) })?;
         Ok(DeviceMemory { gpu, base, len, step, how: How::Mapped { handles: Vec::new(), owns } })
     }
 
@@ -183,18 +170,15 @@ impl DeviceMemory {
         };
         let (gpu, step) = (self.gpu, self.step);
         let at = self.base + handles.len() * step;
-        // Before anything can fail: who drops this unmaps only what is mapped.
+        // Before anything can fail: a drop unmaps only what is mapped.
         // SAFETY: addresses of this reservation that are not in use.
-        gpu.bound(|gpu| unsafe { gpu.driver.map(at, step, 0, handle, 0) })?;
+        gpu.bound(|calls| unsafe { calls.map(at, step, 0, handle, 0) })?;
         handles.push(handle);
-        let device = Access::read_write(Location { kind: ON_DEVICE, id: gpu.ordinal });
-        let host = Access::read_write(Location { kind: ON_NUMA_NODE, id: 0 });
-        let access = [device, host];
+        let access = [Location::device(gpu.context.device()), Location::numa_node()]
+            .map(|location| Access { location, flags: 3 });
         let count = if is_host { 2 } else { 1 };
-        gpu.bound(|gpu| {
-            // SAFETY: an array of at least `count`, for what was just mapped.
-            unsafe { gpu.driver.set_access(at, step, access.as_ptr(), count) }
-        })
+        // SAFETY: an array of at least `count`, for what was just mapped.
+        gpu.bound(|calls| unsafe { calls.set_access(at, step, access.as_ptr(), count) })
     }
 
     /// New device memory holds anything.
@@ -222,21 +206,18 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        let given_back = self.gpu.bound(|gpu| {
-            let driver = &gpu.driver;
-            // SAFETY: memory that this owns, and that nobody uses any more.
-            unsafe {
-                match &self.how {
-                    How::Allocated => driver.free(self.base),
-                    How::Mapped { handles, owns } => {
-                        for at in (0..handles.len()).map(|index| self.base + index * self.step) {
-                            driver.unmap(at, self.step)?;
-                        }
-                        if *owns {
-                            handles.iter().try_for_each(|handle| driver.release(*handle))?;
-                        }
-                        driver.free_address(self.base, self.len)
+        // SAFETY: memory that this owns, and that nobody uses any more.
+        let given_back = self.gpu.bound(|calls| unsafe {
+            match &self.how {
+                How::Allocated => calls.free(self.base),
+                How::Mapped { handles, owns } => {
+                    for at in (0..handles.len()).map(|index| self.base + index * self.step) {
+                        calls.unmap(at, self.step)?;
                     }
+                    if *owns {
+                        handles.iter().try_for_each(|handle| calls.release(*handle))?;
+                    }
+                    calls.free_address(self.base, self.len)
                 }
             }
         });

@@ -1,10 +1,13 @@
 //! The device of a PE: its context, and copies to and from memory that the CPU does not touch.
 
-use std::ffi::{c_char, c_void};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::fmt::Display;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use crate::error::{Error, Result};
-use crate::memory::driver::{Driver, NON_BLOCKING};
+use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory, Stream};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::error::{Error, Result, explain};
 
 /// Bytes that one copy of the driver moves: page-locked, as otherwise the driver copies once more.
 const SCRATCH: usize = 1 << 20;
@@ -13,151 +16,273 @@ const SCRATCH: usize = 1 << 20;
 /// making page-locked memory may wait for what runs on the device.
 const LANES: usize = 2;
 
+/// A `CUresult`; 0 is success.
+pub(crate) type Status = c_uint;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    kind: c_uint,
+    id: c_int,
+}
+
+impl Location {
+    pub(crate) fn device(ordinal: Ordinal) -> Self {
+        Self { kind: 1, id: ordinal.0 }
+    }
+
+    /// The host's NUMA node 0.
+    pub(crate) fn numa_node() -> Self {
+        Self { kind: 3, id: 0 }
+    }
+}
+
+/// `CUmemAllocationProp` of memory that stays where it is, shared with nobody.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    kind: c_uint,
+    handle_types: c_uint,
+    location: Location,
+    windows: usize,
+    flags: [u8; 8],
+}
+
+const _: () = assert!(size_of::<Properties>() == 32);
+
+impl Properties {
+    pub(crate) fn pinned(location: Location) -> Properties {
+        Properties { kind: 1, handle_types: 0, location, windows: 0, flags: [0; 8] }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    pub(crate) location: Location,
+    /// 3 to read and write.
+    pub(crate) flags: c_uint,
+}
+
+const _: () = assert!(size_of::<Access>() == 12);
+
+macro_rules! calls {
+    ($($name:ident = $symbol:literal($($arg:ident: $type:ty),*);)*) => {
+        /// Functions of the driver that the host's memory is made with.
+        #[derive(Debug)]
+        pub(crate) struct Calls {
+            library: Library,
+            get_error_name: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+            $($name: unsafe extern "C" fn($($type),*) -> Status,)*
+        }
+
+        impl Calls {
+            fn load() -> Result<Calls> {
+                // SAFETY: the library is loaded already.
+                let library = unsafe { Library::open(Some(DEFAULT_LIBRARY), RTLD_NOW | RTLD_LOCAL) }
+                    .map_err(|error| device(explain(&error)))?;
+                Ok(Calls {
+                    get_error_name: symbol(&library, "cuGetErrorName")?,
+                    $($name: symbol(&library, $symbol)?,)*
+                    library,
+                })
+            }
+
+            $(
+                /// # Safety
+                /// As the driver's documentation has it: pointers lead to places of their type,
+                /// and memory that is given away is in no use.
+                pub(crate) unsafe fn $name(&self, $($arg: $type),*) -> Result<()> {
+                    // SAFETY: the caller's promise, and a function of this type.
+                    self.check($symbol, unsafe { (self.$name)($($arg),*) })
+                }
+            )*
+        }
+    };
+}
+
+calls! {
+    get_current = "cuCtxGetCurrent"(context: *mut usize);
+    set_current = "cuCtxSetCurrent"(context: usize);
+    alloc = "cuMemAlloc_v2"(into: *mut usize, len: usize);
+    alloc_managed = "cuMemAllocManaged"(into: *mut usize, len: usize, flags: c_uint);
+    free = "cuMemFree_v2"(base: usize);
+    register_host = "cuMemHostRegister_v2"(base: *mut c_void, len: usize, flags: c_uint);
+    unregister_host = "cuMemHostUnregister"(base: *mut c_void);
+    set_attribute = "cuPointerSetAttribute"(value: *const c_void, which: c_uint, address: usize);
+    granularity = "cuMemGetAllocationGranularity"(
+        into: *mut usize, properties: *const Properties, option: c_uint);
+    reserve = "cuMemAddressReserve"(
+        into: *mut usize, len: usize, alignment: usize, wish: usize, flags: c_ulonglong);
+    free_address = "cuMemAddressFree"(base: usize, len: usize);
+    create = "cuMemCreate"(
+        into: *mut usize, len: usize, properties: *const Properties, flags: c_ulonglong);
+    release = "cuMemRelease"(handle: usize);
+    map = "cuMemMap"(base: usize, len: usize, offset: usize, handle: usize, flags: c_ulonglong);
+    unmap = "cuMemUnmap"(base: usize, len: usize);
+    set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const Access, count: usize);
+    synchronize = "cuStreamSynchronize"(stream: *mut c_void);
+    copy_in = "cuMemcpyHtoDAsync_v2"(
+        to: usize, from: *const c_void, len: usize, stream: *mut c_void);
+    copy_out = "cuMemcpyDtoHAsync_v2"(
+        to: *mut c_void, from: usize, len: usize, stream: *mut c_void);
+}
+
+impl Calls {
+    /// Turns a result into an error with the driver's name for it.
+    pub(crate) fn check(&self, call: &str, status: Status) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut name = std::ptr::null();
+        // SAFETY: the place is valid; the name is a static string of the driver's, or null.
+        let name = unsafe {
+            (self.get_error_name)(status, &raw mut name);
+            if name.is_null() { c"an unknown error" } else { CStr::from_ptr(name) }
+        };
+        Err(device(format!("{call}: {} ({status})", name.to_string_lossy())))
+    }
+
+    /// A function that not every driver has.
+    ///
+    /// # Safety
+    /// `F` is the type of that function.
+    pub(crate) unsafe fn optional<F: Copy>(&self, name: &str) -> Option<F> {
+        // SAFETY: the caller's promise.
+        unsafe { self.library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
+    }
+}
+
+fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
+    // SAFETY: the types in the table above are those of the driver's documentation.
+    match unsafe { library.get::<F>(name.as_bytes()) } {
+        Ok(symbol) => Ok(*symbol),
+        Err(error) => Err(device(explain(&error))),
+    }
+}
+
+/// An error of the device or its driver.
+pub(crate) fn device(error: impl Display) -> Error {
+    Error::Device(error.to_string())
+}
+
 /// A device with its primary context, for the life of the process.
 ///
 /// # Threads
 /// Any. Each call binds the context and restores what was bound.
 #[derive(Debug)]
 pub(crate) struct Gpu {
-    pub(crate) driver: Driver,
-    context: usize,
-    /// Which device.
-    pub(crate) ordinal: i32,
+    pub(crate) context: Arc<Context>,
+    pub(crate) calls: Calls,
     name: String,
-    lanes: Mutex<Vec<Lane>>,
+    /// Private streams, and page-locked memory to copy through, of whoever takes them.
+    lanes: Mutex<Vec<(Stream, Arc<PinnedMemory>)>>,
     given_back: Condvar,
 }
-
-/// A private stream, and page-locked memory to copy through.
-#[derive(Debug)]
-struct Lane {
-    stream: usize,
-    scratch: *mut u8,
-}
-
-// SAFETY: a stream and memory that belong to no thread; who has taken the lane uses them alone.
-unsafe impl Send for Lane {}
 
 impl Gpu {
     /// The device of this process: number `pe` of those that there are, beginning again at the
     /// first. Loads and starts the driver when called first.
-    ///
-    /// # Errors
-    /// There is no driver or no device.
     pub(crate) fn of_process(pe: u32) -> Result<&'static Gpu> {
         static GPU: OnceLock<Result<Gpu>> = OnceLock::new();
         GPU.get_or_init(|| Gpu::start(pe)).as_ref().map_err(Clone::clone)
     }
 
     fn start(pe: u32) -> Result<Gpu> {
-        let driver = Driver::load()?;
-        let mut count = 0;
-        // SAFETY: a place for the number.
-        unsafe { driver.device_count(&raw mut count) }?;
+        let driver = Driver::load(DEFAULT_LIBRARY).map_err(device)?;
+        driver.initialise().map_err(device)?;
+        let count = Device::count(driver).map_err(device)?;
         if count < 1 {
-            return Err(Error::Device("the driver has no device".into()));
+            return Err(device("the driver has no device"));
         }
-        let ordinal = (i64::from(pe) % i64::from(count)) as i32;
-        let mut name = [0u8; 256];
-        let room = name.len() as i32 - 1;
-        let mut context = 0;
-        // SAFETY: the name has room for one byte more; a place for the context.
-        unsafe {
-            driver.device_name(name.as_mut_ptr().cast::<c_char>(), room, ordinal)?;
-            driver.retain(&raw mut context, ordinal)?;
-        }
-        let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_string();
-        let mut gpu = Gpu {
-            driver,
-            context,
-            ordinal,
-            name,
-            lanes: Mutex::default(),
-            given_back: Condvar::new(),
+        let ordinal = Ordinal((i64::from(pe) % i64::from(count)) as i32);
+        let name = Device::new(driver, ordinal).and_then(|device| device.name()).map_err(device)?;
+        let context = Context::primary(driver, ordinal).map_err(device)?;
+        let lane = |_| {
+            let scratch = PinnedMemory::new(&context, SCRATCH)?;
+            // SAFETY: memory of this length that nobody knows. The first access is made here, so
+            // that it is not one that must not wait.
+            unsafe { (scratch.addr() as *mut u8).write_bytes(0, SCRATCH) };
+            Ok((Stream::new(&context)?, scratch))
         };
-        let lanes = gpu.bound(|gpu| (0..LANES).map(|_| Lane::new(&gpu.driver)).collect())?;
-        gpu.lanes = Mutex::new(lanes);
-        Ok(gpu)
+        let lanes: std::result::Result<_, cuda::CudaError> = (0..LANES).map(lane).collect();
+        let (lanes, given_back) = (Mutex::new(lanes.map_err(device)?), Condvar::new());
+        Ok(Gpu { context, calls: Calls::load()?, name, lanes, given_back })
     }
 
     /// Its name and number.
     pub(crate) fn describe(&self) -> String {
-        format!("{} (device {})", self.name, self.ordinal)
+        format!("{} (device {})", self.name, self.context.device())
     }
 
     /// Leaves the context bound on this thread, as NVSHMEM does on its own and the user's.
     pub(crate) fn make_current(&self) -> Result<()> {
+        let mut raw = 0;
+        // SAFETY: a place for the handle.
+        self.bound(|calls| unsafe { calls.get_current(&raw mut raw) })?;
         // SAFETY: the context is retained for the life of the process.
-        unsafe { self.driver.set_current(self.context) }
+        unsafe { self.calls.set_current(raw) }
     }
 
-    /// Runs something with the context bound.
-    pub(crate) fn bound<R>(&self, f: impl FnOnce(&Gpu) -> Result<R>) -> Result<R> {
-        // SAFETY: the context is retained for the life of the process.
-        unsafe { self.driver.push(self.context) }?;
-        let result = f(self);
-        let mut popped = 0;
-        // SAFETY: a place for the handle; this thread's innermost binding is ours.
-        unsafe { self.driver.pop(&raw mut popped) }?;
-        result
+    /// Calls the driver with the context bound.
+    pub(crate) fn bound<R>(&self, f: impl FnOnce(&Calls) -> Result<R>) -> Result<R> {
+        let _bound = self.context.bind().map_err(device)?;
+        f(&self.calls)
     }
 
-    /// Copies device memory out. The copies are cut where `cut` says: a copy of the driver stays in
-    /// one allocation.
-    ///
-    /// # Errors
-    /// The driver's. What was copied by then is in `into`.
-    pub(crate) fn read(&self, from: usize, into: &mut [u8], cut: Cut) -> Result<()> {
-        self.with_lane(|lane| {
-            let mut done = 0;
-            while done < into.len() {
-                let at = from + done;
-                let len = cut.room(at).min(into.len() - done).min(SCRATCH);
-                // SAFETY: the scratch has room; `from` is checked by the driver. After the
-                // synchronisation nothing writes to the scratch, and it holds `len` bytes.
-                unsafe {
-                    self.driver.copy_out(lane.scratch.cast(), at, len, lane.stream)?;
-                    self.driver.synchronize(lane.stream)?;
-                    lane.scratch.copy_to_nonoverlapping(into[done..].as_mut_ptr(), len);
-                }
-                done += len;
+    /// Copies `len` bytes of device memory out, and gives them to `see` in order, with their
+    /// offsets. Copies end where `cut` says: a copy of the driver stays in one allocation.
+    pub(crate) fn read(
+        &self,
+        from: usize,
+        len: usize,
+        cut: Cut,
+        mut see: impl FnMut(u64, &[u8]),
+    ) -> Result<()> {
+        self.copy(from, len, cut, |done, part, stream, scratch| {
+            // SAFETY: the scratch has room; `from` is checked by the driver. After the
+            // synchronisation nothing writes to the scratch.
+            unsafe {
+                self.calls.copy_out(scratch.cast(), from + done, part, stream)?;
+                self.calls.synchronize(stream)?;
+                see(done as u64, std::slice::from_raw_parts(scratch, part));
             }
             Ok(())
         })
     }
 
     /// Copies `len` bytes in, which `fill` makes for offsets in order.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn write(
         &self,
         to: usize,
         len: usize,
         cut: Cut,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        mut fill: impl FnMut(u64, &mut [u8]),
     ) -> Result<()> {
-        self.with_lane(|lane| {
-            let mut done = 0;
-            while done < len {
-                let at = to + done;
-                let part = cut.room(at).min(len - done).min(SCRATCH);
-                // SAFETY: the scratch has room, and nothing reads or writes it until the copy
-                // below; `to` is checked by the driver.
-                unsafe {
-                    fill(done, std::slice::from_raw_parts_mut(lane.scratch, part));
-                    self.driver.copy_in(at, lane.scratch.cast::<c_void>(), part, lane.stream)?;
-                    self.driver.synchronize(lane.stream)?;
-                }
-                done += part;
+        self.copy(to, len, cut, |done, part, stream, scratch| {
+            // SAFETY: the scratch has room, and nothing reads or writes it until the copy below;
+            // `to` is checked by the driver.
+            unsafe {
+                fill(done as u64, std::slice::from_raw_parts_mut(scratch, part));
+                self.calls.copy_in(to + done, scratch.cast(), part, stream)?;
+                self.calls.synchronize(stream)
             }
-            Ok(())
         })
     }
 
-    fn with_lane(&self, f: impl FnOnce(&Lane) -> Result<()>) -> Result<()> {
+    /// Has each part of some memory copied: from its offset on, of its length, on that stream and
+    /// by that page-locked memory.
+    fn copy(
+        &self,
+        base: usize,
+        len: usize,
+        cut: Cut,
+        mut each: impl FnMut(usize, usize, *mut c_void, *mut u8) -> Result<()>,
+    ) -> Result<()> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let lane = loop {
+        let (stream, scratch) = loop {
             match lanes.pop() {
                 Some(lane) => break lane,
                 None => {
@@ -167,24 +292,19 @@ impl Gpu {
             }
         };
         drop(lanes);
-        let result = self.bound(|_| f(&lane));
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+        let result = self.bound(|_| {
+            let mut done = 0;
+            while done < len {
+                let room = cut.step - (base + done - cut.base) % cut.step;
+                let part = room.min(len - done).min(SCRATCH);
+                each(done, part, stream.as_ptr(), scratch.addr() as *mut u8)?;
+                done += part;
+            }
+            Ok(())
+        });
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).push((stream, scratch));
         self.given_back.notify_one();
         result
-    }
-}
-
-impl Lane {
-    fn new(driver: &Driver) -> Result<Lane> {
-        let (mut stream, mut scratch) = (0, std::ptr::null_mut());
-        // SAFETY: places for the two handles.
-        unsafe {
-            driver.create_stream(&raw mut stream, NON_BLOCKING)?;
-            driver.alloc_host(&raw mut scratch, SCRATCH, 0)?;
-            // The first access, so that it is not one that must not wait.
-            scratch.cast::<u8>().write_bytes(0, SCRATCH);
-        }
-        Ok(Lane { stream, scratch: scratch.cast() })
     }
 }
 
@@ -193,11 +313,4 @@ impl Lane {
 pub(crate) struct Cut {
     pub(crate) base: usize,
     pub(crate) step: usize,
-}
-
-impl Cut {
-    /// Bytes from an address to the next border.
-    fn room(self, address: usize) -> usize {
-        self.step - (address - self.base) % self.step
-    }
 }

@@ -5,6 +5,7 @@
 //! quiet, a barrier, or a flag read with [`Local::load_acquire`]. Device memory is never touched by
 //! the CPU: every access is a copy of the driver's that has ended on return.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
@@ -103,18 +104,10 @@ impl Mapping {
         if let Owner::Pages = self.owner {
             let (start, len) = (self.start.cast(), self.len);
             // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
-            gpu.bound(|gpu| unsafe { gpu.driver.register_host(start, len, 0) })?;
+            gpu.bound(|calls| unsafe { calls.register_host(start, len, 0) })?;
             self.owner = Owner::Locked(gpu);
         }
         Ok(())
-    }
-
-    /// How the bytes are reached, if not by the CPU.
-    fn via(&self) -> Option<Via> {
-        match &self.owner {
-            Owner::Pages | Owner::Locked(_) => None,
-            Owner::Device(memory) => Some(Via { gpu: memory.gpu(), cut: memory.cut() }),
-        }
     }
 
     /// Makes the bytes from `offset` on, both whole pages, fault when touched.
@@ -146,7 +139,7 @@ impl Drop for Mapping {
             Owner::Locked(gpu) => {
                 let start = self.start.cast();
                 // SAFETY: locked by this driver, and its users are gone.
-                let unlocked = gpu.bound(|gpu| unsafe { gpu.driver.unregister_host(start) });
+                let unlocked = gpu.bound(|calls| unsafe { calls.unregister_host(start) });
                 if let Err(error) = unlocked {
                     eprintln!("nvshmem-sim: unlocking a buffer: {error}");
                 }
@@ -158,14 +151,8 @@ impl Drop for Mapping {
     }
 }
 
-/// The way to memory that the CPU does not touch.
-#[derive(Clone, Copy, Debug)]
-struct Via {
-    gpu: &'static Gpu,
-    cut: Cut,
-}
-
 /// A piece of memory of this PE: part of its heap, of a registered buffer or of plain memory.
+/// Access fails as the device does, and for what is not all inside.
 ///
 /// It borrows what it is part of, so it cannot outlive it.
 #[derive(Clone, Copy, Debug)]
@@ -173,8 +160,8 @@ pub struct Local<'a> {
     start: *mut u8,
     len: u64,
     /// None for memory that the CPU reads and writes.
-    via: Option<Via>,
-    _memory: std::marker::PhantomData<&'a Mapping>,
+    via: Option<(&'static Gpu, Cut)>,
+    _memory: PhantomData<&'a Mapping>,
 }
 
 // SAFETY: as for Mapping, which it is a part of.
@@ -182,10 +169,17 @@ unsafe impl Send for Local<'_> {}
 // SAFETY: as for Mapping, which it is a part of.
 unsafe impl Sync for Local<'_> {}
 
+/// Bytes at a time in memory of the host: fits the first cache, so the copy that keeps references
+/// away from shared memory costs little. A multiple of 8.
+const BLOCK: usize = 4096;
+
 impl<'a> Local<'a> {
     pub(crate) fn of(mapping: &'a Mapping, offset: u64, len: u64) -> Result<Local<'a>> {
-        let (start, via) = (mapping.start, mapping.via());
-        Local { start, len: mapping.len(), via, _memory: std::marker::PhantomData }
+        let via = match &mapping.owner {
+            Owner::Device(memory) => Some((memory.gpu(), memory.cut())),
+            Owner::Pages | Owner::Locked(_) => None,
+        };
+        Local { start: mapping.start, len: mapping.len(), via, _memory: PhantomData }
             .part(offset, len)
     }
 
@@ -194,13 +188,10 @@ impl<'a> Local<'a> {
     /// # Safety
     /// The mapping lives for `'b`.
     pub(crate) unsafe fn lengthen<'b>(self) -> Local<'b> {
-        Local { start: self.start, len: self.len, via: self.via, _memory: std::marker::PhantomData }
+        Local { start: self.start, len: self.len, via: self.via, _memory: PhantomData }
     }
 
     /// `len` bytes of it, from `offset` on.
-    ///
-    /// # Errors
-    /// They are not all inside.
     pub fn part(self, offset: u64, len: u64) -> Result<Local<'a>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
@@ -217,13 +208,9 @@ impl<'a> Local<'a> {
     }
 
     /// Number of bytes.
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> u64 {
         self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(self) -> bool {
-        self.len == 0
     }
 
     /// Address of the first byte.
@@ -232,193 +219,111 @@ impl<'a> Local<'a> {
     }
 
     /// Writes the pattern's bytes from `position` on.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn fill(self, pattern: Pattern, position: u64) -> Result<()> {
-        if let Some(Via { gpu, cut }) = self.via {
-            return gpu.write(self.start as usize, self.len as usize, cut, |at, block| {
-                pattern.fill(position + at as u64, block);
-            });
-        }
-        self.in_blocks(|at, start, len| {
-            let mut block = [0; BLOCK];
-            pattern.fill(position + at, &mut block[..len]);
-            // SAFETY: `start` is `len` bytes inside the mapping, and the block is elsewhere.
-            unsafe { start.copy_from_nonoverlapping(block.as_ptr(), len) };
-        });
-        Ok(())
+        self.write_blocks(|at, block| pattern.fill(position + at, block))
     }
 
-    /// Compares with the pattern's bytes from `position` on.
-    ///
-    /// # Errors
-    /// Where the first difference is, and how many there are; or the device's.
+    /// Compares with the pattern's bytes from `position` on. The error tells where the first
+    /// difference is, and how many there are.
     pub fn verify(self, pattern: Pattern, position: u64) -> Result<()> {
-        if self.via.is_some() {
-            return pattern.verify(position, &self.to_vec()?).map_err(Error::from);
-        }
         let mut all: Option<Mismatch> = None;
-        self.in_blocks(|at, start, len| {
-            let mut block = [0; BLOCK];
-            // SAFETY: `start` is `len` bytes inside the mapping, and the block is elsewhere.
-            unsafe { start.copy_to_nonoverlapping(block.as_mut_ptr(), len) };
-            if let Err(mut mismatch) = pattern.verify(position + at, &block[..len]) {
+        self.read_blocks(|at, block| {
+            if let Err(mut mismatch) = pattern.verify(position + at, block) {
                 mismatch.offset += at;
                 match &mut all {
                     Some(all) => all.wrong += mismatch.wrong,
                     None => all = Some(mismatch),
                 }
             }
-        });
-        match all {
-            None => Ok(()),
-            Some(mismatch) => Err(Mismatch { len: self.len, ..mismatch }.into()),
-        }
+        })?;
+        all.map_or(Ok(()), |mismatch| Err(Mismatch { len: self.len, ..mismatch }.into()))
     }
 
     /// Sets every byte.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn set(self, byte: u8) -> Result<()> {
-        if let Some(Via { gpu, cut }) = self.via {
-            let (start, len) = (self.start as usize, self.len as usize);
-            return gpu.write(start, len, cut, |_, block| block.fill(byte));
-        }
-        // SAFETY: the whole of it is inside the mapping.
-        unsafe { self.start.write_bytes(byte, self.len as usize) };
-        Ok(())
+        self.write_blocks(|_, block| block.fill(byte))
     }
 
     /// Copies all bytes out.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn to_vec(self) -> Result<Vec<u8>> {
-        let mut out = vec![0; self.len as usize];
-        match self.via {
-            Some(Via { gpu, cut }) => gpu.read(self.start as usize, &mut out, cut)?,
-            // SAFETY: the vector is as long, and elsewhere.
-            None => unsafe { self.start.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) },
-        }
+        let mut out = Vec::with_capacity(self.len as usize);
+        self.read_blocks(|_, block| out.extend_from_slice(block))?;
         Ok(out)
     }
 
     /// Copies bytes in.
-    ///
-    /// # Errors
-    /// There are more than fit, or the device's.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
-        let to = self.part(0, bytes.len() as u64)?;
-        if let Some(Via { gpu, cut }) = to.via {
-            return gpu.write(to.start as usize, bytes.len(), cut, |at, block| {
-                block.copy_from_slice(&bytes[at..at + block.len()]);
-            });
-        }
-        // SAFETY: `to` is as long as `bytes`, which are elsewhere: Rust memory is in no mapping.
-        unsafe { to.start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        self.part(0, bytes.len() as u64)?.write_blocks(|at, block| {
+            block.copy_from_slice(&bytes[at as usize..][..block.len()]);
+        })
     }
 
     /// The first eight bytes, aligned to 8, as a number that another PE may be writing. What was
     /// written before that number is seen after this.
-    ///
-    /// # Errors
-    /// Not eight bytes, not aligned, or the device's.
     #[inline]
     pub fn load_acquire(self) -> Result<u64> {
-        self.check_word()?;
-        match self.via {
-            None => Ok(self.word().load(Ordering::Acquire)),
-            Some(Via { gpu, cut }) => {
-                let mut word = [0; 8];
-                gpu.read(self.start as usize, &mut word, cut)?;
-                Ok(u64::from_le_bytes(word))
-            }
+        let word = self.word()?;
+        if self.via.is_none() {
+            return Ok(word.load(Ordering::Acquire));
         }
+        let bytes = self.part(0, 8)?.to_vec()?;
+        Ok(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
     }
 
     /// Writes the first eight bytes, aligned to 8, at once, after everything written before.
-    ///
-    /// # Errors
-    /// Not eight bytes, not aligned, or the device's.
     #[inline]
     pub fn store_release(self, value: u64) -> Result<()> {
-        self.check_word()?;
-        match self.via {
-            None => {
-                self.word().store(value, Ordering::Release);
-                Ok(())
-            }
-            Some(_) => self.write(&value.to_le_bytes()),
+        let word = self.word()?;
+        if self.via.is_some() {
+            return self.write(&value.to_le_bytes());
         }
+        word.store(value, Ordering::Release);
+        Ok(())
     }
 
-    fn check_word(&self) -> Result<()> {
+    /// The word, which is not touched here: it may be memory that the CPU does not reach.
+    fn word(&self) -> Result<&AtomicU64> {
         if self.len < 8 || self.start as usize % 8 != 0 {
             return Err(Error::Usage("a word is eight bytes at a multiple of eight".into()));
+        }
+        // SAFETY: the word is inside the mapping, aligned, and only touched atomically here or by
+        // the plugin.
+        Ok(unsafe { AtomicU64::from_ptr(self.start.cast()) })
+    }
+
+    /// Gives all bytes to `see`, in blocks in order, with their offsets.
+    fn read_blocks(self, mut see: impl FnMut(u64, &[u8])) -> Result<()> {
+        if let Some((gpu, cut)) = self.via {
+            return gpu.read(self.start as usize, self.len as usize, cut, see);
+        }
+        let mut block = [0; BLOCK];
+        for at in (0..self.len).step_by(BLOCK) {
+            let block = &mut block[..(self.len - at).min(BLOCK as u64) as usize];
+            // SAFETY: these bytes are inside the mapping, and the block is elsewhere.
+            unsafe {
+                let start = self.start.add(at as usize);
+                start.copy_to_nonoverlapping(block.as_mut_ptr(), block.len());
+            }
+            see(at, block);
         }
         Ok(())
     }
 
-    /// The word of memory that the CPU reaches, once it was checked.
-    fn word(&self) -> &AtomicU64 {
-        // SAFETY: the word is inside the mapping, aligned, and only touched atomically here or by
-        // the plugin.
-        unsafe { AtomicU64::from_ptr(self.start.cast()) }
-    }
-
-    fn in_blocks(self, mut f: impl FnMut(u64, *mut u8, usize)) {
-        let mut at = 0;
-        while at < self.len {
-            let len = (self.len - at).min(BLOCK as u64);
-            // SAFETY: `at` is below the length of this part of the mapping.
-            f(at, unsafe { self.start.add(at as usize) }, len as usize);
-            at += len;
+    /// Writes all bytes as `fill` makes them, in blocks in order, with their offsets.
+    fn write_blocks(self, mut fill: impl FnMut(u64, &mut [u8])) -> Result<()> {
+        if let Some((gpu, cut)) = self.via {
+            return gpu.write(self.start as usize, self.len as usize, cut, fill);
         }
-    }
-}
-
-/// Bytes at a time in [`Local::fill`] and [`Local::verify`]: fits the first cache, so the copy
-/// that keeps references away from shared memory costs little. A multiple of 8.
-const BLOCK: usize = 4096;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mapping_is_aligned_and_zero() {
-        for align in [4096, 1 << 16, 1 << 21] {
-            let mapping = Mapping::new(10_000, align).unwrap();
-            assert_eq!(mapping.start() as u64 % align, 0);
-            assert_eq!(mapping.len(), 12288);
-            let all = Local::of(&mapping, 0, 12288).unwrap().to_vec().unwrap();
-            assert!(all.iter().all(|b| *b == 0));
+        let mut block = [0; BLOCK];
+        for at in (0..self.len).step_by(BLOCK) {
+            let block = &mut block[..(self.len - at).min(BLOCK as u64) as usize];
+            fill(at, block);
+            // SAFETY: as above.
+            unsafe {
+                let start = self.start.add(at as usize);
+                start.copy_from_nonoverlapping(block.as_ptr(), block.len());
+            }
         }
-    }
-
-    #[test]
-    fn parts_stay_inside() {
-        let mapping = Mapping::new(4096, 4096).unwrap();
-        let all = Local::of(&mapping, 0, 4096).unwrap();
-        assert!(all.part(4096, 0).is_ok());
-        assert!(all.part(4096, 1).is_err() && all.part(1, 4096).is_err());
-        assert!(all.part(u64::MAX, 2).is_err());
-        assert!(all.part(8, 8).unwrap().part(0, 9).is_err());
-    }
-
-    #[test]
-    fn a_pattern_is_verified_across_blocks() {
-        let mapping = Mapping::new(3 * BLOCK as u64, 4096).unwrap();
-        let part = Local::of(&mapping, 5, 2 * BLOCK as u64 + 11).unwrap();
-        let pattern = Pattern::new(3);
-        part.fill(pattern, 77).unwrap();
-        part.verify(pattern, 77).unwrap();
-        let at = BLOCK as u64 + 3;
-        part.part(at, 1).unwrap().set(!pattern.byte(77 + at)).unwrap();
-        let Err(Error::Mismatch(found)) = part.verify(pattern, 77) else { panic!("not found") };
-        assert_eq!((found.offset, found.wrong, found.len), (at, 1, part.len()));
+        Ok(())
     }
 }

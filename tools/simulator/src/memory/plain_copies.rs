@@ -1,11 +1,13 @@
 //! Copies of the driver alone, between page-locked memory and the device: what staging cannot be
 //! faster than.
 
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cuda::{DeviceMemory, PinnedMemory, Stream};
+
 use crate::error::{Error, Result};
-use crate::memory::device_memory::MemoryKind;
-use crate::memory::driver::NON_BLOCKING;
-use crate::memory::gpu::Gpu;
-use crate::memory::local::Mapping;
+use crate::memory::gpu::{Calls, Gpu, device};
 
 /// A stream of its own, and memory on both sides. What is copied means nothing.
 ///
@@ -14,44 +16,33 @@ use crate::memory::local::Mapping;
 #[derive(Debug)]
 pub struct PlainCopies {
     gpu: &'static Gpu,
-    stream: usize,
-    host: Mapping,
-    device: Mapping,
+    stream: Stream,
+    host: Arc<PinnedMemory>,
+    device: DeviceMemory,
 }
 
 impl PlainCopies {
     pub(crate) fn new(gpu: &'static Gpu, bytes: u64) -> Result<PlainCopies> {
-        let device = Mapping::of_kind(MemoryKind::Device, bytes, Some(gpu))?;
-        let mut host = Mapping::new(bytes, 4096)?;
-        host.lock(gpu)?;
-        let mut stream = 0;
-        // SAFETY: a place for the handle.
-        gpu.bound(|gpu| unsafe { gpu.driver.create_stream(&raw mut stream, NON_BLOCKING) })?;
-        Ok(PlainCopies { gpu, stream, host, device })
+        let host = PinnedMemory::new(&gpu.context, bytes as usize).map_err(device)?;
+        let on_device = DeviceMemory::new(&gpu.context, bytes as usize).map_err(device)?;
+        let stream = Stream::new(&gpu.context).map_err(device)?;
+        Ok(PlainCopies { gpu, stream, host, device: on_device })
     }
 
     /// Starts `count` copies out of the device, of `bytes` each and of places of their own, and
     /// waits for all of them.
-    ///
-    /// # Errors
-    /// They are more bytes than there is memory for, or the driver's.
     pub fn out(&self, bytes: u64, count: u64) -> Result<()> {
-        self.copy(bytes, count, |gpu, host, device| {
-            // SAFETY: both places have these bytes, until this has waited for the stream.
-            unsafe {
-                gpu.driver.copy_out(host.cast(), device as usize, bytes as usize, self.stream)
-            }
+        self.copy(bytes, count, |calls, host, device, stream| {
+            // SAFETY: both places have these bytes, until `copy` has waited for the stream.
+            unsafe { calls.copy_out(host, device, bytes as usize, stream) }
         })
     }
 
     /// As [`PlainCopies::out`], in the other direction.
-    ///
-    /// # Errors
-    /// As [`PlainCopies::out`].
     pub fn inward(&self, bytes: u64, count: u64) -> Result<()> {
-        self.copy(bytes, count, |gpu, host, device| {
+        self.copy(bytes, count, |calls, host, device, stream| {
             // SAFETY: as above.
-            unsafe { gpu.driver.copy_in(device as usize, host.cast(), bytes as usize, self.stream) }
+            unsafe { calls.copy_in(device, host, bytes as usize, stream) }
         })
     }
 
@@ -59,31 +50,19 @@ impl PlainCopies {
         &self,
         bytes: u64,
         count: u64,
-        start: impl Fn(&Gpu, *mut u8, *mut u8) -> Result<()>,
+        start: impl Fn(&Calls, *mut c_void, usize, *mut c_void) -> Result<()>,
     ) -> Result<()> {
-        let room = self.host.len().min(self.device.len());
+        let room = self.host.len() as u64;
         if bytes.checked_mul(count).is_none_or(|all| all > room) {
             return Err(Error::Usage(format!("{count} copies of {bytes} bytes in {room}")));
         }
-        self.gpu.bound(|gpu| {
-            for slot in 0..count {
-                let at = (slot * bytes) as usize;
-                let (host, device) = (self.host.start(), self.device.start());
-                start(gpu, host.wrapping_add(at), device.wrapping_add(at))?;
+        let stream = self.stream.as_ptr();
+        self.gpu.bound(|calls| {
+            for at in (0..count).map(|slot| (slot * bytes) as usize) {
+                start(calls, (self.host.addr() + at) as *mut _, self.device.addr() + at, stream)?;
             }
             // SAFETY: a stream of this driver.
-            unsafe { gpu.driver.synchronize(self.stream) }
+            unsafe { calls.synchronize(stream) }
         })
-    }
-}
-
-impl Drop for PlainCopies {
-    fn drop(&mut self) {
-        // SAFETY: this stream's own, not used any more. Every copy has ended, or failed with the
-        // device.
-        let destroyed = self.gpu.bound(|gpu| unsafe { gpu.driver.destroy_stream(self.stream) });
-        if let Err(error) = destroyed {
-            eprintln!("nvshmem-sim: ending the stream of plain copies: {error}");
-        }
     }
 }

@@ -1,13 +1,15 @@
 //! A kernel that stays on the device until it is told to end, as kernels of NVSHMEM's users do
 //! while they wait for one another.
 
-use std::ffi::{c_char, c_uint, c_void};
+use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use cuda::{Module, PinnedMemory, Stream};
+
 use crate::error::{Error, Result};
-use crate::memory::driver::{NON_BLOCKING, Status};
-use crate::memory::gpu::Gpu;
+use crate::memory::gpu::{Gpu, Status, device};
 
 /// One thread that says in the first word that it runs, and then looks at the word 64 bytes further
 /// until that is not zero.
@@ -34,26 +36,7 @@ again:
 const WORDS: usize = 4096;
 const END: usize = 64;
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
-const MAPPED: c_uint = 3;
-
-type LoadModule = unsafe extern "C" fn(*mut usize, *const c_void) -> Status;
-type GetFunction = unsafe extern "C" fn(*mut usize, usize, *const c_char) -> Status;
-type Launch = unsafe extern "C" fn(
-    usize,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    c_uint,
-    usize,
-    *mut *mut c_void,
-    *mut *mut c_void,
-) -> Status;
-type FakeSpin = unsafe extern "C" fn(usize) -> usize;
-type FakeRelease = unsafe extern "C" fn(usize) -> Status;
+const RELEASE: &str = "fake_cuda_release";
 
 /// A kernel that spins, on a stream of its own that waits for no other. It is ended when this is
 /// dropped; [`Spinner::stop`] also tells whether it had been running until then.
@@ -63,52 +46,43 @@ type FakeRelease = unsafe extern "C" fn(usize) -> Status;
 #[derive(Debug)]
 pub struct Spinner {
     gpu: &'static Gpu,
-    stream: usize,
-    end: End,
+    stream: Stream,
+    end: Option<End>,
 }
 
 #[derive(Debug)]
 enum End {
-    /// The words that the kernel looks at.
-    Words(*mut u8),
+    /// The words that the kernel looks at, which stay until the process ends.
+    Words(usize),
     /// The stand-in's handle of something that keeps the stream busy.
     Fake(usize),
-    /// It was told.
-    Told,
 }
 
 impl Spinner {
     /// Starts it, and waits until it runs.
     pub(crate) fn start(gpu: &'static Gpu, deadline: Duration) -> Result<Spinner> {
-        gpu.bound(|gpu_now| {
-            let mut stream = 0;
-            // SAFETY: a place for the handle.
-            unsafe { gpu_now.driver.create_stream(&raw mut stream, NON_BLOCKING) }?;
-            // SAFETY: the type of this function of the stand-in.
-            let fake = unsafe { gpu_now.driver.optional::<FakeSpin>("fake_cuda_spin") };
-            let end = match fake {
-                // SAFETY: a stream of this driver.
-                Some(spin) => End::Fake(unsafe { spin(stream) }),
-                None => End::Words(launch(gpu_now, stream, deadline)?),
-            };
-            Ok(Spinner { gpu, stream, end })
-        })
+        type FakeSpin = unsafe extern "C" fn(*mut c_void) -> usize;
+        let stream = Stream::new(&gpu.context).map_err(device)?;
+        // SAFETY: the type of this function of the stand-in.
+        let end = match unsafe { gpu.calls.optional::<FakeSpin>("fake_cuda_spin") } {
+            // SAFETY: a stream of this driver.
+            Some(spin) => End::Fake(unsafe { spin(stream.as_ptr()) }),
+            None => End::Words(launch(gpu, &stream, deadline)?),
+        };
+        Ok(Spinner { gpu, stream, end: Some(end) })
     }
 
     /// Whether it is a kernel of a real device.
     pub fn is_kernel(&self) -> bool {
-        matches!(self.end, End::Words(_))
+        matches!(self.end, Some(End::Words(_)))
     }
 
-    /// Ends it.
-    ///
-    /// # Errors
-    /// It had ended before, or the device fails.
+    /// Ends it. An error when it had ended before, or the device fails.
     pub fn stop(mut self) -> Result<()> {
-        let was_idle = self.gpu.bound(|gpu| gpu.driver.is_idle(self.stream))?;
+        let was_idle = self.stream.is_idle().map_err(device)?;
         self.tell()?;
         // SAFETY: a stream of this driver.
-        self.gpu.bound(|gpu| unsafe { gpu.driver.synchronize(self.stream) })?;
+        self.gpu.bound(|calls| unsafe { calls.synchronize(self.stream.as_ptr()) })?;
         if was_idle {
             return Err(Error::Device("the kernel had ended before it was told to".into()));
         }
@@ -116,24 +90,21 @@ impl Spinner {
     }
 
     fn tell(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.end, End::Told) {
-            End::Words(words) => {
-                word(words, END).store(1, Ordering::Release);
-                Ok(())
-            }
-            End::Fake(gate) => {
+        match self.end.take() {
+            Some(End::Words(words)) => word(words, END).store(1, Ordering::Release),
+            Some(End::Fake(gate)) => {
+                type Release = unsafe extern "C" fn(usize) -> Status;
                 // SAFETY: the type of this function of the stand-in.
-                let release = unsafe { self.gpu.driver.optional::<FakeRelease>(RELEASE) };
-                let release = release.ok_or_else(|| Error::Device(format!("no {RELEASE}")))?;
+                let release = unsafe { self.gpu.calls.optional::<Release>(RELEASE) };
+                let release = release.ok_or_else(|| device(format!("no {RELEASE}")))?;
                 // SAFETY: the handle is the stand-in's, and is released once.
-                self.gpu.driver.check(RELEASE, unsafe { release(gate) })
+                self.gpu.calls.check(RELEASE, unsafe { release(gate) })?;
             }
-            End::Told => Ok(()),
+            None => {}
         }
+        Ok(())
     }
 }
-
-const RELEASE: &str = "fake_cuda_release";
 
 impl Drop for Spinner {
     fn drop(&mut self) {
@@ -144,47 +115,19 @@ impl Drop for Spinner {
 }
 
 /// Puts the kernel on a stream. The words stay until the process ends, as does the module.
-fn launch(gpu: &Gpu, stream: usize, deadline: Duration) -> Result<*mut u8> {
-    let driver = &gpu.driver;
-    let needed = |name: &str| Error::Device(format!("libcuda.so.1 has no {name}"));
-    // SAFETY: these are the types of the driver's documentation.
-    let (load, find, launch) = unsafe {
-        (
-            driver.optional::<LoadModule>("cuModuleLoadData"),
-            driver.optional::<GetFunction>("cuModuleGetFunction"),
-            driver.optional::<Launch>("cuLaunchKernel"),
-        )
-    };
-    let load = load.ok_or_else(|| needed("cuModuleLoadData"))?;
-    let find = find.ok_or_else(|| needed("cuModuleGetFunction"))?;
-    let launch = launch.ok_or_else(|| needed("cuLaunchKernel"))?;
-    let (mut words, mut module, mut kernel) = (std::ptr::null_mut::<c_void>(), 0, 0);
-    // SAFETY: places for what is returned; the text ends with a zero. The words are larger than
-    // what the kernel touches, are the device's by the same address, and are never freed. The
-    // argument array outlives the call, which copies it.
-    unsafe {
-        driver.alloc_host(&raw mut words, WORDS, MAPPED)?;
-        words.cast::<u8>().write_bytes(0, WORDS);
-        driver.check("cuModuleLoadData", load(&raw mut module, PTX.as_ptr().cast()))?;
-        driver.check("cuModuleGetFunction", find(&raw mut kernel, module, c"spin".as_ptr()))?;
-        let mut argument = words;
-        let mut arguments = [(&raw mut argument).cast::<c_void>()];
-        let status = launch(
-            kernel,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            stream,
-            arguments.as_mut_ptr(),
-            std::ptr::null_mut(),
-        );
-        driver.check("cuLaunchKernel", status)?;
-    }
-    let words = words.cast::<u8>();
+fn launch(gpu: &Gpu, stream: &Stream, deadline: Duration) -> Result<usize> {
+    let memory = PinnedMemory::new(&gpu.context, WORDS).map_err(device)?;
+    let words = memory.addr();
+    std::mem::forget(Arc::clone(&memory));
+    // SAFETY: memory of this length, which nobody else knows.
+    unsafe { (words as *mut u8).write_bytes(0, WORDS) };
+    // SAFETY: the text ends with a zero, which is how the driver finds its length.
+    let module = unsafe { Module::load(&gpu.context, PTX) }.map_err(device)?;
+    let kernel = module.kernel(c"spin").map_err(device)?;
+    // SAFETY: the kernel takes an address; the words are larger than what it touches, the device's
+    // by the same address, and never freed.
+    unsafe { kernel.launch(stream, 1, 1, words) }.map_err(device)?;
+    std::mem::forget(kernel);
     let started = Instant::now();
     while word(words, 0).load(Ordering::Acquire) == 0 {
         if started.elapsed() > deadline {
@@ -196,7 +139,7 @@ fn launch(gpu: &Gpu, stream: usize, deadline: Duration) -> Result<*mut u8> {
     Ok(words)
 }
 
-fn word<'a>(words: *mut u8, at: usize) -> &'a AtomicU32 {
+fn word<'a>(words: usize, at: usize) -> &'a AtomicU32 {
     // SAFETY: both offsets are inside memory that is never freed, aligned, and zeroed when made.
-    unsafe { AtomicU32::from_ptr(words.add(at).cast()) }
+    unsafe { AtomicU32::from_ptr((words + at) as *mut u32) }
 }

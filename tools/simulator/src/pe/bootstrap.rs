@@ -5,7 +5,6 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::thread;
@@ -13,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
-use super::process::exit_now;
+use super::exit_now;
 use crate::error::{Error, Result};
-use crate::settings::Node;
-use crate::socket::{Connection, STREAMS, await_end};
-use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
+use crate::link::{FromPe, Link, ToPe, await_end};
+use crate::settings::JobSettings;
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
 const SLICE: Duration = Duration::from_millis(20);
@@ -32,8 +30,9 @@ impl Fatal {
         let _ = self.0.set(text);
     }
 
-    pub(crate) fn get(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+    /// Fails once it is set.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.0.get().map_or(Ok(()), |text| Err(Error::Proxy(text.clone())))
     }
 }
 
@@ -50,19 +49,12 @@ pub struct Bootstrap {
 /// What the C callbacks see through `comm_state`.
 #[derive(Debug)]
 struct Shared {
-    pe: u32,
     n_pes: u32,
     deadline: Duration,
     link: Mutex<Link>,
     /// The launcher's reason for ending the job, kept for messages of those who come later.
     aborted: Mutex<Option<String>>,
     fatal: Fatal,
-}
-
-#[derive(Debug)]
-struct Link {
-    stream: Connection,
-    frames: Frames,
 }
 
 /// The C handle. The plugin gets a mutable pointer to it, so it is in a cell.
@@ -76,30 +68,23 @@ unsafe impl Send for Handle {}
 unsafe impl Sync for Handle {}
 
 impl Bootstrap {
-    /// Connects to the launcher as one PE of `n_pes`.
-    pub(crate) fn connect(
-        socket: &str,
-        pe: u32,
-        n_pes: u32,
-        node: Node,
-        deadline: Duration,
-    ) -> Result<Bootstrap> {
-        let fail = |e: std::io::Error| Error::Bootstrap(format!("launcher's socket {socket}: {e}"));
-        let mut stream = Connection::to(socket, SLICE, deadline).map_err(fail)?;
-        if socket == STREAMS {
-            let input = stream.input().map_err(fail)?;
+    /// Connects to the launcher as one PE.
+    pub(crate) fn connect(pe: u32, settings: &JobSettings, is_remote: bool) -> Result<Bootstrap> {
+        let link = Link::of_process().map_err(gone)?;
+        if is_remote {
+            // Nothing else ends it when the launcher has gone, or what has started it there.
+            let input = link.input().map_err(gone)?;
             thread::spawn(move || {
                 await_end(&input);
                 eprintln!("nvshmem-sim: the launcher has closed PE {pe}'s input");
                 exit_now(2);
             });
         }
-        stream.write_all(&encode(&FromPe::Hello(pe))).map_err(fail)?;
+        let (node, n_pes) = (settings.node_of(pe), settings.n_pes);
         let shared = Box::new(Shared {
-            pe,
             n_pes,
-            deadline,
-            link: Mutex::new(Link { stream, frames: Frames::default() }),
+            deadline: settings.step_deadline,
+            link: Mutex::new(link),
             aborted: Mutex::new(None),
             fatal: Fatal::default(),
         });
@@ -108,10 +93,11 @@ impl Bootstrap {
             pg_rank: pe as i32,
             pg_size: n_pes as i32,
             mype_node: (pe - node.first) as i32,
-            npes_node: node.pes.min(n_pes - node.first) as i32,
+            npes_node: node.pes as i32,
             _pad: 0,
             allgather: Some(c_allgather),
-            alltoall: Some(c_alltoall),
+            // No remote transport of this project calls it.
+            alltoall: None,
             barrier: Some(c_barrier),
             global_exit: Some(c_global_exit),
             finalize: Some(c_finalize),
@@ -139,7 +125,7 @@ impl Bootstrap {
     /// # Errors
     /// A PE is gone or late, or the proxy thread of this one has failed. The same for the others.
     pub fn barrier(&self) -> Result<()> {
-        self.shared.join(Collective::Barrier, &[]).map(drop)
+        self.shared.join("barrier", &[]).map(drop)
     }
 
     /// Everybody's `part`, in the order of PEs. All parts have the same length.
@@ -147,20 +133,11 @@ impl Bootstrap {
     /// # Errors
     /// See [`Bootstrap::barrier`].
     pub fn allgather(&self, part: &[u8]) -> Result<Vec<u8>> {
-        self.shared.join(Collective::Allgather, part)
-    }
-
-    /// Everybody's number, in the order of PEs.
-    ///
-    /// # Errors
-    /// See [`Bootstrap::barrier`].
-    pub fn allgather_u64(&self, part: u64) -> Result<Vec<u64>> {
-        let all = self.allgather(&part.to_le_bytes())?;
-        Ok(all.chunks_exact(8).filter_map(|b| b.try_into().ok().map(u64::from_le_bytes)).collect())
+        self.shared.join("allgather", part)
     }
 
     /// The handle as the plugin gets it. It lives as long as this object does.
-    pub fn handle(&self) -> *mut c::nvt_bootstrap_handle {
+    pub(crate) fn handle(&self) -> *mut c::nvt_bootstrap_handle {
         self.handle.0.get()
     }
 
@@ -175,68 +152,48 @@ impl Bootstrap {
 
     /// Sends a message that has no answer.
     pub(crate) fn tell(&self, message: &FromPe) -> Result<()> {
-        let mut link = lock(&self.shared.link);
-        link.stream
-            .write_all(&encode(message))
-            .map_err(|e| Error::Bootstrap(format!("the launcher is gone: {e}")))
+        lock(&self.shared.link).send(message).map_err(gone)
     }
 }
 
+fn gone(error: std::io::Error) -> Error {
+    Error::Bootstrap(format!("the launcher is gone: {error}"))
+}
+
 impl Shared {
-    fn join(&self, op: Collective, part: &[u8]) -> Result<Vec<u8>> {
+    fn join(&self, name: &str, part: &[u8]) -> Result<Vec<u8>> {
         let mut link = match self.link.try_lock() {
             Ok(link) => link,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let text = format!("{} while another thread is in a collective", op.name());
+                let text = format!("{name} while another thread is in a collective");
                 return Err(Error::Bootstrap(text));
             }
         };
         if let Some(text) = lock(&self.aborted).clone() {
             return Err(Error::Bootstrap(text));
         }
-        if let Some(text) = self.fatal.get() {
-            return Err(Error::Proxy(text.to_string()));
-        }
-        let answer = link.exchange(self, op, part);
+        let answer = self.exchange(&mut link, name, part);
         if let Err(Error::Bootstrap(text)) = &answer {
             // The stream may hold half an exchange: nobody may use it for another.
             lock(&self.aborted).get_or_insert_with(|| text.clone());
         }
         answer
     }
-}
 
-impl Link {
-    fn exchange(&mut self, shared: &Shared, op: Collective, part: &[u8]) -> Result<Vec<u8>> {
-        let gone = |e: std::io::Error| Error::Bootstrap(format!("the launcher is gone: {e}"));
+    fn exchange(&self, link: &mut Link, name: &str, part: &[u8]) -> Result<Vec<u8>> {
+        self.fatal.check()?;
         let start = Instant::now();
-        self.stream.write_all(&encode(&FromPe::Join(op, part.to_vec()))).map_err(gone)?;
+        link.send(&FromPe::Join(name.to_owned(), part.to_vec())).map_err(gone)?;
         loop {
-            if let Some(answer) = self.frames.next().map_err(gone)? {
-                return match answer {
-                    ToPe::Result(data) => Ok(data),
-                    ToPe::Abort(text) => Err(Error::Bootstrap(text)),
-                };
+            match link.receive(SLICE).map_err(gone)? {
+                Some(ToPe::Gathered(all)) => return Ok(all),
+                Some(ToPe::Abort(text)) => return Err(Error::Bootstrap(text)),
+                None => self.fatal.check()?,
             }
-            if let Some(text) = shared.fatal.get() {
-                return Err(Error::Proxy(text.to_string()));
-            }
-            if start.elapsed() > shared.deadline {
-                let name = op.name();
-                let text = format!("{name} is not complete after {:?}", shared.deadline);
+            if start.elapsed() > self.deadline {
+                let text = format!("{name} is not complete after {:?}", self.deadline);
                 return Err(Error::Bootstrap(text));
-            }
-            let mut buffer = [0; 64 << 10];
-            match self.stream.read(&mut buffer) {
-                Ok(0) => return Err(Error::Bootstrap("the launcher is gone".into())),
-                Ok(n) => self.frames.push(&buffer[..n]),
-                Err(e) => match e.kind() {
-                    std::io::ErrorKind::WouldBlock
-                    | std::io::ErrorKind::TimedOut
-                    | std::io::ErrorKind::Interrupted => {}
-                    _ => return Err(gone(e)),
-                },
             }
         }
     }
@@ -261,51 +218,14 @@ unsafe fn callback(
         }
         // SAFETY: the caller vouches for the handle; its comm_state points to the bootstrap's
         // Shared, which is boxed and lives as long.
-        let shared = unsafe { &*(*handle).comm_state.cast::<Shared>() };
-        body(shared)
+        body(unsafe { &*(*handle).comm_state.cast::<Shared>() })
     }));
     match result {
-        Ok(Ok(())) => c::NVT_STATUS_SUCCESS,
-        Ok(Err(e)) => {
-            eprintln!("nvshmem-sim: bootstrap {name}: {e}");
-            c::NVT_STATUS_INTERNAL
-        }
-        Err(_) => c::NVT_STATUS_INTERNAL,
+        Ok(Ok(())) => return c::NVT_STATUS_SUCCESS,
+        Ok(Err(error)) => eprintln!("nvshmem-sim: bootstrap {name}: {error}"),
+        Err(_) => {}
     }
-}
-
-/// The callbacks' common part: checks the arguments, joins, and stores what came back.
-///
-/// # Safety
-/// As [`callback`]; `send` and `recv` are valid for `send_len` and `recv_len` bytes.
-unsafe fn collective(
-    op: Collective,
-    send: *const c_void,
-    recv: *mut c_void,
-    bytes: c_int,
-    handle: *mut c::nvt_bootstrap_handle,
-) -> c_int {
-    let body = |shared: &Shared| {
-        let bytes =
-            usize::try_from(bytes).map_err(|_| Error::Usage(format!("{bytes} bytes per PE")))?;
-        let all = bytes * shared.n_pes as usize;
-        if (send.is_null() || recv.is_null()) && bytes > 0 {
-            return Err(Error::Usage(format!("a NULL buffer from PE {}", shared.pe)));
-        }
-        if bytes == 0 {
-            return shared.join(op, &[]).map(drop);
-        }
-        let send_len = if op == Collective::Alltoall { all } else { bytes };
-        // SAFETY: the caller vouches for the buffer.
-        let part = unsafe { std::slice::from_raw_parts(send.cast::<u8>(), send_len) }.to_vec();
-        let data = shared.join(op, &part)?;
-        // SAFETY: the result is `all` bytes, which is what `recv` has room for; the part was
-        // copied, so the buffers may overlap as they do with an in-place allgather.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), recv.cast(), data.len()) };
-        Ok(())
-    };
-    // SAFETY: the caller vouches for the handle.
-    unsafe { callback(op.name(), handle, body) }
+    c::NVT_STATUS_INTERNAL
 }
 
 unsafe extern "C" fn c_allgather(
@@ -314,23 +234,28 @@ unsafe extern "C" fn c_allgather(
     bytes: c_int,
     handle: *mut c::nvt_bootstrap_handle,
 ) -> c_int {
-    // SAFETY: the plugin calls as the interface says: `bytes` to send, room for them from each PE.
-    unsafe { collective(Collective::Allgather, send, recv, bytes, handle) }
-}
-
-unsafe extern "C" fn c_alltoall(
-    send: *const c_void,
-    recv: *mut c_void,
-    bytes: c_int,
-    handle: *mut c::nvt_bootstrap_handle,
-) -> c_int {
-    // SAFETY: the plugin calls as the interface says: `bytes` for each PE and from each PE.
-    unsafe { collective(Collective::Alltoall, send, recv, bytes, handle) }
+    let body = |shared: &Shared| {
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        let bytes = bytes.filter(|_| !send.is_null() && !recv.is_null());
+        let bytes = bytes.ok_or_else(|| Error::Usage("no bytes, or a NULL buffer".into()))?;
+        // SAFETY: the plugin calls as the interface says: `bytes` to send.
+        let part = unsafe { std::slice::from_raw_parts(send.cast::<u8>(), bytes) }.to_vec();
+        let all = shared.join("allgather", &part)?;
+        if all.len() != bytes * shared.n_pes as usize {
+            return Err(Error::Bootstrap("the launcher has gathered something else".into()));
+        }
+        // SAFETY: and room for them from each PE; the part was copied, so the buffers may overlap
+        // as they do with an in-place allgather.
+        unsafe { std::ptr::copy_nonoverlapping(all.as_ptr(), recv.cast(), all.len()) };
+        Ok(())
+    };
+    // SAFETY: the plugin passes the handle it was given.
+    unsafe { callback("allgather", handle, body) }
 }
 
 unsafe extern "C" fn c_barrier(handle: *mut c::nvt_bootstrap_handle) -> c_int {
     // SAFETY: the plugin passes the handle it was given.
-    unsafe { callback("barrier", handle, |s| s.join(Collective::Barrier, &[]).map(drop)) }
+    unsafe { callback("barrier", handle, |shared| shared.join("barrier", &[]).map(drop)) }
 }
 
 extern "C" fn c_global_exit(status: c_int) {

@@ -7,22 +7,23 @@ use nvshmem_abi::Layout;
 
 use super::bootstrap::Bootstrap;
 use crate::error::{Error, Result};
+use crate::link::FromPe;
 use crate::memory::device_memory::MemoryKind;
 use crate::memory::gpu::Gpu;
-use crate::settings::PeSettings;
-use crate::wire::FromPe;
+use crate::settings::JobSettings;
 
 /// One PE's view of the job it belongs to.
 #[derive(Debug)]
 pub struct Job {
-    pub(crate) settings: PeSettings,
+    pub(crate) pe: u32,
+    pub(crate) settings: JobSettings,
     pub(crate) bootstrap: Bootstrap,
 }
 
 impl Job {
     /// This PE.
     pub fn pe(&self) -> u32 {
-        self.settings.pe
+        self.pe
     }
 
     /// Number of PEs.
@@ -33,6 +34,11 @@ impl Job {
     /// The layout of the host library this job stands in for.
     pub fn layout(&self) -> Layout {
         self.settings.layout
+    }
+
+    /// What this PE's heap is made of.
+    pub fn memory(&self) -> MemoryKind {
+        self.settings.memory_at(self.pe)
     }
 
     /// The collectives, which work without the plugin.
@@ -70,10 +76,10 @@ impl Job {
     /// # Errors
     /// There is no driver or no device, or the PE has memory of the host only.
     pub fn device(&self) -> Result<String> {
-        if self.settings.memory == MemoryKind::Host {
-            return Err(Error::Usage("this PE has memory of the host only".into()));
+        match self.memory() {
+            MemoryKind::Host => Err(Error::Usage("this PE has memory of the host only".into())),
+            _ => Gpu::of_process(self.pe).map(Gpu::describe),
         }
-        Gpu::of_process(self.settings.pe).map(Gpu::describe)
     }
 
     /// Hands a value to the launcher, for the report.

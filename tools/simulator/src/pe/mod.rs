@@ -1,6 +1,91 @@
-//! A PE's process: how it begins and ends, and what it has without a plugin.
+//! A PE's process: from [`pe_entry`] to its end, and what it has without a plugin.
 
 pub(crate) mod bootstrap;
-pub(crate) mod entry;
 pub(crate) mod job;
-pub(crate) mod process;
+
+use std::any::Any;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use bootstrap::Bootstrap;
+use job::Job;
+
+use crate::error::BoxError;
+use crate::link::FromPe;
+use crate::settings::JobSettings;
+
+/// Marks a process as a PE and tells it its number, whether its host is another than the
+/// launcher's, and its settings.
+pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
+
+/// What a PE does. Every PE of a job runs the same one.
+pub type Scenario = fn(&mut Job) -> Result<(), BoxError>;
+
+/// The last panic of this process, with the place where it happened.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Runs the job's scenario and ends the process when this process is a PE; else returns.
+///
+/// Call it first in `main` of every program that launches jobs: the PEs are the same program.
+pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
+    let Ok(text) = std::env::var(ENV_PE) else { return };
+    let mut job = match start(&text) {
+        Ok(job) => job,
+        Err(error) => {
+            eprintln!("nvshmem-sim: {error}");
+            exit_now(2);
+        }
+    };
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let place = info.location().map(|place| format!(" at {place}")).unwrap_or_default();
+        let text = format!("{}{place}", payload_text(info.payload()));
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        default(info);
+    }));
+    let scenario = scenarios.iter().find(|(name, _)| *name == job.settings.scenario);
+    let last = match scenario {
+        Some((_, scenario)) => run(*scenario, &mut job),
+        None => FromPe::Failed(format!("no scenario is named {:?}", job.settings.scenario)),
+    };
+    // When the launcher is gone, the exit status still says how it ended.
+    let told = job.bootstrap.tell(&last);
+    if last == FromPe::Finished && told.is_ok() {
+        // In order, with destructors: what the plugin does in them is part of the test.
+        std::process::exit(0);
+    }
+    exit_now(1);
+}
+
+fn start(text: &str) -> Result<Job, BoxError> {
+    let (pe, is_remote, settings): (u32, bool, JobSettings) = serde_json::from_str(text)?;
+    let bootstrap = Bootstrap::connect(pe, &settings, is_remote)?;
+    Ok(Job { pe, settings, bootstrap })
+}
+
+fn run(scenario: Scenario, job: &mut Job) -> FromPe {
+    match catch_unwind(AssertUnwindSafe(|| scenario(job))) {
+        Ok(Ok(())) => FromPe::Finished,
+        Ok(Err(error)) => FromPe::Failed(error.to_string()),
+        Err(payload) => {
+            let last = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+            FromPe::Panicked(last.unwrap_or_else(|| payload_text(payload.as_ref())))
+        }
+    }
+}
+
+pub(crate) fn payload_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+/// Ends the process without running destructors: a PE that has failed may hold a plugin that is
+/// stuck, and NVSHMEM's host does not tidy up then either.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // Nothing can be done about output that cannot be written.
+    let _ = std::io::stdout().flush();
+    // SAFETY: _exit has no precondition.
+    unsafe { libc::_exit(status) }
+}

@@ -11,7 +11,7 @@ mod signals;
 mod storm;
 
 use crate::error::BoxError;
-use crate::pe::entry::Scenario;
+use crate::pe::Scenario;
 use crate::pe::job::Job;
 
 /// The scenarios by name, for [`crate::pe_entry`].

@@ -16,7 +16,7 @@ const SPACE: &str = "job";
 
 /// The server's end of the sockets to all PEs.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     pes: Vec<Connection>,
     values: HashMap<String, String>,
 }
@@ -32,7 +32,7 @@ struct Connection {
 
 impl Server {
     /// A server without PEs.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { pes: Vec::new(), values: HashMap::new() }
     }
 
@@ -41,7 +41,7 @@ impl Server {
     ///
     /// # Errors
     /// No socket can be made.
-    pub fn add(&mut self, size: u32) -> io::Result<(Stdio, Vec<(&'static str, String)>)> {
+    pub(crate) fn add(&mut self, size: u32) -> io::Result<(Stdio, Vec<(&'static str, String)>)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let rank = self.pes.len();
@@ -58,7 +58,7 @@ impl Server {
     ///
     /// # Errors
     /// A PE that sends what is no PMI.
-    pub fn serve(&mut self) -> io::Result<()> {
+    pub(crate) fn serve(&mut self) -> io::Result<()> {
         for pe in 0..self.pes.len() {
             while let Some(line) = self.pes[pe].next_line()? {
                 self.answer(pe, &line)?;
@@ -109,12 +109,6 @@ impl Server {
         };
         self.pes[pe].say(&answer);
         Ok(())
-    }
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,0 +1,197 @@
+//! The processes of a job, run to their end: one that fails, or a deadline, ends the others.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::process::{End, Process, Stream, poll};
+use crate::shared_memory::SharedMemory;
+
+/// How often ends of processes are looked for, where no pipe tells earlier.
+const TICK: Duration = Duration::from_millis(4);
+
+/// How long a job may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Whatever still runs after this is killed.
+    pub deadline: Duration,
+    /// When one process has failed, the others are killed after this.
+    pub grace: Duration,
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it has ended.
+    pub end: End,
+    /// Its status, as the system has it.
+    pub status: ExitStatus,
+    /// Time from the job's start to its end.
+    pub after: Duration,
+    /// What it has printed into pipes, line by line.
+    pub output: Vec<(Stream, String)>,
+    /// Its files in `/dev/shm`, which it has left behind and the launcher has removed.
+    pub leftovers: Vec<PathBuf>,
+}
+
+impl Ended {
+    /// What it has printed on one stream.
+    pub fn text(&self, stream: Stream) -> String {
+        let of_it = self.output.iter().filter(|(of, _)| *of == stream);
+        of_it.map(|(_, line)| format!("{line}\n")).collect()
+    }
+}
+
+/// What a launcher does for its processes while they run. A closure without arguments is one.
+pub trait Service {
+    /// Descriptors to wait for beside the processes' output.
+    fn pollfds(&self) -> Vec<libc::pollfd> {
+        Vec::new()
+    }
+
+    /// Serves the processes, in the order they were started. Called at every tick and once when
+    /// all have ended; it must not wait.
+    ///
+    /// # Errors
+    /// The job cannot go on, and is killed.
+    fn serve(&mut self, processes: &[Process]) -> io::Result<()>;
+}
+
+impl<F: FnMut() -> io::Result<()>> Service for F {
+    fn serve(&mut self, _: &[Process]) -> io::Result<()> {
+        self()
+    }
+}
+
+/// Starts the commands, and waits until all have ended. A process that fails is no error.
+///
+/// # Errors
+/// One cannot be started, or the service fails. The others are killed then.
+pub fn run(
+    commands: impl IntoIterator<Item = Command>,
+    limits: Limits,
+    mut service: impl Service,
+) -> io::Result<Vec<Ended>> {
+    let (started, mut shared_memory) = (Instant::now(), SharedMemory::before_job());
+    let start = |mut command: Command| Process::start(&mut command);
+    let mut all = commands.into_iter().map(start).collect::<io::Result<Vec<Process>>>()?;
+    wait(&mut all, started, limits, &mut service, &mut shared_memory)?;
+    service.serve(&all)?;
+    Ok(all.into_iter().filter_map(|process| ended(process, started, &shared_memory)).collect())
+}
+
+/// Gives a program some lines and waits for its answer, whatever its status. It is killed after
+/// the limit.
+///
+/// # Errors
+/// It does not start.
+pub fn ask(mut command: Command, input: &str, limit: Duration) -> io::Result<Ended> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (started, mut shared_memory) = (Instant::now(), SharedMemory::before_job());
+    let mut asked = [Process::start(&mut command)?];
+    if let Some(mut stdin) = asked[0].stdin() {
+        // A program that does not read it to its end has its reasons.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let limits = Limits { deadline: limit, grace: limit };
+    wait(&mut asked, started, limits, &mut || Ok(()), &mut shared_memory)?;
+    let [asked] = asked;
+    ended(asked, started, &shared_memory).ok_or_else(|| io::Error::other("it has no status"))
+}
+
+fn wait(
+    all: &mut [Process],
+    started: Instant,
+    limits: Limits,
+    service: &mut impl Service,
+    shared_memory: &mut SharedMemory,
+) -> io::Result<()> {
+    let mut kill_at = started + limits.deadline;
+    let mut failed = false;
+    while !all.iter().all(Process::is_over) {
+        let mut fds = service.pollfds();
+        fds.extend(all.iter().flat_map(Process::pollfds));
+        poll(&mut fds, Some(TICK));
+        all.iter_mut().for_each(Process::look);
+        service.serve(all)?;
+        if !failed && all.iter().any(|one| one.end().is_some_and(|(end, _)| !end.is_success())) {
+            failed = true;
+            kill_at = kill_at.min(Instant::now() + limits.grace);
+        }
+        if Instant::now() >= kill_at {
+            for one in all.iter_mut().filter(|one| one.end().is_none()) {
+                shared_memory.note_mapped(one.id());
+                one.kill();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ended(mut process: Process, started: Instant, shared_memory: &SharedMemory) -> Option<Ended> {
+    let ((end, _), (status, when)) = (process.end()?, process.exit()?);
+    let leftovers = shared_memory.remove_of(process.id());
+    let output = std::mem::take(&mut process.output);
+    Some(Ended { end, status, after: when - started, output, leftovers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ends(scripts: &[&str], deadline: Duration, grace: Duration) -> Vec<End> {
+        let limits = Limits { deadline, grace };
+        let ended = run(scripts.iter().map(|script| sh(script)), limits, || Ok(())).unwrap();
+        ended.iter().map(|one| one.end).collect()
+    }
+
+    #[test]
+    fn output_is_kept_by_process_and_stream() {
+        let limits = Limits { deadline: LONG, grace: LONG };
+        let scripts = ["seq 50000; echo x >&2; exit 3", "printf 'a\nb'"].map(sh);
+        let ended = run(scripts, limits, || Ok(())).unwrap();
+        assert_eq!((ended[0].end, ended[1].end), (End::Exited(3), End::Exited(0)));
+        assert_eq!(ended[0].text(Stream::Out).lines().count(), 50_000);
+        assert_eq!(ended[0].text(Stream::Err), "x\n");
+        assert_eq!(ended[1].text(Stream::Out), "a\nb\n", "a last line without an end is one");
+    }
+
+    #[test]
+    fn answer_does_not_need_all_input_read() {
+        let told = ask(sh("head -n 1; exit 3"), &"word\n".repeat(50_000), LONG).unwrap();
+        assert_eq!((told.end, told.text(Stream::Out)), (End::Exited(3), "word\n".into()));
+    }
+
+    #[test]
+    fn failure_ends_others_after_grace() {
+        let sleeps = "exec sleep 1000";
+        assert_eq!(ends(&[sleeps, "exit 7"], LONG, Duration::ZERO), [End::Killed, End::Exited(7)]);
+        let died = [sleeps, "kill -KILL $$"];
+        let killed = End::Signalled(libc::SIGKILL);
+        assert_eq!(ends(&died, LONG, Duration::ZERO), [End::Killed, killed]);
+        // In time for a last word.
+        assert_eq!(ends(&["sleep 0.1; exit 5", "exit 7"], LONG, LONG)[0], End::Exited(5));
+    }
+
+    #[test]
+    fn nothing_outlives_deadline_or_failed_service() {
+        let (sleeps, soon) = ("exec sleep 1000", Duration::from_millis(50));
+        assert_eq!(ends(&[sleeps, "exit 0"], soon, LONG), [End::Killed, End::Exited(0)]);
+        assert_eq!(ask(sh(sleeps), "", soon).unwrap().end, End::Killed);
+        let limits = Limits { deadline: LONG, grace: LONG };
+        let error = run([sh(sleeps)], limits, || Err(io::Error::other("no"))).unwrap_err();
+        assert_eq!(error.to_string(), "no");
+        let missing = [sh(sleeps), Command::new("/nonexistent/program")];
+        let error = run(missing, limits, || Ok(())).unwrap_err().to_string();
+        assert!(error.starts_with("/nonexistent/program cannot be started"), "{error}");
+    }
+}

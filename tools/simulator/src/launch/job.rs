@@ -1,0 +1,302 @@
+//! A job, from the start of its PEs to the report: serves their collectives and judges their ends.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use launcher::{End, Limits, PrivateDir, Process, Service, exports, shell, word};
+
+use super::collective::Collective;
+use super::report::{JobReport, Outcome, PeReport};
+use crate::link::{FromPe, Link, ToPe};
+use crate::memory::device_memory::MemoryKind;
+use crate::pe::ENV_PE;
+use crate::settings::{JobSettings, is_setting};
+
+/// How long a PE that has ended is heard for what it has sent before.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// Where a PE of another host is started, and what is started there.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// The host, for messages.
+    pub host: String,
+    /// The command that runs on the host the words behind it.
+    pub agent: Vec<OsString>,
+    /// This program, there.
+    pub program: PathBuf,
+    /// Directory with `nvshmem_transport_libfabric.so.N`, there.
+    pub plugin_dir: PathBuf,
+}
+
+/// What the launcher hears from a PE while the job runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told<'a> {
+    /// A value that the PE hands over ([`crate::Job::report`]): its name and its text.
+    Value(&'a str, &'a str),
+    /// The PE joins a collective, the plugin's among them. They are counted from 0.
+    Joins(u64),
+}
+
+impl JobSettings {
+    /// Runs the job to its end. PEs that fail are in the report; see [`JobReport::check`].
+    ///
+    /// The PEs are this same executable started again, so its `main` begins with
+    /// [`crate::pe_entry`].
+    ///
+    /// # Errors
+    /// Only what keeps the job from starting.
+    pub fn run(&self) -> io::Result<JobReport> {
+        self.run_with(&mut |_, _, _| {})
+    }
+
+    /// As [`JobSettings::run`], and calls `on_told` with the PE, its process and what it has told.
+    /// The collective that it joins, and those that it joins afterwards, do not complete before
+    /// `on_told` has returned; neither does anything else, so it is to be brief.
+    ///
+    /// # Errors
+    /// See [`JobSettings::run`].
+    pub fn run_with(&self, on_told: &mut dyn FnMut(u32, u32, Told<'_>)) -> io::Result<JobReport> {
+        let nodes = self.nodes.first().is_some_and(|pes| *pes > 0);
+        if self.n_pes == 0 || !nodes || !self.chunk_bytes.is_power_of_two() {
+            let why = "a job has a PE, a host of it too, and chunks of a power of two of bytes";
+            return Err(io::Error::other(why));
+        }
+        // Some libraries write a report into the working directory when a process aborts. This one
+        // takes it along.
+        let dir = PrivateDir::new("nvshmem-sim")?;
+        let program = std::env::current_exe()?;
+        let started = Instant::now();
+        let mut launch = Launch {
+            settings: self,
+            on_told,
+            collective: Collective::new(self.n_pes as usize),
+            pes: Vec::new(),
+            cause: None,
+            first_failure: None,
+        };
+        let mut commands = Vec::new();
+        for pe in 0..self.n_pes {
+            let (link, command) = self.command(pe, &program, dir.path())?;
+            launch.pes.push(Pe {
+                link: Some(link),
+                outcome: None,
+                judged: false,
+                values: Vec::new(),
+            });
+            commands.push(command);
+        }
+        let limits = Limits { deadline: self.deadline, grace: self.grace };
+        let ended = launcher::run(commands, limits, &mut launch)?;
+        let mut leftovers = Vec::new();
+        let pes = (0..).zip(launch.pes).zip(ended).map(|((pe, state), ended)| {
+            leftovers.extend(ended.leftovers);
+            let outcome = state.outcome.unwrap_or(Outcome::Exited(0));
+            PeReport { pe, outcome, output: ended.output, values: state.values }
+        });
+        Ok(JobReport {
+            pes: pes.collect(),
+            first_failure: launch.first_failure,
+            cause: launch.cause,
+            leftovers,
+            elapsed: started.elapsed(),
+        })
+    }
+
+    /// What starts a PE, and the launcher's end of its streams.
+    fn command(&self, pe: u32, program: &Path, dir: &Path) -> io::Result<(Link, Command)> {
+        let (mut link, streams) = Link::pair()?;
+        let inherited = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .filter(|(name, _)| is_setting(name));
+        let mut command = match self.remote_of_pe.get(&pe) {
+            Some(remote) => {
+                let mut variables: BTreeMap<String, OsString> = BTreeMap::new();
+                variables.extend(inherited.filter(|_| self.inherits_settings));
+                variables.extend(self.env_for(pe)?);
+                let variables = variables.iter().map(|(name, value)| (&**name, value.clone()));
+                let (exports, program) = (exports(variables), word(&remote.program));
+                let script = format!("{exports}cd \"${{TMPDIR:-/tmp}}\" && exec {program}\n");
+                link.tell_shell(&script)?;
+                shell(&remote.agent)
+            }
+            None => {
+                let mut words = self.prefix_of_pe.get(&pe).cloned().unwrap_or_default();
+                words.push(program.into());
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                if !self.inherits_settings {
+                    inherited.for_each(|(name, _)| _ = command.env_remove(name));
+                }
+                command.envs(self.env_for(pe)?);
+                if let Some(network) = self.network_of_pe.get(&pe) {
+                    network.take_in(&mut command);
+                }
+                command
+            }
+        };
+        command.stdin(streams.try_clone()?).stdout(streams).stderr(Stdio::piped());
+        command.current_dir(dir);
+        Ok((link, command))
+    }
+
+    /// The environment of a PE on top of the launcher's.
+    fn env_for(&self, pe: u32) -> io::Result<BTreeMap<String, OsString>> {
+        let mut env: BTreeMap<String, OsString> = BTreeMap::new();
+        env.insert("NVSHMEM_REMOTE_TRANSPORT".into(), "libfabric".into());
+        let own = self.env_of_pe.get(&pe);
+        env.extend(
+            self.env.iter().chain(own.into_iter().flatten()).map(|(n, v)| (n.clone(), v.into())),
+        );
+        // PEs have a working directory of their own.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let mut settings = self.clone();
+        settings.plugin_dir = match self.remote_of_pe.get(&pe) {
+            Some(remote) => remote.plugin_dir.clone(),
+            None => absolute(&self.plugin_dir),
+        };
+        let is_remote = self.remote_of_pe.contains_key(&pe);
+        env.insert(ENV_PE.into(), serde_json::to_string(&(pe, is_remote, settings))?.into());
+        if let (true, Some(driver)) = (self.memory_at(pe) != MemoryKind::Host, &self.cuda_driver) {
+            const PATHS: &str = "LD_LIBRARY_PATH";
+            let others = env.get(PATHS).cloned().or_else(|| std::env::var_os(PATHS));
+            let others = others.iter().flat_map(std::env::split_paths).collect::<Vec<_>>();
+            let paths = std::env::join_paths([absolute(driver)].iter().chain(&others));
+            env.insert(PATHS.into(), paths.map_err(io::Error::other)?);
+        }
+        Ok(env)
+    }
+}
+
+struct Launch<'a> {
+    settings: &'a JobSettings,
+    on_told: &'a mut dyn FnMut(u32, u32, Told<'_>),
+    collective: Collective,
+    pes: Vec<Pe>,
+    /// Why the job has failed, once it has.
+    cause: Option<String>,
+    first_failure: Option<u32>,
+}
+
+/// What has come from a PE.
+struct Pe {
+    /// None once it is closed.
+    link: Option<Link>,
+    /// What the PE said of itself, until it is judged.
+    outcome: Option<Outcome>,
+    judged: bool,
+    values: Vec<(String, String)>,
+}
+
+impl Service for &mut Launch<'_> {
+    fn pollfds(&self) -> Vec<libc::pollfd> {
+        self.pes.iter().filter_map(|pe| pe.link.as_ref()).map(Link::pollfd).collect()
+    }
+
+    fn serve(&mut self, processes: &[Process]) -> io::Result<()> {
+        for (pe, process) in processes.iter().enumerate() {
+            self.read(pe, process.id());
+            // Its last words may still be on their way.
+            if let (false, Some((end, ago))) = (self.pes[pe].judged, process.end()) {
+                if self.pes[pe].link.is_none() || ago > DRAIN {
+                    self.judge(pe, end);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Launch<'_> {
+    fn read(&mut self, pe: usize, process: u32) {
+        while let Some(link) = &mut self.pes[pe].link {
+            match link.receive(Duration::ZERO) {
+                Ok(Some(message)) => self.take(pe, process, message),
+                Ok(None) => return,
+                Err(_) => self.pes[pe].link = None,
+            }
+        }
+    }
+
+    fn take(&mut self, pe: usize, process: u32, message: FromPe) {
+        match message {
+            FromPe::Value(name, value) => {
+                (self.on_told)(pe as u32, process, Told::Value(&name, &value));
+                self.pes[pe].values.push((name, value));
+            }
+            FromPe::Join(name, part) => {
+                (self.on_told)(pe as u32, process, Told::Joins(self.collective.completed()));
+                match self.collective.join(pe, name, part) {
+                    Ok(None) => {}
+                    Ok(Some(all)) => self.tell_all(&ToPe::Gathered(all)),
+                    Err(text) => self.abort(text),
+                }
+            }
+            FromPe::Finished => {
+                self.pes[pe].outcome = Some(Outcome::Finished);
+                if let Err(text) = self.collective.finish(pe) {
+                    self.abort(text);
+                }
+            }
+            FromPe::Failed(text) => self.fail(pe, Outcome::Failed(text)),
+            FromPe::Panicked(text) => self.fail(pe, Outcome::Panicked(text)),
+        }
+    }
+
+    /// Judges a PE by how its process has ended and what it has said.
+    fn judge(&mut self, pe: usize, end: End) {
+        let state = &mut self.pes[pe];
+        state.judged = true;
+        match (end, &state.outcome) {
+            (End::Killed, None | Some(Outcome::Finished)) => {
+                let doing = match &state.outcome {
+                    Some(_) => "its scenario had finished, the process had not".to_owned(),
+                    None => self.collective.doing(pe),
+                };
+                let late = format!("the deadline of {:?} has passed", self.settings.deadline);
+                state.outcome = Some(match &self.cause {
+                    Some(cause) if *cause != late => Outcome::Stopped(doing),
+                    _ => Outcome::TimedOut(doing),
+                });
+                self.cause.get_or_insert(late);
+            }
+            // Also a PE that finished and then ended badly, as in a destructor of the plugin.
+            (End::Exited(code), None) => self.fail(pe, Outcome::Exited(code)),
+            (End::Exited(code), Some(Outcome::Finished)) if code != 0 => {
+                self.fail(pe, Outcome::Exited(code));
+            }
+            (End::Signalled(signal), None | Some(Outcome::Finished)) => {
+                self.fail(pe, Outcome::Signal(signal));
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, pe: usize, outcome: Outcome) {
+        let named = match self.settings.remote_of_pe.get(&(pe as u32)) {
+            Some(remote) => format!("PE {pe} on {}", remote.host),
+            None => format!("PE {pe}"),
+        };
+        self.first_failure.get_or_insert(pe as u32);
+        self.abort(format!("{named} {outcome}"));
+        self.pes[pe].outcome = Some(outcome);
+    }
+
+    /// Tells every PE that the job has failed. The first reason stays.
+    fn abort(&mut self, text: String) {
+        if self.cause.is_none() {
+            self.tell_all(&ToPe::Abort(text.clone()));
+            self.cause = Some(text);
+        }
+    }
+
+    fn tell_all(&mut self, message: &ToPe) {
+        for link in self.pes.iter_mut().filter_map(|pe| pe.link.as_mut()) {
+            // A PE that is gone is noticed by its end.
+            let _ = link.send(message);
+        }
+    }
+}
