@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, width of comments, lints, documentation, checked-in bindings, the places of injected
-# bugs, shell scripts. What cannot be checked here is skipped, and said. With the profile of the
+# Formatting, width of comments, lints, documentation, the places of injected bugs, shell scripts. What cannot be checked here is skipped, and said. With the profile of the
 # tests, whose procedural macros and build scripts are then built once for both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,8 +37,6 @@ else
 fi
 # Its readers read the source beside it, so links to what is private are good.
 RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
-scripts/cargo test --locked --profile checked -p bindings
-scripts/bindings.sh --check
 scripts/figures.sh check
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     scripts/injected.sh --places
