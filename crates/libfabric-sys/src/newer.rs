@@ -1,16 +1,15 @@
 //! Additions to libfabric since 1.17 that this crate's users need, stated by hand.
 //!
 //! A library older than an addition refuses it, or misunderstands it where that is said: the user
-//! asks for its version first. `scripts/bindings.sh --check` compares every fact of this file with
-//! libfabric 2.1's headers.
+//! asks for its version first. The facts are those of libfabric 2.1's headers.
 
 use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
+use std::mem::{offset_of, size_of};
 
 use crate::bindings::v1_17::fi_mr_attr;
 use crate::version::Version;
 
-/// The newest API that is asked for: that of the newest headers these facts were compared with
+/// The newest API that is asked for: that of the headers these facts are from
 /// (`FI_MAJOR_VERSION`, `FI_MINOR_VERSION` in `rdma/fabric.h`).
 pub const NEWEST_API: Version = Version::new(2, 1);
 
@@ -39,6 +38,14 @@ pub struct fi_mr_dmabuf {
     /// Where the part is in this process, or null.
     pub base_addr: *mut c_void,
 }
+
+const _: () = {
+    assert!(size_of::<fi_mr_dmabuf>() == 32);
+    assert!(offset_of!(fi_mr_dmabuf, fd) == 0);
+    assert!(offset_of!(fi_mr_dmabuf, offset) == 8);
+    assert!(offset_of!(fi_mr_dmabuf, len) == 16);
+    assert!(offset_of!(fi_mr_dmabuf, base_addr) == 24);
+};
 
 // `dmabuf` of newer headers shares its place with `mr_iov`, the first field.
 const _: () = assert!(offset_of!(fi_mr_attr, mr_iov) == 0);

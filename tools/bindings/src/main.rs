@@ -1,123 +1,143 @@
-//! The generator of the checked-in bindings: writes them from C headers, or compares them in full.
+//! Writes the checked-in bindings anew from the C headers, with the options that each needs:
+//!   bindings LIBFABRIC_HEADERS VERBS_HEADERS
 //!
-//! It needs libclang, which the build of everything else does not.
+//! The directories are those that `scripts/headers.sh` prints. It needs libclang, which the build of
+//! everything else does not.
 
-mod extends;
-mod facts;
-mod generate;
+use std::path::Path;
+use std::{env, fs};
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, IntKind, ParseCallbacks};
+use bindgen::{Builder, Formatter, MacroTypeVariation, RustEdition, RustTarget};
 
-use clap::Parser;
-use thiserror::Error;
+/// What libfabric 2 has taken back, given another value or calls deprecated: nothing may use it.
+const RETIRED: &str = "FI_ATOMIC_OP_LAST FI_BUFFERED_RECV FI_DATATYPE_LAST FI_EP_SOCK_DGRAM FI_EP_SOCK_STREAM \
+    FI_ERRNO_MAX FI_LOCAL_MR FI_MR_BASIC FI_MR_SCALABLE FI_MR_UNSPEC FI_NOTIFY_FLAGS_ONLY \
+    FI_ORDER_DATA FI_ORDER_NONE FI_ORDER_STRICT FI_PATH_MAX FI_PRIORITY FI_PROV_SPECIFIC \
+    FI_REG_MR FI_RESTRICTED_COMP FI_VARIABLE_MSG FI_VERSION_MAX FI_XPU_TRIGGER fi_mr_mode";
 
-use crate::generate::{Binding, NEWER, OLDEST, OURS, VERBS};
-
-/// Writes the bindings that are checked in anew, from the headers.
-#[derive(Parser)]
-struct Options {
-    /// Compare with what is checked in, and write nothing.
-    #[arg(long)]
-    check: bool,
-    /// A directory with libfabric's headers in 1.17/rdma and 2.1/rdma. Without it, libfabric's
-    /// bindings are left alone.
-    #[arg(long)]
-    libfabric: Option<PathBuf>,
-    /// A directory with libibverbs's headers in 56.1/infiniband. Without it, its bindings are left
-    /// alone.
-    #[arg(long)]
-    verbs: Option<PathBuf>,
+fn is_retired(name: &str) -> bool {
+    RETIRED.split_whitespace().any(|retired| retired == name)
 }
 
-/// Status when there is no libclang to read headers with.
-const NO_LIBCLANG: u8 = 3;
+fn main() {
+    let headers: Vec<String> = env::args().skip(1).collect();
+    let [libfabric, verbs] = &headers[..] else {
+        panic!("usage: bindings LIBFABRIC_HEADERS VERBS_HEADERS");
+    };
+    let ring = header("include/nvshmem_libfabric_ring.h")
+        .allowlist_item("(nlf|NLF)_.*")
+        // Zero is what an unused context, region or error is.
+        .derive_default(true)
+        .parse_callbacks(Box::new(ChannelMacros));
+    write(ring, "crates/channel-sys/src/generated.rs");
 
-#[derive(Debug, Error)]
-enum Failure {
-    #[error("cannot read the headers for {path}: {reason}")]
-    Headers { path: &'static str, reason: String },
-    #[error("cannot read {path} as Rust: {reason}")]
-    Parse { path: &'static str, reason: String },
-    #[error("cannot {action} {path}: {source}")]
-    File { action: &'static str, path: PathBuf, source: std::io::Error },
-    #[error(
-        "{path} is not what bindgen makes of the headers (first difference in line {line}); \
-         `make bindings` writes it anew"
-    )]
-    Differs { path: &'static str, line: usize },
-    #[error(
-        "libfabric's newer headers do not extend the older ones, so code made for the older \
-         would misread newer libraries:\n{0}"
-    )]
-    Extends(String),
-    #[error("libfabric's newer headers differ from what crates/libfabric-sys says of them:\n{0}")]
-    Facts(String),
+    let abi = header("include/nvshmem_transport_abi.h")
+        .allowlist_file(".*nvshmem_transport_abi\\.h")
+        .derive_default(true)
+        .default_macro_constant_type(MacroTypeVariation::Signed);
+    write(abi, "crates/nvshmem-abi/src/generated.rs");
+
+    // The oldest libfabric that is served, which the code is compiled for.
+    let libfabric = header("tools/bindings/libfabric.h")
+        .clang_arg(format!("-I{libfabric}/1.17"))
+        .allowlist_type("fi_.*|fid.*")
+        .allowlist_var("FI_.*")
+        // The exported functions are looked up at run time: a declaration would invite a call that
+        // links to the library.
+        .ignore_functions()
+        // Casts hide these from bindgen; `constants.rs` has them, with the type they are used as.
+        .blocklist_var("FI_ADDR_UNSPEC|FI_ADDR_NOTAVAIL|FI_KEY_NOTAVAIL|FI_SHARED_CONTEXT")
+        .blocklist_item(RETIRED.split_whitespace().collect::<Vec<_>>().join("|"))
+        // The C library's locks, which differ from one C library to the next.
+        .blocklist_type("fi_mutex_cond|.*pthread.*")
+        .prepend_enum_name(false)
+        .parse_callbacks(Box::new(LibfabricMacros));
+    write(libfabric, "crates/libfabric-sys/src/generated/v1_17.rs");
+
+    // Of libibverbs and libefa: what a stand-in for them needs.
+    let verbs = header("tools/bindings/verbs.h")
+        .clang_arg(format!("-I{verbs}/56.1"))
+        .allowlist_type("ibv_(device|context|pd|mr|ah|ah_attr|comp_channel|srq|gid)")
+        .allowlist_type("ibv_(cq|cq_ex|cq_init_attr_ex|poll_cq_attr)")
+        .allowlist_type("ibv_(qp|qp_ex|qp_attr|qp_init_attr_ex|recv_wr|data_buf)")
+        .allowlist_type("ibv_(device_attr|port_attr|wc_opcode|wc_status|qp_attr_mask)")
+        .allowlist_type("ibv_(access_flags|fork_status|mtu|qp_state|qp_type|send_flags|wr_opcode)")
+        .allowlist_type("efadv_(device_attr|qp_init_attr|ah_attr|cq|cq_init_attr)")
+        .allowlist_var("EFADV_.*|IBV_WC_WITH_IMM")
+        // Never called: the efa provider goes through the extended queues.
+        .opaque_type("ibv_(flow|mw|wq|wc|ece|srq|sa|rwq|rx|xrcd).*")
+        .blocklist_type("ibv_wc__.*")
+        .blocklist_type("pthread_(mutex|cond)_t|__pthread_.*|__atomic_wide_counter.*")
+        .raw_line("use libc::{pthread_cond_t, pthread_mutex_t};")
+        .ignore_functions()
+        .layout_tests(false)
+        .prepend_enum_name(false);
+    write(verbs, "tools/labs/efa/src/verbs/generated.rs");
 }
 
-fn main() -> ExitCode {
-    let options = Options::parse();
-    // Bindgen panics where it finds none. This is its own search, with an answer.
-    if let Err(reason) = clang_sys::load() {
-        eprintln!("libclang cannot be loaded: {reason}");
-        return ExitCode::from(NO_LIBCLANG);
+fn header(path: &str) -> Builder {
+    Builder::default()
+        .header(path)
+        .generate_comments(false)
+        .formatter(Formatter::Prettyplease)
+        .rust_target(RustTarget::stable(85, 0).expect("a release"))
+        .rust_edition(RustEdition::Edition2024)
+}
+
+fn write(builder: Builder, path: &str) {
+    let bindings = builder.generate().expect("the header is read");
+    fs::write(Path::new(path), bindings.to_string()).expect("the bindings are written");
+    println!("{path}");
+}
+
+/// Gives each of libfabric's macros the type of the field or argument it is used in, where C leaves
+/// it open.
+#[derive(Debug)]
+struct LibfabricMacros;
+
+impl ParseCallbacks for LibfabricMacros {
+    fn enum_variant_behavior(
+        &self,
+        _enum_name: Option<&str>,
+        name: &str,
+        _value: EnumVariantValue,
+    ) -> Option<EnumVariantCustomBehavior> {
+        is_retired(name).then_some(EnumVariantCustomBehavior::Hide)
     }
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("bindings: {failure}");
-            ExitCode::FAILURE
+
+    fn int_macro(&self, name: &str, value: i64) -> Option<IntKind> {
+        let is_errno = name.starts_with("FI_E") && (1..512).contains(&value);
+        let is_mr_mode = name.starts_with("FI_MR_") && i32::try_from(value).is_ok();
+        if is_errno || is_mr_mode {
+            // `fi_domain_attr.mr_mode` and all return codes are int.
+            Some(IntKind::I32)
+        } else if name.ends_with("_VERSION") {
+            Some(IntKind::U32)
+        } else if name.starts_with("FI_") {
+            // Capability, mode, order and operation flags share 64-bit fields.
+            Some(IntKind::U64)
+        } else {
+            None
         }
     }
 }
 
-fn run(options: &Options) -> Result<(), Failure> {
-    let root = tree();
-    for binding in &OURS {
-        settle(options.check, &root, binding, &binding.generate(&root, None)?)?;
-    }
-    if let Some(headers) = &options.libfabric {
-        let oldest = OLDEST.generate(&root, Some(headers))?;
-        settle(options.check, &root, &OLDEST, &oldest)?;
-        extends::check(&oldest, &NEWER.generate(&root, Some(headers))?)?;
-        println!("libfabric's newer headers extend the older, and have the facts stated by hand");
-    }
-    if let Some(headers) = &options.verbs {
-        settle(options.check, &root, &VERBS, &VERBS.generate(&root, Some(headers))?)?;
-    }
-    Ok(())
-}
+/// Gives each macro of the channel the width of the field it is for: those that are for whole words
+/// have 64 bits.
+#[derive(Debug)]
+struct ChannelMacros;
 
-/// Compares or writes one file.
-fn settle(check: bool, root: &Path, binding: &Binding, fresh: &str) -> Result<(), Failure> {
-    let file = root.join(binding.path);
-    if !check {
-        println!("{}", binding.path);
-        return fs::write(&file, fresh).map_err(|source| Failure::File {
-            action: "write",
-            path: file,
-            source,
-        });
+impl ParseCallbacks for ChannelMacros {
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        let word = [
+            "NLF_LAP",
+            "NLF_OFFSET_MASK",
+            "NLF_MAX_OFFSET",
+            "NLF_MAX_INLINE",
+            "NLF_REGION_LENGTH",
+            "NLF_REGION_SYMMETRIC",
+        ];
+        Some(if word.contains(&name) { IntKind::U64 } else { IntKind::U32 })
     }
-    let found = read(&file)?;
-    if found == fresh {
-        println!("{}: as bindgen makes it", binding.path);
-        return Ok(());
-    }
-    let same = found.lines().zip(fresh.lines()).take_while(|(a, b)| a == b).count();
-    Err(Failure::Differs { path: binding.path, line: same + 1 })
-}
-
-fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|source| Failure::File {
-        action: "read",
-        path: file.to_owned(),
-        source,
-    })
-}
-
-/// The root of the tree that this was built in.
-fn tree() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
 }

@@ -109,7 +109,10 @@ fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
 /// Prints help, the version, or what is wrong with the command line.
 fn answered(answer: &clap::Error) -> ExitCode {
     let printed = match in_place_of(answer) {
-        Some(now) => Ok(eprintln!("nvshmem-libfabric: {now}")),
+        Some(now) => {
+            eprintln!("nvshmem-libfabric: {now}");
+            Ok(())
+        }
         None => answer.print().and_then(|()| io::stdout().flush()),
     };
     if let (false, Err(error)) = (answer.use_stderr(), printed) {

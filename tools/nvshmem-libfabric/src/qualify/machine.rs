@@ -62,7 +62,7 @@ pub(super) fn there(info: &Info) -> String {
     let checks = diagnosis.checks.iter().map(|check| {
         format!("{:<8} {:<20} {}", check.verdict.name(), check.id, known(&check.reason))
     });
-    let checks = [diagnosis.summary.clone()].into_iter().chain(checks).collect();
+    let checks: Vec<String> = [diagnosis.summary.clone()].into_iter().chain(checks).collect();
     let sysfs = Path::new("/sys");
     section("machine", &[host(), of_sysfs(sysfs), libraries(info)].concat())
         + &section("doctor", &checks)
@@ -70,7 +70,7 @@ pub(super) fn there(info: &Info) -> String {
 }
 
 /// Lines under a head.
-pub(super) fn section(name: &str, lines: &Vec<String>) -> String {
+pub(super) fn section(name: &str, lines: &[String]) -> String {
     let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
     format!("\n==== {name}\n{}", lines.collect::<String>())
 }

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::machine::section;
 use crate::error::ToolError;
@@ -21,7 +21,7 @@ pub(super) const FAILED: &str = "FAILED";
 pub(super) const NOT_RUN: &str = "not run";
 
 /// A figure of `perf`, of which these fields are kept.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct Figure {
     pub(super) test: String,
     pub(super) bytes: u64,
@@ -55,7 +55,7 @@ pub(super) struct Report {
     /// What there is, under heads.
     there: String,
     rows: Vec<Row>,
-    /// A line of JSON each.
+    /// A line each: part, test, bytes, median, 10th and 90th percentile, unit.
     figures: Vec<String>,
 }
 
@@ -78,8 +78,9 @@ impl Report {
     }
 
     pub(super) fn add_figures(&mut self, part: &str, figures: &[Figure]) {
-        let lines = figures.iter().map(|figure| serde_json::json!([part, figure]).to_string());
-        self.figures.extend(lines);
+        self.figures.extend(figures.iter().map(|Figure { test, bytes, value, p10, p90, unit }| {
+            format!("{part} {test} {bytes} {value:.6} {p10:.6} {p90:.6} {unit}")
+        }));
     }
 
     pub(super) fn count(&self, verdict: &str) -> usize {
@@ -113,7 +114,7 @@ impl Report {
 
     fn text(&self, next: Option<&str>) -> String {
         let next = next.map(|next| format!("NOT FINISHED: it ended while {next} was tried\n"));
-        let rows = self.rows.iter().map(Row::line).collect();
+        let rows: Vec<String> = self.rows.iter().map(Row::line).collect();
         format!("nvshmem-libfabric {VERSION} qualify: {}\n{}", self.head, next.unwrap_or_default())
             + &section(&format!("rows: {}", self.summary()), &rows)
             + &self.there

@@ -132,9 +132,6 @@ impl JobSettings {
                     inherited.for_each(|(name, _)| _ = command.env_remove(name));
                 }
                 command.envs(self.env_for(pe)?);
-                if let Some(network) = self.network_of_pe.get(&pe) {
-                    network.take_in(&mut command);
-                }
                 command
             }
         };

@@ -93,9 +93,8 @@ fn tcp() -> Result<(), Failed> {
         "\n==== doctor\n",
         "\n==== environment\n",
         "\nFI_UNIVERSE_SIZE=17\n",
-        "\n==== figures\n[\"one-nic\",{",
-        "\n[\"all-nics\",{",
-        "\"put_bw\"",
+        "\n==== figures\none-nic put_bw 8 0.",
+        "\nall-nics put_message_rate 64 ",
     ] {
         expect(text.contains(part), || format!("{part} is not in\n{text}"))?;
     }
