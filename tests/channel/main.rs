@@ -13,7 +13,7 @@ mod traffic;
 use std::process::ExitCode;
 
 use launcher::End;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use nvshmem_transport_libfabric::channel::kernels;
 use test_jobs::{Fabric, Job, pe_entry};
 use test_support::needs::{self, Need};
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
     arguments.test_threads.get_or_insert(1);
-    let mut trials: Vec<Trial> = jobs().into_iter().map(Job::trial).collect();
+    let mut trials = Job::trials(jobs(), &ALWAYS, arguments.filter.is_some());
     trials.push(needs::trial("kernels_were_compiled", compiler_for_kernels(), |()| {
         let image = kernels::IMAGE.ok_or(kernels::BUILT)?;
         // What a fatbin begins with.
@@ -54,6 +54,46 @@ fn main() -> ExitCode {
     }));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
+
+/// Jobs outside of the full tier: each scenario, on each fabric or kind of memory that it can tell
+/// from others.
+const ALWAYS: [&str; 35] = [
+    "traffic::shm_3_pes",
+    "traffic::rxm_2_pes",
+    "traffic::tcp2_3_pes_mixed",
+    "traffic::shm_2_pes_device",
+    "traffic::rxm_1_pes_device",
+    "collective::shm_5_pes",
+    "collective::tcp2_2_pes",
+    "collective::rxm_2_pes_mixed",
+    "quiet::tcp2_2_pes",
+    "quiet::rxm_2_pes_own",
+    "stop::shm_2_pes",
+    "stop::tcp2_2_pes",
+    "cycles::tcp2_2_pes",
+    "cycles::shm_2_pes_device",
+    "beside::rxm_2_pes_device",
+    "dead::tcp2_2_pes",
+    "dead::rxm_2_pes_device",
+    "no_driver::shm_1_pes",
+    "refused::rxm_2_pes_device",
+    "own_context::shm_1_pes_device",
+    "slow_copies::shm_1_pes_device",
+    "lives::shm_2_pes_device",
+    "lives::rxm_2_pes_device",
+    "near_kernels::shm_2_pes_device",
+    "near_kernels::tcp2_2_pes_device",
+    "words::rxm_3_pes_mixed",
+    "words::shm_2_pes_device",
+    "late::shm_1_pes",
+    "sizes::shm_1_pes",
+    "bad::shm_1_pes",
+    "unwinding::shm_1_pes",
+    "memory_in_use::rxm_2_pes",
+    "memory_back::tcp2_2_pes",
+    "stopped::rxm_2_pes",
+    "stuck::shm_1_pes",
+];
 
 const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2];
 

@@ -23,9 +23,8 @@ mod together;
 use std::process::ExitCode;
 
 use launcher::End;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use test_jobs::{Fabric, Job, pe_entry};
-use test_support::seeds::turn;
 
 use launch::{by, job, tell_of_panics};
 use mock::library::Version;
@@ -57,8 +56,8 @@ fn main() -> ExitCode {
     for (fabric, n_pes, memory) in EVERYWHERE {
         let job = |scenario| job(scenario, fabric, n_pes).on(memory);
         add(job("traffic").seeds(2));
-        add(job("order").seeds(20));
-        add(job("host_order").seeds(20));
+        add(job("order").seeds(5));
+        add(job("host_order").seeds(5));
         if n_pes > 1 {
             add(job("regions"));
             add(job("paused"));
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
     }
     for version in Version::ALL.into_iter().skip(1) {
         add(by(version, job("traffic", Fabric::Shm, 2)).seeds(2));
-        add(by(version, job("order", Fabric::Tcp2, 2)).seeds(10));
+        add(by(version, job("order", Fabric::Tcp2, 2)).seeds(5));
     }
     variants().for_each(&mut add);
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
@@ -97,16 +96,48 @@ fn main() -> ExitCode {
     add(job("bad_arguments", Fabric::Shm, 2));
     add(job("bad_arguments", Fabric::Tcp2, 1));
     add(job("bad_arguments", Fabric::Rxm, 2).on("device"));
-    // Who names jobs finds all of them.
-    let (turn, turns) = if arguments.filter.is_some() { (0, 1) } else { turn(TURNS) };
-    eprintln!("of the jobs: from {turn} on, each that is {turns} further");
-    let trials: Vec<Trial> = jobs.into_iter().skip(turn).step_by(turns).map(Job::trial).collect();
+    let trials = Job::trials(jobs, &ALWAYS, arguments.filter.is_some());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// A run takes each so-manieth job, and as many runs take all. No divisor of how many jobs follow
-/// one another for each fabric, so that a run has all fabrics.
-const TURNS: usize = 4;
+/// Jobs outside of the full tier: each scenario, and each kind of memory, way of signals and table
+/// of the interface under the orders that matter.
+const ALWAYS: [&str; 34] = [
+    "traffic::shm_3_pes",
+    "traffic::shm_1_pes",
+    "traffic::rxm_2_pes_own",
+    "traffic::tcp2_3_pes_mixed",
+    "order::shm_3_pes_mixed",
+    "order::rxm_2_pes",
+    "order::tcp2_3_pes",
+    "host_order::shm_3_pes_device",
+    "host_order::tcp2_3_pes",
+    "regions::shm_3_pes",
+    "regions::rxm_2_pes_own",
+    "paused::tcp2_3_pes",
+    "order::shm_2_pes_device_slow_copies",
+    "order::rxm_2_pes_device_stream",
+    "order::shm_2_pes_own_apart",
+    "order::tcp2_2_pes_few",
+    "order::rxm_2_pes_short",
+    "order::shm_3_pes_chained",
+    "order::tcp2_2_pes_eager",
+    "order::tcp2_3_pes_counted",
+    "traffic::shm_2_pes_v14",
+    "order::tcp2_2_pes_v15",
+    "cycles::rxm_2_pes",
+    "cycles::shm_2_pes_device",
+    "many_contexts::tcp2_2_pes",
+    "meetings::rxm_2_pes_device",
+    "together::tcp2_2_pes_device_slow_copies",
+    "released::shm_2_pes_device",
+    "killed::tcp2_3_pes",
+    "aborted::rxm_2_pes_device",
+    "strangers::tcp2_2_pes",
+    "wrong_secret::shm_2_pes",
+    "bad_arguments::shm_2_pes",
+    "bad_arguments::rxm_2_pes_device",
+];
 
 /// Fabrics with so many PEs, and where their memory is.
 const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
@@ -125,7 +156,7 @@ const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
 fn variants() -> impl Iterator<Item = Job> {
     const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
     const RAIL_TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";
-    let order = |fabric, n_pes| job("order", fabric, n_pes).seeds(10);
+    let order = |fabric, n_pes| job("order", fabric, n_pes).seeds(5);
     let slow = [("FAKE_CUDA_COPY_NS", "20000"), ("FAKE_CUDA_BYTE_PS", "200")];
     [
         order(Fabric::Shm, 2).on("device").with("slow_copies", &slow),

@@ -11,7 +11,7 @@ use ofi::{
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub(crate) const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(300);
 pub(crate) const TOKENS: u32 = 64;
 pub(crate) const PEERS: usize = 8;
 pub(crate) const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];

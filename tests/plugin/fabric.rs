@@ -77,8 +77,8 @@ pub(crate) fn job(scenario: &str, n_pes: u32, layout: Layout) -> JobSettings {
         .env("NVSHMEM_DEBUG", "INFO")
         // A machine that is busy with other things delays every wait.
         .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 100)
-        .deadline(Duration::from_secs(300))
-        .step_deadline(Duration::from_secs(120))
+        .deadline(Duration::from_secs(900))
+        .step_deadline(Duration::from_secs(600))
 }
 
 /// A test on this fabric; skipped, with the reason, where there is no libfabric for it.

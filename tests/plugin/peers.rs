@@ -16,7 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
                 .env_of_pe(2, "NVSHMEM_LIBFABRIC_PROVIDER", "shm")
                 .env_of_pe(2, "NVSHMEM_LIBFABRIC_DEVICES", "shm")
-                .grace(Duration::from_secs(30))
+                .grace(Duration::from_secs(120))
                 .run()?;
             all_say(&report, &["PE 2 uses libfabric provider \"shm\"", "tcp;ofi_rxm"])
         }),
@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let report = job("connect", 2, Layout::V4)
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
                 .pes_per_node(1)
-                .grace(Duration::from_secs(30))
+                .grace(Duration::from_secs(120))
                 .run()?;
             all_say(&report, &["only 1 of this job's 2 PEs are on this host"])
         }),
@@ -35,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
                 .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
                 .param("descriptors_of_pe_1", 2)
-                .grace(Duration::from_secs(30));
+                .grace(Duration::from_secs(120));
             job.deadline = Duration::from_secs(60);
             let report = job.run()?;
             all_say(&report, &["PE 1: no rail could be opened:", "127.0.0.1: fi_", " failed: "])
@@ -45,7 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
                 .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
                 .param("dies", 1)
-                .grace(Duration::from_secs(30))
+                .grace(Duration::from_secs(120))
                 .run()?;
             for pe in [0, 2] {
                 match report.outcome(pe) {
@@ -90,7 +90,7 @@ fn dead_peer(fabric: Fabric) -> Trial {
             .job("wait_for_ever", 2, 2, Layout::V7)
             .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
-            .grace(Duration::from_secs(60))
+            .grace(Duration::from_secs(120))
             .run()?;
         match report.outcome(0) {
             Outcome::Failed(_) => {}

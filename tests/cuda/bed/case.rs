@@ -15,7 +15,7 @@ use crate::bed::Bed;
 const CASE: &str = "NVSHMEM_TEST_CUDA_CASE";
 
 /// What stops a case that hangs.
-const HANG: Duration = Duration::from_secs(60);
+const HANG: Duration = Duration::from_secs(600);
 
 /// The exit status of a case that cannot be run here, whose last line says why.
 const SKIPPED: i32 = 77;

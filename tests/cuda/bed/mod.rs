@@ -18,7 +18,7 @@ use libloading::os::unix::Library;
 use std::sync::Arc;
 
 /// Fails a wait.
-pub(crate) const HANG: Duration = Duration::from_secs(30);
+pub(crate) const HANG: Duration = Duration::from_secs(300);
 
 /// What memory of the VMM interface comes in, on every device met so far.
 pub(crate) const GRANULARITY: usize = 2 << 20;

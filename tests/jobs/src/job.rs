@@ -9,7 +9,7 @@ use launcher::{End, Ended, Limits, Place};
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::is_setting;
 use test_support::built::fake_cuda_dir;
-use test_support::{needs, seeds};
+use test_support::{full, needs, seeds};
 
 use crate::Fabric;
 use crate::memory::MEMORY;
@@ -19,10 +19,10 @@ const SCENARIO: &str = "TEST_JOB_SCENARIO";
 const SEED: &str = "TEST_JOB_SEED";
 const SEEDS: &str = "TEST_JOB_SEEDS";
 
-/// No job takes as long on any machine that is not stuck.
-const DEADLINE: Duration = Duration::from_secs(150);
+/// Ends a job that hangs. Most take seconds; a machine with many other things to do takes minutes.
+const DEADLINE: Duration = Duration::from_secs(600);
 
-/// Nor one with many seeds, or as many cycles as `make cycles` has.
+/// The same for many seeds or cycles.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// When one process has failed, the others are not waited for longer.
@@ -74,7 +74,7 @@ pub struct Job {
     n_pes: u32,
     /// Where its memory is, where that matters: with a driver for memory on devices.
     memory: Option<&'static str>,
-    /// Seeds that it runs, unless the user says how many.
+    /// Seeds that it runs; the full tier has ten times as many.
     seeds: Option<u32>,
     /// What is special about it, at the end of its name.
     variant: String,
@@ -127,6 +127,19 @@ impl Job {
         needs::trial(self.name(), self.fabric.library(), move |library| self.run(library))
     }
 
+    /// The tests of a run: the jobs with these names, or all in the full tier and where a user
+    /// filters.
+    ///
+    /// # Panics
+    /// There is no job of a name.
+    pub fn trials(all: Vec<Self>, always: &[&str], filtered: bool) -> Vec<Trial> {
+        for name in always {
+            assert!(all.iter().any(|job| job.name() == *name), "no job is {name}");
+        }
+        let runs = |job: &Self| full() || filtered || always.contains(&job.name().as_str());
+        all.into_iter().filter(runs).map(Self::trial).collect()
+    }
+
     fn name(&self) -> String {
         let Self { scenario, fabric, n_pes, memory, variant, .. } = self;
         let memory = memory.map_or(String::new(), |memory| format!("_{memory}"));
@@ -140,7 +153,7 @@ impl Job {
     pub fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
         let (first, count) = match (seeds::single(), self.seeds) {
             (Some(seed), _) => (seed, 1),
-            (None, count) => (seeds::draw(), count.map_or(1, seeds::count)),
+            (None, count) => (seeds::draw(), count.unwrap_or(1) * if full() { 10 } else { 1 }),
         };
         if self.seeds.is_some() {
             eprintln!("{}: {count} seeds from {first} on", self.name());

@@ -17,7 +17,7 @@ pub fn bootstrap(place: &Place) -> TcpBootstrap {
 
 fn join(place: Place, listener: Option<TcpListener>) -> TcpBootstrap {
     let Place { me, n_pes, address } = place;
-    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(90) };
+    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(300) };
     let joined = match listener {
         Some(listener) => TcpBootstrap::center(options, listener),
         None => TcpBootstrap::join(options),

@@ -220,10 +220,10 @@ impl Case {
             // Half of the jobs have threads move what is long.
             .debug("bulk_connections", self.seed % 2)
             .heap_grows()
-            .deadline(Duration::from_secs(120))
-            .step_deadline(Duration::from_secs(90))
+            .deadline(Duration::from_secs(600))
+            .step_deadline(Duration::from_secs(500))
             // Whoever is not over by then hangs.
-            .grace(Duration::from_secs(40))
+            .grace(Duration::from_secs(120))
             .param("seed", self.seed)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
             .env("NVSHMEM_LIBFABRIC_LIBRARY", library.display())

@@ -40,7 +40,7 @@ fn of_failure(
             .debug("words", words)
             .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
-            .grace(Duration::from_secs(30))
+            .grace(Duration::from_secs(120))
             .run()?;
         judge(&report, at, op)
     })
@@ -68,7 +68,7 @@ fn out_of_pinned_memory() -> Result<(), Failed> {
     let job = job(Fabric::Shm, MemoryKind::Device, "connect_with_a_device", 2, 2, Layout::V7);
     let report = job
         .env_of_pe(1, "FAKE_CUDA_PINNED_LIMIT", OWN_PINNED + (64 << 10))
-        .grace(Duration::from_secs(30))
+        .grace(Duration::from_secs(120))
         .run()?;
     for (pe, part) in [(1, "CUDA_ERROR_OUT_OF_MEMORY"), (0, "PE 1")] {
         match report.outcome(pe) {

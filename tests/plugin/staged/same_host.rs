@@ -150,7 +150,7 @@ fn killed(fabric: Fabric) -> Result<(), Failed> {
     let report = shared(fabric, "same_host_death", 3)
         .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
         .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 3)
-        .grace(Duration::from_secs(30))
+        .grace(Duration::from_secs(120))
         .run()?;
     for pe in [0, 2] {
         match report.outcome(pe) {

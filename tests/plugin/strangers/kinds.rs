@@ -241,8 +241,8 @@ impl Stranger {
                 continue;
             }
             let _ = stream.shutdown(Shutdown::Write);
-            // Until the other end has gone as well, so that it has been read.
-            stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+            // Until the other end closes. One that does not has the rounds that follow to read it.
+            stream.set_read_timeout(Some(Duration::from_millis(100)))?;
             let _ = stream.read_to_end(&mut Vec::new());
         }
         Ok(())

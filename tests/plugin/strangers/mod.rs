@@ -30,7 +30,7 @@ const PES: u32 = 2;
 /// The fabrics that strangers reach over sockets.
 const FABRICS: [Fabric; 3] = [Fabric::Tcp2, Fabric::Rxm2, Fabric::Rxm];
 /// How long the rounds of a job may take to go on.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How signals follow their data, and whether rails are monitored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

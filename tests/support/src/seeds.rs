@@ -123,15 +123,6 @@ pub fn single() -> Option<u32> {
     number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok())
 }
 
-/// How many fresh seeds a test takes that does not take them by [`for_seeds`]: so many, unless
-/// `NVSHMEM_TEST_SEEDS` says another number.
-///
-/// # Panics
-/// When the variable is not a number it may be.
-pub fn count(fresh: u32) -> u32 {
-    number("NVSHMEM_TEST_SEEDS", std::env::var("NVSHMEM_TEST_SEEDS").ok()).unwrap_or(fresh)
-}
-
 /// What a variable says.
 ///
 /// # Panics
