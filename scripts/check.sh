@@ -51,5 +51,10 @@ if rustup run "$OLDEST" cargo --version >/dev/null 2>&1; then
 else
     skipped "the oldest Rust" "'rustup toolchain install $OLDEST --profile minimal' would install it"
 fi
-scripts/bindings.sh --check
+# Regenerating the bindings changes nothing, where libclang is installed.
+if ldconfig -p | grep -q libclang && scripts/bindings.sh; then
+    git diff --exit-code -- '*generated*'
+else
+    skipped "the bindings against a fresh generation" "libclang, or headers of libfabric, are not to be had here"
+fi
 scripts/deny.sh --install

@@ -1,5 +1,6 @@
 //! Streams and events of our own.
 
+use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
@@ -44,6 +45,11 @@ impl Stream {
     /// Its context.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Returns the handle as CUDA's C functions take it.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.raw.cast()
     }
 
     /// The handle. The context must be bound by who passes it to the driver.

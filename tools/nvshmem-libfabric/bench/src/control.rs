@@ -39,11 +39,12 @@ pub extern "C" fn nvshmem_bench_mark() {
 /// Connects the PEs.
 pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let ports = job.bootstrap().allgather_u64(listener.local_addr()?.port().into())?;
+    let ports = job.bootstrap().allgather(&listener.local_addr()?.port().to_le_bytes())?;
     if job.pe() > 0 {
         return Ok(listener.accept()?.0);
     }
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, ports[1] as u16))?;
+    let stream =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, u16::from_le_bytes([ports[2], ports[3]])))?;
     stream.set_read_timeout(Some(Duration::from_millis(100)))?;
     Ok(stream)
 }

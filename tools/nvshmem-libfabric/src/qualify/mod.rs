@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use launcher::{Stream, dies_with_launcher};
+use launcher::Stream;
 use serde::Deserialize;
 
 use self::known::known;
@@ -213,7 +213,6 @@ impl<'a> Bed<'a> {
             );
         }
         command.envs(self.settings(tried)).env("TMPDIR", scratch);
-        dies_with_launcher(&mut command);
         let ended = child::ask(command, "", Duration::from_secs(patience));
         let ended = ended.map_err(|error| match error {
             child::NoAnswer::Start(why) | child::NoAnswer::Late(why) => why,
