@@ -58,7 +58,7 @@ done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }')
 built=$(find "$target/checked/deps" -maxdepth 1 -name 'labs-*' -type f -perm -u+x -printf '%T@ %p\n' | sort -n | tail -n 1)
 cp "${built#* }" "$work/tests/labs"
 find "$target/checked/deps" -maxdepth 1 -name 'lib*.so' ! -name '*-*' -exec cp {} "$work/tests/" \;
-scripts/install.sh "$work/tests/libnvshmem_transport_libfabric.so" "$work/lib" >/dev/null
+scripts/install.sh plugin "$work/tests/libnvshmem_transport_libfabric.so" "$work/lib" >/dev/null
 
 # boot NUMBER OF SECONDS: becomes one of so many guests.
 boot() {

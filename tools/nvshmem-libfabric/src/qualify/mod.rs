@@ -2,8 +2,8 @@
 //! with a verdict for each row and one file to send.
 //!
 //! Rows are the tool's own `selftest` and `perf`, as processes with settings of their own. The file
-//! is private by construction: of what processes print, only numbers, names that are compiled into
-//! this program, and texts of `docs/errors.md` get there.
+//! is private by construction: of what processes print, only figures, verdicts, and texts of
+//! `docs/errors.md` get there.
 
 mod known;
 mod machine;
@@ -109,7 +109,7 @@ struct Seen {
 struct Bed<'a> {
     options: &'a QualifyOptions,
     plugins: PathBuf,
-    /// The provider, with the rails that a job has on this host.
+    /// The provider by the name that options take, with the rails that a job has on this host.
     taken: Choice,
     gpus: usize,
 }
@@ -119,34 +119,28 @@ impl<'a> Bed<'a> {
         let fabric = info.fabric.clone().unwrap_or_default();
         check_here(&fabric, options.provider.as_slice())?;
         let named = options.provider.as_ref().filter(|name| !name.eq_ignore_ascii_case("auto"));
-        let across = fabric.across_hosts.provider.as_ref().or(fabric.one_host.provider.as_ref());
-        // What PEs of one host take among themselves may be other rails of the same provider.
-        let all = [&fabric.one_host].into_iter().chain(&fabric.providers);
-        let taken = named.or(across).and_then(|provider| {
-            let asked = |choice: &Choice| choice.asked.eq_ignore_ascii_case(provider);
-            let mut fits = all.filter(|choice| choice.provider.is_some());
-            fits.find(|choice| asked(choice) || choice.provider.as_ref() == Some(provider))
-        });
-        let taken = taken.cloned().ok_or_else(|| {
+        let across = &fabric.across_hosts;
+        let provider = named.or(across.provider.as_ref()).or(fabric.one_host.provider.as_ref());
+        let is_taken = |choice: &&Choice| {
+            let asked = provider.is_some_and(|name| choice.asked.eq_ignore_ascii_case(name));
+            choice.provider.is_some() && (asked || choice.provider.as_ref() == provider)
+        };
+        let mut taken = fabric.providers.iter().find(is_taken).cloned().ok_or_else(|| {
             ToolError::new("no provider can be used here", "`nvshmem-libfabric doctor` says why")
         })?;
+        if !options.reach.hosts.is_empty() && across.provider == taken.provider {
+            taken.rails.clone_from(&across.rails);
+        }
         let gpus = info.gpus.as_ref().map_or(0, |gpus| gpus.devices.len());
         Ok(Self { options, plugins: plugins.directory, taken, gpus })
-    }
-
-    fn provider(&self) -> &str {
-        self.taken.provider.as_deref().unwrap_or_default()
     }
 
     /// What is tried, in one line.
     fn head(&self) -> String {
         let hosts = self.options.reach.hosts.len().max(1);
         let short = if self.options.short { ", short" } else { "" };
-        format!(
-            "{}, {hosts} host(s){short}, {}",
-            self.provider(),
-            machine::speeds(&self.taken.rails)
-        )
+        let Choice { asked, rails, .. } = &self.taken;
+        format!("{asked}, {hosts} host(s){short}, {}", machine::speeds(rails))
     }
 
     /// Why a part is not tried.
@@ -172,7 +166,7 @@ impl<'a> Bed<'a> {
         let mut settings = match tried {
             Tried::OneNic => vec![("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", String::from("1"))],
             // NICs that are not named are shared out to the PEs of a host.
-            Tried::AllNics if !is_set(DEVICES) => {
+            Tried::AllNics if self.options.reach.hosts.is_empty() && !is_set(DEVICES) => {
                 let names = self.taken.rails.iter().map(|rail| rail.name.as_str());
                 vec![(DEVICES, names.collect::<Vec<_>>().join(","))]
             }
@@ -200,7 +194,7 @@ impl<'a> Bed<'a> {
         patience: u64,
     ) -> Result<Vec<T>, String> {
         let mut command = Command::new(env::current_exe().map_err(|error| error.to_string())?);
-        command.args(words).args(["--json", "--provider", self.provider(), "--plugin-dir"]);
+        command.args(words).args(["--json", "--provider", &self.taken.asked, "--plugin-dir"]);
         let memory = if matches!(tried, Tried::Staged | Tried::Direct) { "gpu" } else { "host" };
         command.arg(&self.plugins).args(["--memory", memory]);
         let reach = &self.options.reach;

@@ -197,7 +197,7 @@ fn killed() -> Result<(), Failed> {
     good(&mut cc)?;
     // Other plugin files than those that were built stand for an older version.
     let older = scratch.at("older");
-    fs::create_dir(&older)?;
+    good(Command::new("cp").arg("-a").arg(plugins()).arg(&older))?;
     for (_, number) in RELEASES {
         let mut bytes = fs::read(plugins().join(file_name(number)))?;
         bytes.push(0);
@@ -210,7 +210,7 @@ fn killed() -> Result<(), Failed> {
         command
     };
     // The first rename is the record's; those of the plugin files, which alone differ, come next.
-    for at in [1, 2, 4, 1000] {
+    for at in [1, 3, 1000] {
         good(&mut install(&older))?;
         let mut update = install(plugins());
         let output = update.env("LD_PRELOAD", &killer).env("KILLER_AT", at.to_string()).output()?;

@@ -185,7 +185,7 @@ fn missing() -> Result<(), Failed> {
     let files = plugins().display().to_string();
     let few = scratch.at("few");
     std::fs::create_dir(&few)?;
-    std::fs::copy(plugins().join(file_name(6)), few.join(file_name(6)))?;
+    std::fs::copy(plugins().join(file_name(3)), few.join(file_name(3)))?;
     let few = few.display().to_string();
     let set = [
         "export NVSHMEM_REMOTE_TRANSPORT=libfabric\n",
@@ -201,8 +201,8 @@ fn missing() -> Result<(), Failed> {
             &["125: there is no plugin file beside", "LD_PRELOAD would have the file"][..],
         ),
         (
-            &["--nvshmem", &path, "--plugin-dir", &few, "--record", "%p"][..],
-            &["125: there is no ", "nvshmem_transport_recorder.so.6 to record with"][..],
+            &["--nvshmem", &path, "--plugin-dir", &few][..],
+            &["has no nvshmem_transport_libfabric.so.6", "LD_PRELOAD would have the file"][..],
         ),
         (
             &["--nvshmem", "/nonexistent", "--plugin-dir", &files][..],

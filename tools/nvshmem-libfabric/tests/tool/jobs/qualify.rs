@@ -163,7 +163,7 @@ fn stopped() -> Result<(), Failed> {
         let status = tool.wait()?;
         expect(!status.success() && !out.exists(), || format!("{status}"))?;
         wait("the end of all files", || {
-            let left = files.iter().any(|file| file.exists()) || tree(&tmp).len() > 0;
+            let left = files.iter().any(|file| file.exists()) || !tree(&tmp).is_empty();
             (!left).then_some(())
         })?;
         let part = fs::read_to_string(scratch.at("out.txt.part"))?;
