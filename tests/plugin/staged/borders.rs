@@ -10,7 +10,7 @@ use nvshmem_sim::{
 use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::resident::Resident;
+use nvshmem_sim::traffic::Resident;
 
 const MIB: u64 = 1 << 20;
 

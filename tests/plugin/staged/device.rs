@@ -11,7 +11,7 @@ use test_support::needs;
 
 use crate::fabric::{Fabric, trial};
 use crate::matrix::run;
-use nvshmem_sim::traffic::resident::RESIDENT;
+use nvshmem_sim::traffic::RESIDENT;
 
 /// Asks for the machine's own device.
 const GPU: &str = "NVSHMEM_TEST_GPU";

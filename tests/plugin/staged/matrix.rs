@@ -12,7 +12,7 @@ use crate::fabric::Fabric::{self, Rxm, Shm, Tcp2};
 use crate::fabric::says;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
 use nvshmem_sim::MemoryKind::{Device, DeviceVmm, DeviceVmmPieces, Managed};
-use nvshmem_sim::traffic::resident::RESIDENT;
+use nvshmem_sim::traffic::RESIDENT;
 
 const FABRICS: [Fabric; 3] = [Shm, Tcp2, Rxm];
 

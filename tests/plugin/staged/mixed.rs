@@ -9,7 +9,7 @@ use nvshmem_sim::{
 use super::device::{Needs, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use nvshmem_sim::traffic::resident::Resident;
+use nvshmem_sim::traffic::Resident;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let new = |name: &str, fabric: Fabric, needs, job: fn() -> JobSettings| {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::traffic::resident::RESIDENT;
+use nvshmem_sim::traffic::RESIDENT;
 use nvshmem_sim::{JobSettings, MemoryKind};
 use test_support::built::fake_cuda_dir;
 use test_support::needs::{self, Need, libfabric2};

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +32,6 @@ pub struct JobSettings {
     pub layout: Layout,
     /// Directory with `nvshmem_transport_libfabric.so.N`.
     pub plugin_dir: PathBuf,
-    /// Whether PEs ask for the plugin by its name alone, as NVSHMEM does, so that the dynamic
-    /// linker's rules say which file it is. Default: it is in `plugin_dir`.
-    pub by_name: bool,
     /// Bytes of one chunk of the symmetric heap, a power of two from 4096 on. Each chunk is
     /// registered by itself, and transfers are split at its borders. Default 2 MiB.
     pub chunk_bytes: u64,
@@ -119,7 +115,6 @@ impl JobSettings {
             nodes: vec![n_pes],
             layout,
             plugin_dir: plugin_dir.into(),
-            by_name: false,
             chunk_bytes: 2 << 20,
             heap_bytes: 16 << 20,
             heap_grows: false,
@@ -154,8 +149,6 @@ impl JobSettings {
         {
             /// Leaves PEs the settings of the launcher's environment, for what users start.
             inherits_settings;
-            /// Leaves it to the dynamic linker which file the plugin is.
-            by_name;
             /// Registers chunks of the heap when they are first needed.
             heap_grows;
             /// Leaves the choice of NICs to the plugin.
@@ -287,28 +280,5 @@ mod layout_name {
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Layout, D::Error> {
         let name = String::deserialize(from)?;
         Layout::from_name(&name).ok_or_else(|| Error::custom(format!("no layout is named {name}")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_pe_has_its_host() {
-        let node = |nodes: &[u32], pe| {
-            let mut job = JobSettings::new("life", 6, Layout::V7, "plugins");
-            job.nodes = nodes.to_vec();
-            let Node { number, first, pes } = job.node_of(pe);
-            (number, first, pes)
-        };
-        assert_eq!(
-            [0, 1, 2, 5].map(|pe| node(&[4], pe)),
-            [(0, 0, 4), (0, 0, 4), (0, 0, 4), (1, 4, 2)]
-        );
-        assert_eq!(
-            [0, 1, 3, 4].map(|pe| node(&[1, 3, 2], pe)),
-            [(0, 0, 1), (1, 1, 3), (1, 1, 3), (2, 4, 2)]
-        );
     }
 }

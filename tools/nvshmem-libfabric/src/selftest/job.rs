@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nvshmem_sim::traffic::resident::RESIDENT;
+use nvshmem_sim::traffic::RESIDENT;
 use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, Layout, MemoryKind, PeReport};
 
 use super::hosts::Host;

@@ -20,13 +20,12 @@ use crate::host::ops::{Ops, Shared, Thread};
 use crate::host::plugin::Plugin;
 use crate::host::proxy::Proxy;
 use crate::host::regions::Regions;
-use crate::host::transport::{Given, Transport, UserChunk};
+use crate::host::transport::Transport;
 use crate::memory::address::{BufferId, Place, SymAddr};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind, UserMapped};
 use crate::memory::faults::Faults;
 use crate::memory::gpu::Gpu;
 use crate::memory::local::{Local, Mapping};
-use crate::memory::plain_copies::PlainCopies;
 use crate::memory::spin::Spinner;
 use crate::pe::bootstrap::Bootstrap;
 use crate::pe::job::Job;
@@ -73,30 +72,9 @@ impl<'a> Host<'a> {
         gpu.map_or(Ok(()), Gpu::make_current)?;
         let (heap, again) = new_heap(job, heap_bytes, gpu)?;
 
-        let directory = (!settings.by_name).then_some(settings.plugin_dir.as_path());
-        let mut transport = Transport::init(Plugin::load(directory, layout)?, layout)?;
-        let declared = transport.declared();
-        if !declared.initialized || declared.no_proxy {
-            let text = "the transport does not say that it is initialised and wants a proxy";
-            return Err(Error::Plugin(text.into()));
-        }
-        if declared.attr & c::NVT_ATTR_CONNECTED == 0 {
-            return Err(Error::Plugin(format!("attr is {}: no endpoints", declared.attr)));
-        }
-        let given = Given {
-            my_pe: me,
-            n_pes: settings.n_pes,
-            heap_base: heap.start(),
-            log2_granularity: chunk.trailing_zeros(),
-            dynamic_heap: memory.is_vmm(),
-            user_mapped: again.as_ref().map(|again| UserChunk {
-                heap: heap.start() as usize + (heap.len() - again.len()) as usize,
-                user: again.start() as usize,
-                len: again.len() as usize,
-                is_host: settings.user_mapped == Some(UserMapped::HostNuma),
-            }),
-        };
-        transport.fill(given, bootstrap);
+        let plugin = Plugin::load(&settings.plugin_dir, layout)?;
+        let mut transport = Transport::init(plugin, layout)?;
+        transport.fill(job, &heap, again.as_ref());
         let reach = reach(job, &mut transport)?;
         // NVSHMEM exchanges who reaches whom.
         bootstrap.allgather(&reach)?;
@@ -125,7 +103,8 @@ impl<'a> Host<'a> {
         let bases = bases
             .chunks_exact(8)
             .map(|base| base.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
-        let regions = Regions::new(heap, again, bases.collect(), chunk, me, declared.max_op_len);
+        let most = transport.max_op_len();
+        let regions = Regions::new(heap, again, bases.collect(), chunk, me, most);
         let first = if settings.heap_grows { 0 } else { heap_bytes };
         regions.register_heap(first, &transport, bootstrap)?;
 
@@ -213,12 +192,6 @@ impl<'a> Host<'a> {
         self.shared.gpu.map(Faults)
     }
 
-    /// Copies of the driver alone, of up to so many bytes at a time; none when this PE's heap is of
-    /// host memory. They must be gone before [`Host::finalize`].
-    pub fn plain_copies(&self, bytes: u64) -> Result<Option<PlainCopies>> {
-        self.shared.gpu.map(|gpu| PlainCopies::new(gpu, bytes)).transpose()
-    }
-
     /// Starts a kernel on this PE's device that stays until it is told to end. It must have ended
     /// before [`Host::finalize`], which frees memory.
     pub fn spin(&self) -> Result<Spinner> {
@@ -275,11 +248,6 @@ impl<'a> Host<'a> {
     /// from a plugin that declines. Not in layouts 3a and 3b.
     pub fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
         self.shared.transport.create_qps(n)
-    }
-
-    /// What the plugin says about how atomics complete.
-    pub fn atomics_complete_on_quiet(&self) -> bool {
-        self.shared.transport.declared().atomics_complete_on_quiet
     }
 
     /// Lets the plugin print about itself.

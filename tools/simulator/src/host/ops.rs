@@ -143,37 +143,31 @@ pub struct Ops {
     thread: Thread,
     /// Whether a get was issued since the last quiet: then the host enforces consistency.
     got: AtomicBool,
-    /// What is said of the puts that are issued: another follows, and the region they are in.
+    /// What is said of the puts that are issued: another follows, and they are in a region.
     more: AtomicBool,
-    region: AtomicU64,
+    in_region: AtomicBool,
 }
 
 impl Ops {
     pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Ops {
-        let (got, more) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ops { shared, thread, got, more, region: AtomicU64::new(0) }
+        let [got, more, in_region] = Default::default();
+        Ops { shared, thread, got, more, in_region }
     }
 
-    /// From here on puts are issued with the word that another follows at once, or without it.
-    /// Layouts 6 and 7 pass it on.
-    pub fn set_more_follows(&self, more: bool) {
+    /// Whether puts are issued with the word that another follows, in layout 7 as parts of a
+    /// region.
+    pub(crate) fn announce(&self, more: bool) {
         self.more.store(more, Ordering::Relaxed);
+        self.in_region.fetch_or(more, Ordering::Relaxed);
     }
 
-    /// From here on puts are issued as parts of a region, numbered from 1, or of none: 0. Layout 7
-    /// passes it on.
-    pub fn set_region(&self, region: u64) {
-        self.region.store(region, Ordering::Relaxed);
-    }
-
-    /// Ends a region (layout 7); nothing where there are none.
-    pub fn end_region(&self, region: u64) -> Result<()> {
-        self.set_region(0);
-        let role = match self.thread {
-            Thread::User => c::NVT_REGION_ROLE_HOST,
-            Thread::Proxy => c::NVT_REGION_ROLE_PROXY,
-        };
-        self.shared.transport.region_flush(role, region)
+    /// Ends the region of puts that were announced (layout 7).
+    pub(crate) fn end_region(&self) -> Result<()> {
+        if !self.in_region.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let status = self.shared.transport.region_flush(c::NVT_REGION_ROLE_PROXY);
+        check(status, || "region_flush".to_string())
     }
 
     /// Number of PEs.
@@ -297,13 +291,7 @@ impl Ops {
     /// does it here.
     #[inline]
     pub fn progress(&self) -> Result<()> {
-        match self.shared.transport.progress() {
-            Some(status) => check(status, || "progress".to_string()),
-            None => {
-                std::thread::yield_now();
-                Ok(())
-            }
-        }
+        check(self.shared.transport.progress(), || "progress".to_string())
     }
 
     /// An atomic operation on a PE's heap. NVSHMEM issues them from the proxy only.
@@ -426,9 +414,10 @@ impl Ops {
             self.got.store(true, Ordering::Relaxed);
         }
         let more = piece.more || is_put && self.more.load(Ordering::Relaxed);
-        let region = if is_put { self.region.load(Ordering::Relaxed) } else { 0 };
+        let in_region = is_put && self.in_region.load(Ordering::Relaxed);
         self.call(if is_put { Doing::Put } else { Doing::Get }, piece.pe, || {
-            let (verb, bytes, hint) = (verb(desc, nbi), bytes_of(piece.len), Hint { more, region });
+            let (verb, bytes, hint) =
+                (verb(desc, nbi), bytes_of(piece.len), Hint { more, in_region });
             let (remote, local, t) = (&raw mut remote, &raw mut local, &self.shared.transport);
             // SAFETY: the local side is in this PE's regions, which live as long as the transport.
             unsafe { t.rma(piece.pe, verb, remote, local, bytes, self.qp(), hint) }

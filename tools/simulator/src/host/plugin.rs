@@ -26,16 +26,15 @@ pub(crate) struct Plugin {
 
 impl Plugin {
     /// Opens the file that a host of this layout opens for the transport that the environment
-    /// names: in a directory, or by its name alone, as hosts do.
-    pub(crate) fn load(dir: Option<&Path>, layout: Layout) -> Result<Plugin> {
+    /// names.
+    pub(crate) fn load(dir: &Path, layout: Layout) -> Result<Plugin> {
         let named = std::env::var("NVSHMEM_REMOTE_TRANSPORT");
         let named = named.unwrap_or_else(|_| String::from("libfabric"));
         let Some(known) = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(&named)) else {
             let message = format!("NVSHMEM_REMOTE_TRANSPORT: NVSHMEM knows no transport {named}");
             return Err(Error::Plugin(message));
         };
-        let name = file_name(known, layout.major());
-        let path = dir.map_or_else(|| PathBuf::from(&name), |dir| dir.join(&name));
+        let path = dir.join(file_name(known, layout.major()));
         // SAFETY: a library's initialisers run. That is what a host does with a plugin.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|e| Error::Plugin(format!("{}: {}", path.display(), explain(&e))))?;

@@ -107,16 +107,6 @@ impl Proxy {
         p(pe: u32, to: SymAddr, value: u64, bytes: i32);
         /// Asks for the later requests to each PE to be ordered behind the earlier ones.
         fence();
-        /// Asks for a region to be ended (layout 7).
-        end_region(region: u64);
-    }
-
-    /// Has the puts from here on be parts of a region (layout 7), numbered from 1.
-    pub fn set_region(&self, region: u64) -> Result<()> {
-        self.ask(false, move |ops| {
-            ops.set_region(region);
-            Ok(())
-        })
     }
 
     /// Asks for an atomic operation on a PE's heap.
@@ -154,21 +144,13 @@ impl Proxy {
     /// Runs a function on the proxy thread, after the earlier requests, and waits for its result.
     /// It has the thread for itself: where it waits it calls [`Ops::progress`].
     pub fn run<R: Send + 'static>(&self, f: impl FnOnce(&Ops) -> R + Send + 'static) -> Result<R> {
-        self.start_run(f)?.wait()
-    }
-
-    /// As [`Proxy::run`], without waiting.
-    pub fn start_run<R: Send + 'static>(
-        &self,
-        f: impl FnOnce(&Ops) -> R + Send + 'static,
-    ) -> Result<Running<'_, R>> {
         let (done, wait) = bounded(1);
         self.ask(false, move |ops| {
             // As above.
             let _ = done.send(f(ops));
             Ok(())
         })?;
-        Ok(Running { proxy: self, wait })
+        self.wait("a function", &wait)
     }
 
     /// Stops the thread after the requests that are already waiting, and waits for its end.
@@ -236,21 +218,6 @@ impl Proxy {
     }
 }
 
-/// Something that runs on the proxy thread.
-#[derive(Debug)]
-#[must_use]
-pub struct Running<'a, R> {
-    proxy: &'a Proxy,
-    wait: Receiver<R>,
-}
-
-impl<R> Running<'_, R> {
-    /// Waits for the result.
-    pub fn wait(self) -> Result<R> {
-        self.proxy.wait("a function", &self.wait)
-    }
-}
-
 impl Drop for Proxy {
     /// Without a `stop` the PE is on its way out after an error. The thread may be stuck in
     /// the plugin, so it is told to end but not waited for; it keeps the plugin alive.
@@ -278,10 +245,12 @@ fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> 
             let next_is_put = batch.front().is_some_and(|next: &Request| next.is_put);
             let more = is_put && next_is_put && announced + 1 < ANNOUNCED;
             announced = if more { announced + 1 } else { 0 };
-            ops.set_more_follows(more);
+            ops.announce(more);
             task(ops)?;
+            if !more {
+                ops.end_region()?;
+            }
         }
-        ops.set_more_follows(false);
         ops.progress()?;
     }
 }

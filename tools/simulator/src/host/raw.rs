@@ -136,7 +136,7 @@ impl Ops {
                 // SAFETY: descriptors are locals of memory that stays, or NULL.
                 let (plain, hinted) = unsafe {
                     (
-                        t.plain_rma(pe as i32, verb, there, here, bytes, qp),
+                        t.plain_rma(pe, verb, there, here, bytes, qp),
                         t.rma(pe, verb, there, here, bytes, qp, Hint::default()),
                     )
                 };
@@ -181,13 +181,17 @@ impl Ops {
         let mut handle = c::nvt_mem_handle::default();
         // SAFETY: memory that stays, and a place for its handle; NULL is what the calls are to
         // refuse.
-        unsafe {
-            let none = t.raw_get_mem_handle(null_mut(), local.ptr, 8, true);
-            answers.push(("handle of get_mem_handle".into(), none));
-            let none = t.raw_get_mem_handle(&raw mut handle, null_mut(), 8, true);
-            answers.push(("memory of get_mem_handle".into(), none));
-            answers.push(("handle to release".into(), t.raw_release_mem_handle(null_mut())));
-            answers.push(("PE to reach".into(), t.raw_can_reach_peer(null_mut(), null_mut())));
+        let registered = unsafe {
+            [
+                t.raw_register(null_mut(), local.ptr, 8, true),
+                t.raw_register(&raw mut handle, null_mut(), 8, true),
+            ]
+        };
+        for (what, status) in ["handle of registration", "memory", "handle to release", "PE"]
+            .into_iter()
+            .zip(registered.into_iter().chain(t.null_answers()))
+        {
+            answers.push((what.to_owned(), status));
         }
         Ok(answers)
     }

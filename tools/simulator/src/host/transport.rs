@@ -11,7 +11,9 @@ use nvshmem_abi::{Layout, Major, c};
 use crate::error::{Error, Result, check};
 use crate::host::maps::Map;
 use crate::host::plugin::Plugin;
-use crate::pe::bootstrap::Bootstrap;
+use crate::memory::device_memory::UserMapped;
+use crate::memory::local::Mapping;
+use crate::pe::job::Job;
 
 /// Put into what a host leaves uninitialised, so that a plugin that reads it is noticed.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
@@ -25,8 +27,9 @@ const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
 /// The status of a function that is not there, which [`Transport::init`] has refused.
 const MISSING: i32 = c::NVT_STATUS_INTERNAL;
 
-/// The host's number for itself where it flushes regions.
+/// The host's numbers for itself and for the region at hand where it flushes regions.
 const ISSUER: u64 = 1;
+const REGION: u64 = 1;
 
 /// Evaluates `$body` with `$t` bound to a pointer to the transport of its own layout's type, of
 /// these layouts; others get `$rest`.
@@ -79,40 +82,8 @@ macro_rules! call {
 pub(crate) struct Hint {
     /// Another follows at once, from the same thread.
     pub(crate) more: bool,
-    /// The region it belongs to, from 1 on; none is 0.
-    pub(crate) region: u64,
-}
-
-/// What the plugin has set in its transport.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Declared {
-    pub(crate) attr: i32,
-    pub(crate) n_devices: i32,
-    pub(crate) no_proxy: bool,
-    pub(crate) initialized: bool,
-    pub(crate) atomics_complete_on_quiet: bool,
-    pub(crate) max_op_len: u64,
-}
-
-/// What the host sets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Given {
-    pub(crate) my_pe: u32,
-    pub(crate) n_pes: u32,
-    pub(crate) heap_base: *mut u8,
-    pub(crate) log2_granularity: u32,
-    /// Whether the heap is of the VMM interface.
-    pub(crate) dynamic_heap: bool,
-    pub(crate) user_mapped: Option<UserChunk>,
-}
-
-/// A user's buffer in the heap, as the plugin is told of it: addresses in this PE.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UserChunk {
-    pub(crate) heap: usize,
-    pub(crate) user: usize,
-    pub(crate) len: usize,
-    pub(crate) is_host: bool,
+    /// It belongs to a region.
+    pub(crate) in_region: bool,
 }
 
 /// An atomic operation as it is called for.
@@ -137,7 +108,8 @@ pub(crate) type Sides<'a> =
 pub(crate) struct Transport {
     layout: Layout,
     raw: *mut c::nvt_transport,
-    declared: Declared,
+    /// Longest operation that the plugin takes.
+    max_op_len: u64,
     /// `cap` of the transport: one entry per PE, never moved while the transport lives.
     cap: Box<[i32]>,
     /// `alias_va_map` and `egm_map`: the user's own address, and the length, of users' buffers in
@@ -153,204 +125,77 @@ unsafe impl Send for Transport {}
 // SAFETY: as above.
 unsafe impl Sync for Transport {}
 
+/// Functions of one shape in all layouts, and the status where the plugin has none.
+macro_rules! entries {
+    ($($name:ident = $field:ident(
+        $($before:ident: $before_type:ty),* ; raw $(, $after:ident: $after_type:ty)*
+    ) else $missing:expr;)*) => {$(
+        /// # Safety
+        /// As the interface has it, or arguments that the plugin is to refuse.
+        #[inline]
+        unsafe fn $name(
+            &self
+            $(, $before: $before_type)*
+            $(, $after: $after_type)*
+        ) -> i32 {
+            let raw = self.raw;
+            // SAFETY: `raw` is a transport of this layout; the rest is the caller's promise.
+            let status = unsafe {
+                in_layout!(self.layout, raw, t => call!(t.$field($($before,)* raw $(, $after)*)))
+            };
+            status.unwrap_or($missing)
+        }
+    )*};
+}
+
+/// The table's functions, as they are.
+#[allow(clippy::too_many_arguments, reason = "the interface's arguments")]
 impl Transport {
-    /// Calls the plugin's entry point and reads what it has set.
-    pub(crate) fn init(plugin: Plugin, layout: Layout) -> Result<Transport> {
-        let raw = plugin.init(layout.api_version())?;
-        plugin.set_idle(false);
-        // SAFETY: nvshmemt_init has succeeded, so `raw` is a transport of the layout that belongs
-        // to the api_version it was given.
-        let declared = unsafe {
-            in_layout!(layout, raw, t => {
-                let ops = (*t).host_ops;
-                // The host calls these without a look whether they are there.
-                let needed = [
-                    ("can_reach_peer", ops.can_reach_peer.is_some()),
-                    ("connect_endpoints", ops.connect_endpoints.is_some()),
-                    ("get_mem_handle", ops.get_mem_handle.is_some()),
-                    ("finalize", ops.finalize.is_some()),
-                    ("rma", ops.rma.is_some()),
-                    ("amo", ops.amo.is_some()),
-                    ("quiet", ops.quiet.is_some()),
-                ];
-                if let Some((name, _)) = needed.iter().find(|(_, is_there)| !is_there) {
-                    let text = format!("{name} is NULL, and NVSHMEM calls it");
-                    return Err(Error::Plugin(text));
-                }
-                Declared {
-                    attr: (*t).attr,
-                    n_devices: (*t).n_devices,
-                    no_proxy: (*t).no_proxy != 0,
-                    initialized: (*t).is_successfully_initialized != 0,
-                    atomics_complete_on_quiet: (*t).atomics_complete_on_quiet != 0,
-                    max_op_len: match (*t).max_op_len { 0 => u64::MAX, len => len },
-                }
-            })
-        };
-        let maps = [Map::new(None), Map::new(None)];
-        Ok(Transport { layout, raw, declared, cap: Box::default(), maps, plugin })
-    }
-
-    pub(crate) fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    pub(crate) fn declared(&self) -> Declared {
-        self.declared
-    }
-
-    /// Fills the host's fields, as the host does once the plugin's entry point has returned.
-    pub(crate) fn fill(&mut self, given: Given, bootstrap: &Bootstrap) {
-        self.cap = vec![0; given.n_pes as usize].into();
-        let cap = self.cap.as_mut_ptr();
-        if let Some(UserChunk { heap, user, len, is_host }) = given.user_mapped {
-            self.maps = [Map::new(Some((heap, user))), Map::new(is_host.then_some((heap, len)))];
-        }
-        let [alias, egm] = &mut self.maps;
-        let (alias, egm) = (alias.as_ptr(), egm.as_ptr());
-        // SAFETY: `raw` is a transport of this layout, and no other thread knows it yet. In a
-        // layout without the maps, nothing beyond its last field is written.
-        unsafe {
-            in_layout!(self.layout, self.raw, t => {
-                (*t).boot_handle = bootstrap.handle();
-                (*t).heap_base = given.heap_base.cast();
-                (*t).log2_cumem_granularity = u64::from(given.log2_granularity);
-                (*t).cap = cap;
-                (*t).index = TRANSPORT_INDEX;
-                (*t).my_pe = given.my_pe as i32;
-                (*t).n_pes = given.n_pes as i32;
-                (*t).cache_handle = std::ptr::without_provenance_mut(POISON as usize);
-                (*t).max_op_len = self.declared.max_op_len;
-            });
-            // 3a has no maps; 3.8 leaves them NULL unless the heap is its dynamic one.
-            match self.layout {
-                Layout::V7 if !given.dynamic_heap => {}
-                layout => of_layouts!(layout, self.raw, t => {
-                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
-                },
-                Layout::V3b => nvt_transport_3b, Layout::V4 | Layout::V5 => nvt_transport_4,
-                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7; Layout::V3a => {}),
-            }
-        }
-    }
-
-    /// Asks whether a PE can be reached, and notes the answer for the plugin.
-    pub(crate) fn can_reach_peer(&mut self, mut peer: c::nvt_pe_info) -> Result<i32> {
-        let (pe, mut access) = (peer.pe, 0);
-        // SAFETY: the transport is filled, and both pointers are to locals.
-        let status = unsafe { self.raw_can_reach_peer(&raw mut access, &raw mut peer) };
-        check(status, || format!("can_reach_peer for PE {pe}"))?;
-        self.cap[pe as usize] = access;
-        Ok(access)
+    entries! {
+        raw_reach = can_reach_peer(
+            access: *mut i32, peer: *mut c::nvt_pe_info; raw) else MISSING;
+        raw_release = release_mem_handle(handle: *mut c::nvt_mem_handle; raw) else SUCCESS;
+        raw_rma = rma(
+            ; raw, pe: i32, verb: c::nvt_rma_verb, remote: *mut c::nvt_rma_memdesc,
+            local: *mut c::nvt_rma_memdesc, bytes: c::nvt_rma_bytesdesc, qp: i32) else MISSING;
+        raw_quiet = quiet(; raw, pe: i32, qp: i32) else MISSING;
+        raw_progress = progress(; raw) else SUCCESS;
+        raw_enforce_cst = enforce_cst(; raw) else SUCCESS;
+        raw_show_info = show_info(; raw, style: i32) else SUCCESS;
+        raw_finalize = finalize(; raw) else MISSING;
     }
 
     /// # Safety
-    /// The pointers are to an answer and a PE, or NULL.
-    pub(crate) unsafe fn raw_can_reach_peer(
-        &self,
-        access: *mut i32,
-        peer: *mut c::nvt_pe_info,
-    ) -> i32 {
-        // SAFETY: by contract; `raw` is a transport of this layout, as in all that follows.
-        let status = unsafe {
-            in_layout!(self.layout, self.raw, t => call!(t.can_reach_peer(access, peer, self.raw)))
-        };
-        status.unwrap_or(MISSING)
-    }
-
-    /// Number of NICs that the plugin offers to the host, each with its directory.
-    pub(crate) fn n_devices(&self) -> Result<usize> {
-        // SAFETY: `raw` is a transport of this layout.
-        let paths = unsafe { in_layout!(self.layout, self.raw, t => (*t).device_pci_paths) };
-        let n = self.declared.n_devices;
-        // SAFETY: the plugin keeps as many paths as it has said there are.
-        let named = (0..n.max(0) as usize)
-            .all(|i| !paths.is_null() && unsafe { !(*paths.add(i)).is_null() });
-        match usize::try_from(n) {
-            Ok(n) if named => Ok(n),
-            _ => Err(Error::Plugin(format!("{n} devices, and not as many device_pci_paths"))),
+    /// The transport is filled.
+    unsafe fn raw_connect(&self, ids: &mut [i32], qps: &mut [i32]) -> i32 {
+        /// An array and its length; NULL where it is empty.
+        fn array(of: &mut [i32]) -> (*mut i32, i32) {
+            (if of.is_empty() { null_mut() } else { of.as_mut_ptr() }, of.len() as i32)
         }
-    }
-
-    /// Connects to all PEs. `devices` are the NICs chosen; none when the plugin manages them.
-    pub(crate) fn connect(&self, devices: &[i32]) -> Result<()> {
-        let mut devices = devices.to_vec();
-        if devices.is_empty() && self.layout.major() != Major::V7 {
-            devices.push(-1);
-        }
-        let (ids, n) = match devices.len() {
-            0 => (null_mut(), 0),
-            n => (devices.as_mut_ptr(), n as i32),
-        };
-        self.connect_endpoints(ids, n, &mut [])
-    }
-
-    /// Asks for more queue pairs, as `nvshmemx_qp_create` does. Returns what the plugin has put in
-    /// the array of indices, which held 1 in each place.
-    pub(crate) fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
-        let mut indices = vec![1; n];
-        self.connect_endpoints(null_mut(), 0, &mut indices)?;
-        Ok(indices)
-    }
-
-    fn connect_endpoints(&self, ids: *mut i32, n: i32, qps: &mut [i32]) -> Result<()> {
-        let raw = self.raw;
-        let (indices, n_qps) = match qps.len() {
-            0 => (null_mut(), 0),
-            n => (qps.as_mut_ptr(), n as i32),
-        };
-        // SAFETY: the transport is filled; the arrays outlive the call.
+        let (raw, (ids, n), (qps, n_qps)) = (self.raw, array(ids), array(qps));
+        // SAFETY: by contract; the arrays outlive the call.
         let status = unsafe {
-            since_4!(self, t => call!(t.connect_endpoints(raw, ids, n, indices, n_qps));
+            since_4!(self, t => call!(t.connect_endpoints(raw, ids, n, qps, n_qps));
                 Layout::V3a => call!(self, nvt_transport_3a.connect_endpoints(raw, ids, n)),
                 Layout::V3b => call!(self, nvt_transport_3b.connect_endpoints(raw, ids, n)),
             )
         };
-        check(status.unwrap_or(MISSING), || "connect_endpoints".to_string())
-    }
-
-    /// Registers memory.
-    pub(crate) fn get_mem_handle(
-        &self,
-        start: *mut u8,
-        len: u64,
-        local_only: bool,
-    ) -> Result<Box<c::nvt_mem_handle>> {
-        let mut handle = Box::<c::nvt_mem_handle>::default();
-        // SAFETY: the memory is mapped and stays so until the handle is released.
-        let status =
-            unsafe { self.raw_get_mem_handle(&raw mut *handle, start.cast(), len, local_only) };
-        check(status, || format!("get_mem_handle for {len} bytes at {start:p}"))?;
-        if handle.bytes.iter().all(|byte| *byte == 0) {
-            return Err(Error::Plugin("a handle that is all zero means none".into()));
-        }
-        Ok(handle)
+        status.unwrap_or(MISSING)
     }
 
     /// # Safety
     /// The handle may be written; the memory is mapped and stays so until the handle is released.
-    pub(crate) unsafe fn raw_get_mem_handle(
+    pub(crate) unsafe fn raw_register(
         &self,
         out: *mut c::nvt_mem_handle,
         start: *mut c_void,
         len: u64,
         local_only: bool,
     ) -> i32 {
-        type Three<F> = unsafe extern "C" fn(
-            *mut c::nvt_mem_handle,
-            *mut c::nvt_mem_handle,
-            *mut c_void,
-            usize,
-            *mut c::nvt_transport,
-            F,
-        ) -> i32;
-        type Short<F> = unsafe extern "C" fn(
-            *mut c::nvt_mem_handle,
-            *mut c_void,
-            usize,
-            *mut c::nvt_transport,
-            F,
-        ) -> i32;
+        type Handle = *mut c::nvt_mem_handle;
+        type T = *mut c::nvt_transport;
+        type Three<F> = unsafe extern "C" fn(Handle, Handle, *mut c_void, usize, T, F) -> i32;
+        type Short<F> = unsafe extern "C" fn(Handle, *mut c_void, usize, T, F) -> i32;
         // A `bool` argument as it is in its register. C's calling conventions for x86-64 and
         // AArch64 have it there as they have an integer, and say nothing of the rest of the
         // register. In layouts 3a and 3b the function is easily taken for one that takes a word.
@@ -361,19 +206,17 @@ impl Transport {
         let status = unsafe {
             since_4!(self, t => call!(t.get_mem_handle(out, start, len, raw, local_only));
                 Layout::V3a => {
-                    let t = raw.cast::<c::nvt_transport_3a>();
                     // The host passes a handle of a CUDA allocation for its heap. No plugin for
                     // libfabric may look at it.
                     let cuda = if local_only { 0 } else { POISON as usize };
                     let cuda = std::ptr::without_provenance_mut(cuda);
-                    (*t).host_ops.get_mem_handle.map(|get| {
+                    (*raw.cast::<c::nvt_transport_3a>()).host_ops.get_mem_handle.map(|get| {
                         let get = std::mem::transmute::<Three<bool>, Three<u64>>(get);
                         get(out, cuda, start, len, raw, flag)
                     })
                 }
                 Layout::V3b => {
-                    let t = raw.cast::<c::nvt_transport_3b>();
-                    (*t).host_ops.get_mem_handle.map(|get| {
+                    (*raw.cast::<c::nvt_transport_3b>()).host_ops.get_mem_handle.map(|get| {
                         let get = std::mem::transmute::<Short<bool>, Short<u64>>(get);
                         get(out, start, len, raw, flag)
                     })
@@ -381,142 +224,6 @@ impl Transport {
             )
         };
         status.unwrap_or(MISSING)
-    }
-
-    /// Ends a registration.
-    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
-        let mut copy = *handle;
-        // SAFETY: the handle is what get_mem_handle returned, and is released once.
-        let status = unsafe { self.raw_release_mem_handle(&raw mut copy) };
-        check(status, || "release_mem_handle".to_string())
-    }
-
-    /// # Safety
-    /// The handle is what get_mem_handle returned, or NULL.
-    pub(crate) unsafe fn raw_release_mem_handle(&self, handle: *mut c::nvt_mem_handle) -> i32 {
-        // SAFETY: by contract.
-        let status = unsafe {
-            in_layout!(self.layout, self.raw, t => call!(t.release_mem_handle(handle, self.raw)))
-        };
-        status.unwrap_or(SUCCESS)
-    }
-
-    /// One RMA call.
-    ///
-    /// # Safety
-    /// What the local side points to is valid for the length, until the operation is complete.
-    #[inline]
-    #[allow(clippy::too_many_arguments, reason = "the interface's arguments")]
-    pub(crate) unsafe fn rma(
-        &self,
-        pe: u32,
-        verb: c::nvt_rma_verb,
-        remote: *mut c::nvt_rma_memdesc,
-        local: *mut c::nvt_rma_memdesc,
-        bytes: c::nvt_rma_bytesdesc,
-        qp: i32,
-        Hint { more, region }: Hint,
-    ) -> i32 {
-        let flags = if more { c::NVT_OP_FLAG_MORE_FOLLOWS } else { c::NVT_OP_FLAG_NONE } as u32;
-        let (raw, to) = (self.raw, pe as i32);
-        let (attrs_6, attrs_7) = match region {
-            0 => (c::nvt_op_attrs_6 { flags }, c::nvt_op_attrs_7 { flags, ..Default::default() }),
-            region_id => {
-                let hints = c::NVT_REGION_HINT_BATCH_RMA as u32;
-                let attrs_7 = c::nvt_op_attrs_7 { flags, hints, issuer_id: ISSUER, region_id };
-                (c::nvt_op_attrs_6 { flags }, attrs_7)
-            }
-        };
-        let (attrs_6, attrs_7) = (&raw const attrs_6, &raw const attrs_7);
-        // SAFETY: the caller vouches for the memory; the descriptors outlive the call.
-        unsafe {
-            let hinted = match self.layout {
-                Layout::V6 => {
-                    let t = raw.cast::<c::nvt_transport_6>();
-                    call!(t.rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_6))
-                }
-                Layout::V7 => {
-                    let t = raw.cast::<c::nvt_transport_7>();
-                    call!(t.rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_7))
-                }
-                _ => None,
-            };
-            hinted.unwrap_or_else(|| self.plain_rma(to, verb, remote, local, bytes, qp))
-        }
-    }
-
-    /// The call of layouts 3 to 5, which later ones have as well.
-    ///
-    /// # Safety
-    /// As [`Transport::rma`].
-    pub(crate) unsafe fn plain_rma(
-        &self,
-        pe: i32,
-        verb: c::nvt_rma_verb,
-        remote: *mut c::nvt_rma_memdesc,
-        local: *mut c::nvt_rma_memdesc,
-        bytes: c::nvt_rma_bytesdesc,
-        qp: i32,
-    ) -> i32 {
-        let raw = self.raw;
-        // SAFETY: by contract.
-        let status = unsafe {
-            in_layout!(self.layout, raw, t => call!(t.rma(raw, pe, verb, remote, local, bytes, qp)))
-        };
-        status.unwrap_or(MISSING)
-    }
-
-    /// One atomic operation. `mem`: a descriptor other than the call's own, such as NULL.
-    ///
-    /// # Safety
-    /// The return location of a fetching operation is valid until it is complete.
-    pub(crate) unsafe fn amo(
-        &self,
-        pe: u32,
-        call: &AmoCall,
-        qp: i32,
-        mem: Option<*mut c::nvt_amo_memdesc>,
-    ) -> i32 {
-        let AmoCall { desc, is_float, elembytes, mem: mut own } = *call;
-        let mem = mem.unwrap_or(&raw mut own);
-        let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes };
-        let [is_fetch, is_val, is_cmp] = [POISON_INT; 3];
-        let (raw, pe, ret) = (self.raw, pe as i32, null_mut());
-        let verb_3 = c::nvt_amo_verb_3 { desc, is_fetch, is_val, is_cmp };
-        let is_float = i32::from(is_float);
-        let verb_6 = c::nvt_amo_verb_6 { desc, is_fetch, is_val, is_cmp, is_float };
-        // SAFETY: the caller vouches for the memory; the descriptor outlives the call.
-        let status = unsafe {
-            of_layouts!(self.layout, raw, t => call!(t.amo(raw, pe, ret, verb_3, mem, bytes, qp)),
-                Layout::V3a => nvt_transport_3a, Layout::V3b => nvt_transport_3b,
-                Layout::V4 | Layout::V5 => nvt_transport_4;
-                Layout::V6 => call!(self, nvt_transport_6.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
-                Layout::V7 => call!(self, nvt_transport_7.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
-            )
-        };
-        status.unwrap_or(MISSING)
-    }
-
-    /// Whether this layout has a put with signal of its own.
-    pub(crate) fn has_put_signal(&self) -> bool {
-        self.layout >= Layout::V4
-    }
-
-    /// One put with signal.
-    ///
-    /// # Safety
-    /// What the local sides point to is valid until the operation is complete.
-    pub(crate) unsafe fn put_signal(
-        &self,
-        pe: u32,
-        (remote, local, bytes): Sides<'_>,
-        signal: &AmoCall,
-        qp: i32,
-    ) -> i32 {
-        let vectors = Vectors::of(remote, local, bytes);
-        let mut mem = signal.mem;
-        // SAFETY: the caller vouches for the memory; vectors and descriptor outlive the call.
-        unsafe { self.raw_put_signal(pe, vectors.pointers(), signal, &raw mut mem, qp) }
     }
 
     /// # Safety
@@ -547,10 +254,100 @@ impl Transport {
         status.unwrap_or(MISSING)
     }
 
+    /// The call of layouts 3 to 5, which later ones have as well.
+    ///
+    /// # Safety
+    /// As [`Transport::rma`].
+    pub(crate) unsafe fn plain_rma(
+        &self,
+        pe: u32,
+        verb: c::nvt_rma_verb,
+        remote: *mut c::nvt_rma_memdesc,
+        local: *mut c::nvt_rma_memdesc,
+        bytes: c::nvt_rma_bytesdesc,
+        qp: i32,
+    ) -> i32 {
+        // SAFETY: by contract.
+        unsafe { self.raw_rma(pe as i32, verb, remote, local, bytes, qp) }
+    }
+
+    /// One RMA call.
+    ///
+    /// # Safety
+    /// What the local side points to is valid for the length, until the operation is complete.
+    #[inline]
+    pub(crate) unsafe fn rma(
+        &self,
+        pe: u32,
+        verb: c::nvt_rma_verb,
+        remote: *mut c::nvt_rma_memdesc,
+        local: *mut c::nvt_rma_memdesc,
+        bytes: c::nvt_rma_bytesdesc,
+        qp: i32,
+        Hint { more, in_region }: Hint,
+    ) -> i32 {
+        let flags = if more { c::NVT_OP_FLAG_MORE_FOLLOWS } else { c::NVT_OP_FLAG_NONE } as u32;
+        let (hints, issuer_id, region_id) = match in_region {
+            true => (c::NVT_REGION_HINT_BATCH_RMA as u32, ISSUER, REGION),
+            false => (0, 0, 0),
+        };
+        let attrs_6 = c::nvt_op_attrs_6 { flags };
+        let attrs_7 = c::nvt_op_attrs_7 { flags, hints, issuer_id, region_id };
+        let (raw, to, attrs_6, attrs_7) =
+            (self.raw, pe as i32, &raw const attrs_6, &raw const attrs_7);
+        // SAFETY: the caller vouches for the memory; the descriptors outlive the call.
+        unsafe {
+            let hinted = match self.layout {
+                Layout::V6 => call!(
+                    self,
+                    nvt_transport_6
+                        .rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_6)
+                ),
+                Layout::V7 => call!(
+                    self,
+                    nvt_transport_7
+                        .rma_with_hints(raw, to, verb, remote, local, bytes, qp, attrs_7)
+                ),
+                _ => None,
+            };
+            hinted.unwrap_or_else(|| self.raw_rma(to, verb, remote, local, bytes, qp))
+        }
+    }
+
+    /// One atomic operation. `mem`: a descriptor other than the call's own, such as NULL.
+    ///
+    /// # Safety
+    /// The return location of a fetching operation is valid until it is complete.
+    pub(crate) unsafe fn amo(
+        &self,
+        pe: u32,
+        call: &AmoCall,
+        qp: i32,
+        mem: Option<*mut c::nvt_amo_memdesc>,
+    ) -> i32 {
+        let AmoCall { desc, is_float, elembytes, mem: mut own } = *call;
+        let mem = mem.unwrap_or(&raw mut own);
+        let bytes = c::nvt_amo_bytesdesc { name_type: POISON_INT, elembytes };
+        let [is_fetch, is_val, is_cmp] = [POISON_INT; 3];
+        let (raw, pe, ret, is_float) = (self.raw, pe as i32, null_mut(), i32::from(is_float));
+        let verb_3 = c::nvt_amo_verb_3 { desc, is_fetch, is_val, is_cmp };
+        let verb_6 = c::nvt_amo_verb_6 { desc, is_fetch, is_val, is_cmp, is_float };
+        // SAFETY: the caller vouches for the memory; the descriptor outlives the call.
+        let status = unsafe {
+            of_layouts!(self.layout, raw, t => call!(t.amo(raw, pe, ret, verb_3, mem, bytes, qp)),
+                Layout::V3a => nvt_transport_3a, Layout::V3b => nvt_transport_3b,
+                Layout::V4 | Layout::V5 => nvt_transport_4;
+                Layout::V6 => call!(self, nvt_transport_6.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
+                Layout::V7 => call!(self, nvt_transport_7.amo(raw, pe, ret, verb_6, mem, bytes, qp)),
+            )
+        };
+        status.unwrap_or(MISSING)
+    }
+
     /// Orders what is issued to a PE later behind what was issued before.
     pub(crate) fn fence(&self, pe: u32, qp: i32) -> i32 {
-        // SAFETY: the transport is connected; no memory is passed.
         let (raw, pe) = (self.raw, pe as i32);
+        // SAFETY: the transport is connected; no memory is passed.
         let status = unsafe {
             since_4!(self, t => call!(t.fence(raw, pe, qp, 0));
                 Layout::V3a => call!(self, nvt_transport_3a.fence(raw, pe, qp)),
@@ -561,60 +358,228 @@ impl Transport {
         status.unwrap_or(SUCCESS)
     }
 
+    /// Flushes a region of operations (layout 7); nothing where there are none.
+    pub(crate) fn region_flush(&self, role: i32) -> i32 {
+        if self.layout != Layout::V7 {
+            return SUCCESS;
+        }
+        // SAFETY: the transport is connected; no memory is passed.
+        let status =
+            unsafe { call!(self, nvt_transport_7.region_flush(self.raw, role, ISSUER, REGION)) };
+        status.unwrap_or(SUCCESS)
+    }
+}
+
+impl Transport {
+    /// Calls the plugin's entry point and reads what it has set.
+    pub(crate) fn init(plugin: Plugin, layout: Layout) -> Result<Transport> {
+        let raw = plugin.init(layout.api_version())?;
+        plugin.set_idle(false);
+        // SAFETY: nvshmemt_init has succeeded, so `raw` is a transport of the layout that belongs
+        // to the api_version it was given.
+        let (needed, max_op_len) = unsafe {
+            in_layout!(layout, raw, t => {
+                let ops = (*t).host_ops;
+                let wants_proxy = (*t).is_successfully_initialized != 0 && (*t).no_proxy == 0;
+                // The host calls these without a look whether they are there.
+                let needed = [
+                    ("can_reach_peer", ops.can_reach_peer.is_some()),
+                    ("connect_endpoints", ops.connect_endpoints.is_some()),
+                    ("get_mem_handle", ops.get_mem_handle.is_some()),
+                    ("finalize", ops.finalize.is_some()),
+                    ("rma", ops.rma.is_some()),
+                    ("amo", ops.amo.is_some()),
+                    ("quiet", ops.quiet.is_some()),
+                    ("that it is initialised and wants a proxy", wants_proxy),
+                    ("endpoints in attr", (*t).attr & c::NVT_ATTR_CONNECTED != 0),
+                    ("that it stores flags", (*t).atomics_complete_on_quiet == 0),
+                ];
+                (needed, (*t).max_op_len)
+            })
+        };
+        if let Some((what, _)) = needed.iter().find(|(_, is_there)| !is_there) {
+            return Err(Error::Plugin(format!("the transport does not say {what}")));
+        }
+        let max_op_len = if max_op_len == 0 { u64::MAX } else { max_op_len };
+        let maps = [Map::new(None), Map::new(None)];
+        Ok(Transport { layout, raw, max_op_len, cap: Box::default(), maps, plugin })
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(crate) fn max_op_len(&self) -> u64 {
+        self.max_op_len
+    }
+
+    /// Fills the host's fields, as the host does once the plugin's entry point has returned.
+    /// `again` is the heap's last chunk by its user's own address.
+    pub(crate) fn fill(&mut self, job: &Job, heap: &Mapping, again: Option<&Mapping>) {
+        self.cap = vec![0; job.n_pes() as usize].into();
+        if let Some(again) = again {
+            let chunk = heap.start() as usize + (heap.len() - again.len()) as usize;
+            let is_host = job.settings.user_mapped == Some(UserMapped::HostNuma);
+            let host = is_host.then_some((chunk, again.len() as usize));
+            self.maps = [Map::new(Some((chunk, again.start() as usize))), Map::new(host)];
+        }
+        let cap = self.cap.as_mut_ptr();
+        let [alias, egm] = self.maps.each_mut().map(Map::as_ptr);
+        // SAFETY: `raw` is a transport of this layout, and no other thread knows it yet. In a
+        // layout without the maps, nothing beyond its last field is written.
+        unsafe {
+            in_layout!(self.layout, self.raw, t => {
+                (*t).boot_handle = job.bootstrap.handle();
+                (*t).heap_base = heap.start().cast();
+                (*t).log2_cumem_granularity = job.settings.chunk_bytes.trailing_zeros().into();
+                (*t).cap = cap;
+                (*t).index = TRANSPORT_INDEX;
+                (*t).my_pe = job.pe as i32;
+                (*t).n_pes = job.n_pes() as i32;
+                (*t).cache_handle = std::ptr::without_provenance_mut(POISON as usize);
+                (*t).max_op_len = self.max_op_len;
+            });
+            match self.layout {
+                // 3.8 leaves the maps NULL unless the heap is its dynamic one; 3a has none.
+                Layout::V7 if !job.memory().is_vmm() => {}
+                layout => of_layouts!(layout, self.raw, t => {
+                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
+                },
+                Layout::V3b => nvt_transport_3b, Layout::V4 | Layout::V5 => nvt_transport_4,
+                Layout::V6 => nvt_transport_6, Layout::V7 => nvt_transport_7; Layout::V3a => {}),
+            }
+        }
+    }
+
+    /// Asks whether a PE can be reached, and notes the answer for the plugin.
+    pub(crate) fn can_reach_peer(&mut self, mut peer: c::nvt_pe_info) -> Result<i32> {
+        let (pe, mut access) = (peer.pe, 0);
+        // SAFETY: the transport is filled, and both pointers are to locals.
+        let status = unsafe { self.raw_reach(&raw mut access, &raw mut peer) };
+        check(status, || format!("can_reach_peer for PE {pe}"))?;
+        self.cap[pe as usize] = access;
+        Ok(access)
+    }
+
+    /// Number of NICs that the plugin offers to the host, each with its directory.
+    pub(crate) fn n_devices(&self) -> Result<usize> {
+        // SAFETY: `raw` is a transport of this layout.
+        let (n, paths) = unsafe {
+            in_layout!(self.layout, self.raw, t => ((*t).n_devices, (*t).device_pci_paths))
+        };
+        let n = usize::try_from(n).map_err(|_| Error::Plugin(format!("n_devices is {n}")))?;
+        // SAFETY: the plugin keeps as many paths as it has said there are.
+        if (0..n).any(|i| paths.is_null() || unsafe { (*paths.add(i)).is_null() }) {
+            return Err(Error::Plugin(format!("{n} devices, and not as many device_pci_paths")));
+        }
+        Ok(n)
+    }
+
+    /// Connects to all PEs. `devices` are the NICs chosen; none when the plugin manages them.
+    pub(crate) fn connect(&self, devices: &[i32]) -> Result<()> {
+        let mut devices = devices.to_vec();
+        if devices.is_empty() && self.layout.major() != Major::V7 {
+            devices.push(-1);
+        }
+        // SAFETY: the transport is filled.
+        let status = unsafe { self.raw_connect(&mut devices, &mut []) };
+        check(status, || "connect_endpoints".to_string())
+    }
+
+    /// Asks for more queue pairs, as `nvshmemx_qp_create` does. Returns what the plugin has put in
+    /// the array of indices, which held 1 in each place.
+    pub(crate) fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
+        let mut indices = vec![1; n];
+        // SAFETY: the transport is filled.
+        let status = unsafe { self.raw_connect(&mut [], &mut indices) };
+        check(status, || format!("connect_endpoints for {n} queue pairs"))?;
+        Ok(indices)
+    }
+
+    /// Registers memory.
+    pub(crate) fn get_mem_handle(
+        &self,
+        start: *mut u8,
+        len: u64,
+        local_only: bool,
+    ) -> Result<Box<c::nvt_mem_handle>> {
+        let mut handle = Box::<c::nvt_mem_handle>::default();
+        // SAFETY: the memory is mapped and stays so until the handle is released.
+        let status = unsafe { self.raw_register(&raw mut *handle, start.cast(), len, local_only) };
+        check(status, || format!("get_mem_handle for {len} bytes at {start:p}"))?;
+        if handle.bytes.iter().all(|byte| *byte == 0) {
+            return Err(Error::Plugin("a handle that is all zero means none".into()));
+        }
+        Ok(handle)
+    }
+
+    /// Ends a registration.
+    pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
+        let mut copy = *handle;
+        // SAFETY: the handle is what get_mem_handle returned, and is released once.
+        check(unsafe { self.raw_release(&raw mut copy) }, || "release_mem_handle".to_string())
+    }
+
+    /// The answers to NULL in place of a handle to release and of a PE to reach.
+    pub(crate) fn null_answers(&self) -> [i32; 2] {
+        // SAFETY: NULL is what the calls are to refuse.
+        unsafe { [self.raw_release(null_mut()), self.raw_reach(null_mut(), null_mut())] }
+    }
+
+    /// Whether this layout has a put with signal of its own.
+    pub(crate) fn has_put_signal(&self) -> bool {
+        self.layout >= Layout::V4
+    }
+
+    /// One put with signal.
+    ///
+    /// # Safety
+    /// What the local sides point to is valid until the operation is complete.
+    pub(crate) unsafe fn put_signal(
+        &self,
+        pe: u32,
+        (remote, local, bytes): Sides<'_>,
+        signal: &AmoCall,
+        qp: i32,
+    ) -> i32 {
+        let vectors = Vectors::of(remote, local, bytes);
+        let mut mem = signal.mem;
+        // SAFETY: the caller vouches for the memory; vectors and descriptor outlive the call.
+        unsafe { self.raw_put_signal(pe, vectors.pointers(), signal, &raw mut mem, qp) }
+    }
+
     /// Waits for what was issued to a PE.
     #[inline]
     pub(crate) fn quiet(&self, pe: u32, qp: i32) -> i32 {
-        let raw = self.raw;
-        // SAFETY: the transport is connected; no memory is passed.
-        let status =
-            unsafe { in_layout!(self.layout, raw, t => call!(t.quiet(raw, pe as i32, qp))) };
-        status.unwrap_or(MISSING)
+        // SAFETY: the transport is connected; no memory is passed. So below.
+        unsafe { self.raw_quiet(pe as i32, qp) }
     }
 
-    /// Lets the plugin work; none if it has no such function.
+    /// Lets the plugin work.
     #[inline]
-    pub(crate) fn progress(&self) -> Option<i32> {
-        // SAFETY: the transport is connected; no memory is passed.
-        unsafe { in_layout!(self.layout, self.raw, t => call!(t.progress(self.raw))) }
+    pub(crate) fn progress(&self) -> i32 {
+        // SAFETY: see `quiet`.
+        unsafe { self.raw_progress() }
     }
 
     /// Makes what has landed visible to the GPU.
     pub(crate) fn enforce_cst(&self) -> i32 {
-        // SAFETY: the transport is connected; no memory is passed.
-        let status =
-            unsafe { in_layout!(self.layout, self.raw, t => call!(t.enforce_cst(self.raw))) };
-        status.unwrap_or(SUCCESS)
+        // SAFETY: see `quiet`.
+        unsafe { self.raw_enforce_cst() }
     }
 
     /// Lets the plugin describe itself on its output.
     pub(crate) fn show_info(&self) -> Result<()> {
-        // SAFETY: the transport is initialised; no memory is passed.
-        let status =
-            unsafe { in_layout!(self.layout, self.raw, t => call!(t.show_info(self.raw, 0))) };
-        check(status.unwrap_or(SUCCESS), || "show_info".to_string())
-    }
-
-    /// Flushes a region of operations (layout 7); nothing where there are none.
-    pub(crate) fn region_flush(&self, role: i32, region: u64) -> Result<()> {
-        if self.layout != Layout::V7 {
-            return Ok(());
-        }
-        // SAFETY: the transport is connected; no memory is passed.
-        let status =
-            unsafe { call!(self, nvt_transport_7.region_flush(self.raw, role, ISSUER, region)) };
-        check(status.unwrap_or(SUCCESS), || "region_flush".to_string())
+        // SAFETY: see `quiet`.
+        check(unsafe { self.raw_show_info(0) }, || "show_info".to_string())
     }
 
     /// Ends the transport. The plugin frees it.
     pub(crate) fn finalize(self) -> Result<()> {
-        if !self.declared.initialized {
-            return Ok(());
-        }
-        let raw = self.raw;
         // SAFETY: `raw` is not used afterwards: the caller owns the transport.
-        let status = unsafe { in_layout!(self.layout, raw, t => call!(t.finalize(raw))) };
+        let status = unsafe { self.raw_finalize() };
         self.plugin.set_idle(true);
-        check(status.unwrap_or(MISSING), || "finalize".to_string())
+        check(status, || "finalize".to_string())
     }
 }
 

@@ -12,11 +12,6 @@ use crate::memory::gpu::Gpu;
 pub struct Faults(pub(crate) &'static Gpu);
 
 impl Faults {
-    /// Whether the driver can do what the other functions ask.
-    pub fn offered(&self) -> bool {
-        self.look_up::<usize>("fake_cuda_fail_copy").is_ok()
-    }
-
     /// After `after` more copies have been executed, one fails on the device with a `CUresult`, and
     /// everything after it.
     pub fn fail_copy(&self, after: u32, result: u32) -> Result<()> {

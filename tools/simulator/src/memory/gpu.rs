@@ -2,19 +2,15 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::fmt::Display;
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory, Stream};
+use cuda::{Context, DEFAULT_LIBRARY, Device, Driver, Ordinal, PinnedMemory};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::error::{Error, Result, explain};
 
 /// Bytes that one copy of the driver moves: page-locked, as otherwise the driver copies once more.
-const SCRATCH: usize = 1 << 20;
-
-/// Threads of a PE that may copy at once; others wait for them. They are made at the start, because
-/// making page-locked memory may wait for what runs on the device.
-const LANES: usize = 2;
+const SCRATCH: usize = 2 << 20;
 
 /// A `CUresult`; 0 is success.
 pub(crate) type Status = c_uint;
@@ -123,11 +119,12 @@ calls! {
     map = "cuMemMap"(base: usize, len: usize, offset: usize, handle: usize, flags: c_ulonglong);
     unmap = "cuMemUnmap"(base: usize, len: usize);
     set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const Access, count: usize);
-    synchronize = "cuStreamSynchronize"(stream: *mut c_void);
+    create_stream = "cuStreamCreate"(into: *mut usize, flags: c_uint);
+    synchronize = "cuStreamSynchronize"(stream: usize);
     copy_in = "cuMemcpyHtoDAsync_v2"(
-        to: usize, from: *const c_void, len: usize, stream: *mut c_void);
+        to: usize, from: *const c_void, len: usize, stream: usize);
     copy_out = "cuMemcpyDtoHAsync_v2"(
-        to: *mut c_void, from: usize, len: usize, stream: *mut c_void);
+        to: *mut c_void, from: usize, len: usize, stream: usize);
 }
 
 impl Calls {
@@ -177,9 +174,9 @@ pub(crate) struct Gpu {
     pub(crate) context: Arc<Context>,
     pub(crate) calls: Calls,
     name: String,
-    /// Private streams, and page-locked memory to copy through, of whoever takes them.
-    lanes: Mutex<Vec<(Stream, Arc<PinnedMemory>)>>,
-    given_back: Condvar,
+    /// A private stream, and page-locked memory to copy through. They are made at the start:
+    /// making such memory may wait for what runs on the device.
+    lane: Mutex<(usize, Arc<PinnedMemory>)>,
 }
 
 impl Gpu {
@@ -200,16 +197,22 @@ impl Gpu {
         let ordinal = Ordinal((i64::from(pe) % i64::from(count)) as i32);
         let name = Device::new(driver, ordinal).and_then(|device| device.name()).map_err(device)?;
         let context = Context::primary(driver, ordinal).map_err(device)?;
-        let lane = |_| {
-            let scratch = PinnedMemory::new(&context, SCRATCH)?;
-            // SAFETY: memory of this length that nobody knows. The first access is made here, so
-            // that it is not one that must not wait.
-            unsafe { (scratch.addr() as *mut u8).write_bytes(0, SCRATCH) };
-            Ok((Stream::new(&context)?, scratch))
-        };
-        let lanes: std::result::Result<_, cuda::CudaError> = (0..LANES).map(lane).collect();
-        let (lanes, given_back) = (Mutex::new(lanes.map_err(device)?), Condvar::new());
-        Ok(Gpu { context, calls: Calls::load()?, name, lanes, given_back })
+        let scratch = PinnedMemory::new(&context, SCRATCH).map_err(device)?;
+        // SAFETY: memory of this length that nobody knows. The first access is made here, so that
+        // it is not one that must not wait.
+        unsafe { (scratch.addr() as *mut u8).write_bytes(0, SCRATCH) };
+        let (calls, lane) = (Calls::load()?, Mutex::new((0, scratch)));
+        let mut gpu = Gpu { context, calls, name, lane };
+        gpu.lane.get_mut().unwrap_or_else(PoisonError::into_inner).0 = gpu.new_stream()?;
+        Ok(gpu)
+    }
+
+    /// A stream that neither waits for the legacy stream nor holds it, for the life of the process.
+    pub(crate) fn new_stream(&self) -> Result<usize> {
+        let mut stream = 0;
+        // SAFETY: a place for the handle; CU_STREAM_NON_BLOCKING is 1.
+        self.bound(|calls| unsafe { calls.create_stream(&raw mut stream, 1) })?;
+        Ok(stream)
     }
 
     /// Its name and number.
@@ -279,32 +282,20 @@ impl Gpu {
         base: usize,
         len: usize,
         cut: Cut,
-        mut each: impl FnMut(usize, usize, *mut c_void, *mut u8) -> Result<()>,
+        mut each: impl FnMut(usize, usize, usize, *mut u8) -> Result<()>,
     ) -> Result<()> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let (stream, scratch) = loop {
-            match lanes.pop() {
-                Some(lane) => break lane,
-                None => {
-                    let woken = self.given_back.wait(lanes);
-                    lanes = woken.unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        };
-        drop(lanes);
-        let result = self.bound(|_| {
+        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let (stream, scratch) = (lane.0, lane.1.addr() as *mut u8);
+        self.bound(|_| {
             let mut done = 0;
             while done < len {
                 let room = cut.step - (base + done - cut.base) % cut.step;
                 let part = room.min(len - done).min(SCRATCH);
-                each(done, part, stream.as_ptr(), scratch.addr() as *mut u8)?;
+                each(done, part, stream, scratch)?;
                 done += part;
             }
             Ok(())
-        });
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).push((stream, scratch));
-        self.given_back.notify_one();
-        result
+        })
     }
 }
 

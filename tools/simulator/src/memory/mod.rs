@@ -6,5 +6,4 @@ pub(crate) mod faults;
 pub(crate) mod gpu;
 pub(crate) mod local;
 pub(crate) mod pattern;
-pub(crate) mod plain_copies;
 pub(crate) mod spin;

@@ -1,7 +1,6 @@
 //! A kernel that stays on the device until it is told to end, as kernels of NVSHMEM's users do
 //! while they wait for one another.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -46,52 +45,49 @@ const RELEASE: &str = "fake_cuda_release";
 #[derive(Debug)]
 pub struct Spinner {
     gpu: &'static Gpu,
-    stream: Stream,
     end: Option<End>,
 }
 
 #[derive(Debug)]
 enum End {
     /// The words that the kernel looks at, which stay until the process ends.
-    Words(usize),
-    /// The stand-in's handle of something that keeps the stream busy.
+    Words(usize, Stream),
+    /// The stand-in's handle of something that keeps a stream busy.
     Fake(usize),
 }
 
 impl Spinner {
     /// Starts it, and waits until it runs.
     pub(crate) fn start(gpu: &'static Gpu, deadline: Duration) -> Result<Spinner> {
-        type FakeSpin = unsafe extern "C" fn(*mut c_void) -> usize;
-        let stream = Stream::new(&gpu.context).map_err(device)?;
+        type FakeSpin = unsafe extern "C" fn(usize) -> usize;
         // SAFETY: the type of this function of the stand-in.
         let end = match unsafe { gpu.calls.optional::<FakeSpin>("fake_cuda_spin") } {
-            // SAFETY: a stream of this driver.
-            Some(spin) => End::Fake(unsafe { spin(stream.as_ptr()) }),
-            None => End::Words(launch(gpu, &stream, deadline)?),
+            Some(spin) => {
+                let stream = gpu.new_stream()?;
+                // SAFETY: a stream of this driver.
+                End::Fake(unsafe { spin(stream) })
+            }
+            None => {
+                let stream = Stream::new(&gpu.context).map_err(device)?;
+                End::Words(launch(gpu, &stream, deadline)?, stream)
+            }
         };
-        Ok(Spinner { gpu, stream, end: Some(end) })
-    }
-
-    /// Whether it is a kernel of a real device.
-    pub fn is_kernel(&self) -> bool {
-        matches!(self.end, Some(End::Words(_)))
+        Ok(Spinner { gpu, end: Some(end) })
     }
 
     /// Ends it. An error when it had ended before, or the device fails.
     pub fn stop(mut self) -> Result<()> {
-        let was_idle = self.stream.is_idle().map_err(device)?;
-        self.tell()?;
-        // SAFETY: a stream of this driver.
-        self.gpu.bound(|calls| unsafe { calls.synchronize(self.stream.as_ptr()) })?;
-        if was_idle {
-            return Err(Error::Device("the kernel had ended before it was told to".into()));
+        if let Some(End::Words(_, stream)) = &self.end {
+            if stream.is_idle().map_err(device)? {
+                return Err(Error::Device("the kernel had ended before it was told to".into()));
+            }
         }
-        Ok(())
+        self.tell()
     }
 
     fn tell(&mut self) -> Result<()> {
         match self.end.take() {
-            Some(End::Words(words)) => word(words, END).store(1, Ordering::Release),
+            Some(End::Words(words, _)) => word(words, END).store(1, Ordering::Release),
             Some(End::Fake(gate)) => {
                 type Release = unsafe extern "C" fn(usize) -> Status;
                 // SAFETY: the type of this function of the stand-in.

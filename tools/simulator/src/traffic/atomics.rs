@@ -4,8 +4,7 @@
 use crate::{Amo, BoxError, Host, Job, SymAddr};
 use nvshmem_abi::{Major, c};
 
-use crate::traffic::resident::Resident;
-use crate::traffic::wanted;
+use crate::traffic::Resident;
 
 const ROUNDS: u64 = 40;
 
@@ -32,23 +31,14 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;
-    if host.atomics_complete_on_quiet() {
-        return Err("flags are stored by the transport, and it must say so".into());
-    }
-    let [sum, bit, fetch, swap] =
-        ["sums", "bits", "fetches", "swaps"].map(|step| wanted(job, step));
-    let (sum, bit, fetch, swap) = (sum?, bit?, fetch?, swap?);
     for kind in kinds(job.layout().major()) {
-        if sum {
-            sums(&host, n, kind)?;
-        }
-        if bit && !kind.1 {
+        let (bytes, is_float) = kind;
+        sums(&host, n, kind)?;
+        if !is_float {
             bits(&host, n, kind)?;
         }
-        if fetch && kind.0 != 2 {
+        if bytes != 2 {
             fetches(&host, n, kind)?;
-        }
-        if swap && kind.0 != 2 {
             swaps(&host, n, kind)?;
         }
     }

@@ -1,16 +1,14 @@
 //! Scenarios of traffic between all PEs, every byte and word checked: what tests and self-tests
-//! run.
-//!
-//! Each is for any number of PEs, layout, heap and provider.
+//! run. Each is for any number of PEs, layout, heap and provider.
 
 mod atomics;
 mod operations;
 mod order;
-pub mod resident;
 mod signals;
-mod storm;
 
 use crate::error::BoxError;
+use crate::host::Host;
+use crate::memory::spin::Spinner;
 use crate::pe::Scenario;
 use crate::pe::job::Job;
 
@@ -18,25 +16,42 @@ use crate::pe::job::Job;
 ///
 /// | scenario | what it does | parameters |
 /// |---|---|---|
-/// | `operations` | put, get, P and G of all sizes and alignments, from both kinds of threads | `only`: `put`, `get`, `p` |
+/// | `operations` | put, get, P and G of all sizes and alignments, from both kinds of threads | |
 /// | `largest` | a put and a get of a chunk of 64 MiB | |
-/// | `order` | what is behind a fence comes after what is before it | `only`: `fence`, `quiet`; `rounds` |
-/// | `storm` | very many small operations of all kinds at once | `operations` |
-/// | `signals` | puts with signal, small and large | `rounds`; `most`, bytes; `load`, bytes of plain puts beside each; `to_first`: to PE 0 alone |
-/// | `atomics` | every atomic, of every width, under contention | `only`: `sums`, `bits`, `fetches`, `swaps` |
+/// | `order` | what is behind a fence comes after what is before it | `rounds` |
+/// | `storm` | very many small operations at once | `operations` |
+/// | `signals` | puts with signal, small and large | `rounds`; `most`, bytes |
+/// | `atomics` | every atomic, of every width, under contention | |
 ///
-/// All have the parameter [`resident::RESIDENT`].
+/// All have the parameter [`RESIDENT`].
 pub const SCENARIOS: [(&str, Scenario); 6] = [
     ("operations", operations::scenario),
     ("largest", operations::largest),
     ("order", order::scenario),
-    ("storm", storm::scenario),
+    ("storm", operations::storm),
     ("signals", signals::scenario),
     ("atomics", atomics::scenario),
 ];
 
-/// Whether a step of a scenario is done: unless the job's parameter `only` names another.
-fn wanted(job: &Job, step: &str) -> Result<bool, BoxError> {
-    let only = job.param_or("only", String::new())?;
-    Ok(only.is_empty() || only == step)
+/// The parameter of a job whose PEs have a kernel on their devices while the scenario runs.
+pub const RESIDENT: &str = "resident";
+
+/// The kernel, if the job asks for one and the PE has a device.
+#[derive(Debug)]
+pub struct Resident(Option<Spinner>);
+
+impl Resident {
+    /// Starts it.
+    pub fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
+        let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
+        Ok(Resident(wanted.then(|| host.spin()).transpose()?))
+    }
+
+    /// Ends it. Before the host's memory is given back, which waits for kernels.
+    ///
+    /// # Errors
+    /// It had ended before.
+    pub fn end(self) -> Result<(), BoxError> {
+        Ok(self.0.map_or(Ok(()), Spinner::stop)?)
+    }
 }

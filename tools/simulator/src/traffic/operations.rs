@@ -1,11 +1,9 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
-//! once, every byte checked at the target.
+//! once, every byte checked at the target and beside it.
 
+use crate::traffic::Resident;
 use crate::{Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 use nvshmem_abi::c;
-
-use crate::traffic::resident::Resident;
-use crate::traffic::wanted;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [
@@ -20,6 +18,7 @@ const LARGE: u64 = 65_537;
 /// The two kinds of threads, as indices.
 const USER: u64 = 0;
 const PROXY: u64 = 1;
+const KINDS: [u64; 2] = [USER, PROXY];
 
 /// One transfer: the same offset at the source and in the sender's part of the target.
 #[derive(Clone, Copy)]
@@ -28,30 +27,31 @@ struct Piece {
     len: u64,
 }
 
-/// All transfers of one sender to one target, with gaps that shift the alignment.
-fn pieces() -> (Vec<Piece>, u64) {
+impl Piece {
+    fn reaches(self, me: u32, pe: u32, n: u32) -> bool {
+        self.len < LARGE || pe == me || pe == (me + 1) % n
+    }
+}
+
+/// Every size, with gaps that shift the alignment, and words at every alignment. Each kind of
+/// thread of each PE sends them to all.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let mut offset = 0;
     let mut pieces = Vec::new();
     for shift in [0, 1, 3, 7] {
-        for (at, len) in SIZES.into_iter().enumerate() {
-            // Large ones once.
-            if len >= LARGE && shift > 0 {
-                continue;
-            }
+        // Large ones once.
+        for (at, len) in (0..).zip(SIZES).filter(|(_, len)| *len < LARGE || shift == 0) {
             pieces.push(Piece { offset, len });
-            offset += len + 1 + (at as u64 + shift) % 9;
+            offset += len + 1 + (at + shift) % 9;
         }
     }
-    (pieces, offset.next_multiple_of(4096))
-}
-
-fn reaches(me: u32, pe: u32, n: u32, len: u64) -> bool {
-    len < LARGE || pe == me || pe == (me + 1) % n
-}
-
-/// The scenario.
-pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
+    for align in 0..8 {
+        for len in [1, 2, 4, 8] {
+            offset = (offset + 9).next_multiple_of(8) + align;
+            pieces.push(Piece { offset, len });
+            offset += len;
+        }
+    }
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;
     if job.layout() >= Layout::V4 {
@@ -61,7 +61,34 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             return Err(format!("queue pair indices {indices:?}").into());
         }
     }
-    let (pieces, area) = pieces();
+    exchange(job, &host, &pieces, (offset + 1).next_multiple_of(4096))?;
+    unregistered(&host, job.pe(), job.n_pes())?;
+    kernel.end()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// Very many small operations between all PEs, none lost, none twice, none astray.
+pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
+    const SLOT: u64 = 64;
+    let n = u64::from(job.n_pes());
+    // Each pair of PEs gets its share, which the two kinds of threads of the sender divide.
+    let share = job.param::<u64>("operations")?.div_ceil(2 * n * n);
+    let len = |at: u64| match at % 6 {
+        2 | 3 => [1, 2, 4, 8][(at / 6 % 4) as usize],
+        _ => 1 + at * 7 % SLOT,
+    };
+    let pieces: Vec<_> = (0..share).map(|at| Piece { offset: at * SLOT, len: len(at) }).collect();
+    let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
+    exchange(job, &host, &pieces, share * SLOT)?;
+    kernel.end()?;
+    host.finalize()?;
+    Ok(())
+}
+
+fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
     // One part per kind of thread and sender.
     let inbox = host.alloc(2 * area * u64::from(n), 4096)?;
     let part =
@@ -77,173 +104,110 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     };
     host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0)?;
     host.barrier()?;
+    // A P does not cross a chunk; the smallest chunk is a page.
+    let is_value = |at: usize, Piece { offset, len }: Piece| {
+        let is_word = matches!(len, 1 | 2 | 4 | 8) && offset % 4096 + len <= 4096;
+        is_word && at % 2 == 1
+    };
+    let sent = |sender: u32, to: u32| {
+        pieces.iter().copied().filter(move |piece| piece.reaches(sender, to, n))
+    };
 
-    if wanted(job, "put")? {
-        for pe in (0..n).map(|step| (me + 1 + step) % n) {
-            for (at, piece) in pieces.iter().enumerate() {
-                let Piece { offset, len } = *piece;
-                if !reaches(me, pe, n, len) {
-                    continue;
-                }
-                host.proxy().put(pe, part(PROXY, me).plus(offset), source.plus(offset), len)?;
-                let (to, from) = (part(USER, me).plus(offset), buffer.at(offset));
-                match at % 3 {
-                    0 => host.user().put(pe, to, from, len)?,
-                    1 => host.user().put_nbi(pe, to, from, len)?,
-                    _ => {
-                        host.user().put_nbi(pe, to, from, len)?;
-                        host.user().fence_pe(pe)?;
-                        host.proxy().fence()?;
-                    }
-                }
-            }
-        }
-        host.barrier()?;
-        for kind in [USER, PROXY] {
-            for sender in 0..n {
-                let mut end = 0;
-                for Piece { offset, len } in pieces.iter().copied() {
-                    zeroes(&host, part(kind, sender).plus(end), offset - end)?;
-                    end = offset + len;
-                    let arrived = host.local(part(kind, sender).plus(offset), len)?;
-                    if reaches(sender, me, n, len) {
-                        arrived.verify(pattern(kind, sender), offset).map_err(|error| {
-                            format!(
-                                "kind {kind}, from PE {sender}, {len} bytes at {offset}: {error}"
-                            )
-                        })?;
-                    } else {
-                        zeroes(&host, part(kind, sender).plus(offset), len)?;
-                    }
-                }
-                zeroes(&host, part(kind, sender).plus(end), area - end)?;
-            }
-        }
-        host.barrier()?;
-    } else {
-        // What gets are to find, and nobody has put there.
-        for kind in [USER, PROXY] {
-            for sender in 0..n {
-                host.local(part(kind, sender), area)?.fill(pattern(kind, sender), 0)?;
-            }
-        }
-        host.barrier()?;
-    }
-
-    if wanted(job, "get")? {
-        read_back(&host, me, n, &pieces, area, &part, &pattern)?;
-    }
-    if wanted(job, "p")? {
-        values(&host, me, n)?;
-    }
-    if wanted(job, "put")? {
-        unregistered(&host, me, n)?;
-    }
-    host.unregister(buffer)?;
-    kernel.end()?;
-    host.finalize()?;
-    Ok(())
-}
-
-/// Gets what this PE has sent, from where it was sent to.
-fn read_back(
-    host: &Host<'_>,
-    me: u32,
-    n: u32,
-    pieces: &[Piece],
-    area: u64,
-    part: &dyn Fn(u64, u32) -> SymAddr,
-    pattern: &dyn Fn(u64, u32) -> Pattern,
-) -> Result<(), BoxError> {
-    let into = [host.register_in(MemoryKind::Host, area, 5)?, host.register(area, 5)?];
-    for pe in (0..n).map(|step| (me + step) % n) {
-        for kind in [USER, PROXY] {
-            host.local(into[kind as usize].at(0), area)?.set(0xcc)?;
-        }
-        let mut sent = Vec::new();
-        for (at, piece) in pieces.iter().enumerate() {
-            let Piece { offset, len } = *piece;
-            if !reaches(me, pe, n, len) {
+    for pe in (0..n).map(|step| (me + 1 + step) % n) {
+        for (at, piece) in sent(me, pe).enumerate() {
+            let Piece { offset, len } = piece;
+            let [to_user, to_proxy] = KINDS.map(|kind| part(kind, me).plus(offset));
+            if is_value(at, piece) {
+                let value = |kind| {
+                    let mut word = [0; 8];
+                    pattern(kind, me).fill(offset, &mut word);
+                    u64::from_le_bytes(word)
+                };
+                host.user().p(pe, to_user, value(USER), len as i32)?;
+                host.proxy().p(pe, to_proxy, value(PROXY), len as i32)?;
                 continue;
             }
-            sent.push(*piece);
-            let from = part(PROXY, me).plus(offset);
-            let to = into[PROXY as usize].at(offset);
-            if len <= 8 {
-                host.proxy().g(pe, from, to, len)?;
-            } else if at % 4 == 0 {
+            host.proxy().put(pe, to_proxy, source.plus(offset), len)?;
+            match at % 6 {
+                0 => host.user().put(pe, to_user, buffer.at(offset), len)?,
+                2 => {
+                    host.user().put_nbi(pe, to_user, buffer.at(offset), len)?;
+                    host.user().fence_pe(pe)?;
+                    host.proxy().fence()?;
+                }
+                _ => host.user().put_nbi(pe, to_user, buffer.at(offset), len)?,
+            }
+        }
+    }
+    host.barrier()?;
+    for (kind, sender) in KINDS.into_iter().flat_map(|kind| (0..n).map(move |pe| (kind, pe))) {
+        let arrived = host.local(part(kind, sender), area)?.to_vec()?;
+        check(&arrived, sent(sender, me), pattern(kind, sender), 0)
+            .map_err(|error| format!("kind {kind}, from PE {sender}: {error}"))?;
+    }
+    host.barrier()?;
+
+    let into = [host.register_in(MemoryKind::Host, area, 5)?, host.register(area, 5)?];
+    for pe in (0..n).map(|step| (me + step) % n) {
+        for buffer in into {
+            host.local(buffer.at(0), area)?.set(0xcc)?;
+        }
+        // What this PE has sent, from where it was sent to.
+        for (at, Piece { offset, len }) in sent(me, pe).enumerate() {
+            let [from_user, from] = KINDS.map(|kind| part(kind, me).plus(offset));
+            let [to_user, to] = into.map(|buffer| buffer.at(offset));
+            if at % 16 == 0 {
                 host.proxy().run(move |ops| ops.get_blocking(pe, from, to, len))??;
                 // A blocking get has its data on return, whoever asks.
                 host.local(to, len)?.verify(pattern(PROXY, me), offset)?;
+            } else if len <= 8 {
+                host.proxy().g(pe, from, to, len)?;
             } else {
                 host.proxy().get(pe, from, to, len)?;
             }
-            let (from, to) = (part(USER, me).plus(offset), into[USER as usize].at(offset));
-            if at % 2 == 0 {
-                host.user().get(pe, from, to, len)?;
-                host.local(to, len)?.verify(pattern(USER, me), offset)?;
+            if at % 4 == 0 {
+                host.user().get(pe, from_user, to_user, len)?;
+                host.local(to_user, len)?.verify(pattern(USER, me), offset)?;
             } else {
-                host.user().get_nbi(pe, from, to, len)?;
+                host.user().get_nbi(pe, from_user, to_user, len)?;
             }
         }
         host.user().quiet()?;
         host.proxy().quiet()?;
-        for kind in [USER, PROXY] {
-            let mut end = 0;
-            for Piece { offset, len } in sent.iter().copied() {
-                let gap = host.local(into[kind as usize].at(end), offset - end)?.to_vec()?;
-                if gap.iter().any(|byte| *byte != 0xcc) {
-                    return Err(format!("a get wrote beside its target, before {offset}").into());
-                }
-                end = offset + len;
-                host.local(into[kind as usize].at(offset), len)?
-                    .verify(pattern(kind, me), offset)
-                    .map_err(|error| format!("get of {len} bytes from PE {pe}: {error}"))?;
-            }
+        for kind in KINDS {
+            let found = host.local(into[kind as usize].at(0), area)?.to_vec()?;
+            check(&found, sent(me, pe), pattern(kind, me), 0xcc)
+                .map_err(|error| format!("kind {kind}, gets from PE {pe}: {error}"))?;
         }
     }
     for buffer in into {
         host.unregister(buffer)?;
     }
-    Ok(())
+    Ok(host.unregister(buffer)?)
 }
 
-/// P of each width at each alignment, from both threads, with bytes around that must not change.
-fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
-    // 8 alignments of 4 widths in slots of 24 bytes, per kind and sender; a row is 1 KiB.
-    const ROW: u64 = 1024;
-    let inbox = host.alloc(2 * u64::from(n) * ROW, 4096)?;
-    host.local(inbox, 2 * u64::from(n) * ROW)?.set(0xee)?;
-    host.barrier()?;
-    let row = |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * ROW);
-    let slots =
-        || (0..8).flat_map(|align| [1, 2, 4, 8].into_iter().map(move |width| (align, width)));
-    let value = |sender: u32, slot: usize| {
-        let byte = Pattern::of(&[9, sender.into()]).byte(slot as u64) | 1;
-        u64::from(byte).wrapping_mul(0x0123_4567_89ab_cdef)
-    };
-    for pe in 0..n {
-        for (slot, (align, width)) in slots().enumerate() {
-            let at = slot as u64 * 24 + 8 + align;
-            host.user().p(pe, row(USER, me).plus(at), value(me, slot), width)?;
-            host.proxy().p(pe, row(PROXY, me).plus(at), value(me, slot), width)?;
+/// That an area has the pieces and, beside them, what it had before.
+fn check(
+    area: &[u8],
+    pieces: impl Iterator<Item = Piece>,
+    pattern: Pattern,
+    beside: u8,
+) -> Result<(), BoxError> {
+    let mut end = 0;
+    for Piece { offset, len } in pieces {
+        let (from, to) = (offset as usize, (offset + len) as usize);
+        if area[end..from].iter().any(|byte| *byte != beside) {
+            return Err(format!("something was written beside its target, before {offset}").into());
         }
+        pattern
+            .verify(offset, &area[from..to])
+            .map_err(|error| format!("{len} bytes at {offset}: {error}"))?;
+        end = to;
     }
-    host.barrier()?;
-    for kind in [USER, PROXY] {
-        for sender in 0..n {
-            let mut expected = vec![0xee; ROW as usize];
-            for (slot, (align, width)) in slots().enumerate() {
-                let at = slot * 24 + 8 + align as usize;
-                let bytes = value(sender, slot).to_le_bytes();
-                expected[at..at + width as usize].copy_from_slice(&bytes[..width as usize]);
-            }
-            if host.local(row(kind, sender), ROW)?.to_vec()? != expected {
-                return Err(format!("values of PE {sender}, kind {kind}, are wrong").into());
-            }
-        }
+    match area[end..].iter().any(|byte| *byte != beside) {
+        true => Err(format!("something was written beside its target, behind {end}").into()),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Buffers that nobody registered: puts and gets of both threads, and a put with its signal.
@@ -255,9 +219,8 @@ fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let buffer = host.unregistered(LENGTHS[3])?;
     let (next, before) = ((me + 1) % n, (me + n - 1) % n);
     for (round, len) in (1..).zip(LENGTHS) {
-        let pattern = |pe: u32, part: u64| Pattern::new(u64::from(pe) << 16 | round << 8 | part);
-        let local = host.local(buffer.at(0), len)?;
-        let arrived = host.local(target, len)?;
+        let pattern = |pe: u32, part: u64| Pattern::of(&[pe.into(), round, part]);
+        let (local, arrived) = (host.local(buffer.at(0), len)?, host.local(target, len)?);
         local.fill(pattern(me, 0), 0)?;
         host.barrier()?;
         host.user().put(next, target, buffer.at(0), len)?;
@@ -281,21 +244,13 @@ fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-fn zeroes(host: &Host<'_>, at: SymAddr, len: u64) -> Result<(), BoxError> {
-    if host.local(at, len)?.to_vec()?.iter().any(|byte| *byte != 0) {
-        return Err(format!("something was written beside its target, near {at:?}").into());
-    }
-    Ok(())
-}
-
 /// A put and a get of a whole chunk, the largest that the host passes in one call.
 pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {
     const CHUNK: u64 = 64 << 20;
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
-    let source = host.alloc(CHUNK, CHUNK)?;
-    let target = host.alloc(CHUNK, CHUNK)?;
-    let back = host.alloc(CHUNK, CHUNK)?;
+    let [source, target, back]: [SymAddr; 3] =
+        [host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?, host.alloc(CHUNK, CHUNK)?];
     host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
     host.proxy().put((me + 1) % n, target, source, CHUNK)?;

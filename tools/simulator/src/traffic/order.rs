@@ -4,8 +4,7 @@
 use crate::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
 
-use crate::traffic::resident::Resident;
-use crate::traffic::wanted;
+use crate::traffic::Resident;
 
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;
@@ -32,8 +31,7 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let sources = [host.alloc(LEN, 8)?, host.alloc(LEN, 8)?, host.alloc(LEN, 8)?];
     host.barrier()?;
     let peers: Vec<u32> = (0..n).filter(|pe| *pe != me).collect();
-    let rounds = if wanted(job, "fence")? { job.param_or("rounds", ROUNDS)? } else { 0 };
-    for round in 1..=rounds {
+    for round in 1..=job.param_or("rounds", ROUNDS)? {
         for kind in KINDS {
             let pattern = Pattern::of(&[kind, me.into(), round]);
             host.local(sources[kind as usize], LEN)?.fill(pattern, 0)?;
@@ -70,9 +68,7 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             }
         }
     }
-    if wanted(job, "quiet")? {
-        quiet_means_visible(&host, job, me, n)?;
-    }
+    quiet_means_visible(&host, job, me, n)?;
     kernel.end()?;
     host.finalize()?;
     Ok(())

@@ -3,7 +3,7 @@
 use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
 
-use crate::traffic::resident::Resident;
+use crate::traffic::Resident;
 
 /// Transfers under way from one PE to another, each with a place and a signal word of its own.
 const SLOTS: u64 = 4;
@@ -19,14 +19,10 @@ struct Places {
     /// What is sent to each receiver, by slot.
     outbox: SymAddr,
     slot_bytes: u64,
-    /// Bytes of the plain put beside each, from where, and to where from each sender.
-    load: u64,
-    load_from: SymAddr,
-    load_to: SymAddr,
 }
 
 impl Places {
-    fn new(host: &Host<'_>, n: u32, slot_bytes: u64, load: u64) -> Result<Self, BoxError> {
+    fn new(host: &Host<'_>, n: u32, slot_bytes: u64) -> Result<Self, BoxError> {
         let words = u64::from(n) * SLOTS;
         Ok(Self {
             inbox: host.alloc(words * slot_bytes, 4096)?,
@@ -34,15 +30,7 @@ impl Places {
             taken: host.alloc(u64::from(n) * 8, 4096)?,
             outbox: host.alloc(words * slot_bytes, 4096)?,
             slot_bytes,
-            load,
-            load_from: host.alloc(load, 4096)?,
-            load_to: host.alloc(u64::from(n) * load, 4096)?,
         })
-    }
-
-    /// Where a sender's load goes.
-    fn load_to(&self, sender: u32) -> SymAddr {
-        self.load_to.plus(u64::from(sender) * self.load)
     }
 
     fn slot(&self, base: SymAddr, pe: u32, round: u64) -> SymAddr {
@@ -78,16 +66,9 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let most: u64 = job.param("most")?;
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;
-    let load: u64 = job.param_or("load", 0)?;
-    let places = Places::new(&host, n, most.next_multiple_of(64) + 64, load)?;
-    let pattern = |sender: u32| Pattern::of(&[u64::MAX, sender.into()]);
-    host.local(places.load_from, load)?.fill(pattern(me), 0)?;
+    let places = Places::new(&host, n, most.next_multiple_of(64) + 64)?;
     host.barrier()?;
-    let to_first = job.param_or("to_first", false)?;
-    // What does not take part is over from the beginning.
-    let from = |takes_part: bool| if takes_part { 0 } else { rounds };
-    let mut sent: Vec<u64> = (0..n).map(|pe| from(!to_first || pe == 0)).collect();
-    let mut received = vec![from(!to_first || me == 0); n as usize];
+    let (mut sent, mut received) = (vec![0; n as usize], vec![0; n as usize]);
     // This PE sends to itself as well: NVSHMEM does that through the transport too.
     let mut idle = 0u32;
     while sent.iter().chain(&received).any(|count| *count < rounds) {
@@ -106,11 +87,6 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
     }
     host.barrier()?;
-    for sender in (0..n).filter(|_| !to_first || me == 0) {
-        host.local(places.load_to(sender), load)?
-            .verify(pattern(sender), 0)
-            .map_err(|error| format!("load of PE {sender}: {error}"))?;
-    }
     kernel.end()?;
     host.finalize()?;
     Ok(())
@@ -143,9 +119,6 @@ fn send(
     } else {
         Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1)
     };
-    if places.load > 0 {
-        host.proxy().put(pe, places.load_to(me), places.load_from, places.load)?;
-    }
     host.proxy().put_signal(pe, to, from, len, signal, amo)?;
     *sent += 1;
     Ok(true)
