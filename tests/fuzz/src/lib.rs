@@ -79,7 +79,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn from_hex(line: &str) -> Option<Vec<u8>> {
+/// Reads such a line; None for anything else.
+pub fn from_hex(line: &str) -> Option<Vec<u8>> {
     let digits = line.as_bytes().chunks(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     digits.map(|pair| if pair.len() == 2 { byte(pair) } else { None }).collect()
@@ -88,17 +89,4 @@ fn from_hex(line: &str) -> Option<Vec<u8>> {
 /// So many bytes from a place on; zeros beyond the end.
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|offset| bytes.get(at + offset).copied().unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_of_a_corpus_gives_the_bytes_back() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        assert_eq!(from_hex(&hex(&bytes)), Some(bytes));
-        assert_eq!((from_hex("0"), from_hex("0g")), (None, None));
-        assert!(TARGETS.iter().all(|target| Target::named(target.name).is_some()));
-    }
 }

@@ -3,7 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use nvshmem_fuzz::{LONGEST, TARGETS, Target, hex};
+use nvshmem_fuzz::{LONGEST, TARGETS, Target, from_hex, hex};
 use test_support::random::Random;
 use test_support::seeds::for_seeds;
 
@@ -54,4 +54,12 @@ fn every_target_takes_what_is_kept_and_changes_of_it() {
             }
         });
     }
+}
+
+#[test]
+fn corpus_lines_are_hexadecimal() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    assert_eq!(from_hex(&hex(&bytes)), Some(bytes));
+    assert_eq!((from_hex("0"), from_hex("0g")), (None, None));
+    assert!(TARGETS.iter().all(|target| Target::named(target.name).is_some()));
 }

@@ -40,53 +40,6 @@ pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
     rows
 }
 
-/// The [`pairwise`] rows; in the full tier, every combination of the first `whole` factors, each
-/// with some value of the other ones.
-///
-/// # Panics
-/// When a factor has no value.
-pub fn rows<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> {
-    if crate::full() { product(sizes, whole) } else { pairwise(sizes) }
-}
-
-/// As [`rows`], where only the first `paired` factors are paired, or combined in the full tier. The
-/// values of the others go round: for what has nothing to do with these, and need but meet each
-/// value.
-///
-/// # Panics
-/// When a factor has no value.
-pub fn rows_of<const N: usize>(sizes: [usize; N], paired: usize) -> Vec<[usize; N]> {
-    if crate::full() {
-        return product(sizes, paired);
-    }
-    let mut few = sizes;
-    few[paired..].fill(1);
-    let mut rows = pairwise(few);
-    for (number, row) in rows.iter_mut().enumerate() {
-        for factor in paired..N {
-            row[factor] = number % sizes[factor];
-        }
-    }
-    rows
-}
-
-fn product<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> {
-    let count: usize = sizes[..whole].iter().product();
-    let row = |mut number: usize| {
-        let mut row = [0; N];
-        for factor in 0..whole {
-            row[factor] = number % sizes[factor];
-            number /= sizes[factor];
-        }
-        let sum: usize = row.iter().sum();
-        for factor in whole..N {
-            row[factor] = (sum + factor) % sizes[factor];
-        }
-        row
-    };
-    (0..count).map(row).collect()
-}
-
 /// A factor and one of its values.
 type Setting = (usize, usize);
 
@@ -147,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_is_in_a_row_and_rows_are_few() {
+    fn every_pair_is_in_a_row() {
         covers([2, 2], 4);
         covers([2, 2, 2], 4);
         covers([3, 3, 3, 3], 13);
@@ -157,22 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_round_adds_no_row_and_meets_each_value() {
-        let rows = rows_of([4, 3, 7], 2);
-        let rounds: BTreeSet<_> = rows.iter().map(|row| row[2]).collect();
-        assert!(rows.len() == 12 && rounds.len() == 7, "{rows:?}");
-    }
-
-    #[test]
-    fn a_product_has_every_combination_once_and_every_value_of_the_rest() {
-        let rows = product([2, 3, 4], 2);
-        let combined: BTreeSet<_> = rows.iter().map(|row| (row[0], row[1])).collect();
-        assert_eq!((rows.len(), combined.len()), (6, 6));
-        assert_eq!(rows.iter().map(|row| row[2]).collect::<BTreeSet<_>>().len(), 4);
-    }
-
-    #[test]
-    fn one_factor_has_its_values_as_rows() {
+    fn one_factor_has_its_values() {
         assert_eq!(pairwise([3]), [[0], [1], [2]]);
     }
 }

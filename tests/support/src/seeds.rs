@@ -103,13 +103,6 @@ pub fn draw() -> u32 {
     (random as u32).max(1)
 }
 
-/// Of so many runs, the one that this is, and how many there are: a run takes each so-manieth case,
-/// and several take all. In the full tier, and with `NVSHMEM_TEST_EVERY_CASE`, there is one.
-pub fn turn(turns: usize) -> (usize, usize) {
-    let every = crate::full() || crate::needs::is_set("NVSHMEM_TEST_EVERY_CASE");
-    if every { (0, 1) } else { (draw() as usize % turns, turns) }
-}
-
 /// The next of the seeds that follow one from another; every seed follows from every other.
 fn after(seed: u32) -> u32 {
     seed.wrapping_add(1).max(1)

@@ -383,12 +383,4 @@ pub(crate) mod tests {
         }
         assert!(!needs_desc(0) && !needs_desc(others));
     }
-
-    #[test]
-    fn the_least_limit_holds() {
-        assert_eq!(at_most(256, 0, 4096), 256);
-        assert_eq!(at_most(65536, 0, 4096), 4096);
-        assert_eq!(at_most(256, 1, 4096), 1);
-        assert_eq!(at_most(usize::MAX, u64::MAX, isize::MAX as usize), isize::MAX as usize);
-    }
 }

@@ -71,20 +71,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_an_interface_of_every_host() {
-        let interfaces = Interface::all();
-        let localhost = IpAddr::from([127, 0, 0, 1]);
-        let loopback = interfaces.iter().find(|i| i.address == localhost).expect("127.0.0.1");
-        assert!(loopback.loopback && loopback.running);
-    }
-
-    #[test]
-    fn addresses_of_the_loopback_net_are_local_and_documentation_addresses_are_not() {
-        assert!(is_local(IpAddr::from([127, 0, 0, 2])));
-        assert!(!is_local(IpAddr::from([203, 0, 113, 7])));
-    }
-
-    #[test]
     fn bridges_are_known_by_name() {
         assert!(Interface::is_virtual_bridge("docker0"));
         assert!(Interface::is_virtual_bridge("br-1f2e3d"));

@@ -294,34 +294,6 @@ mod tests {
         assert!(reason("fd00::2").contains("IPv6"));
     }
 
-    #[test]
-    fn on_one_host_two_loopback_addresses_are_the_rails() {
-        let selection = select(&Devices::Any, &host(), tcp(), true).unwrap();
-        assert_eq!(names(&selection), ["127.0.0.1", "127.0.0.2"]);
-        assert_eq!(selection.choices[0].source, Source::Listed(6));
-        assert_eq!(
-            selection.choices[1].source,
-            Source::Address(IpAddr::from([127, 0, 0, 2])),
-            "not listed, so by address"
-        );
-    }
-
-    #[test]
-    fn an_include_list_gives_the_order_and_the_names() {
-        let devices = include(&["eth1", "192.0.2.2", "docker0"]);
-        let selection = select(&devices, &host(), tcp(), false).unwrap();
-        assert_eq!(names(&selection), ["eth1", "192.0.2.2", "docker0"]);
-        assert_eq!(selection.choices[1].source, Source::Listed(1));
-    }
-
-    #[test]
-    fn a_device_named_twice_is_two_rails_with_names_of_their_own() {
-        let listed = [Listed { domain: String::from("shm"), running: true, ..Listed::default() }];
-        let shm = candidates(Provider::Shm)[0];
-        let selection = select(&include(&["shm", "shm", "shm"]), &listed, shm, true).unwrap();
-        assert_eq!(names(&selection), ["shm", "shm#2", "shm#3"]);
-    }
-
     /// What `fi_info -p "verbs;ofi_rxm"` of libfabric 1.17 and 2.5.1 lists in a guest of
     /// `make labs`: NICs of soft RoCE, one with IPv6 alone, and their GIDs, which are no IP
     /// addresses here.

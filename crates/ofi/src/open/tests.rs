@@ -103,17 +103,3 @@ fn rails_of_one_network_share_its_fabric() {
     assert!(Arc::ptr_eq(&opened[0], &opened[2]) && Arc::ptr_eq(&opened[1], &opened[3]));
     assert!(!Arc::ptr_eq(&opened[0], &opened[1]));
 }
-
-#[test]
-fn several_rails_have_endpoints_for_control_messages_where_one_can_be_done_without() {
-    let bulk = BulkChoice::Each(0);
-    let control = |rail_loss, rails: &[usize]| {
-        let found = found_of(Provider::Tcp, Options { rail_loss, bulk, ..options() });
-        // SAFETY: nothing is registered, and nothing posted.
-        let mut opened = unsafe { found.open(rails, 2, 2) }.expect("loopback");
-        (opened.proxy.rails(), opened.proxy.control().map(|control| control.rails()))
-    };
-    assert_eq!(control(RailLoss::SurvivedWhereShown, &[0, 1]), (2, Some(2)));
-    assert_eq!(control(RailLoss::SurvivedWhereShown, &[1]), (1, None));
-    assert_eq!(control(RailLoss::EndsJob, &[0, 1]), (2, None));
-}

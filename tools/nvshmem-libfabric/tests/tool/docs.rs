@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use test_support::seeds::turn;
+use test_support::full;
 use test_support::{built, needs};
 
 use crate::bed::{MadeUp, Scratch, TOOL, expect, plugins, trial};
@@ -31,11 +31,8 @@ const PAGES: [(&str, usize); 11] = [
     ("docs/environments/kubernetes.md", 1),
 ];
 
-/// The pages that every run tries.
-const FIRST: usize = 1;
-
-/// How many runs there are between two that try each other page, outside of the full tier.
-const TURNS: usize = 3;
+/// Pages outside of the full tier.
+const FIRST: usize = 3;
 
 /// What the first line of a block begins with that is not run.
 const NOT_RUN: &str = "# Not run in the tests";
@@ -64,11 +61,9 @@ exec $tool "$@"
 pub(crate) fn trials() -> Vec<Trial> {
     // Who names cases finds all of them.
     let named = Arguments::from_args().filter.is_some();
-    let (turn, turns) = if named { (0, 1) } else { turn(TURNS) };
-    let first = &PAGES[..FIRST];
-    let mut trials: Vec<Trial> = first
+    let pages = if named || full() { &PAGES[..] } else { &PAGES[..FIRST] };
+    let mut trials: Vec<Trial> = pages
         .iter()
-        .chain(PAGES[FIRST..].iter().skip(turn).step_by(turns))
         .map(|(page, least)| {
             let name =
                 format!("docs::commands_of_{}", page.trim_end_matches(".md").replace('/', "_"));

@@ -178,61 +178,6 @@ fn what_a_port_may_do_is_what_all_of_its_rails_allow() {
     assert!(refused.text.contains("FI_MR_ENDPOINT"), "{refused}");
 }
 
-#[test]
-fn a_transfer_is_posted_if_it_is_one_and_there_is_room() {
-    let mut port = port(&[plain]);
-    let fast = port.fast(RAIL);
-    let memory = Local::Memory { addr: 4096, desc: engine::port::Desc(0) };
-    let values = port.contexts.values().0;
-    let (write, read) = (Direction::Write, Direction::Read);
-    for (rail, local, direction, len, answer, asked) in [
-        (RAIL, memory, write, 100, 0, Some(("write", 3, 100, 4096))),
-        (RAIL, memory, read, 100, 0, Some(("read", 3, 100, 4096))),
-        (RAIL, memory, write, 100, AGAIN, Some(("write", 3, 100, 4096))),
-        (RAIL, memory, read, 100, -5, Some(("read", 3, 100, 4096))),
-        (RAIL, Local::Value(9), write, 8, 0, Some(("write", 3, 8, values + 8))),
-        (RAIL, Local::Value(9), write, 4, AGAIN, Some(("write", 3, 4, values + 8))),
-        (RAIL, Local::Value(9), write, 9, 0, None),
-        (RAIL, Local::Value(9), read, 8, 0, None),
-        (NO_RAIL, Local::Value(9), write, 8, 0, None),
-    ] {
-        with(|script| script.answer = answer);
-        let transfer = Transfer { direction, local, len, remote: 7, key: 8 };
-        let wr_id = WrId(1);
-        let context = port.context(wr_id);
-        let posted = port.try_post(fast, rail, PEER, wr_id, context, &transfer);
-        let call = with(|script| std::mem::take(&mut script.asked));
-        assert_eq!(call, Vec::from_iter(asked), "{local:?} {direction:?} {len}");
-        assert_eq!(posted, asked.is_some() && answer == 0, "{local:?} {direction:?} {len}");
-    }
-}
-
-#[test]
-fn a_message_is_copied_as_far_as_the_provider_does_so() {
-    let mut port = port(&[plain]);
-    let fast = port.fast(RAIL);
-    let copied = fast.inject_size();
-    assert!((16..=MAX_MESSAGE).contains(&copied));
-    let offered = port.rails[0].rail.domain().info().inject_size();
-    assert_eq!(copied, offered.min(MAX_MESSAGE));
-    let bytes = [7; MAX_MESSAGE + 1];
-    let mut send = |len, answer| {
-        with(|script| script.answer = answer);
-        let sent = port.try_send(fast, RAIL, PEER, WrId(0), &bytes[..len]);
-        let asked = with(|script| std::mem::take(&mut script.asked));
-        (sent, asked.iter().map(|(call, peer, len, _)| (*call, *peer, *len)).collect::<Vec<_>>())
-    };
-    for len in [0, 1, copied] {
-        assert_eq!(send(len, 0), (true, vec![("inject", 3, len)]));
-        assert_eq!(send(len, AGAIN), (false, vec![("inject", 3, len)]));
-    }
-    if copied < MAX_MESSAGE {
-        assert_eq!(send(copied + 1, AGAIN), (false, vec![("sendmsg", 3, copied + 1)]));
-        assert_eq!(send(copied + 1, 0), (true, vec![("sendmsg", 3, copied + 1)]));
-    }
-    assert_eq!(send(MAX_MESSAGE + 1, 0), (false, vec![]));
-}
-
 /// What the look found is what the poll behind it gives; the provider is asked once.
 #[test]
 fn a_look_whether_something_has_completed_is_a_poll() {
@@ -279,16 +224,6 @@ fn a_completion_of_nothing_that_was_posted_breaks_the_rail() {
     for incoming in [Incoming::ImmediateData(5), Incoming::ImmediateData(5), Incoming::Nothing] {
         assert_eq!(port.receive(RAIL, &mut LongPacket::EMPTY.clone()), incoming);
     }
-}
-
-#[test]
-fn a_port_s_clock_counts_nanoseconds_from_its_opening() {
-    let mut port = port(&[plain]);
-    let hour = Duration::from_secs(3600);
-    port.start = port.start.checked_sub(hour).unwrap_or(port.start);
-    let before = port.start.elapsed().as_nanos() as u64;
-    let now = port.now();
-    assert!((before..=port.start.elapsed().as_nanos() as u64).contains(&now), "{now}");
 }
 
 #[test]

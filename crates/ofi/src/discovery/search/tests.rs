@@ -176,26 +176,6 @@ fn an_answer_without_delivery_or_room_is_not_used() {
     assert_eq!(reason_against(&info), None);
 }
 
-#[test]
-fn what_a_libfabric_does_not_have_is_told() {
-    let library = Library::load(&options().library).expect("a libfabric");
-    assert_eq!(is_there(library, profile(Provider::TcpRxm)), Ok(()));
-    let nobody = Box::leak(Box::new(Profile { name: "nobody", ..*profile(Provider::Efa) }));
-    let told = is_there(library, nobody).expect_err("nobody has it");
-    assert!(
-        told.contains("does not have it on this machine") && told.ends_with(*nobody.missing),
-        "{told}"
-    );
-
-    let step = Step { progress: Progress::Manual, threading: Threading::Safe };
-    let at = |ip: [u8; 4]| {
-        let (profile, demand) = (profile(Provider::TcpRxm), Demand::Full(step));
-        at_address(library, profile, None, demand, Reaching::Host, IpAddr::from(ip))
-    };
-    assert_eq!(at([127, 0, 0, 9]).expect("loopback").source_ip(), Some([127, 0, 0, 9].into()));
-    assert!(at([203, 0, 113, 7]).expect_err("not ours").contains("not an address of this host"));
-}
-
 /// Fabrics are asked for by preference, and the user's alone where there is one.
 #[test]
 fn every_fabric_that_refuses_is_told() {

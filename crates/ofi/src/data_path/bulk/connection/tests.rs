@@ -181,37 +181,6 @@ fn asked(bed: &Bed) -> Vec<(&'static str, u64, u32)> {
     asked.into_iter().map(short).collect()
 }
 
-#[test]
-fn what_is_handed_over_is_posted_as_it_is() {
-    let mut bed = Bed::new(false);
-    assert!(!bed.connection.is_busy());
-    assert_eq!(bed.connection.iterate(), Iteration::Idle);
-    bed.give(What::Write, 1, 0);
-    bed.give(What::WriteWithData(5), 2, 1);
-    bed.give(What::Read, 1, 2);
-    assert_eq!(bed.connection.iterate(), Iteration::Moved);
-    let contexts = [0, 1, 2].map(|wr_id| bed.context(wr_id));
-    let expected = [
-        ("write", 1, 100, 0, contexts[0]),
-        ("writedata", 2, 101, 5, contexts[1]),
-        ("read", 1, 102, 7, contexts[2]),
-    ];
-    assert_eq!(with(|script| std::mem::take(&mut script.asked)), expected);
-    assert_eq!(bed.connection.iterate(), Iteration::Idle, "nothing is new");
-    let found = [(contexts[1], 0), (0, FI_REMOTE_CQ_DATA), (contexts[0], 0)];
-    with(|script| script.found = found.to_vec());
-    assert_eq!(bed.connection.iterate(), Iteration::Moved);
-    assert_eq!(bed.told(), ["Some(WrId(1)) done", "None done", "Some(WrId(0)) done"]);
-    assert_eq!(bed.news.told(), 3);
-    assert!(bed.connection.is_busy(), "one is under way");
-    with(|script| (script.code, script.failed) = (-(FI_EAVAIL as isize), contexts[2]));
-    assert_eq!(bed.connection.iterate(), Iteration::Moved);
-    assert_eq!(bed.told(), ["Some(WrId(2)) failed: completion 5"]);
-    assert!(!bed.connection.is_busy());
-    with(|script| script.code = 0);
-    assert_eq!(bed.connection.iterate(), Iteration::Idle, "a poll may find nothing so, too");
-}
-
 /// Its own connection may be what has none; the order of what goes to one peer is kept.
 #[test]
 fn a_peer_without_room_waits_and_no_other_does() {
@@ -354,25 +323,6 @@ fn what_there_is_no_room_to_tell_is_told_later_and_in_order() {
     drop(bed.ends);
     with(|script| script.found = vec![(bed.contexts.context(WrId(0)).unwrap() as usize, 0)]);
     assert_eq!(bed.connection.iterate(), Iteration::Moved, "nobody is there to hear it");
-}
-
-#[test]
-fn another_endpoint_begins_with_nothing() {
-    let mut bed = Bed::new(false);
-    let before = bed.connection.address();
-    with(|script| script.no_room = vec![1]);
-    bed.give(What::Write, 1, 0);
-    bed.give(What::Reach(PeerAddr(9)), 2, 1);
-    bed.connection.iterate();
-    bed.connection.end(crate::error::refused("a test", String::new()));
-    bed.give(What::Write, 1, 2);
-    let another = bed.connection.another().expect("another");
-    let now = bed.connection.replace(another);
-    assert!(now != before && now.len() == before.len());
-    assert!(!bed.connection.is_busy() && bed.connection.tried.is_empty());
-    assert!(bed.connection.descriptor().is_some());
-    assert!(bed.connection.requests.try_recv().is_err());
-    assert_eq!(bed.connection.iterate(), Iteration::Idle);
 }
 
 #[test]
