@@ -6,6 +6,7 @@
 
 mod asked;
 mod consistency;
+mod differing;
 mod faults;
 mod fences;
 mod health;

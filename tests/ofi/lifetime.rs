@@ -5,6 +5,7 @@ use engine::port::{Access, DataPath, Local, Operation, Posted};
 use ofi::{Discovery, MemoryKinds, OfiError, Opened, Provider};
 
 use super::process::*;
+use std::os::unix::fs::MetadataExt;
 
 #[test]
 fn addresses_from_elsewhere_are_checked() {
@@ -97,4 +98,57 @@ fn nothing_stays_open_when_no_rail_opens() {
     assert!(matches!(error, OfiError::NoRail { .. }), "{error}");
     let error = open(&[17]).expect_err("no such device");
     assert!(error.to_string().contains("device 17 of 2 does not exist"), "{error}");
+}
+
+/// However few descriptors are left when a rail is opened, that is an error, and not the end of the
+/// process.
+#[test]
+fn rails_without_descriptors_are_refused() {
+    let test = "lifetime::rails_without_descriptors_are_refused";
+    if !in_a_process_with("OFI_TEST_DESCRIPTORS", "few", test) {
+        return;
+    }
+    let highest = || {
+        let open = std::fs::read_dir("/proc/self/fd").expect("the descriptors").flatten();
+        let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+        numbers.max().unwrap_or(0)
+    };
+    let limit = |most: u64| {
+        let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a place for the limits, of this process alone.
+        unsafe {
+            assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits), 0);
+            let before = limits.rlim_cur;
+            limits.rlim_cur = most;
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits), 0);
+            before
+        }
+    };
+    for provider in PROVIDERS {
+        let discovery = Discovery::run(&options(provider), true, MemoryKinds::Host);
+        let discovery = discovery.unwrap_or_else(|error| panic!("{error}"));
+        let rails = discovery.default_rails();
+        let mut refused = 0;
+        for left in 0..40 {
+            let before = limit(highest() + 1 + left);
+            // SAFETY: nothing is posted.
+            let opened = unsafe { discovery.open(&rails, PEERS, PEERS) };
+            limit(before);
+            refused += u32::from(opened.is_err());
+        }
+        assert!(provider == Provider::Shm || refused > 0, "{provider}");
+    }
+}
+
+/// Endpoints that are files of the host are named by more than the process' number, which is of its
+/// PID namespace.
+#[test]
+fn shm_endpoints_name_their_pid_namespace() {
+    let opened = open(&options(Provider::Shm));
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a namespace");
+    let name = format!("{}-{}", std::process::id(), MetadataExt::ino(&namespace));
+    for rail in rails(&opened.proxy) {
+        let address = String::from_utf8_lossy(opened.proxy.address(rail)).into_owned();
+        assert!(address.contains(&name), "{address}");
+    }
 }

@@ -18,6 +18,12 @@ pub enum EngineError {
         /// Number of PEs in the job.
         n_pes: u32,
     },
+    /// A peer's process is gone. It may be that nothing was under way with it.
+    #[error("{pe} has ended: its process is gone, and nobody hears of it again")]
+    PeerEnded {
+        /// The peer.
+        pe: Pe,
+    },
     /// A memory handle or an address that cannot be used.
     #[error("{0}")]
     Handle(#[from] HandleError),

@@ -80,6 +80,11 @@ pub(crate) fn connect(
     let offer = shared_bounce::Offer::new(settings, me, n_pes, here);
     let records = collectives.allgather(&offer.record())?;
     let shares = offer.open(&records);
+    let paths = match offer.in_other_namespace(&records).filter(|_| discovery.is_for_one_host()) {
+        Some(pe) => Err(JobError::OtherNamespace { pe, provider: discovery.provider() }),
+        None => paths,
+    };
+    opened.proxy.watch_processes(offer.processes(&records));
     // What makes a host slower is told by one of its PEs.
     let speaks = offer.is_first_of_host(&records);
     let ready = Hello {

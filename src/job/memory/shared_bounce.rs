@@ -174,6 +174,30 @@ impl Offer {
         first == Some(self.me.index())
     }
 
+    /// Returns the first PE of this host whose processes are numbered in another PID namespace than
+    /// this one's, by the records of all.
+    pub(crate) fn in_other_namespace(&self, records: &[u8]) -> Option<Pe> {
+        let Record { host, namespace, .. } = self.record;
+        let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
+        let is_other = |record: Option<Record>| {
+            record
+                .is_some_and(|record| (record.host, record.namespace != namespace) == (host, true))
+        };
+        records.position(is_other).map(|pe| Pe(pe as u32))
+    }
+
+    /// Returns descriptors of the processes of the other PEs of this host, by the records of all.
+    /// Of those that the system lets nobody have, in another PID namespace for one, there is none.
+    pub(crate) fn processes(&self, records: &[u8]) -> Vec<(Pe, OwnedFd)> {
+        let Record { host, namespace, .. } = self.record;
+        let records = (0..).map(Pe).zip(records.chunks(RECORD_BYTES).map(Record::decode));
+        let others = records.filter(|(pe, _)| *pe != self.me);
+        let near = others.filter_map(|(pe, record)| Some((pe, record?))).filter(|(_, record)| {
+            (record.host, record.namespace) == (host, namespace) && namespace != 0
+        });
+        near.filter_map(|(pe, record)| Some((pe, process(record.pid)?))).collect()
+    }
+
     /// Opens what the other PEs of this host have offered, by the records of all.
     pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
         let (own, _) = self.own.as_ref()?;
@@ -312,6 +336,24 @@ mod tests {
             for pe in 0..3 {
                 assert_eq!(found[pe] && here[pe], first[pe], "PE {pe}");
             }
+        }
+    }
+
+    /// Two PID namespaces of one host may share what else it has.
+    #[test]
+    fn pid_namespaces_of_a_host_are_told_apart() {
+        let [me, one, two] = [0, 1, 2].map(offer);
+        let of =
+            |others: [Record; 3]| -> Vec<u8> { others.iter().flat_map(Record::encode).collect() };
+        let other = Record { namespace: 7, ..two.record };
+        let away = Record { host: 7, ..other };
+        for (last, found) in [(two.record, None), (other, Some(Pe(2))), (away, None)] {
+            let records = of([me.record, one.record, last]);
+            assert_eq!(me.in_other_namespace(&records), found);
+            // They are the same process here.
+            let processes: Vec<Pe> = me.processes(&records).into_iter().map(|(pe, _)| pe).collect();
+            let expected: &[Pe] = if last == two.record { &[Pe(1), Pe(2)] } else { &[Pe(1)] };
+            assert_eq!(processes, expected);
         }
     }
 

@@ -27,7 +27,6 @@ use crate::job::heartbeat::{Heartbeat, Still};
 use crate::logging;
 use crate::settings::Settings;
 use engine::error::EngineError;
-use engine::lane::Lane;
 use engine::port::Access;
 
 /// How long the end of a group waits for the other ranks, which may need its progress until they
@@ -67,7 +66,13 @@ impl Group {
         }
         let connected = job.connected()?;
         // SAFETY: nobody else knows the job yet.
-        unsafe { connected.with_proxy(Lane::order_signals) };
+        unsafe {
+            connected.with_proxy(|lane| {
+                lane.order_signals();
+                // A rank that has closed its side may end long before others do.
+                lane.let_peers_end();
+            });
+        }
         let (pulse, settings) = (Arc::clone(&connected.pulse), job.settings.clone());
         let is_automatic = connected.report.verdict.truly_automatic;
         let has_core = connected.has_core();

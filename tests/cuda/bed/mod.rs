@@ -149,6 +149,17 @@ impl Bed {
         unsafe { self.raw.get::<*mut c_void>(b"fake_cuda_count").is_ok() }
     }
 
+    /// A page of addresses that nobody may read, for good.
+    pub(crate) fn hidden(&self) -> usize {
+        // SAFETY: a mapping of its own.
+        let page = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0)
+        };
+        assert_ne!(page, libc::MAP_FAILED);
+        page as usize
+    }
+
     /// Memory of the device.
     pub(crate) fn alloc(&self, len: usize) -> usize {
         let mut addr = 0;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use cuda::Staging;
-use engine::port::copies::{Copy, CopyDirection};
+use engine::port::copies::{Copy, CopyDirection, Reach};
 use engine::port::{Access, PortError, Posted};
 
 use crate::bed::case::Case;
@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("a_staged_copy_that_fails_is_told_and_ends_its_context", failed),
         Case::fake("a_staged_copy_that_is_refused_is_told_at_once", refused),
         Case::fake("a_staged_copy_refused_half_way_ends_its_context", half),
+        Case::any("address_of_no_memory_is_refused", nowhere),
         Case::fake("staging_without_page_locked_memory_is_refused", no_memory)
             .with(&[("FAKE_CUDA_PINNED_LIMIT", "65536")]),
         Case::fake("a_second_device_without_memory_leaves_the_first_alone", no_second),
@@ -101,6 +102,22 @@ fn half() {
     assert_eq!(copied.tag, 5);
     says(&copied.result.expect_err("not all arrived"), &["CUDA_ERROR_OUT_OF_MEMORY"]);
     says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+}
+
+/// An address on a kernel's stack means nothing to the processor, nor to the driver.
+fn nowhere() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let page = bed.hidden();
+    for addr in [page, page + 4000] {
+        let error = stage.port.reach(addr, 64).expect_err("nothing is there");
+        says(&error, &[&format!("64 bytes at {addr:#x}"), "kernel's stack"]);
+        says(&refusal(&mut stage, OUT, addr), &["kernel's stack"]);
+    }
+    let local = [7_u8; 64];
+    assert_eq!(stage.port.reach(local.as_ptr() as usize, 64), Ok(Reach::Direct));
+    stage.copy_in(heap, &local);
 }
 
 fn no_memory() {

@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("copies_together_take_as_much_room_as_they_have_tags", room_for_tags),
         Case::fake("copies_that_are_given_one_by_one_wait_for_room", one_by_one),
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
+        Case::fake("refused_batch_is_not_started_again", refused_batch),
         Case::fake("copies_together_that_fail_are_all_told", failed),
         Case::any("starting_copies_together_allocates_nothing", no_allocation),
         Case::any("copies_and_words_that_are_given_in_order_are_right", in_order),
@@ -551,6 +552,23 @@ fn refused() {
     assert!(error.to_string().contains("in no bounce buffer"), "{error}");
     assert!(stage.port.poll().is_none(), "nothing was started");
     run(&mut stage, &list);
+}
+
+/// What a driver has taken of a batch that it refuses is not known: none of it is copied once more.
+fn refused_batch() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let list = copies(&stage, OUT, heap, &places()[1]);
+    bed.write(heap, &vec![9; 2 * GRANULARITY]);
+    fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
+    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 5 => u32, 2 => u32));
+    assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
+    let copied = stage.wait();
+    assert_eq!(copied.tag, 5);
+    let error = copied.result.expect_err("it was refused");
+    assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    assert!(stage.port.poll().is_none());
+    assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 0));
 }
 
 fn failed() {

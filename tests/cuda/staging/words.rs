@@ -45,8 +45,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Stores and atomics of every width at every place, soon and at once, with loads among them:
-/// beside a model.
+/// Stores and atomics of every width at every place, soon and at once, with loads, copies and
+/// regions that overlap among them: beside a model.
 fn soon(access: Access) {
     const AREA: usize = 128;
     let bed = Bed::new();
@@ -57,9 +57,10 @@ fn soon(access: Access) {
     bed.write(heap, &model);
     let mut random = Random::new(1);
     let mut below = |bound: usize| random.below(bound);
+    let mut others = Vec::new();
     let ops =
         [AtomicOp::Set, AtomicOp::SignalSet, AtomicOp::SignalAdd, AtomicOp::Add, AtomicOp::Xor];
-    for _ in 0..600 {
+    for _ in 0..1000 {
         let width = [Width::Two, Width::Four, Width::Eight][below(3)];
         let word = below(AREA / 8) * 8 + below(8 / width.bytes()) * width.bytes();
         let atomic = Atomic {
@@ -70,7 +71,24 @@ fn soon(access: Access) {
             compare: 0,
         };
         let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
-        match below(8) {
+        match below(11) {
+            8 => {
+                let len = 1 + below(AREA);
+                let at = below(AREA - len + 1);
+                let bytes = pattern(len, below(1000));
+                stage.copy_in(heap + at, &bytes);
+                model[at..at + len].copy_from_slice(&bytes);
+            }
+            9 => assert!(stage.copy_out(heap, AREA) == model),
+            10 if below(2) == 0 => drop(others.pop()),
+            10 => {
+                let at = below(AREA / 8) * 8;
+                let len = 8 + below(AREA - at);
+                let access = [Access::Signals, Access::LocalAndRemote][below(2)];
+                let range = bed.range(heap + at, len);
+                others
+                    .push(stage.staging.register(heap + at, range, None, access).expect("staged"));
+            }
             0..=2 => {
                 let len = [1, 2, 3, 4, 8, 8, 11, 16, 70][below(9)];
                 let at = below(AREA - len);
@@ -96,6 +114,7 @@ fn soon(access: Access) {
     }
     stage.port.settle().expect("they are there");
     assert!(bed.read(heap, AREA) == model);
+    drop(others);
 }
 
 /// Executes an operation on the bytes of a word, and gives the word before.

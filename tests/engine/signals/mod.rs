@@ -5,6 +5,7 @@ mod behind_puts;
 mod counted;
 mod forged;
 mod long;
+mod own;
 mod race;
 mod separate;
 mod ways;

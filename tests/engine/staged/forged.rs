@@ -7,7 +7,7 @@ use engine::request::PutSignalRequest;
 use engine::wire::message::{Body, Message, Packet, RequestId, Spot};
 use engine::wire::staged::{Exposure, LIST_ENTRY, ListEntry, ListedSignal, MOST_LISTED, Staged};
 use engine::wire::window::Seq;
-use sim_fabric::{Event, Script};
+use sim_fabric::{Call, Event, Script};
 
 use super::gathered::{LEN, shape};
 use crate::job::{FIRST_REGION, Job, Shape, seal};
@@ -91,6 +91,44 @@ fn a_list_that_leads_outside_moves_nothing() {
         let signals = listed[0].signal.is_some() && copies != 0;
         assert_eq!(applied, signals, "{listed:?}");
     }
+}
+
+/// A list that was read while the device had no room is read again when it has: its region may be
+/// gone by then.
+#[test]
+fn released_region_of_a_waiting_list() {
+    let mut waited = 0;
+    for (seed, in_order) in (1..=40).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let script = Script { again_percent: 80, ..Script::default() };
+        let mut job = Job::new(seed, &shape(true), script);
+        let handle = job.members[1].handle;
+        // Its heap comes right behind the bounce memory.
+        let to = Spot { slot: 2 * FIRST_REGION + 1, offset: 0 };
+        let put = ListEntry { to, len: 100, at: 200, signal: None, behind: false };
+        job.fabric.store(Pe(0), job.fabric.bounce_memory(Pe(0)), &put.encode());
+        job.fabric.trace_calls();
+        let has_copied = |job: &Job| job.fabric.calls().contains(&Call::Copy(Pe(1)));
+        forge(&job, 1, 1024, in_order);
+        job.fabric.pass_time(1_000_000);
+        job.members[1].lane.progress().unwrap();
+        if has_copied(&job) {
+            continue;
+        }
+        waited += 1;
+        let (base, is_released) = (job.members[1].base, seed % 4 != 0);
+        if is_released {
+            job.members[1].lane.check_unused(base, job.heap).unwrap();
+            job.members[1].regions.release(&handle).unwrap();
+        }
+        for _ in 0..300 {
+            let _ = job.members[1].lane.progress();
+            job.fabric.pass_time(1000);
+        }
+        let is_put = |event: &Event| matches!(event, Event::Copied { addr, .. } if *addr == base);
+        let is_there = job.fabric.events().iter().any(is_put);
+        assert_eq!((has_copied(&job), is_there), (!is_released, !is_released), "seed {seed}");
+    }
+    assert!(waited > 20, "{waited}");
 }
 
 /// As many as there are lists, which go on group by group: all of them end, and so does what comes

@@ -321,6 +321,17 @@ pub enum RangeError {
     /// The driver could not tell.
     #[error(transparent)]
     Cuda(#[from] CudaError),
+    /// Neither a device nor this process has memory there.
+    #[error(
+        "{len} bytes at {addr:#x} are no memory that this process or a copy can reach: freed, or a variable on a \
+         kernel's stack, which no other PE can put to or get from"
+    )]
+    Nowhere {
+        /// Where it starts.
+        addr: usize,
+        /// Its length.
+        len: usize,
+    },
     /// No range at all.
     #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
     Bounds {

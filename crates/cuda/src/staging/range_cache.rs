@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::driver::context::{Context, Ordinal};
 use crate::driver::error::CudaError;
 use crate::driver::library::Driver;
+use crate::memory::pointer::Kind;
 use crate::memory::range::RangeError;
 use crate::memory::range::{DeviceRange, Memory};
 use crate::words::word_range::WordRange;
@@ -60,6 +61,9 @@ impl RangeCache {
         // What is in the way was freed: the same memory would have been found.
         self.kept.retain(|kept| !overlaps(kept.range.range(), addr, len));
         let range = match Memory::examine_around(self.driver, addr, len, within)? {
+            Memory::Host(Kind::Host) if !is_readable(addr) || !is_readable(addr + (len - 1)) => {
+                return Err(RangeError::Nowhere { addr, len });
+            }
             Memory::Host(_) => return Ok(Known::Host),
             Memory::Device(range) | Memory::Managed(range) => {
                 Arc::new(WordRange::unmapped(Arc::new(range)))
@@ -89,6 +93,22 @@ impl RangeCache {
     }
 }
 
+/// Whether this process may read the byte at an address. A variable on a kernel's stack has an
+/// address that means nothing to the processor.
+fn is_readable(addr: usize) -> bool {
+    /// No way to change a mask of signals: the call reads the mask, and refuses.
+    const NO_WAY: libc::c_int = -1;
+    const MASK: usize = 8;
+    let mask = addr & !(MASK - 1);
+    // SAFETY: the kernel reads eight aligned bytes, in the page of this one, or finds none; it
+    // changes nothing.
+    let code = unsafe {
+        let none = std::ptr::null_mut::<u8>();
+        libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, mask as *const u8, none, MASK)
+    };
+    code == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+}
+
 fn overlaps(range: &DeviceRange, addr: usize, len: usize) -> bool {
     range.addr() < addr + len && addr < range.addr() + range.len()
 }
@@ -96,6 +116,27 @@ fn overlaps(range: &DeviceRange, addr: usize, len: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_this_process_are_readable() {
+        let bytes = [1_u8; 9];
+        let on_heap = vec![1_u8; 10_000];
+        for addr in [&raw const bytes[8], &raw const on_heap[9999], overlaps as *const u8] {
+            assert!(is_readable(addr as usize), "{addr:?}");
+        }
+        // SAFETY: a mapping of its own, that nobody reads.
+        let hidden = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_NONE, flags, -1, 0)
+        };
+        assert_ne!(hidden, libc::MAP_FAILED);
+        for addr in [hidden as usize, hidden as usize + 4095, 1, 4095, usize::MAX] {
+            assert!(!is_readable(addr), "{addr:#x}");
+        }
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(hidden, 4096) };
+        assert!(!is_readable(hidden as usize));
+    }
 
     #[test]
     fn ranges_overlap_that_have_a_byte_in_common() {

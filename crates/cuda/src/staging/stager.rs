@@ -53,6 +53,8 @@ pub(crate) struct DeviceStager {
     epoch: u64,
     /// Registered ranges, ascending by address.
     ranges: Vec<Entry>,
+    /// Those of them whose words are remembered.
+    remembering: Vec<usize>,
     /// One for each device, by its index.
     contexts: Vec<OfContext>,
     /// Memory that nobody has registered, once the process has loaded CUDA.
@@ -135,6 +137,8 @@ struct Place {
     range: Arc<WordRange>,
     /// The driver's address.
     addr: usize,
+    /// The engine's.
+    memory: usize,
     /// Its entry among the ranges, if words of that are remembered.
     remembered: Option<usize>,
 }
@@ -176,6 +180,7 @@ impl DeviceStager {
             staging,
             epoch: 0,
             ranges: Vec::new(),
+            remembering: Vec::new(),
             contexts: Vec::new(),
             others: bounce.pinned().map(|pinned| RangeCache::new(pinned.context().driver())),
             outward: Flight::new(depth),
@@ -231,6 +236,9 @@ impl DeviceStager {
         }));
         drop(shared);
         self.ranges.sort_unstable_by_key(|entry| entry.addr);
+        let all = self.ranges.iter().enumerate();
+        let remembering = all.filter(|(_, entry)| !entry.words.is_empty());
+        self.remembering = remembering.map(|(at, _)| at).collect();
     }
 
     /// The registered range that has `len` bytes at `addr`.
@@ -246,8 +254,8 @@ impl DeviceStager {
         // None: it is being released, though it may not be while it is used.
         let range = entry.range.upgrade()?;
         let remembered = (!entry.words.is_empty()).then_some(at);
-        let addr = entry.at + (addr - entry.addr);
-        Some(Place { context: entry.context, range, addr, remembered })
+        let (memory, addr) = (addr, entry.at + (addr - entry.addr));
+        Some(Place { context: entry.context, range, addr, memory, remembered })
     }
 
     /// Memory of any kind, registered or not.
@@ -279,7 +287,9 @@ impl DeviceStager {
         let known =
             |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
         match self.contexts.iter().position(known) {
-            Some(context) => Ok(Any::Device(Place { context, range, addr, remembered: None })),
+            Some(context) => {
+                Ok(Any::Device(Place { context, range, addr, memory: addr, remembered: None }))
+            }
             // Making engines for it may wait for kernels, and those for this thread.
             None => Err(refused(
                 "copying memory that is not registered",

@@ -22,6 +22,7 @@ use crate::port::{Incoming, Port};
 use crate::state::counts::CountedSignal;
 use crate::state::messages::order::{Kept, WaitingRequest};
 use crate::state::messages::unnumbered::Owed;
+use crate::state::segment::Stage;
 use crate::state::segment::work::Work;
 use crate::wire::message::{Body, MAX_EAGER, Message, PlainMessage, RequestId};
 use crate::wire::rails::Rails;
@@ -181,7 +182,7 @@ impl<P: Port> Lane<P> {
                     return;
                 }
                 if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
-                    self.core.fail_lane(EngineError::BadMessage { pe, why });
+                    self.core.fail_connection(pe, EngineError::BadMessage { pe, why });
                 }
                 return;
             }
@@ -403,7 +404,8 @@ impl<P: Port> Lane<P> {
         let Some(segment) = self.core.transmit.away(wr_id) else { return };
         // A second reply to the same request finds another segment there, or none.
         let Work::Fetch { result, len: width, .. } = *segment.work() else { return };
-        if segment.pe != pe || segment.request_id(wr_id) != answered {
+        let was_sent = segment.stage == Stage::Sent;
+        if segment.pe != pe || !was_sent || segment.request_id(wr_id) != answered {
             return;
         }
         self.core.drop_segment(wr_id);
@@ -430,11 +432,16 @@ mod tests {
     use crate::atomic::{Atomic, AtomicOp, Width};
     use crate::fake::Event;
     use crate::port::Access;
+    use crate::port::copies::CopyDirection;
     use crate::posting::tests::{Bed, PLAIN, RAIL};
+    use crate::staging::state::Listed;
+    use crate::staging::state::role::Role;
+    use crate::staging::state::waiting::{Waiter, Wanted};
     use crate::state::messages::reliable_channel::FIRST;
     use crate::state::messages::unnumbered::NO_TICKET;
     use crate::state::regions::Place;
     use crate::wire::handle::HandleView;
+    use crate::wire::staged::Exposure;
 
     /// A device that is given what it has to do all at once has done it before the CPU does what
     /// comes behind that, and before anything can be acknowledged.
@@ -518,5 +525,32 @@ mod tests {
             let plain = PlainMessage { from, seq, ack, at, atomic, to: at, payload };
             assert_eq!(bed.lane.try_handle(&plain), is_taken, "{offset}");
         }
+    }
+
+    /// Bytes that a message has brought go to no bounce buffer before what came earlier.
+    #[test]
+    fn brought_bytes_wait_for_their_turn() {
+        const LEN: usize = 1000;
+        let mut bed = Bed::new(PLAIN);
+        let addr = bed.fabric.alloc_reached(Pe(0), 2 * LEN, Reach::Staged);
+        let handle = bed.tables[0].register(addr, 2 * LEN, Access::LocalAndRemote).unwrap();
+        let to = HandleView::check(&handle).unwrap().spot(addr as u64, LEN as u64).unwrap();
+        let Lane { staging, core, .. } = &mut bed.lane;
+        staging.sync_regions(core);
+        core.open_connection(Pe(1)).unwrap();
+        let named = |slot: u32| RequestId { slot, seq: Seq(FIRST.0.wrapping_add(slot)) };
+        let (from, mark) = (Exposure { slot: 0, stamp: 1, offset: 0 }, None);
+        let (role, place) = (Role::Pull(named(0)), Place { addr, reach: Reach::Staged });
+        let listed = Listed::default();
+        let first = Wanted { pe: Pe(1), role, place, listed, len: LEN, from, mark };
+        staging.state().waiting(CopyDirection::In).push(Pe(1), Waiter::Peer(first));
+        let (request_id, brought) = (named(1), Some(&[7; LEN][..]));
+        let second = Staged::Pull { to, from, len: LEN as u32, request_id, brought };
+        staging.asked_for(core, Pe(1), &second, None).unwrap();
+        let begun = core.transmit.wr_ids(|s| matches!(s.work(), Work::PeerRequest { .. }));
+        let mut begun: Vec<_> =
+            begun.into_iter().map(|wr_id| staging.state().fragment(wr_id).role).collect();
+        begun.sort_by_key(|role| format!("{role:?}"));
+        assert_eq!(begun, [Role::Pull(named(0)), Role::Pull(named(1))]);
     }
 }

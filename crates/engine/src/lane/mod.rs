@@ -144,6 +144,8 @@ pub struct Lane<P: Port> {
     abandoned: Option<Arc<AtomicBool>>,
     /// There was a fence since this PE's last operation on its own memory.
     fenced_own: bool,
+    /// Peers may end while this PE goes on.
+    lets_peers_end: bool,
 }
 
 impl<P: Port> Lane<P> {
@@ -179,6 +181,7 @@ impl<P: Port> Lane<P> {
             has_waited: false,
             abandoned: None,
             fenced_own: false,
+            lets_peers_end: false,
         }
     }
 
@@ -223,6 +226,12 @@ impl<P: Port> Lane<P> {
     pub fn with_inbox(mut self, inbox: Inbox) -> Self {
         self.inbox = Some(Box::new(inbox));
         self
+    }
+
+    /// From now on a peer that nothing is under way with may end. Otherwise the lane fails when a
+    /// peer's process has been gone for as long as waits last.
+    pub fn let_peers_end(&mut self) {
+        self.lets_peers_end = true;
     }
 
     /// From now on a submitter that waits for room gives up once another thread sets the flag.

@@ -220,6 +220,15 @@ impl<P: Port> Lane<P> {
                 self.failed(rail, Failure { wr_id: None, is_message: false, error });
             }
         }
+        while let Some(pe) = self.core.transmit.port_mut().ended_process() {
+            self.core.failures.note_ended(pe);
+        }
+        for pe in self.core.failures.take_ended() {
+            // Others may wait for it though nothing is under way with it.
+            if !self.lets_peers_end {
+                self.core.fail_connection(pe, EngineError::PeerEnded { pe });
+            }
+        }
         // Peers may be told what stages before anything does.
         self.staging.sync_regions(&mut self.core);
         self.staging.take_back_bounce_buffers(&mut self.core);

@@ -69,7 +69,7 @@ impl<P: Port> Lane<P> {
 mod tests {
     use super::*;
     use crate::ids::Pe;
-    use crate::posting::tests::{Bed, PLAIN, failed};
+    use crate::posting::tests::{Bed, PLAIN, Setup, failed};
     use crate::state::messages::unnumbered::{NO_TICKET, Owed};
 
     /// Once, and if there is anything.
@@ -106,5 +106,19 @@ mod tests {
         bed.pass_time();
         assert!(!bed.lane.drain_before_close(Duration::ZERO), "it has ended, but there is no time");
         assert!(bed.lane.drain_before_close(Duration::from_nanos(1)));
+    }
+
+    /// On every rail, until the last of it has ended.
+    #[test]
+    fn drain_ends_with_the_last_operation() {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        (0..6).for_each(|_| bed.put(1));
+        let in_flight =
+            |bed: &Bed| bed.lane.core.transmit.rails().iter().map(|rail| rail.in_flight()).sum();
+        let under_way: u32 = in_flight(&bed);
+        assert_eq!(under_way, 6);
+        assert!(bed.lane.drain_before_close(Duration::from_secs(1)));
+        let left: u32 = in_flight(&bed);
+        assert_eq!((left, bed.fabric.in_flight()), (0, 0));
     }
 }

@@ -252,7 +252,7 @@ impl<P: Port> Lane<P> {
         let mut reach = Reach::Direct;
         if self.core.transmit.has_devices() {
             let Self { core, staging, .. } = self;
-            reach = staging.local_reach(core, signal.pe, addr, part.len)?;
+            reach = staging.local_reach(core, ("put", signal.pe), addr, part.len)?;
         }
         self.staging
             .load_at(&mut self.core, Place { addr, reach }, payload)
@@ -319,6 +319,10 @@ impl<P: Port> Lane<P> {
         let Ok(place) = self.core.locate_word(at, request.atomic.width) else { return false };
         // Before layout 4 NVSHMEM tells of fences for other PEs alone.
         let behind = std::mem::take(&mut self.fenced_own) || self.core.peers.orders_signals();
+        if behind && place.reach == Reach::Direct {
+            // The processor changes it now, and words of a device may still wait.
+            self.settle_own();
+        }
         let order = if behind { SoonOrder::Behind } else { SoonOrder::Any };
         self.staging.apply_own(&mut self.core, place, &request.atomic, order).is_ok()
     }
@@ -353,7 +357,7 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         let Self { core, staging, .. } = self;
-        Ok(staging.local_reach(core, pe, addr, part.len)? == Reach::Direct)
+        Ok(staging.local_reach(core, ("put", pe), addr, part.len)? == Reach::Direct)
     }
 
     /// Data and signal in one message, which takes the data from where it is when it leaves.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ids::{RailId, WrId};
+use crate::ids::{Pe, RailId, WrId};
 use crate::port::{Polled, PortError, Posted};
 
 /// Most completions that one [`DataPath::drain`] returns.
@@ -198,6 +198,12 @@ pub trait DataPath {
         _operation: Operation<'_>,
     ) -> Result<Option<Posted>, PortError> {
         Ok(None)
+    }
+
+    /// Returns a peer whose process has ended, as the system says: each such peer once. To be asked
+    /// now and then. Of peers on other hosts nothing is known.
+    fn ended_process(&mut self) -> Option<Pe> {
+        None
     }
 
     /// Whether [`DataPath::try_post`] can be used at all.

@@ -128,7 +128,7 @@ impl Staging {
                 Tail { addr: bouncing.addr(role, bounce), len }
             }
             (LocalEnd::Fabric { .. }, ..)
-                if core.transmit.regions().reach(memory) == Reach::Direct =>
+                if core.transmit.regions().reach(memory, len) == Reach::Direct =>
             {
                 Tail { addr: memory, len }
             }
@@ -414,6 +414,29 @@ impl Staging {
         same.then_some(wr_id)
     }
 
+    /// As [`Staging::answered`], of an answer that fits some requests alone.
+    ///
+    /// # Errors
+    /// It is no answer to what was asked: a put's source, for one, is nothing that a peer may fill.
+    pub(crate) fn answered_as<P: Port>(
+        &self,
+        core: &Core<P>,
+        pe: Pe,
+        request_id: RequestId,
+        answer: &str,
+        fits: impl Fn(&Fragment) -> bool,
+    ) -> Result<Option<WrId>, String> {
+        let Some(wr_id) = self.answered(core, pe, request_id) else { return Ok(None) };
+        let Some(asked) = self.state.as_deref().map(|state| state.peek(wr_id)) else {
+            return Ok(None);
+        };
+        if fits(asked) {
+            return Ok(Some(wr_id));
+        }
+        let Fragment { role, len, .. } = asked;
+        Err(format!("it answers \"{answer}\" to a {role:?} of {len} bytes"))
+    }
+
     /// The peer has exposed what a get has asked for.
     pub(crate) fn exposed<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, from: Exposure) {
         let segment = core.transmit.segment_mut(wr_id);
@@ -431,27 +454,20 @@ impl Staging {
         self.start_waiting(core);
     }
 
-    /// The bytes that a get has asked for are here.
-    pub(crate) fn loaded<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        wr_id: WrId,
-        payload: &[u8],
-    ) -> Result<(), String> {
+    /// All bytes that a get has asked for are here.
+    pub(crate) fn loaded<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, payload: &[u8]) {
         if self.ends_with_its_connection(core, wr_id) {
-            return Ok(());
+            return;
         }
         let Fragment { len, memory: addr, local_end, .. } = *self.state().fragment(wr_id);
-        if payload.len() != len {
-            return Err(format!("{} bytes for a get of {len}", payload.len()));
-        }
-        let reach = match (local_end, core.transmit.regions().reach(addr)) {
+        let reach = match (local_end, core.transmit.regions().reach(addr, len)) {
             (_, reach @ (Reach::Fabric | Reach::Staged)) => reach,
             (LocalEnd::Fabric { .. }, _) => Reach::Direct,
             (LocalEnd::BounceBuffer, _) => match self.bouncing() {
-                Some(bouncing) => {
-                    bouncing.copies.reach(addr, len).map_err(|error| error.to_string())?
-                }
+                Some(bouncing) => match bouncing.copies.reach(addr, len) {
+                    Ok(reach) => reach,
+                    Err(error) => return self.fail_fragment(core, wr_id, error),
+                },
                 None => Reach::Direct,
             },
         };
@@ -459,7 +475,6 @@ impl Staging {
             Ok(()) => self.drop_fragment(core, wr_id),
             Err(error) => self.fail_fragment(core, wr_id, error),
         }
-        Ok(())
     }
 
     /// A request of ours is over: the peer may be asked for another.

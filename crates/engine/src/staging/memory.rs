@@ -163,18 +163,21 @@ impl Staging {
         let ResultPlace { addr, flag } = place;
         let bytes = value.to_le_bytes();
         let bytes = if flag.is_some() { &bytes[..] } else { &bytes[..width.min(8)] };
-        core.transmit.regions_mut().sync();
-        let stored = if core.transmit.regions().reach(addr) != Reach::Direct {
-            self.copies(core).and_then(|copies| {
-                copies.store(addr, bytes)?;
-                flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
-            })
-        } else {
-            let stored = core.transmit.port_mut().store(addr, bytes);
-            stored.and_then(|()| {
-                flag.map_or(Ok(()), |flag| core.transmit.port_mut().store_flag(addr + 8, flag))
-            })
+        let (_, len) = place.memory(width);
+        let reach = match core.transmit.has_devices() {
+            true => self.local_reach(core, ("fetching atomic", pe), addr, len),
+            false => Ok(Reach::Direct),
         };
+        let reach = match reach {
+            Ok(reach) => reach,
+            Err(failed) => return core.fail_connection(pe, failed),
+        };
+        let at = Place { addr, reach };
+        let stored = self.store_at(core, at, bytes).and_then(|()| match (flag, reach) {
+            (None, _) => Ok(()),
+            (Some(flag), Reach::Direct) => core.transmit.port_mut().store_flag(addr + 8, flag),
+            (Some(flag), _) => self.copies(core)?.store_flag(addr + 8, flag),
+        });
         if let Err(error) = stored {
             // Nobody who waits for the word is told that it is there.
             core.fail_connection(pe, EngineError::Fetched { pe, addr, error });

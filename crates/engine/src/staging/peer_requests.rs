@@ -81,18 +81,22 @@ impl Staging {
         match *staged {
             Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. } => {}
             Staged::Pulled { request_id } => {
-                if let Some(wr_id) = self.answered(core, pe, request_id) {
+                let is_put = |asked: &Fragment| asked.role == Role::Put;
+                if let Some(wr_id) = self.answered_as(core, pe, request_id, "pulled", is_put)? {
                     self.drop_fragment(core, wr_id);
                 }
             }
             Staged::Exposed { request_id, from } => {
-                if let Some(wr_id) = self.answered(core, pe, request_id) {
+                // What is shorter comes in the answer itself.
+                let fits = |asked: &Fragment| asked.role == Role::Get && asked.len > MAX_PAYLOAD;
+                if let Some(wr_id) = self.answered_as(core, pe, request_id, "exposed", fits)? {
                     self.exposed(core, wr_id, from);
                 }
             }
             Staged::Loaded { request_id, payload } => {
-                if let Some(wr_id) = self.answered(core, pe, request_id) {
-                    return self.loaded(core, wr_id, payload);
+                let fits = |asked: &Fragment| asked.role == Role::Get && asked.len == payload.len();
+                if let Some(wr_id) = self.answered_as(core, pe, request_id, "loaded", fits)? {
+                    self.loaded(core, wr_id, payload);
                 }
             }
             Staged::Refused { request_id, why } => self.was_refused(core, pe, request_id, why),

@@ -36,7 +36,8 @@ impl Staging {
         }
         match request.local {
             LocalSide::Memory(addr) if core.transmit.has_devices() => {
-                let reach = self.local_reach(core, request.pe, addr, request.len)?;
+                let Request { pe, len, .. } = *request;
+                let reach = self.local_reach(core, (request.what(), pe), addr, len)?;
                 Ok(self.needs_bounce(core, reach, addr, request.len))
             }
             LocalSide::Memory(addr) => Ok(core.transmit.is_bare(addr, request.len)),
@@ -75,24 +76,27 @@ impl Staging {
         Ok(self.bouncing().is_some())
     }
 
-    /// How local memory is reached.
+    /// Returns how local memory is reached that an operation with a PE is about.
+    ///
+    /// # Errors
+    /// No process and no device has memory there, or it is of several kinds.
     #[cold]
     pub(crate) fn local_reach<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        pe: Pe,
+        (what, pe): (&'static str, Pe),
         addr: usize,
         len: usize,
     ) -> Result<Reach, EngineError> {
         self.sync_regions(core);
-        let reach = core.transmit.regions().reach(addr);
+        let reach = core.transmit.regions().reach(addr, len);
         if reach != Reach::Direct || core.transmit.regions().is_registered(addr, len) {
             return Ok(reach);
         }
         match self.bouncing() {
             Some(bouncing) => {
                 let reach = bouncing.copies.reach(addr, len);
-                reach.map_err(|error| staging_failed("local memory", pe, len, error))
+                reach.map_err(|error| staging_failed(what, pe, len, error))
             }
             _ => Ok(Reach::Direct),
         }
@@ -123,7 +127,7 @@ impl Staging {
             let fault = HandleError::Unregistered;
             return Err(refused(request, "local", fault));
         };
-        let reach = self.local_reach(core, pe, addr, len)?;
+        let reach = self.local_reach(core, (request.what(), pe), addr, len)?;
         let staged = self.needs_bounce(core, reach, addr, len);
         let local_end = if staged { None } else { local_end(core, request, addr)? };
         if !by_peer && local_end.is_none() && !self.has_bounce(core, (addr, len))? {
@@ -274,7 +278,7 @@ impl Staging {
         if self.bouncing().is_none() {
             return Ok(None);
         }
-        let reach = self.local_reach(core, pe, memory, len)?;
+        let reach = self.local_reach(core, ("put", pe), memory, len)?;
         if !self.needs_bounce(core, reach, memory, len)
             && local_end(core, request, memory)?.is_some()
         {
@@ -372,7 +376,7 @@ impl Staging {
         match local {
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
             LocalSide::Memory(addr) => {
-                let reach = self.local_reach(core, pe, addr, len)?;
+                let reach = self.local_reach(core, ("put", pe), addr, len)?;
                 self.load_at(core, Place { addr, reach }, payload)
                     .map_err(|error| staging_failed("put", pe, len, error))?;
             }

@@ -1,9 +1,10 @@
 //! Queries: what is asked of `fi_getinfo`.
 
 use std::ffi::CString;
-use std::fmt;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::{self, NonNull};
+use std::{fmt, fs};
 
 use libfabric_sys::{
     FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
@@ -118,6 +119,14 @@ pub(crate) fn query(
             if *profile.order_of_writes_costs {
                 info.free_writes();
             }
+            if let Some(prefix) = *profile.endpoint_names {
+                let name = CString::new(format!("{prefix}{}", process_name())).unwrap_or_default();
+                if !info.name_endpoints(&name) {
+                    // SAFETY: from getinfo, freed once; the copies share nothing with it.
+                    unsafe { library.freeinfo(list) };
+                    return Err(out_of_memory());
+                }
+            }
             if info.provider() == profile.name
                 && fabric.is_none_or(|name| name == info.fabric_name())
             {
@@ -130,6 +139,13 @@ pub(crate) fn query(
     // SAFETY: from getinfo, freed once; the copies share nothing with it.
     unsafe { library.freeinfo(list) };
     Ok(infos)
+}
+
+/// Returns what tells this process from all others of the host: its number, which is of its PID
+/// namespace, and a number for that.
+fn process_name() -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
+    format!("{}-{namespace}", std::process::id())
 }
 
 /// An `fi_info` that libfabric allocated, filled with demands.

@@ -90,6 +90,7 @@ pub(crate) struct Domain {
     keys: Keys,
     forbids_cuda: bool,
     forbids_sharing: bool,
+    crashes_unenabled: bool,
     maps_wrongly: Option<String>,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
@@ -124,6 +125,7 @@ impl Domain {
             keys,
             forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
             forbids_sharing: *profile.forbids_sharing,
+            crashes_unenabled: *profile.crashes_unenabled,
             maps_wrongly,
             info,
             fabric,
@@ -191,6 +193,11 @@ impl Domain {
     /// Whether its endpoints are to share no memory with other processes.
     pub(crate) fn forbids_sharing(&self) -> bool {
         self.forbids_sharing
+    }
+
+    /// Whether an endpoint that it has refused to enable cannot be closed.
+    pub(crate) fn crashes_unenabled(&self) -> bool {
+        self.crashes_unenabled
     }
 
     /// What the provider has said when it was opened, if it maps memory of devices wrongly.

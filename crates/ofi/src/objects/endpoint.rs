@@ -11,7 +11,7 @@ use libfabric_sys::{
     fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_inject, fi_msg, fi_msg_rma, fi_read,
     fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
 };
-use log::debug;
+use log::{debug, warn};
 
 use crate::error::check;
 use crate::fork;
@@ -403,7 +403,13 @@ fn open_enabled(
         }
         Ok(cuda_calls)
     };
-    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|_| {
+    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|error: &PortError| {
+        if error.call == ENABLE && domain.crashes_unenabled() {
+            warn!(
+                "a libfabric endpoint that was not enabled stays open, with what it is made from"
+            );
+            return;
+        }
         // SAFETY: open, and nobody else has it.
         unsafe { close(library, "endpoint", raw.cast()) };
     })

@@ -59,6 +59,24 @@ impl Info {
         Some(info)
     }
 
+    /// Names endpoints whose addresses are strings. libfabric gives them the process' number alone,
+    /// which another process has in another PID namespace that shares `/dev/shm`. False when there
+    /// is no memory for the name.
+    pub(crate) fn name_endpoints(&mut self, name: &CStr) -> bool {
+        // SAFETY: a string. What it gives is freed by fi_freeinfo, as the address before is here.
+        unsafe {
+            let named = libc::strdup(name.as_ptr());
+            if named.is_null() {
+                return false;
+            }
+            let raw = self.raw.as_mut();
+            libc::free(raw.src_addr);
+            raw.src_addr = named.cast();
+            raw.src_addrlen = name.count_bytes() + 1;
+        }
+        true
+    }
+
     /// Has endpoints opened without an order of writes among themselves.
     pub(crate) fn free_writes(&mut self) {
         const ORDERED: u64 = FI_ORDER_WAW | FI_ORDER_RMA_WAW;

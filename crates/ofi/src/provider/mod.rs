@@ -158,6 +158,7 @@ mod tests {
                 "registers_beside",
                 "immediate_data",
                 "outlives_receives",
+                "crashes_unenabled",
                 "longest_message",
                 "random_keys",
                 "bulk_connections",
@@ -175,6 +176,7 @@ mod tests {
                 "avoids_auto",
                 "immediate_data",
                 "outlives_receives",
+                "crashes_unenabled",
                 "longest_message",
                 "random_keys",
                 "bulk_connections",
@@ -186,6 +188,7 @@ mod tests {
             Provider::Shm,
             &[
                 "one_host",
+                "endpoint_names",
                 "separate_rails",
                 "registers_beside",
                 "immediate_data",

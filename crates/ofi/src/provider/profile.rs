@@ -16,6 +16,9 @@ facts! {
     by_address: bool = false, "only what is listed is opened";
     /// It joins the PEs of one host only.
     one_host: bool = false, "it has a network";
+    /// What names of endpoints begin with, where libfabric would make them of the process' number
+    /// alone. None: addresses are no names.
+    endpoint_names: Option<&'static str> = None, "its addresses are not of our making";
     /// Rails lead from the rail with one number to the rail with the same number, and to no other.
     separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
     /// Where the kernel lists its NICs, for those that read and write memory by themselves.
@@ -33,6 +36,10 @@ facts! {
     environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
+
+    /// It ends the process when an endpoint is closed that it has refused to enable: such a one
+    /// stays open.
+    crashes_unenabled: bool = false, "nothing of it is known to crash when an endpoint that was not enabled is closed";
 
     /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
     addresses_refused: &'static str = "", "nobody has seen it refuse";

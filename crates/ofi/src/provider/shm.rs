@@ -6,6 +6,11 @@ use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
 pub(super) const SHM: Profile = Profile {
     name: "shm",
     one_host: Fact::manual(true, "its peers are found in /dev/shm", "fi_shm(7)"),
+    endpoint_names: Fact::code(
+        Some("fi_shm://"),
+        "endpoints are files in /dev/shm, named by the process' number in its PID namespace",
+        "libfabric 2.6: prov/shm/src/smr_init.c",
+    ),
     // Nor are there wires to spread over.
     separate_rails: Fact::seen(
         true,

@@ -29,6 +29,11 @@ const LONGEST_MESSAGE: Fact<usize> = Fact::seen(
     "what precedes a message on its connection costs as much as another message",
     "docs/performance.md, libfabric 2.5.1",
 );
+const CRASHES_UNENABLED: Fact<bool> = Fact::seen(
+    true,
+    "fi_close calls a null pointer when fi_enable found no descriptor left",
+    "tests/ofi/lifetime.rs, libfabric 2.5.1",
+);
 const RANDOM_KEYS: Fact<bool> =
     Fact::seen(true, "it takes any 64 bits for a key", "tests/ofi, libfabric 1.17 and 2.5.1");
 const DEVICE_MEMORY: Fact<bool> =
@@ -57,6 +62,7 @@ pub(super) const TCP: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
+    crashes_unenabled: CRASHES_UNENABLED,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
@@ -79,6 +85,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
+    crashes_unenabled: CRASHES_UNENABLED,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,

@@ -57,13 +57,16 @@ impl DeviceStager {
         }
     }
 
-    /// Bytes are about to be written.
+    /// Bytes are about to be written: no range knows any more what they hold. Ranges overlap.
     #[inline]
     pub(super) fn forget(&mut self, place: &Place, len: usize) {
-        let Some(entry) = place.remembered.map(|at| &mut self.ranges[at]) else { return };
-        let first = (place.addr - entry.at) / size_of::<u64>();
-        let end = (place.addr - entry.at + len).div_ceil(size_of::<u64>());
-        entry.words.0.iter_mut().take(end).skip(first).for_each(|word| *word = None);
+        let end = place.memory + len;
+        for &at in &self.remembering {
+            let Entry { addr, ref mut words, .. } = self.ranges[at];
+            let first = place.memory.saturating_sub(addr) / size_of::<u64>();
+            let end = end.saturating_sub(addr).div_ceil(size_of::<u64>());
+            words.0.iter_mut().take(end).skip(first).for_each(|word| *word = None);
+        }
     }
 
     /// Words are lost that were to be stored, and it is not known which.

@@ -184,7 +184,10 @@ impl CopyPort for FakeCopies {
     }
 
     fn announce(&mut self) {
-        self.fabric.lock().announced.insert(self.pe);
+        let mut world = self.fabric.lock();
+        if !world.blind.contains(&self.pe) {
+            world.announced.insert(self.pe);
+        }
     }
 
     fn has_ended(&self, pe: Pe) -> bool {

@@ -60,6 +60,11 @@ impl FakeFabric {
         self.lock().sharing.insert(pe);
     }
 
+    /// A PE that shares its bounce memory does not see that of others.
+    pub fn blind(&self, pe: Pe) {
+        self.lock().blind.insert(pe);
+    }
+
     /// A PE's process has ended, as others that share memory with it can tell.
     pub fn end_process(&self, pe: Pe) {
         self.lock().ended.insert(pe);

@@ -34,6 +34,8 @@ pub struct FakePort {
     /// When the messages on each rail will have left that were not polled as having left.
     leaving: Vec<VecDeque<u64>>,
     has_fast_path: bool,
+    /// Peers that the lane was told of as having ended.
+    told_ended: HashSet<Pe>,
 }
 
 impl FakeFabric {
@@ -49,7 +51,8 @@ impl FakePort {
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
         let wr_ids = limits.iter().map(|_| HashSet::new()).collect();
         let leaving = limits.iter().map(|_| VecDeque::new()).collect();
-        Self { fabric, lane, pe, limits, names, wr_ids, leaving, has_fast_path: true }
+        let (has_fast_path, told_ended) = (true, HashSet::new());
+        Self { fabric, lane, pe, limits, names, wr_ids, leaving, has_fast_path, told_ended }
     }
 
     /// The same, with the fast path or without.
@@ -182,6 +185,11 @@ impl DataPath for FakePort {
     ) -> Result<Option<Posted>, PortError> {
         assert!(self.limits[rail.index()].bulk > 0, "{rail} has no connections for bulk");
         self.post(rail, to, wr_id, operation).map(Some)
+    }
+
+    fn ended_process(&mut self) -> Option<Pe> {
+        let ended: Vec<Pe> = self.fabric.lock().ended.iter().copied().collect();
+        ended.into_iter().find(|pe| *pe != self.pe && self.told_ended.insert(*pe))
     }
 
     fn has_fast_path(&self) -> bool {

@@ -145,7 +145,7 @@ impl Outbox {
         let request = OwnedRequest::of(request);
         let item = Item::Transfer(Box::new(Transfer { request, ended: ended.clone() }));
         self.shared.outstanding.begin(pe);
-        self.send(pe, item)?;
+        self.send(pe, item).inspect_err(|_| self.shared.outstanding.end(pe, None))?;
         let Some(ended) = ended else { return Ok(()) };
         let take = || ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut outcome = None;
@@ -162,7 +162,7 @@ impl Outbox {
             return Ok(());
         }
         self.shared.outstanding.begin_fence();
-        self.send(pe, Item::Fence(pe))
+        self.send(pe, Item::Fence(pe)).inspect_err(|_| self.shared.outstanding.end_fence())
     }
 
     /// Whether everything handed over for the PE has ended.
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn who_finds_the_queue_full_waits_and_loses_nothing() {
-        let (outbox, inbox) = handover(2, None, Some(Duration::ZERO));
+        let (outbox, mut inbox) = handover(2, None, Some(Duration::ZERO));
         assert!(!inbox.has_work());
         for at in 0..QUEUE {
             outbox.transfer(&put(1, at), false).unwrap();
@@ -352,6 +352,13 @@ mod tests {
         let full = outbox.transfer(&put(1, QUEUE), false);
         assert!(matches!(full, Err(EngineError::ProxyStill { pe: Pe(1), .. })), "{full:?}");
         assert!(inbox.has_work() && !outbox.is_quiet(Pe(1)) && outbox.is_quiet(Pe(0)));
+        assert!(outbox.fence(Pe(1)).is_err());
+        let outstanding = inbox.shared.outstanding.count();
+        assert_eq!(outstanding, QUEUE as u32, "of what was handed over alone");
+        while let Some(current) = take(&mut inbox) {
+            inbox.end(current, Ok(()));
+        }
+        assert!(outbox.is_quiet(Pe(1)) && !inbox.has_work());
 
         let (outbox, mut inbox) = handover(2, None, None);
         std::thread::scope(|scope| {

@@ -190,7 +190,7 @@ impl<P: Port> Lane<P> {
                 LocalSide::Memory(addr) if self.core.transmit.has_devices() => {
                     let regions = self.core.transmit.regions();
                     // Of what is not registered, the proxy lane finds out.
-                    regions.reach(addr) == Reach::Staged
+                    regions.reach(addr, request.len) == Reach::Staged
                         || !regions.is_registered(addr, request.len)
                 }
                 LocalSide::Memory(addr) => self.core.transmit.is_bare(addr, request.len),

@@ -56,6 +56,8 @@ pub(crate) struct Failures {
     lost: Vec<WrId>,
     /// Segments in [`Orphans`](crate::state::orphans::Orphans).
     orphans: u32,
+    /// Peers whose processes have ended, and when that was noticed.
+    ended: Vec<(Pe, u32)>,
 }
 
 /// What a mechanism has to see to.
@@ -96,6 +98,7 @@ impl Failures {
             lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
             orphans: 0,
+            ended: Vec::new(),
         }
     }
 
@@ -173,6 +176,21 @@ impl Failures {
     /// Takes the segments that were in doubt and that recovery does not know of yet.
     pub(crate) fn take_lost(&mut self) -> Vec<WrId> {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Notes that a peer's process has ended. It fails when its time is up: at the end of a job
+    /// peers end one after the other, and nothing is wrong.
+    pub(crate) fn note_ended(&mut self, pe: Pe) {
+        self.ended.push((pe, self.stamp()));
+    }
+
+    /// Takes the peers that have ended and whose time is up.
+    pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
+        let ended = std::mem::take(&mut self.ended);
+        let is_over = |(_, since): &(Pe, u32)| self.gives_up(*since).is_some();
+        let (over, left): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_over);
+        self.ended = left;
+        over.into_iter().map(|(pe, _)| pe).collect()
     }
 
     /// Whether nothing is an orphan.

@@ -411,6 +411,9 @@ impl<P: Port> Core<P> {
                 }
             }
         }
+        if let Some(connection) = self.peers.connections.find_mut(pe) {
+            connection.channel().keep_last_put();
+        }
         self.open_window(pe);
     }
 }

@@ -9,6 +9,7 @@ use crate::port::copies::Reach;
 use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
 use crate::request::PutSignalRequest;
 use crate::state::segment::{Stage, WriteClass};
+use crate::wire::window::Seq;
 
 /// What tests of other rooms do.
 impl Peers {
@@ -105,5 +106,23 @@ fn an_answer_is_taken_once() {
         assert_eq!(peers.arrives(Pe(1), seq), is_new, "{seq:?}");
         let channel = peers.connections.channel_mut(Pe(1)).unwrap();
         assert_eq!(std::mem::take(&mut channel.ack_due), !is_new, "{seq:?}");
+    }
+}
+
+/// A channel over which no put has gone for half of all numbers and more.
+#[test]
+fn last_put_stays_acknowledged_past_the_wrap() {
+    let mut bed = Bed::new(PLAIN);
+    bed.atomic(1, AtomicOp::Inc);
+    let core = bed.lane.core_mut();
+    let first = core.peers.connections.channel_mut(Pe(1)).unwrap().next;
+    core.acknowledged(Pe(1), first);
+    for step in 1..10_u32 {
+        let channel = core.peers.connections.channel_mut(Pe(1)).unwrap();
+        assert!(!channel.has_sent_puts(), "{step}");
+        // As if so many other messages had left, each of them acknowledged.
+        let next = Seq(first.0.wrapping_add(step << 29));
+        (channel.next, channel.ack_received) = (next, next);
+        core.acknowledged(Pe(1), next);
     }
 }

@@ -128,13 +128,28 @@ struct Target {
 }
 
 impl Target {
-    fn of((place, view): (usize, &Option<Arc<View>>)) -> Self {
-        let view = view.as_deref().filter(|view| view.remote && view.reach == Reach::Direct);
+    fn of((place, view): (usize, &Option<Arc<View>>), is_host: impl Fn(&View) -> bool) -> Self {
+        let view = view.as_deref().filter(|view| view.remote && is_host(view));
         view.map_or(Self { slot: !(place as u32), base: 0, len: 0 }, |view| Self {
             slot: slot_of(view.place, view.stamp),
             base: view.base,
             len: view.len as u64,
         })
+    }
+}
+
+/// One of several regions, ascending by address, with the last end of those up to it.
+type Sorted = (Arc<View>, usize);
+
+/// Sorts regions by address.
+fn sort<'v>(sorted: &mut Vec<Sorted>, views: impl Iterator<Item = &'v Arc<View>>) {
+    sorted.clear();
+    sorted.extend(views.map(|view| (Arc::clone(view), view.base + view.len)));
+    sorted.sort_unstable_by_key(|(view, _)| view.base);
+    let mut last_end = 0;
+    for (_, end) in sorted {
+        last_end = last_end.max(*end);
+        *end = last_end;
     }
 }
 
@@ -147,11 +162,10 @@ pub(crate) struct RegionCache {
     views: Views,
     /// By place, what messages of peers change right away.
     targets: Vec<Target>,
-    /// First and last address of all regions that the CPU does not reach, ascending.
-    beyond: Vec<(usize, usize, Reach)>,
-    /// All regions that the fabric reaches, ascending by address, each with the last end of those
-    /// up to it.
-    within: Vec<(Arc<View>, usize)>,
+    /// All regions that the CPU does not reach. Like any others they may overlap.
+    beyond: Vec<Sorted>,
+    /// All regions that the fabric reaches.
+    within: Vec<Sorted>,
     /// Where the fast path has found local memory last. Nowhere, when `epoch` has changed since.
     recent: Recent,
     /// What stages, until the lane has taken it.
@@ -222,7 +236,8 @@ impl RegionCache {
         let range = Range { base: view.base, len: view.len };
         self.recent.fabric = range;
         if !all_alike {
-            self.recent.cpu = if view.reach == Reach::Direct { range } else { Range::NONE };
+            let is_host = self.reach(range.base, range.len) == Reach::Direct;
+            self.recent.cpu = if is_host { range } else { Range::NONE };
         }
         if needs_desc {
             for (place, desc) in self.recent.descs.iter_mut().zip(view.descs(self.kind)) {
@@ -320,14 +335,27 @@ impl RegionCache {
         self.kind
     }
 
-    /// How an address is reached, if a region around it is registered; else it counts as reached by
-    /// everybody.
+    /// Returns how all of `len` bytes are reached, which may lie in several regions: directly only
+    /// if none of these has a byte that the CPU does not reach. Memory in no region counts as
+    /// reached by everybody.
     #[inline]
-    pub(crate) fn reach(&self, addr: usize) -> Reach {
-        let behind = self.beyond.partition_point(|(first, ..)| *first <= addr);
-        match behind.checked_sub(1).map(|at| self.beyond[at]) {
-            Some((_, last, reach)) if last >= addr => reach,
-            _ => Reach::Direct,
+    pub(crate) fn reach(&self, addr: usize, len: usize) -> Reach {
+        if self.beyond.is_empty() {
+            return Reach::Direct;
+        }
+        let end = addr.saturating_add(len);
+        let before = self.beyond.partition_point(|(view, _)| view.base < end);
+        let before = self.beyond[..before].iter().rev();
+        let near = before.take_while(|(_, last_end)| *last_end > addr);
+        let mut over = near.filter(|(view, _)| view.base + view.len > addr).peekable();
+        if over.peek().is_none() {
+            Reach::Direct
+        } else if !self.is_registered(addr, len)
+            && over.any(|(view, _)| view.reach == Reach::Staged)
+        {
+            Reach::Staged
+        } else {
+            Reach::Fabric
         }
     }
 
@@ -376,7 +404,12 @@ impl RegionCache {
                 region: view.len as u64,
             });
         }
-        Ok(Place { addr: view.base + offset, reach: view.reach })
+        let (addr, mut reach) = (view.base + offset, view.reach);
+        if reach == Reach::Direct {
+            // Another region may say that it is a device's.
+            reach = self.reach(addr, len);
+        }
+        Ok(Place { addr, reach })
     }
 
     /// Takes over what has been registered and released since the last call.
@@ -404,21 +437,12 @@ impl RegionCache {
     fn refresh(&mut self) {
         self.epoch = self.index.views.read(|views| self.views.clone_from(views));
         self.recent = Recent::NONE;
-        self.targets.clear();
-        self.targets.extend(self.views.iter().enumerate().map(Target::of));
-        let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
-        self.within.clear();
-        self.within.extend(within.map(|view| (Arc::clone(view), view.base + view.len)));
-        self.within.sort_unstable_by_key(|(view, _)| view.base);
-        let mut last_end = 0;
-        for (_, end) in &mut self.within {
-            last_end = last_end.max(*end);
-            *end = last_end;
-        }
-        let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
-        self.beyond.clear();
-        self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
-        self.beyond.sort_unstable_by_key(|(first, ..)| *first);
+        let views = || self.views.iter().flatten();
+        sort(&mut self.within, views().filter(|view| view.reach != Reach::Staged));
+        sort(&mut self.beyond, views().filter(|view| view.reach != Reach::Direct));
+        let is_host = |view: &View| self.reach(view.base, view.len) == Reach::Direct;
+        let targets = self.views.iter().enumerate().map(|view| Target::of(view, is_host));
+        self.targets = targets.collect();
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.index.stager).take();
             self.stages |= self.stager.as_ref().is_some_and(|stager| !stager.for_host);

@@ -1,7 +1,7 @@
 //! Tests of the registered regions.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::fake::{FakeFabric, FakeMemory, FakeRegion, Script};
@@ -51,10 +51,10 @@ fn a_peer_finds_what_lies_inside_of_a_region_that_it_may_use() {
             assert!(cache.locate(spot, 0).is_err() && cache.place(spot, 0).is_none());
         }
         for at in [addr, addr + 1, addr + LEN - 1] {
-            assert_eq!(cache.reach(at) == Reach::Direct, !is_staged);
+            assert_eq!(cache.reach(at, 1) == Reach::Direct, !is_staged);
         }
         assert_eq!(
-            (cache.reach(addr - 1), cache.reach(addr + LEN)),
+            (cache.reach(addr - 1, 1), cache.reach(addr + LEN, 1)),
             (Reach::Direct, Reach::Direct)
         );
         if is_staged {
@@ -170,6 +170,125 @@ fn memory_whose_registration_does_not_end_is_not_given_back() {
     // A lack of memory is told apart.
     let failed = table.register(addr, 8, Access::Local).unwrap_err();
     assert!(matches!(failed, EngineError::Register { no_memory: true, .. }), "{failed:?}");
+}
+
+/// Registers memory as being of the kind that was set last, wherever it lies.
+struct AnyKind(FakeMemory, Mutex<Reach>);
+
+impl MemoryPort for AnyKind {
+    type Region = FakeRegion;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<FakeRegion>, PortError> {
+        let registered = self.0.register(addr, len, access)?;
+        Ok(match *lock(&self.1) {
+            Reach::Staged => Registered::staged(registered.owner),
+            reach => Registered { reach, ..registered },
+        })
+    }
+
+    fn reaches_devices(&self) -> bool {
+        false
+    }
+}
+
+/// A region of a test: its offset, its length, and its kind.
+type Kinded = (usize, usize, Reach);
+
+/// Checks each lookup of `len` bytes at `addr`, which begin at offset `at`, against all regions.
+fn check_lookups(
+    cache: &mut RegionCache,
+    needs_desc: bool,
+    regions: &[Kinded],
+    (addr, at, len): (usize, usize, usize),
+) {
+    let overlaps = |&&(base, size, _): &&Kinded| base < at + len && at < base + size;
+    let holds = |&&(base, size, _): &&Kinded| base <= at && at + len <= base + size;
+    let of_device = |&&(.., reach): &&Kinded| reach != Reach::Direct;
+    let by_cpu = !regions.iter().filter(overlaps).any(|region| of_device(&region));
+    let by_fabric = regions.iter().filter(holds).any(|(.., reach)| *reach != Reach::Staged);
+    let is_staged = regions.iter().filter(overlaps).any(|(.., reach)| *reach == Reach::Staged);
+    let reach = match (by_cpu, by_fabric, is_staged) {
+        (true, ..) => Reach::Direct,
+        (false, false, true) => Reach::Staged,
+        (false, ..) => Reach::Fabric,
+    };
+    let case = format!("{len} bytes at {at} of {regions:?}");
+    assert_eq!(cache.reach(addr, len), reach, "{case}");
+    assert_eq!(cache.is_registered(addr, len), by_fabric, "{case}");
+    assert_eq!(cache.desc_at(addr, len, RailId(0)).is_some(), by_fabric, "{case}");
+    let (fabric, cpu) = cache.find(addr, len, needs_desc);
+    assert!(!cpu || by_cpu, "{case}: the processor would touch a device");
+    assert!(!fabric || by_fabric || !needs_desc && by_cpu, "{case}");
+    assert!(!by_fabric || fabric, "{case}");
+    assert_eq!((cache.is_recent(addr, len), cache.is_loadable(addr, len)), (fabric, cpu), "{case}");
+}
+
+/// However regions of any kinds overlap, the processor touches no byte that one of them says is a
+/// device's, and the fabric finds each byte that one of them holds.
+#[test]
+fn overlapping_regions_of_all_kinds() {
+    const KINDS: [Reach; 3] = [Reach::Direct, Reach::Fabric, Reach::Staged];
+    // Equal, inside, at the head, at the tail, across both ends, beside both ends.
+    const SECOND: [(usize, usize); 8] =
+        [(64, 128), (96, 32), (64, 32), (160, 32), (32, 64), (160, 64), (32, 32), (192, 32)];
+    let fabric = FakeFabric::new(1, 1, Script::default());
+    let addr = fabric.alloc_reached(Pe(0), LEN, Reach::Direct);
+    let thirds: Vec<Option<(usize, usize)>> =
+        std::iter::once(None).chain(SECOND.into_iter().map(Some)).collect();
+    let kinds = KINDS.into_iter().flat_map(|one| KINDS.map(|two| (one, two)));
+    for (one, two) in kinds {
+        for (second, third) in
+            SECOND.into_iter().flat_map(|two| thirds.iter().map(move |three| (two, *three)))
+        {
+            let mut regions = vec![(64, 128, one), (second.0, second.1, two)];
+            regions.extend(third.map(|(base, len)| (base, len, KINDS[(base / 32 + len / 32) % 3])));
+            for order in [false, true] {
+                if order {
+                    regions.reverse();
+                }
+                let table =
+                    RegionTable::new(AnyKind(fabric.memory(Pe(0), 1), Mutex::new(one)), Pe(0));
+                let new = || RegionCache::new(table.index(), LaneKind::Proxy);
+                let (mut cache, mut without_descs) = (new(), new());
+                let mut handles = Vec::new();
+                for (base, len, reach) in &regions {
+                    *lock(&table.memory.1) = *reach;
+                    handles
+                        .push(table.register(addr + base, *len, Access::LocalAndRemote).unwrap());
+                }
+                cache.sync();
+                without_descs.sync();
+                for at in (16..240).step_by(16) {
+                    for len in [1, 16, 40, 128] {
+                        let place = (addr + at, at, len);
+                        check_lookups(&mut cache, true, &regions, place);
+                        check_lookups(&mut without_descs, false, &regions, place);
+                    }
+                }
+                // By the slot in a message of a peer, whichever of the regions that names.
+                for ((base, size, reach), handle) in regions.iter().zip(&handles) {
+                    let slot = HandleView::check(handle).unwrap().slot();
+                    for (offset, len) in [(0, 8), (size - 8, 8), (0, *size)] {
+                        let spot = Spot { slot, offset: offset as u64 };
+                        let place = cache.locate(spot, len).unwrap();
+                        let found = (place.addr, place.reach);
+                        let at = addr + base + offset;
+                        let expected =
+                            if *reach == Reach::Direct { cache.reach(at, len) } else { *reach };
+                        assert_eq!(found, (at, expected), "{regions:?}");
+                        let short = cache.place(spot, len);
+                        let is_host = cache.reach(addr + base, *size) == Reach::Direct;
+                        assert_eq!(short, is_host.then_some(at), "{regions:?}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

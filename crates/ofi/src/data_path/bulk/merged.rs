@@ -10,7 +10,7 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, FI_REMOTE_CQ_DATA, fi_cq_data_entry, f
 
 use crate::data_path::bulk::done::{Done, News};
 use crate::objects::completion_queue::DirectQueue;
-use engine::port::{Failure, PeerAddr};
+use engine::port::{Failure, POLL_BATCH, PeerAddr};
 
 /// Stands for a completion queue, by [`Merged::direct`], which is read by the lane's thread alone.
 ///
@@ -129,13 +129,19 @@ impl Inner {
     /// # Safety
     /// As [`DirectQueue::read_into`].
     unsafe fn read(&mut self, entries: *mut fi_cq_data_entry, count: usize) -> isize {
-        // SAFETY: the caller's promise.
-        let own = unsafe { self.own.read_into(entries, count) };
+        if self.failure.is_some() {
+            return -(FI_EAVAIL as isize);
+        }
+        let has_news = self.news.told() != self.taken;
+        // The rail's own completions may fill every poll; half of one is for the others then.
+        let room = if has_news { count - count / 2 } else { count };
+        // SAFETY: the caller's promise, for no more entries.
+        let own = unsafe { self.own.read_into(entries, room) };
         if own < 0 && own != -(FI_EAGAIN as isize) {
             return own;
         }
         let mut found = own.max(0) as usize;
-        if self.failure.is_some() || self.news.told() != self.taken {
+        if has_news {
             found = self.take(found, count, |at, entry| {
                 // SAFETY: below `count`, for which the caller vouches.
                 unsafe { entries.add(at).write(entry) };
@@ -190,6 +196,9 @@ impl Inner {
     }
 }
 
+// Both queues have room in each poll.
+const _: () = assert!(POLL_BATCH > 1);
+
 /// What [`Merged::direct`] is read by.
 unsafe extern "C" fn read(inner: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
     let inner = inner.cast::<UnsafeCell<Inner>>();
@@ -213,8 +222,8 @@ mod tests {
     unsafe extern "C" fn own(raw: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
         // SAFETY: what `bed` gives.
         let answer = unsafe { *raw.cast::<isize>() };
+        let answer = answer.min(count as isize);
         for at in 0..answer.max(0) as usize {
-            assert!(at < count);
             // SAFETY: below the count.
             unsafe { entries.cast::<fi_cq_data_entry>().add(at).write(entry(1, 0)) };
         }
@@ -294,6 +303,23 @@ mod tests {
         assert_eq!(bed.read(5), Err(AGAIN));
     }
 
+    /// A rail whose own queue fills every poll.
+    #[test]
+    fn busy_rail_leaves_room_for_bulk() {
+        let mut bed = Bed::new(&8);
+        let polls = |bed: &Bed| (0..10).flat_map(|_| bed.read(8).unwrap()).collect::<Vec<_>>();
+        assert_eq!(polls(&bed), [1; 80], "all of it is the rail's while there is nothing else");
+        (10..30).for_each(|context| bed.complete(context % 2, context, 0));
+        let found = polls(&bed).into_iter().filter(|context| *context != 1).count();
+        assert_eq!(found, 20);
+        // A failure, too, is told although the rail has more.
+        bed.fail(0, Some(3));
+        assert_eq!(bed.read(8).map(|found| found.len()), Ok(4));
+        assert_eq!(bed.read(8), Err(ERROR));
+        assert_eq!(bed.merged.take_failure().unwrap().wr_id, Some(WrId(3)));
+        assert_eq!(polls(&bed), [1; 80]);
+    }
+
     #[test]
     fn what_is_under_way_is_what_was_given_and_has_not_ended() {
         let mut bed = Bed::new(&AGAIN);
@@ -318,8 +344,9 @@ mod tests {
     fn what_is_not_looked_at_stays_and_news_of_it_too() {
         let mut bed = Bed::new(&2);
         bed.complete(0, 10, 0);
-        assert_eq!(bed.read(2), Ok(vec![1, 1]), "the rail's own fill it");
-        assert_eq!(bed.read(3), Ok(vec![1, 1, 10]));
+        bed.complete(0, 11, 0);
+        assert_eq!(bed.read(2), Ok(vec![1, 10]));
+        assert_eq!(bed.read(3), Ok(vec![1, 1, 11]));
         for (answer, code) in [(&0, AGAIN), (&NOTHING, AGAIN), (&BROKEN, BROKEN)] {
             assert_eq!(Bed::new(answer).read(8), Err(code), "{answer}");
         }

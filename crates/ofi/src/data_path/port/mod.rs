@@ -2,6 +2,7 @@
 
 mod operations;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use crate::objects::contexts::Contexts;
 use crate::objects::domain::{Domain, Gate};
 use crate::objects::endpoint::Direct;
 use engine::atomic::Atomic;
-use engine::ids::{RailId, WrId};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
     Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
     RailLimits, Tail,
@@ -43,6 +44,8 @@ pub struct OfiPort {
     control: Option<Box<OfiPort>>,
     /// Rails may have connections for bulk, here or at peers: addresses are [`addresses`].
     joins_addresses: bool,
+    /// Processes of peers on this host that have not been found to have ended.
+    processes: Vec<(Pe, OwnedFd)>,
 }
 
 // Ports are made on one thread and used on others, a lane at a time.
@@ -93,6 +96,7 @@ impl OfiPort {
             fetched: 0,
             control: None,
             joins_addresses: false,
+            processes: Vec::new(),
         })
     }
 
@@ -131,6 +135,11 @@ impl OfiPort {
     /// The same, with another port's endpoints for control messages, one for each rail.
     pub(crate) fn with_control(self, control: Option<OfiPort>) -> Self {
         Self { control: control.map(Box::new), ..self }
+    }
+
+    /// Has the lane told when the processes of peers end, each by a descriptor of it (pidfd).
+    pub fn watch_processes(&mut self, processes: Vec<(Pe, OwnedFd)>) {
+        self.processes = processes;
     }
 
     /// The control endpoints.

@@ -1,6 +1,7 @@
 //! Operations of a lane on its rails: posting them, and taking their completions.
 
 use std::ffi::c_void;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
@@ -10,7 +11,7 @@ use crate::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::error::{port_error, refused};
 use crate::objects::contexts::Contexts;
 use crate::objects::endpoint::{Direct, Rma};
-use engine::ids::{RailId, WrId};
+use engine::ids::{Pe, RailId, WrId};
 use engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
     Polled, PortError, Posted, RailLimits, Transfer, hand_over,
@@ -68,6 +69,20 @@ impl DataPath for OfiPort {
             return Ok(None);
         };
         bulk.post(to, wr_id, context, operation, transfer)
+    }
+
+    fn ended_process(&mut self) -> Option<Pe> {
+        let entry = |process: &(Pe, OwnedFd)| libc::pollfd {
+            fd: process.1.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut entries: Vec<libc::pollfd> = self.processes.iter().map(entry).collect();
+        // SAFETY: so many entries, of descriptors that are ours; it does not wait.
+        let found = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, 0) };
+        let ended = |entry: &libc::pollfd| entry.revents != 0;
+        let at = (found > 0).then(|| entries.iter().position(ended)).flatten()?;
+        Some(self.processes.swap_remove(at).0)
     }
 
     fn has_fast_path(&self) -> bool {

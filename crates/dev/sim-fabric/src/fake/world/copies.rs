@@ -18,7 +18,8 @@ impl World {
 
     /// Where a PE sees the bounce memory of another.
     pub(in crate::fake) fn window(&self, me: Pe, pe: Pe) -> Option<Window> {
-        let mut bounces = self.memory.bounces.iter().filter(|_| self.share(me, pe));
+        let shares = self.share(me, pe) && !self.blind.contains(&me);
+        let mut bounces = self.memory.bounces.iter().filter(|_| shares);
         let &(_, addr, len) = bounces.find(|(of, ..)| *of == pe)?;
         Some(Window { addr, len })
     }

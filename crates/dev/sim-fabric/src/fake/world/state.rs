@@ -62,6 +62,8 @@ pub(in crate::fake) struct World {
     /// PEs that share their bounce memory, those whose lanes have said that they copy from that of
     /// others, and those whose processes have ended.
     pub(in crate::fake) sharing: HashSet<Pe>,
+    /// PEs that see no bounce memory but their own.
+    pub(in crate::fake) blind: HashSet<Pe>,
     pub(in crate::fake) announced: HashSet<Pe>,
     pub(in crate::fake) ended: HashSet<Pe>,
     pub(in crate::fake) script: Script,
