@@ -14,7 +14,7 @@ use std::env;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nvshmem_bench::BySize;
+use nvshmem_bench::measure_by_size;
 use nvshmem_sim::{BoxError, JobFailed, JobReport, JobSettings, Layout};
 
 use self::file::{Done, Report};
@@ -217,11 +217,10 @@ impl Bed<'_> {
             }
         };
         let (directory, time) = (&self.plugins.directory, Duration::from_millis(time));
-        let what = BySize { most };
         let deadline = Some(self.deadline);
-        let measured = what.run(self.layout, directory, time, deadline, &made)?;
-        let judged = self.facts.of_figures(on, rails, &measured.rows, &mut self.seen);
-        Ok((judged, measured.rows.iter().map(Figure::from).collect(), measured.report))
+        let (report, rows) = measure_by_size(most, self.layout, directory, time, deadline, &made)?;
+        let judged = self.facts.of_figures(on, rails, &rows, &mut self.seen);
+        Ok((judged, rows.iter().map(Figure::from).collect(), report))
     }
 }
 
