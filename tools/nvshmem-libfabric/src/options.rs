@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Qualify(QualifyOptions),
     /// Measure bandwidth, latency and message rate between two PEs, of this machine or of two
     ///
-    /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Bytes are compared.
+    /// In the layout of NVSHMEM's perftests. Bytes are compared.
     Perf(PerfOptions),
     /// Start a program with this transport in front of NVSHMEM's own
     ///

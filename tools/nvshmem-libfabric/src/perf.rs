@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nvshmem_bench::{BySize, MeasuredBySize, Row, Test};
+use nvshmem_bench::{Row, Test, measure_by_size};
 use nvshmem_sim::{BoxError, JobSettings};
 use serde::Serialize;
 
@@ -18,10 +18,6 @@ use crate::selftest::job::{Place, Trial, why};
 
 /// PEs that figures are between.
 const PES: u32 = 2;
-
-/// Rounds of which the fast ones are more than this much faster than the slow ones have been
-/// disturbed.
-const UNEVEN: f64 = 2.0;
 
 /// Measures, and prints.
 ///
@@ -75,24 +71,21 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
             job.env("NVSHMEM_LIBFABRIC_DEVICES", devices)
         })
     };
-    let (directory, what) = (&trial.plugins.directory, BySize { most: options.max });
+    let directory = &trial.plugins.directory;
     let time = Duration::from_millis(options.milliseconds);
-    let MeasuredBySize { report, rows, compared } =
-        what.run(options.layout, directory, time, None, &made)?;
-    let uneven = rows.iter().filter(|row| row.spread.1 > UNEVEN * row.spread.0).count();
-    let warning = (uneven > 0).then(|| {
-        format!(
-            "{uneven} of {} rows differ by more than a factor of two from round to round: something \
-             else took the processors or the network",
-            rows.len()
-        )
-    });
+    let (report, rows) =
+        measure_by_size(options.max, options.layout, directory, time, None, &made)?;
+    let uneven = rows.iter().filter(|row| row.spread.1 > 2.0 * row.spread.0).count();
+    if uneven > 0 {
+        let all = rows.len();
+        eprintln!(
+            "warning: {uneven} of {all} rows differ by more than a factor of two in their rounds"
+        );
+    }
     if options.json {
         print_json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?;
-        warning.iter().for_each(|warning| eprintln!("warning: {warning}"));
         return Ok(());
     }
-    warning.iter().for_each(|warning| println!("warning  {warning}"));
     let hosts = if place.hosts.len() > 1 { "two hosts" } else { "one host" };
     let memory = match options.memory {
         Memory::Host => "memory of the host",
@@ -110,12 +103,17 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
     }
     for test in Test::ALL {
         let head = format!("{} ({})", test.metric(), test.unit());
-        println!("\n#{test}\n{:<12}{:<8}{head:<18}p10..p90 of the rounds", "size(B)", "scope");
+        println!(
+            "\n#{}\n{:<12}{:<8}{head:<18}p10..p90 of the rounds",
+            test.name(),
+            "size(B)",
+            "scope"
+        );
         for Row { size, value, spread: (p10, p90), .. } in rows.iter().filter(|r| r.test == test) {
             println!("{size:<12}{:<8}{value:<18.6}{p10:.6}..{p90:.6}", "host");
         }
     }
-    println!("\nEvery byte arrived as it was sent: {compared} bytes compared, 0 wrong.");
+    println!("\nEvery byte of each row was compared: 0 wrong.");
     Ok(())
 }
 

@@ -100,49 +100,21 @@ impl fmt::Display for Case {
             (false, true) => "_rate",
             (false, false) => "",
         };
-        write!(f, "{op}_{}{unit}", Size(self.bytes))
+        write!(f, "{op}_{}{unit}", size(self.bytes))
     }
 }
 
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Side::Plugin => "plugin",
-            Side::Raw => "raw",
-            Side::Reference => "reference",
-            Side::Host => "host",
-        })
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 
-/// A number of bytes in the largest unit that it is a multiple of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Size(pub u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            bytes if bytes >= 1 << 20 => write!(f, "{}MiB", bytes >> 20),
-            bytes if bytes >= 1 << 10 => write!(f, "{}KiB", bytes >> 10),
-            bytes => write!(f, "{bytes}B"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_and_units_follow_the_case() {
-        let case = |op, bytes, window| Case { op, bytes, window, sides: vec![Side::Plugin] };
-        for (case, name, shown) in [
-            (case(Op::Put, 8, 64), "put_8B_rate", "2000.0 kop/s"),
-            (case(Op::Get, 1 << 20, 4), "get_1MiB", "2097152.0 MB/s"),
-            (case(Op::PutSignal, 64 << 10, 16), "put_signal_64KiB_rate", "2000.0 kop/s"),
-            (case(Op::PingPong, 4 << 10, 1), "put_signal_4KiB_latency", "0.50 us"),
-        ] {
-            assert_eq!((case.to_string().as_str(), case.show(0.5e-6).as_str()), (name, shown));
-        }
+/// Returns a number of bytes in the largest unit that it is a multiple of.
+fn size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{}MiB", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{}KiB", bytes >> 10),
+        bytes => format!("{bytes}B"),
     }
 }

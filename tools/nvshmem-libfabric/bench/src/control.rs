@@ -50,29 +50,29 @@ pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
 }
 
 /// Sends a command that PE 1 executes together with PE 0.
-pub(crate) fn begin(mut stream: &TcpStream, command: Command) -> Result<(), String> {
-    let line = serde_json::to_string(&command).map_err(|error| error.to_string())? + "\n";
-    stream.write_all(line.as_bytes()).map_err(|error| error.to_string())
+pub(crate) fn begin(mut stream: &TcpStream, command: Command) -> Result<(), BoxError> {
+    Ok(stream.write_all((serde_json::to_string(&command)? + "\n").as_bytes())?)
 }
 
 /// Waits until the command is executed. Calls `progress` now and then: what PE 1 waits for may need
 /// it.
 pub(crate) fn finish(
     mut stream: &TcpStream,
-    mut progress: impl FnMut() -> Result<(), String>,
-) -> Result<(), String> {
+    mut progress: impl FnMut() -> Result<(), BoxError>,
+) -> Result<(), BoxError> {
     loop {
         match stream.read(&mut [0]) {
             Ok(1) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => progress()?,
-            _ => return Err(String::from("PE 1 has failed")),
+            _ => return Err("PE 1 has failed".into()),
         }
     }
 }
 
 /// PE 1's end.
 pub(crate) struct Commands {
-    stream: TcpStream,
+    /// A byte says that the last command is executed.
+    pub(crate) stream: TcpStream,
     /// Read by a thread: the proxy thread looks between two polls.
     commands: Receiver<Command>,
 }
@@ -94,16 +94,11 @@ impl Commands {
     }
 
     /// Returns the next command, if there is one.
-    pub(crate) fn take(&self) -> Result<Option<Command>, String> {
+    pub(crate) fn take(&self) -> Result<Option<Command>, BoxError> {
         match self.commands.try_recv() {
             Ok(command) => Ok(Some(command)),
             Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(String::from("PE 0 has failed")),
+            Err(TryRecvError::Disconnected) => Err("PE 0 has failed".into()),
         }
-    }
-
-    /// Says that the last command is executed.
-    pub(crate) fn done(&mut self) -> Result<(), String> {
-        self.stream.write_all(&[0]).map_err(|error| error.to_string())
     }
 }

@@ -19,10 +19,10 @@ mod perf;
 mod raw;
 mod rounds;
 
-pub use case::{Case, Op, Side, Size};
+pub use case::{Case, Op, Side};
 pub use control::nvshmem_bench_mark;
 pub use job::{ALLOWANCE, Plan, run};
 pub use pe::{SCENARIO, SECTIONS};
-pub use perf::{BySize, MeasuredBySize, Row, Test};
+pub use perf::{Row, Test, measure_by_size};
 pub use raw::RawOptions;
 pub use rounds::{Rounds, Schedule, Spread, ratios};

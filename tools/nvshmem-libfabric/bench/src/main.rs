@@ -29,13 +29,16 @@ use nvshmem_sim::{BoxError, JobSettings, Layout, MemoryKind, UserMapped};
 
 use report::Report;
 
+const SUITES: [&str; 7] =
+    ["puts", "signal", "staged", "channel", "connect", "instructions", "nccl"];
+
 /// What the plugin costs: beside raw libfabric, and in instructions
 #[derive(Debug, Parser)]
 #[command(name = "nvshmem-bench")]
 struct Options {
     /// What to measure
-    #[arg(required = true, value_enum)]
-    suites: Vec<Suite>,
+    #[arg(required = true, value_parser = SUITES)]
+    suites: Vec<String>,
     /// The installed plugins (nvshmem_transport_libfabric.so.N)
     #[arg(long, value_name = "DIR", default_value = "target/install/lib")]
     plugin_dir: PathBuf,
@@ -61,31 +64,9 @@ struct Options {
     /// Sizes of jobs, for connect
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4,8,16,32,64")]
     pes: Vec<u32>,
-    /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_DEBUG=signals=chained
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
-    settings: Vec<(String, String)>,
     /// Keep callgrind's files in DIR, for callgrind_annotate
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     keep: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Suite {
-    /// Puts and gets, beside raw libfabric
-    Puts,
-    /// Puts with signal, a fence and a fetching atomic, beside raw libfabric and a reference that
-    /// orders by quiet
-    Signal,
-    /// Puts and gets of device memory that the fabric does not reach, beside host memory
-    Staged,
-    /// The device channel, beside the engine called directly
-    Channel,
-    /// Connecting the endpoints of jobs, and first contact
-    Connect,
-    /// Instructions of put, put-with-signal, quiet and progress
-    Instructions,
-    /// Instructions of NCCL's calls
-    Nccl,
 }
 
 /// A provider that needs no hardware.
@@ -100,7 +81,7 @@ enum Provider {
 }
 
 impl Provider {
-    /// Returns the short name in figures, libfabric's name, and the address to open if there is one.
+    /// Returns the name in figures, libfabric's name, and the address to open, if there is one.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Provider::Tcp => ("tcp", "tcp", "127.0.0.1"),
@@ -116,13 +97,12 @@ impl Options {
     }
 
     fn library(&self, provider: Provider) -> Result<String, BoxError> {
-        match (provider, &self.libfabric2) {
-            (Provider::Rxm | Provider::Shm, _) => Ok(DEFAULT_LIBRARY.to_owned()),
-            (_, Some(path)) => Ok(path.to_string_lossy().into_owned()),
-            (_, None) => Err("the native tcp provider needs --libfabric2 FILE; --only rxm or \
-                              --only shm do without"
-                .into()),
+        if provider != Provider::Tcp {
+            return Ok(DEFAULT_LIBRARY.to_owned());
         }
+        let path =
+            self.libfabric2.as_ref().ok_or("tcp needs --libfabric2 FILE, or --only rxm,shm")?;
+        Ok(path.to_string_lossy().into_owned())
     }
 
     /// Returns what the raw side opens.
@@ -144,19 +124,17 @@ impl Options {
             Provider::Shm => vec![String::from("shm"); rails],
             Provider::Tcp | Provider::Rxm => (1..=rails).map(|n| format!("127.0.0.{n}")).collect(),
         };
-        let job = job
+        Ok(job
             .env("NVSHMEM_LIBFABRIC_PROVIDER", provider.names().1)
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","))
             .env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails)
             .env("NVSHMEM_LIBFABRIC_LIBRARY", self.library(provider)?)
             // As the raw side does, whatever the number of cores.
             .env("NVSHMEM_LIBFABRIC_YIELD", "always")
-            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 60);
-        Ok(self.settings.iter().fold(job, |job, (name, value)| job.env(name, value)))
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 60))
     }
 
-    /// Returns a job for a plan. A plan of two chunks has the first on a device and the last in host
-    /// memory.
+    /// Returns a job for a plan. Of two chunks the first is on a device, the last in host memory.
     fn job(&self, plan: &Plan, provider: Provider, rails: usize) -> Result<JobSettings, BoxError> {
         let job = self.on(plan.job(Layout::V7, &self.plugin_dir)?, provider, rails)?;
         if plan.chunks < 2 {
@@ -173,12 +151,6 @@ impl Options {
     }
 }
 
-/// A setting from the command line.
-fn setting(text: &str) -> Result<(String, String), &'static str> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is meant")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
 /// A path from the command line for PEs, which have a working directory of their own.
 fn absolute(path: &str) -> std::io::Result<PathBuf> {
     std::path::absolute(path)
@@ -187,8 +159,7 @@ fn absolute(path: &str) -> std::io::Result<PathBuf> {
 /// The variable by which this program, started again, learns which process of a measurement it is.
 const PART: &str = "NVSHMEM_BENCH_PART";
 
-/// Returns the command of a process of a measurement that is no PE of a job, behind a prefix such as
-/// valgrind.
+/// Returns the command of such a process, behind a prefix such as valgrind.
 fn part(prefix: Vec<std::ffi::OsString>, name: &str) -> Result<Command, BoxError> {
     let mut words = prefix.into_iter().chain([env::current_exe()?.into_os_string()]);
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -204,14 +175,14 @@ fn run() -> Result<(), BoxError> {
     let options = Options::parse();
     let mut report = Report::default();
     for suite in &options.suites {
-        match suite {
-            Suite::Puts => suites::puts(&options, &mut report),
-            Suite::Signal => suites::signal(&options, &mut report),
-            Suite::Staged => suites::staged(&options, &mut report),
-            Suite::Channel => channel::measure(&options, &mut report),
-            Suite::Connect => connect::measure(&options, &mut report),
-            Suite::Instructions => instructions::measure(&options, &mut report),
-            Suite::Nccl => nccl::measure(&options, &mut report),
+        match suite.as_str() {
+            "puts" => suites::puts(&options, &mut report),
+            "signal" => suites::signal(&options, &mut report),
+            "staged" => suites::staged(&options, &mut report),
+            "channel" => channel::measure(&options, &mut report),
+            "connect" => connect::measure(&options, &mut report),
+            "instructions" => instructions::measure(&options, &mut report),
+            _ => nccl::measure(&options, &mut report),
         }?;
     }
     report.print()

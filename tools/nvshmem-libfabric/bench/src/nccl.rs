@@ -1,9 +1,8 @@
-//! Instructions of NCCL's calls: puts and strong puts with signal as they are started. Two ranks in
-//! one process, over a real fabric; of what libfabric does none is counted.
+//! Instructions of NCCL's calls: puts and strong puts with signal as they are started, by a rank to
+//! itself over a real fabric; of what libfabric does none is counted.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use nccl_abi::{Config, HANDLE_BYTES, MR_FORCE_SO, PTR_HOST, SIGNAL_INC, Status};
@@ -45,7 +44,7 @@ fn good(status: Status) -> Result<(), BoxError> {
     if status == Status::SUCCESS { Ok(()) } else { Err(format!("a call: {status:?}").into()) }
 }
 
-/// One of two ranks: its group, its contexts, and its memory and signals. Pointers are NCCL's.
+/// A group of one rank, its contexts, memory and signals. Pointers are NCCL's.
 struct Rank {
     group: *mut c_void,
     contexts: *mut c_void,
@@ -53,21 +52,16 @@ struct Rank {
     signals: *mut c_void,
 }
 
-type Handle = [u8; HANDLE_BYTES];
-
 impl Rank {
-    fn new(rank: c_int, tell: &Sender<Handle>, hear: &Receiver<Handle>) -> Result<Self, BoxError> {
+    fn new() -> Result<Self, BoxError> {
         let (mut listening, mut group, mut contexts) = (null_mut(), null_mut(), null_mut());
         let mut mine = [0; HANDLE_BYTES];
-        // SAFETY: places of this function with room for what is written, as many handles as ranks,
-        // a listener and a group that were made here. The words live until the process ends.
+        // SAFETY: places of this function with room for what is written, and a listener and a group
+        // made here. The words live until the process ends.
         unsafe {
             good((V16.listen)(null_mut(), 0, mine.as_mut_ptr().cast(), &mut listening))?;
-            tell.send(mine)?;
-            let theirs = hear.recv()?;
-            let handles = if rank == 0 { [mine, theirs] } else { [theirs, mine] };
-            let handles = handles.each_ref().map(|handle| handle.as_ptr().cast::<c_void>());
-            good((V16.connect)(null_mut(), handles.as_ptr(), 2, rank, listening, &mut group))?;
+            let handle = mine.as_ptr().cast::<c_void>();
+            good((V16.connect)(null_mut(), &handle, 1, 0, listening, &mut group))?;
             good((V16.close_listen)(listening))?;
             let mut config = Config { contexts: 1, traffic_class: -1, rank_stride: 1 };
             good((V16.create_context)(group, &mut config, &mut contexts))?;
@@ -91,13 +85,13 @@ impl Rank {
             if signals {
                 (V16.iput_signal)(
                     contexts,
-                    1,
+                    0,
                     mine,
                     memory,
                     BYTES,
                     theirs,
                     memory,
-                    1,
+                    0,
                     8,
                     words,
                     0,
@@ -107,7 +101,7 @@ impl Rank {
                     &mut request,
                 )
             } else {
-                (V16.iput)(contexts, 0, mine, memory, BYTES, theirs, memory, 1, 0, &mut request)
+                (V16.iput)(contexts, 0, mine, memory, BYTES, theirs, memory, 0, 0, &mut request)
             }
         })?;
         Ok(request)
@@ -118,39 +112,21 @@ impl Rank {
         let mut done = 0;
         while done == 0 {
             // SAFETY: a request and contexts of this rank.
-            good(unsafe { (V16.progress)(self.contexts) })?;
-            // SAFETY: as above.
-            good(unsafe { (V16.test)(self.group, request, &mut done) })?;
+            unsafe {
+                good((V16.progress)(self.contexts))?;
+                good((V16.test)(self.group, request, &mut done))?;
+            }
             thread::yield_now();
         }
         Ok(())
     }
-
-    fn end(self) -> Result<(), BoxError> {
-        // SAFETY: made by `new`, and used no more.
-        unsafe {
-            good((V16.destroy_context)(self.contexts))?;
-            good((V16.dereg_mr_sym)(self.group, self.memory))?;
-            good((V16.dereg_mr_sym)(self.group, self.signals))?;
-            good((V16.close_coll)(self.group))
-        }
-    }
 }
 
-/// The process that is counted.
+/// The process that is counted. Its end takes everything with it.
 pub(crate) fn process() -> Result<(), BoxError> {
-    let mut ctx = null_mut();
-    // SAFETY: a place of this function, and no logger.
-    good(unsafe { (V16.init)(&mut ctx, 1, None) })?;
-    let ((tell_first, hears_first), (tell_second, hears_second)) = (channel(), channel());
-    let (over, ends) = channel::<()>();
-    let second = thread::spawn(move || -> Result<(), String> {
-        let rank = Rank::new(1, &tell_second, &hears_first).map_err(|error| error.to_string())?;
-        // Its helper serves the other rank meanwhile.
-        let _ = ends.recv();
-        rank.end().map_err(|error| error.to_string())
-    });
-    let rank = Rank::new(0, &tell_first, &hears_second)?;
+    // SAFETY: a place that lives as long as the process, and no logger.
+    good(unsafe { (V16.init)(Box::leak(Box::new(null_mut())), 1, None) })?;
+    let rank = Rank::new()?;
     for signals in [false, true] {
         // What is opened at first use.
         (0..LENGTHS[1]).try_for_each(|_| rank.finish(rank.put(signals)?))?;
@@ -162,9 +138,5 @@ pub(crate) fn process() -> Result<(), BoxError> {
             requests.into_iter().try_for_each(|request| rank.finish(request))?;
         }
     }
-    drop(over);
-    rank.end()?;
-    second.join().map_err(|_| "the second rank has panicked")??;
-    // SAFETY: initialized above.
-    good(unsafe { (V16.finalize)(ctx) })
+    Ok(())
 }

@@ -2,6 +2,7 @@
 //! it happens on the proxy threads, each on a core of its own if there are two: where the scheduler
 //! puts them is worth more than a factor of two.
 
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -28,21 +29,20 @@ const BATCH: usize = 32;
 /// Exchanges before the clock starts: the first finds the peer asleep.
 const WARM: u64 = 4;
 
-type Result<T, E = String> = std::result::Result<T, E>;
+type Result<T> = std::result::Result<T, BoxError>;
 
-fn text(error: impl ToString) -> String {
-    error.to_string()
-}
-
-fn scenario(job: &mut Job) -> Result<(), BoxError> {
+fn scenario(job: &mut Job) -> Result<()> {
     let plan: Plan = serde_json::from_str(&job.param::<String>(PLAN)?)?;
     let me = job.pe();
     let host = job.init()?;
     let mut memories = Vec::new();
     for _ in 0..plan.chunks {
         let (from, area) = (host.alloc(plan.chunk(), 4096)?, plan.area());
-        let (to, mail) = (from.plus(area), from.plus(2 * area));
-        memories.push(Memory { from, to, mail, words: mail.plus(plan.mail()) });
+        let mail = from.plus(2 * area);
+        let [counter, signal, fetched, result] =
+            [0, 1, 2, 3].map(|word| mail.plus(plan.mail() + word * WORD));
+        let to = from.plus(area);
+        memories.push(Memory { from, to, mail, counter, signal, fetched, result });
     }
     let mut raw = None;
     if let Some(options) = &plan.raw {
@@ -67,11 +67,11 @@ fn scenario(job: &mut Job) -> Result<(), BoxError> {
             let signals = vec![0; memories.len()];
             let pe = Pe { ops, raw, memories, peer: 1 - me };
             if control.is_some() {
-                bind(me as usize).map_err(text)?;
+                bind(me as usize)?;
             }
             match control {
                 Some(control) if me > 0 => {
-                    pe.serve(&plan, Commands::new(control).map_err(text)?).map(|()| Vec::new())
+                    pe.serve(&plan, Commands::new(control)?).map(|()| Vec::new())
                 }
                 control => {
                     let (served, number, sum) = (None, 0, 0);
@@ -115,30 +115,14 @@ struct Memory {
     to: SymAddr,
     /// Where the raw side receives.
     mail: SymAddr,
-    /// The first of some words of [`WORD`] bytes each.
-    words: SymAddr,
-}
-
-impl Memory {
     /// Counts the signals of windows.
-    fn counter(self) -> SymAddr {
-        self.words
-    }
-
+    counter: SymAddr,
     /// Set by signals of messages and behind fences.
-    fn signal(self) -> SymAddr {
-        self.words.plus(WORD)
-    }
-
+    signal: SymAddr,
     /// What is fetched and added to.
-    fn fetched(self) -> SymAddr {
-        self.words.plus(2 * WORD)
-    }
-
+    fetched: SymAddr,
     /// Where PE 0 receives a word and the flag behind it.
-    fn result(self) -> SymAddr {
-        self.words.plus(3 * WORD)
-    }
+    result: SymAddr,
 }
 
 /// The messages of a case, ready to be issued. The last word of a message and the signal behind it
@@ -177,12 +161,12 @@ impl<'a> Pe<'a> {
     }
 
     fn raw(&mut self) -> Result<&mut Raw> {
-        self.raw.as_mut().ok_or_else(|| String::from("there is no raw side"))
+        Ok(self.raw.as_mut().ok_or("there is no raw side")?)
     }
 
     #[inline]
     fn progress(&self) -> Result<()> {
-        self.ops.progress().map_err(text)
+        Ok(self.ops.progress()?)
     }
 
     /// Moves a side's data.
@@ -192,38 +176,38 @@ impl<'a> Pe<'a> {
     }
 
     fn word(&self, at: SymAddr) -> Result<Local<'a>> {
-        self.ops.local(at, 8).map_err(text)
+        Ok(self.ops.local(at, 8)?)
     }
 
     /// Waits until everything is delivered, to all PEs of the job as the reference does.
     #[inline]
     fn quiet_all(&self) -> Result<()> {
-        (0..2).try_for_each(|pe| self.ops.quiet_pe(pe)).map_err(text)
+        Ok((0..2).try_for_each(|pe| self.ops.quiet_pe(pe))?)
     }
 
     fn piece(&self, remote: SymAddr, local: SymAddr, bytes: u64) -> Result<Piece> {
-        let pieces = self.ops.plan(self.peer, remote, local, bytes).map_err(text)?;
+        let pieces = self.ops.plan(self.peer, remote, local, bytes)?;
         // No operation crosses a chunk.
-        pieces.first().copied().ok_or_else(|| String::from("an operation without bytes"))
+        Ok(*pieces.first().ok_or("an operation without bytes")?)
     }
 
     fn amo(&self, op: i32, word: SymAddr) -> Result<PlannedAmo> {
-        self.ops.plan_amo(self.peer, word, &Amo::new(op, 8, 1)).map_err(text)
+        Ok(self.ops.plan_amo(self.peer, word, &Amo::new(op, 8, 1))?)
     }
 
     #[inline]
     fn put_signal(&self, side: Side, piece: &Piece, signal: &PlannedAmo) -> Result<()> {
         let ops = self.ops;
         if side != Side::Reference && ops.layout().major() != Major::V3 {
-            return ops.issue_put_signal(piece, signal).map_err(text);
+            return Ok(ops.issue_put_signal(piece, signal)?);
         }
-        ops.issue_put(piece).map_err(text)?;
+        ops.issue_put(piece)?;
         match side {
             Side::Reference => self.quiet_all()?,
             // Layouts 3a and 3b have no such call.
-            _ => ops.fence().map_err(text)?,
+            _ => ops.fence()?,
         }
-        ops.issue_amo(signal).map_err(text)
+        Ok(ops.issue_amo(signal)?)
     }
 
     fn exchange(&self, case: &Case, side: Side) -> Result<Exchange<'a>> {
@@ -233,22 +217,22 @@ impl<'a> Pe<'a> {
             side,
             bytes,
             piece: self.piece(memory.to, memory.from, bytes)?,
-            signal: self.amo(c::NVT_AMO_SIGNAL_SET, memory.signal())?,
+            signal: self.amo(c::NVT_AMO_SIGNAL_SET, memory.signal)?,
             sent: self.word(memory.from.plus(last))?,
             data: self.word(data.plus(last))?,
-            arrived: self.word(memory.signal())?,
+            arrived: self.word(memory.signal)?,
         })
     }
 
     /// Sends the message of that number.
     #[inline]
     fn send(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
-        exchange.sent.store_release(number).map_err(text)?;
+        exchange.sent.store_release(number)?;
         if exchange.side != Side::Raw {
             let signal = exchange.signal.with_value(number);
             return self.put_signal(exchange.side, &exchange.piece, &signal);
         }
-        while self.raw()?.in_flight() > 0 {
+        while self.raw()?.in_flight > 0 {
             self.raw()?.turn()?;
         }
         let from = self.memory(Side::Raw).from.0;
@@ -260,17 +244,17 @@ impl<'a> Pe<'a> {
     #[inline]
     fn wait(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
         if exchange.side == Side::Raw {
-            while !self.raw()?.take_arrived() {
+            while !std::mem::take(&mut self.raw()?.arrived) {
                 self.raw()?.turn()?;
             }
         } else {
-            while exchange.arrived.load_acquire().map_err(text)? != number {
+            while exchange.arrived.load_acquire()? != number {
                 self.progress()?;
             }
         }
-        let found = exchange.data.load_acquire().map_err(text)?;
+        let found = exchange.data.load_acquire()?;
         if found != number {
-            return Err(format!("signal {number} before its data, which is {found}"));
+            return Err(format!("signal {number} before its data, which is {found}").into());
         }
         if exchange.side == Side::Raw {
             let mail = self.memory(Side::Raw).mail;
@@ -292,7 +276,7 @@ impl<'a> Pe<'a> {
                 Command::Serve(side) => served = side,
                 Command::Await { word, value, extra } => {
                     let word = self.word(word)?;
-                    while word.load_acquire().map_err(text)? < value {
+                    while word.load_acquire()? < value {
                         self.progress()?;
                     }
                     (0..extra).try_for_each(|_| self.progress())?;
@@ -308,7 +292,7 @@ impl<'a> Pe<'a> {
                 Command::Mark => nvshmem_bench_mark(),
                 Command::Stop => {}
             }
-            control.done()?;
+            control.stream.write_all(&[0])?;
             if command == Command::Stop {
                 return Ok(());
             }
@@ -365,7 +349,7 @@ impl Leader<'_> {
     fn measure(mut self, plan: &Plan) -> Result<Vec<Rounds>> {
         let mut measured = Vec::new();
         for (at, case) in plan.cases.iter().enumerate() {
-            let named = |error| format!("{case}: {error}");
+            let named = |error: BoxError| -> BoxError { format!("{case}: {error}").into() };
             let Some(schedule) = plan.schedule else {
                 self.count(case).map_err(named)?;
                 continue;
@@ -375,7 +359,9 @@ impl Leader<'_> {
             windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
             let rounds = schedule.run(windows.len(), case.ops(), |side, repeats| {
                 let took = self.round(at, case, &windows[side], repeats);
-                took.map_err(|error| format!("{}: {error}", case.sides[side]))
+                took.map_err(|error| -> BoxError {
+                    format!("{}: {error}", case.sides[side]).into()
+                })
             });
             windows.iter().try_for_each(|window| self.prove(case, window)).map_err(named)?;
             measured.push(rounds.map_err(named)?);
@@ -393,7 +379,7 @@ impl Leader<'_> {
         let places = (0..case.window).map(|slot| slot * case.bytes);
         let piece = |at| pe.piece(remote.plus(at), local.plus(at), case.bytes);
         let counts = case.op == Op::PutSignal;
-        let signal = counts.then(|| pe.amo(c::NVT_AMO_SIGNAL_ADD, memory.counter())).transpose()?;
+        let signal = counts.then(|| pe.amo(c::NVT_AMO_SIGNAL_ADD, memory.counter)).transpose()?;
         Ok(Window { side, pieces: places.map(piece).collect::<Result<_>>()?, signal })
     }
 
@@ -406,9 +392,9 @@ impl Leader<'_> {
         let ops = self.pe.ops;
         for (at, piece) in window.pieces.iter().enumerate() {
             match (case.op, &window.signal) {
-                (Op::Get, _) => ops.issue_get(piece).map_err(text)?,
+                (Op::Get, _) => ops.issue_get(piece)?,
                 (_, Some(signal)) => self.pe.put_signal(window.side, piece, signal)?,
-                _ => ops.issue_put(piece).map_err(text)?,
+                _ => ops.issue_put(piece)?,
             }
             if at % BATCH == BATCH - 1 {
                 self.pe.progress()?;
@@ -417,7 +403,7 @@ impl Leader<'_> {
         if window.signal.is_some() {
             self.signals[self.pe.index(window.side)] += case.window;
         }
-        ops.quiet_pe(1).map_err(text)
+        Ok(ops.quiet_pe(1)?)
     }
 
     fn issue_raw(&mut self, case: &Case) -> Result<()> {
@@ -437,7 +423,7 @@ impl Leader<'_> {
                 raw.turn()?;
             }
         }
-        while raw.in_flight() > 0 {
+        while raw.in_flight > 0 {
             raw.turn()?;
         }
         Ok(())
@@ -448,11 +434,10 @@ impl Leader<'_> {
         self.have_served(Some(Side::Plugin))?;
         let ops = self.pe.ops;
         match op {
-            Op::Get => ops.get_nbi(1, remote, local, len),
-            _ => ops.put_nbi(1, remote, local, len),
+            Op::Get => ops.get_nbi(1, remote, local, len)?,
+            _ => ops.put_nbi(1, remote, local, len)?,
         }
-        .and_then(|()| ops.quiet_pe(1))
-        .map_err(text)
+        Ok(ops.quiet_pe(1)?)
     }
 
     /// Shows that a side moves every byte of a window: a new pattern goes there and back, one of
@@ -465,26 +450,25 @@ impl Leader<'_> {
         let memory = self.pe.memory(side);
         let here = if is_get { memory.to } else { memory.from };
         self.number += 1;
-        let (local, pattern) =
-            (self.pe.ops.local(here, len).map_err(text)?, Pattern::new(self.number));
-        local.fill(pattern, 0).map_err(text)?;
+        let (local, pattern) = (self.pe.ops.local(here, len)?, Pattern::new(self.number));
+        local.fill(pattern, 0)?;
         if is_get {
             self.copy(Op::Put, memory.from, here, len)?;
-            local.set(0).map_err(text)?;
+            local.set(0)?;
         }
         self.have_served(Some(side))?;
         self.issue(case, window)?;
         if !is_get {
-            local.set(0).map_err(text)?;
+            local.set(0)?;
             self.copy(Op::Get, memory.to, here, len)?;
         }
         local.verify(pattern, 0).map_err(|error| format!("{side}: wrong bytes: {error}"))?;
         if window.signal.is_some() {
-            self.copy(Op::Get, memory.counter(), memory.result(), 8)?;
-            let found = self.pe.word(memory.result())?.load_acquire().map_err(text)?;
+            self.copy(Op::Get, memory.counter, memory.result, 8)?;
+            let found = self.pe.word(memory.result)?.load_acquire()?;
             let sent = self.signals[self.pe.index(side)];
             if found != sent {
-                return Err(format!("{side}: {found} signals have arrived, not {sent}"));
+                return Err(format!("{side}: {found} signals have arrived, not {sent}").into());
             }
         }
         Ok(())
@@ -510,21 +494,29 @@ impl Leader<'_> {
         Ok(start.elapsed())
     }
 
+    /// Returns the time of so many turns behind some that warm up. Each has a new number.
+    fn turns(
+        &mut self,
+        count: u64,
+        mut turn: impl FnMut(&mut Pe<'_>, u64) -> Result<()>,
+    ) -> Result<Duration> {
+        let first = self.number + 1;
+        self.number += WARM + count;
+        (first..first + WARM).try_for_each(|number| turn(&mut self.pe, number))?;
+        let start = Instant::now();
+        (first + WARM..=self.number).try_for_each(|number| turn(&mut self.pe, number))?;
+        Ok(start.elapsed())
+    }
+
     /// Messages to the peer and their answers.
     fn ping_pong(&mut self, at: usize, case: &Case, side: Side, count: u64) -> Result<Duration> {
         let exchange = self.pe.exchange(case, side)?;
-        let (first, count) = (self.number + 1, WARM + count);
-        self.number += count;
-        self.begin(Command::Answer { case: at, side, first, count })?;
-        let mut start = Instant::now();
-        for number in first..first + count {
-            if number == first + WARM {
-                start = Instant::now();
-            }
-            self.pe.send(&exchange, number)?;
-            self.pe.wait(&exchange, number)?;
-        }
-        let took = start.elapsed();
+        let (first, all) = (self.number + 1, WARM + count);
+        self.begin(Command::Answer { case: at, side, first, count: all })?;
+        let took = self.turns(count, |pe, number| {
+            pe.send(&exchange, number)?;
+            pe.wait(&exchange, number)
+        })?;
         self.finish()?;
         self.served = None;
         Ok(took)
@@ -533,43 +525,40 @@ impl Leader<'_> {
     /// Fetching atomics, one after the other.
     fn fetch_add(&mut self, count: u64) -> Result<Duration> {
         let (pe, memory) = (&self.pe, self.pe.memory(Side::Plugin));
-        let amo = Amo { fetch_to: Some(memory.result()), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
-        let amo = pe.ops.plan_amo(1, memory.fetched(), &amo).map_err(text)?;
-        let [value, flag] = [pe.word(memory.result())?, pe.word(memory.result().plus(8))?];
-        let mut start = Instant::now();
-        for turn in 0..WARM + count {
-            if turn == WARM {
-                start = Instant::now();
-            }
-            self.number += 1;
-            pe.ops.issue_amo(&amo.with_flag(self.number)).map_err(text)?;
-            while flag.load_acquire().map_err(text)? != self.number {
+        let amo = Amo { fetch_to: Some(memory.result), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
+        let amo = pe.ops.plan_amo(1, memory.fetched, &amo)?;
+        let [value, flag] = [pe.word(memory.result)?, pe.word(memory.result.plus(8))?];
+        let mut sum = self.sum;
+        let took = self.turns(count, |pe, number| {
+            pe.ops.issue_amo(&amo.with_flag(number))?;
+            while flag.load_acquire()? != number {
                 pe.progress()?;
             }
-            let found = value.load_acquire().map_err(text)?;
-            if found != self.sum {
-                return Err(format!("fetched {found}, not {}", self.sum));
+            let found = value.load_acquire()?;
+            if found != sum {
+                return Err(format!("fetched {found}, not {sum}").into());
             }
-            self.sum += 1;
-        }
-        let took = start.elapsed();
-        pe.quiet_all()?;
+            sum += 1;
+            Ok(())
+        })?;
+        self.sum = sum;
+        self.pe.quiet_all()?;
         Ok(took)
     }
 
     /// Fences, each with a signal behind it, while puts are under way.
     fn fences(&mut self, window: &Window, count: u64) -> Result<Duration> {
         let pe = &self.pe;
-        let signal = pe.amo(c::NVT_AMO_SIGNAL_SET, pe.memory(window.side).signal())?;
+        let signal = pe.amo(c::NVT_AMO_SIGNAL_SET, pe.memory(window.side).signal)?;
         let mut counted = Duration::ZERO;
         for _ in 0..count {
-            window.pieces.iter().try_for_each(|piece| pe.ops.issue_put(piece)).map_err(text)?;
+            window.pieces.iter().try_for_each(|piece| pe.ops.issue_put(piece))?;
             let start = Instant::now();
             match window.side {
                 Side::Reference => pe.quiet_all()?,
-                _ => pe.ops.fence().map_err(text)?,
+                _ => pe.ops.fence()?,
             }
-            pe.ops.issue_amo(&signal).map_err(text)?;
+            pe.ops.issue_amo(&signal)?;
             counted += start.elapsed();
             pe.quiet_all()?;
         }
@@ -593,10 +582,10 @@ impl Leader<'_> {
             self.ask(Command::Mark)?;
             nvshmem_bench_mark();
             match case.op {
-                Op::Quiet => (0..repeats).try_for_each(|_| self.pe.ops.quiet_pe(1)).map_err(text),
-                Op::Progress => (0..repeats).try_for_each(|_| self.pe.progress()),
-                _ => self.count_windows(case, &window, repeats),
-            }?;
+                Op::Quiet => (0..repeats).try_for_each(|_| self.pe.ops.quiet_pe(1))?,
+                Op::Progress => (0..repeats).try_for_each(|_| self.pe.progress())?,
+                _ => self.count_windows(case, &window, repeats)?,
+            }
             self.ask(Command::Mark)?;
             nvshmem_bench_mark();
         }
@@ -611,27 +600,25 @@ impl Leader<'_> {
         for _ in 0..count / case.window {
             self.number += 1;
             let stamp = self.pe.word(memory.from.plus(last))?;
-            stamp.store_release(self.number).map_err(text)?;
+            stamp.store_release(self.number)?;
             let mut pieces = window.pieces.iter();
             let delivered = match &window.signal {
                 Some(signal) => {
-                    pieces
-                        .try_for_each(|piece| ops.issue_put_signal(piece, signal))
-                        .map_err(text)?;
+                    pieces.try_for_each(|piece| ops.issue_put_signal(piece, signal))?;
                     let signals = &mut self.signals[self.pe.index(window.side)];
                     *signals += case.window;
-                    Command::Await { word: memory.counter(), value: *signals, extra: 0 }
+                    Command::Await { word: memory.counter, value: *signals, extra: 0 }
                 }
                 None => {
-                    pieces.try_for_each(|piece| ops.issue_put(piece)).map_err(text)?;
+                    pieces.try_for_each(|piece| ops.issue_put(piece))?;
                     // Whatever tells PE 0 of the delivery has left after some turns.
                     Command::Await { word: memory.to.plus(last), value: self.number, extra: 500 }
                 }
             };
             self.ask(delivered)?;
-            ops.progress().and_then(|()| ops.progress()).map_err(text)?;
+            ops.progress().and_then(|()| ops.progress())?;
             if window.signal.is_none() {
-                ops.quiet_pe(1).map_err(text)?;
+                ops.quiet_pe(1)?;
             }
         }
         Ok(())

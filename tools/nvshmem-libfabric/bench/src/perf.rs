@@ -1,6 +1,5 @@
 //! Puts and gets of every size through the plugin alone, on any provider: what `perf` shows.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout};
 
 use crate::case::{Case, Op, Side};
 use crate::job::{ALLOWANCE, Plan, run};
-use crate::rounds::{Schedule, Spread};
+use crate::rounds::{Rounds, Schedule, Spread};
 
 /// Most operations under way in the tests of bandwidth and rate; fewer for large ones, so that no
 /// more than this many bytes are.
@@ -122,12 +121,6 @@ impl Test {
     }
 }
 
-impl fmt::Display for Test {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// One row: a test at one size.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row {
@@ -141,79 +134,42 @@ pub struct Row {
     pub spread: (f64, f64),
 }
 
-/// Which rows are measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BySize {
-    /// Most bytes of an operation, at least 8.
-    pub most: u64,
+/// Measures all tests up to `most` bytes between two PEs, for about `time` each row, in a job as
+/// `made` makes it: where the PEs are, on what memory, with which settings besides what the
+/// environment has. The job takes no longer than `allowed`, if that is given.
+///
+/// # Errors
+/// Wrong bytes, or a job that failed.
+pub fn measure_by_size(
+    most: u64,
+    layout: Layout,
+    plugin_dir: &Path,
+    time: Duration,
+    allowed: Option<Duration>,
+    made: &dyn Fn(JobSettings) -> JobSettings,
+) -> Result<(JobReport, Vec<Row>), BoxError> {
+    let rounds = (time.as_millis() / ROUND.as_millis()).try_into().unwrap_or(u32::MAX);
+    let rounds = LEAST_ROUNDS.max(rounds);
+    let tests = rows(most);
+    let cases: Vec<Case> = tests.iter().map(|(test, size)| test.case(*size)).collect();
+    // Each case begins with rounds that find out how long one is.
+    let allowed = allowed.unwrap_or(ALLOWANCE + 10 * time * cases.len() as u32);
+    let schedule = Some(Schedule { rounds, least: time / rounds });
+    let plan = Plan { cases, schedule, raw: None, chunks: 1, is_controlled: false };
+    let (report, measured) = run(made(plan.job(layout, plugin_dir)?), allowed)?;
+    let row = |((test, size), rounds): ((Test, u64), Rounds)| {
+        let spread = Spread::of(&rounds[0]).ok_or("a case has no rounds")?;
+        let [value, one, other] =
+            [spread.median, spread.p10, spread.p90].map(|seconds| test.value(size, seconds));
+        Ok(Row { test, size, value, spread: (one.min(other), one.max(other)) })
+    };
+    let rows = tests.into_iter().zip(measured).map(row).collect::<Result<_, BoxError>>()?;
+    Ok((report, rows))
 }
 
-/// What was measured.
-#[derive(Debug)]
-pub struct MeasuredBySize {
-    /// How the job went.
-    pub report: JobReport,
-    /// Test by test.
-    pub rows: Vec<Row>,
-    /// Number of bytes that were compared with what they are to be, all of them right.
-    pub compared: u64,
-}
-
-impl BySize {
-    /// Measures between two PEs for about `time` each row, in a job as `made` makes it: where the
-    /// PEs are, on what memory, with which settings besides what the environment has. The job takes
-    /// no longer than `allowed`, if that is given.
-    ///
-    /// # Errors
-    /// Wrong bytes, or a job that failed.
-    pub fn run(
-        self,
-        layout: Layout,
-        plugin_dir: &Path,
-        time: Duration,
-        allowed: Option<Duration>,
-        made: &dyn Fn(JobSettings) -> JobSettings,
-    ) -> Result<MeasuredBySize, BoxError> {
-        let rounds = (time.as_millis() / ROUND.as_millis()).try_into().unwrap_or(u32::MAX);
-        let rounds = LEAST_ROUNDS.max(rounds);
-        let cases = self.cases();
-        let schedule = Some(Schedule { rounds, least: time / rounds });
-        let cases_of = cases.clone();
-        let plan = Plan { cases: cases_of, schedule, raw: None, chunks: 1, is_controlled: false };
-        // Each begins with rounds that find out how long one is.
-        let allowed = allowed.unwrap_or(ALLOWANCE + 10 * time * cases.len() as u32);
-        let job = made(plan.job(layout, plugin_dir)?);
-        let (report, measured) = run(job, allowed)?;
-        let row = |(test, size): (Test, u64)| {
-            let case = test.case(size);
-            let at = cases.iter().position(|other| *other == case).ok_or("a row without a case")?;
-            let spread = Spread::of(&measured[at][0]).ok_or("a case has no rounds")?;
-            let [median, one, other] =
-                [spread.median, spread.p10, spread.p90].map(|seconds| test.value(size, seconds));
-            Ok(Row { test, size, value: median, spread: (one.min(other), one.max(other)) })
-        };
-        let rows = self.rows().map(row).collect::<Result<_, BoxError>>()?;
-        let compared = cases.iter().map(|case| case.bytes * case.window).sum();
-        Ok(MeasuredBySize { report, rows, compared })
-    }
-
-    fn rows(self) -> impl Iterator<Item = (Test, u64)> {
-        let sizes =
-            move |test: Test| test.sizes(self.most).into_iter().map(move |size| (test, size));
-        Test::ALL.into_iter().flat_map(sizes)
-    }
-
-    /// Returns what is measured for the rows, of which some have the same.
-    fn cases(self) -> Vec<Case> {
-        let mut cases: Vec<Case> = Vec::new();
-        for (test, size) in self.rows() {
-            let case = test.case(size);
-            if !cases.contains(&case) {
-                cases.push(case);
-            }
-        }
-        cases
-    }
+fn rows(most: u64) -> Vec<(Test, u64)> {
+    let of = |test: Test| test.sizes(most).into_iter().map(move |size| (test, size));
+    Test::ALL.into_iter().flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -221,21 +177,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_share_cases() {
-        let all = BySize { most: 4 << 20 };
-        // 20 sizes of bandwidth for puts and gets, 7 of latency for each and for puts with signal;
-        // the rates of puts are those of their bandwidths.
-        assert_eq!(
-            (all.cases().len(), all.rows().count()),
-            (2 * 20 + 3 * 7 + 2, 2 * 20 + 3 * 7 + 4)
-        );
-        assert_eq!(BySize { most: 8 }.rows().count(), 7);
-    }
-
-    #[test]
-    fn seconds_become_the_tests_unit() {
-        assert_eq!(Test::GetBandwidth.value(1 << 20, 1e-3), 1.048_576);
-        assert_eq!(Test::PutLatency.value(8, 2e-6), 2.0);
-        assert_eq!(Test::PutRate.value(8, 0.5e-6), 2.0);
+    fn sizes_end_at_the_largest() {
+        // 20 sizes of bandwidth for puts and gets, 7 of latency and two of rate.
+        assert_eq!(rows(4 << 20).len(), 2 * 20 + 3 * 7 + 2 * 2);
+        assert_eq!(rows(8).len(), 7);
     }
 }

@@ -9,7 +9,10 @@ use std::ptr::{self, NonNull};
 
 use libfabric_sys as fi;
 use libfabric_sys::{Library, Padded};
+use nvshmem_sim::BoxError;
 use serde::{Deserialize, Serialize};
+
+type Result<T> = std::result::Result<T, BoxError>;
 
 /// Completions taken in one poll, as in the plugin.
 const POLL_BATCH: usize = 32;
@@ -19,7 +22,7 @@ const SPINS: u32 = 8;
 
 /// Bytes of [`Raw::record`], and of its part before the address.
 pub(crate) const RECORD: usize = 256;
-const RECORD_HEAD: usize = 24;
+const RECORD_HEAD: usize = 16;
 
 /// What to open.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -39,14 +42,10 @@ struct Object<T>(NonNull<T>);
 
 impl<T> Object<T> {
     /// Calls what opens an object.
-    fn open(
-        library: &Library,
-        call: &str,
-        open: impl FnOnce(*mut *mut T) -> i32,
-    ) -> Result<Self, String> {
+    fn open(library: &Library, call: &str, open: impl FnOnce(*mut *mut T) -> i32) -> Result<Self> {
         let mut object = ptr::null_mut();
         check(library, call, open(&mut object) as isize)?;
-        NonNull::new(object).map(Self).ok_or_else(|| format!("{call}: success without an object"))
+        Ok(NonNull::new(object).map(Self).ok_or("success without an object")?)
     }
 
     fn as_ptr(&self) -> *mut T {
@@ -67,9 +66,9 @@ impl<T> Drop for Object<T> {
 }
 
 /// Turns a return code below zero into an error in libfabric's words.
-fn check(library: &Library, call: &str, code: isize) -> Result<(), String> {
+fn check(library: &Library, call: &str, code: isize) -> Result<()> {
     if code < 0 {
-        return Err(format!("raw {call}: {} ({code})", library.strerror(code as i32)));
+        return Err(format!("raw {call}: {} ({code})", library.strerror(code as i32)).into());
     }
     Ok(())
 }
@@ -89,7 +88,7 @@ impl Drop for Info {
 
 impl Info {
     /// Returns the provider's first answer on the plugin's ladder.
-    fn choose(library: &'static Library, options: &RawOptions) -> Result<Self, String> {
+    fn choose(library: &'static Library, options: &RawOptions) -> Result<Self> {
         let ladder = [
             (fi::FI_PROGRESS_AUTO, fi::FI_THREAD_COMPLETION),
             (fi::FI_PROGRESS_MANUAL, fi::FI_THREAD_COMPLETION),
@@ -98,7 +97,7 @@ impl Info {
         ];
         // The plugin does not ask for a thread over rxm's progress (decision 27).
         let skipped = usize::from(options.provider.ends_with(";ofi_rxm"));
-        let mut last = String::new();
+        let mut last = "nothing was asked".into();
         for (progress, threading) in ladder.into_iter().skip(skipped) {
             match Self::query(library, options, progress, threading) {
                 Ok(info) => return Ok(info),
@@ -113,9 +112,9 @@ impl Info {
         options: &RawOptions,
         progress: fi::fi_progress,
         threading: fi::fi_threading,
-    ) -> Result<Self, String> {
-        let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
-        let (name, source) = (text(&options.provider)?, text(&options.source)?);
+    ) -> Result<Self> {
+        let name = CString::new(options.provider.as_str())?;
+        let source = CString::new(options.source.as_str())?;
         let hints = NonNull::new(library.allocinfo()).ok_or("out of memory")?;
         let hints = Self { library, raw: hints };
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes. The name is from malloc, as
@@ -193,8 +192,10 @@ pub(crate) struct Raw {
     desc: usize,
     /// The peer's address, key, and what to add to an offset in its memory to name it.
     peer: (fi::fi_addr_t, u64, u64),
-    in_flight: u64,
-    arrived: bool,
+    /// Operations posted and not completed, but for receives.
+    pub(crate) in_flight: u64,
+    /// A message has arrived; the receiver clears it.
+    pub(crate) arrived: bool,
     idle: u32,
 }
 
@@ -212,8 +213,8 @@ impl Raw {
         window: usize,
         start: *mut u8,
         len: usize,
-    ) -> Result<Self, String> {
-        let library = Library::load(&options.library).map_err(|error| error.to_string())?;
+    ) -> Result<Self> {
+        let library = Library::load(&options.library)?;
         let info = Info::choose(library, options)?;
         let (raw, nothing) = (info.raw.as_ptr(), ptr::null_mut());
         // SAFETY: an info of fi_getinfo has its parts. Every object is made from one that is open,
@@ -288,7 +289,7 @@ impl Raw {
     }
 
     /// Returns address and key, for the peer's [`Self::connect`].
-    pub(crate) fn record(&self) -> Result<[u8; RECORD], String> {
+    pub(crate) fn record(&self) -> Result<[u8; RECORD]> {
         let mut record = [0; RECORD];
         let mut len = RECORD - RECORD_HEAD;
         // SAFETY: endpoint, region and info are open; the buffer has the length given.
@@ -300,26 +301,22 @@ impl Raw {
         };
         check(self.info.library, "fi_getname", code as isize)?;
         let base = if mr_mode & fi::FI_MR_VIRT_ADDR != 0 { self.memory as u64 } else { 0 };
-        for (at, word) in [len as u64, key, base].into_iter().enumerate() {
-            record[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
-        }
+        record[..8].copy_from_slice(&key.to_le_bytes());
+        record[8..16].copy_from_slice(&base.to_le_bytes());
         Ok(record)
     }
 
     /// Takes the peer's record.
-    pub(crate) fn connect(&mut self, record: &[u8; RECORD]) -> Result<(), String> {
+    pub(crate) fn connect(&mut self, record: &[u8; RECORD]) -> Result<()> {
         let word = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| record[at + i]));
-        // A string address ends in the record's zeros at the latest.
-        if word(0) as usize >= RECORD - RECORD_HEAD {
-            return Err(String::from("the raw peer's address is too long"));
-        }
         let (mut address, packed) = (fi::FI_ADDR_NOTAVAIL, record[RECORD_HEAD..].as_ptr().cast());
-        // SAFETY: the vector is open; `packed` holds one whole address.
+        // SAFETY: the vector is open; `packed` holds one whole address, which fi_getname has put
+        // there, and zeros.
         let code = unsafe {
             fi::fi_av_insert(self.vector.as_ptr(), packed, 1, &mut address, 0, ptr::null_mut())
         };
         check(self.info.library, "fi_av_insert", code as isize)?;
-        self.peer = (address, word(8), word(16));
+        self.peer = (address, word(0), word(8));
         Ok(())
     }
 
@@ -338,7 +335,7 @@ impl Raw {
         local: u64,
         remote: u64,
         len: usize,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let slot = if op == RawOp::Receive { self.contexts.len() - 1 } else { slot };
         let context = ptr::from_mut(&mut self.contexts[slot]).cast::<c_void>();
         let (ep, (to, key, base)) = (self.endpoint.as_ptr(), self.peer);
@@ -378,21 +375,9 @@ impl Raw {
         }
     }
 
-    /// Returns the number of operations posted and not completed, but for receives.
-    #[inline]
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.in_flight
-    }
-
-    /// Returns whether a message has arrived since the last call.
-    #[inline]
-    pub(crate) fn take_arrived(&mut self) -> bool {
-        std::mem::take(&mut self.arrived)
-    }
-
     /// Takes completions, and gives up the core when there have been none for a while.
     #[inline]
-    pub(crate) fn turn(&mut self) -> Result<(), String> {
+    pub(crate) fn turn(&mut self) -> Result<()> {
         let mut entries = [const { MaybeUninit::<fi::fi_cq_entry>::uninit() }; POLL_BATCH];
         // SAFETY: the queue is open; entries are of its format, and their number is given.
         let code =
@@ -420,15 +405,12 @@ impl Raw {
     }
 
     #[cold]
-    fn error(&self, call: &str, mut code: isize) -> String {
-        if code == -(fi::FI_EAVAIL as isize) {
-            let mut entry = Padded::<fi::fi_cq_err_entry>::new();
-            // SAFETY: the queue is open, and the entry padded.
-            let read = unsafe { fi::fi_cq_readerr(self.queue.as_ptr(), entry.as_mut_ptr(), 0) };
-            if read > 0 {
-                code = entry.err as isize;
-            }
+    fn error(&self, call: &str, mut code: isize) -> BoxError {
+        let mut entry = Padded::<fi::fi_cq_err_entry>::new();
+        // SAFETY: the queue is open, and the entry padded.
+        if unsafe { fi::fi_cq_readerr(self.queue.as_ptr(), entry.as_mut_ptr(), 0) } > 0 {
+            code = -(entry.err as isize);
         }
-        format!("raw {call}: {} ({code})", self.info.library.strerror(code as i32))
+        check(self.info.library, call, code).err().unwrap_or_else(|| call.into())
     }
 }

@@ -18,8 +18,9 @@ impl Report {
     /// Prints and keeps the median of some ratios.
     pub(crate) fn ratio(&mut self, name: String, ratios: &[f64]) -> Result<(), BoxError> {
         let spread = Spread::of(ratios).ok_or_else(|| format!("{name}: no rounds"))?;
-        println!("    {name:<58}{spread}");
-        self.push(name, spread.median, "ratio");
+        let Spread { median, p10, p90 } = spread;
+        println!("    {name:<58}{median:.4}  p10..p90 {p10:.4}..{p90:.4}");
+        self.push(name, median, "ratio");
         Ok(())
     }
 
@@ -53,10 +54,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints a line for each figure.
-    ///
-    /// # Errors
-    /// One is no number: something that was to be measured did not take place.
+    /// Prints a line for each figure. One that is no number did not take place.
     pub(crate) fn print(&self) -> Result<(), BoxError> {
         println!();
         for (name, value, unit) in &self.measures {

