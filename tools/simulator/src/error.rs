@@ -42,7 +42,6 @@ pub enum Error {
     Mismatch(#[from] crate::memory::pattern::Mismatch),
 }
 
-/// The result of most of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A status that the plugin returned.

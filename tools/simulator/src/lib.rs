@@ -42,6 +42,8 @@
 //! fails, panics, exits, or is killed ends the others' collectives with an error at once, and
 //! after [`JobSettings::grace`] the others themselves.
 
+#![allow(missing_docs, reason = "names say what is not said here")]
+
 mod error;
 mod host;
 mod launch;

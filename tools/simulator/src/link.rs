@@ -94,9 +94,6 @@ impl Link {
     }
 
     /// The next message, if a whole one is here or comes within that time.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` when the other side has closed, `InvalidData` for what is no message.
     pub(crate) fn receive<M: DeserializeOwned>(
         &mut self,
         patience: Duration,

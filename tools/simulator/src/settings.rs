@@ -137,32 +137,24 @@ impl JobSettings {
 
     setters! {
         {
-            /// Sets what the heaps are made of.
             memory(MemoryKind);
-            /// Sets the deadline of the whole job.
             deadline(Duration);
-            /// Sets the deadline of each wait inside a PE.
             step_deadline(Duration);
-            /// Sets how long the others may take to end once a PE has failed.
             grace(Duration);
         }
         {
             /// Leaves PEs the settings of the launcher's environment, for what users start.
             inherits_settings;
-            /// Registers chunks of the heap when they are first needed.
             heap_grows;
-            /// Leaves the choice of NICs to the plugin.
             leaves_nics;
         }
     }
 
-    /// Sets an environment variable of every PE.
     pub fn env(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.env.insert(name.into(), value.to_string());
         self
     }
 
-    /// Sets an environment variable of one PE.
     pub fn env_of_pe(mut self, pe: u32, name: impl Into<String>, value: impl ToString) -> Self {
         self.env_of_pe.entry(pe).or_default().insert(name.into(), value.to_string());
         self
@@ -178,37 +170,31 @@ impl JobSettings {
         self
     }
 
-    /// Sets a value for the scenario.
     pub fn param(mut self, name: impl Into<String>, value: impl ToString) -> Self {
         self.params.insert(name.into(), value.to_string());
         self
     }
 
-    /// Sets the size of the heap and of its chunks.
     pub fn heap(mut self, heap_bytes: u64, chunk_bytes: u64) -> Self {
         (self.heap_bytes, self.chunk_bytes) = (heap_bytes, chunk_bytes);
         self
     }
 
-    /// Sets what the heap of one PE is made of.
     pub fn memory_of_pe(mut self, pe: u32, kind: MemoryKind) -> Self {
         self.memory_of_pe.insert(pe, kind);
         self
     }
 
-    /// Maps a user's buffer as the last chunk of the heap.
     pub fn user_mapped(mut self, user_mapped: UserMapped) -> Self {
         self.user_mapped = Some(user_mapped);
         self
     }
 
-    /// Sets the directory of the `libcuda.so.1` that PEs with device memory load.
     pub fn cuda_driver(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cuda_driver = Some(directory.into());
         self
     }
 
-    /// Pretends that the PEs are on several hosts.
     pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
         self.nodes = vec![pes_per_node];
         self
@@ -227,12 +213,10 @@ impl JobSettings {
         self
     }
 
-    /// What the heap of a PE is made of.
     pub(crate) fn memory_at(&self, pe: u32) -> MemoryKind {
         self.memory_of_pe.get(&pe).copied().unwrap_or(self.memory)
     }
 
-    /// The host of a PE.
     pub(crate) fn node_of(&self, pe: u32) -> Node {
         let last = self.nodes.last().copied().unwrap_or(self.n_pes);
         let mut node = Node { number: 0, first: 0, pes: 0 };
@@ -248,13 +232,11 @@ impl JobSettings {
     }
 }
 
-/// The host of a PE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
     pub(crate) number: u32,
     /// The first of its PEs.
     pub(crate) first: u32,
-    /// Number of its PEs.
     pub(crate) pes: u32,
 }
 

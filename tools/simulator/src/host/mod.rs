@@ -54,9 +54,6 @@ pub struct Host<'a> {
 impl Job {
     /// Loads the plugin and brings it up as NVSHMEM's initialisation does. Collective. May be done
     /// again after [`Host::finalize`].
-    ///
-    /// # Errors
-    /// What failed, on this PE or on another.
     pub fn init(&self) -> Result<Host<'_>> {
         Host::bring_up(self).map_err(|error| with_reason(error, &self.bootstrap))
     }
@@ -80,7 +77,7 @@ impl<'a> Host<'a> {
         bootstrap.allgather(&reach)?;
 
         let left = settings.leaves_nics;
-        let devices = if left { Vec::new() } else { choose_devices(&transport, bootstrap)? };
+        let devices = if left { Vec::new() } else { choose_devices(job, &transport)? };
         let began = Instant::now();
         let connected = transport.connect(&devices);
         let connected_in = began.elapsed();
@@ -137,7 +134,6 @@ impl<'a> Host<'a> {
         Ok(SymAddr(start))
     }
 
-    /// What this PE's heap is made of.
     pub fn memory(&self) -> MemoryKind {
         self.job.memory()
     }
@@ -200,12 +196,10 @@ impl<'a> Host<'a> {
         Spinner::start(gpu, self.job.settings.step_deadline)
     }
 
-    /// Memory of this PE.
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
         self.shared.regions.local(place.into(), len)
     }
 
-    /// The whole heap of this PE.
     pub fn heap(&self) -> Result<Local<'_>> {
         self.local(SymAddr(0), self.shared.regions.heap_bytes())
     }
@@ -232,7 +226,6 @@ impl<'a> Host<'a> {
         &self.user
     }
 
-    /// The way to the proxy thread.
     pub fn proxy(&self) -> &Proxy {
         &self.proxy
     }
@@ -250,7 +243,6 @@ impl<'a> Host<'a> {
         self.shared.transport.create_qps(n)
     }
 
-    /// Lets the plugin print about itself.
     pub fn show_info(&self) -> Result<()> {
         self.shared.transport.show_info()
     }
@@ -338,13 +330,14 @@ fn new_heap(
 ///
 /// NVSHMEM prefers those near the GPU and balances the PEs of a host over them. Without a GPU all
 /// are equally near, so it is the balance that remains.
-fn choose_devices(transport: &Transport, bootstrap: &Bootstrap) -> Result<Vec<i32>> {
+fn choose_devices(job: &Job, transport: &Transport) -> Result<Vec<i32>> {
     let n = transport.n_devices()?;
     if n == 0 {
         return Ok(Vec::new());
     }
-    let each = (n / bootstrap.npes_node() as usize).max(1);
-    let first = bootstrap.mype_node() as usize * each;
+    let node = job.bootstrap.node();
+    let each = (n / node.pes as usize).max(1);
+    let first = (job.pe - node.first) as usize * each;
     Ok((first..first + each).map(|i| (i % n) as i32).collect())
 }
 

@@ -79,7 +79,6 @@ pub(crate) enum Thread {
     Proxy,
 }
 
-/// An atomic operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Amo {
     /// Which: `NVT_AMO_*` of [`nvshmem_abi::c`].
@@ -100,7 +99,6 @@ pub struct Amo {
 }
 
 impl Amo {
-    /// An operation of that width that returns nothing.
     pub fn new(op: i32, bytes: i32, value: u64) -> Amo {
         Amo { op, bytes, value, compare: 0, is_float: false, fetch_to: None, flag: 0 }
     }
@@ -170,22 +168,18 @@ impl Ops {
         check(status, || "region_flush".to_string())
     }
 
-    /// Number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.shared.n_pes
     }
 
-    /// This PE.
     pub fn pe(&self) -> u32 {
         self.shared.me
     }
 
-    /// The layout driven.
     pub fn layout(&self) -> Layout {
         self.shared.transport.layout()
     }
 
-    /// Memory of this PE.
     pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
         self.shared.regions.local(place.into(), len)
     }
@@ -262,7 +256,6 @@ impl Ops {
         pes.try_for_each(|pe| self.fence_pe(pe))
     }
 
-    /// The fence for one PE.
     pub fn fence_pe(&self, pe: u32) -> Result<()> {
         self.call(Doing::Fence, pe, || self.shared.transport.fence(pe, self.qp()))
     }
@@ -276,7 +269,6 @@ impl Ops {
         Ok(())
     }
 
-    /// The quiet for one PE.
     #[inline]
     pub fn quiet_pe(&self, pe: u32) -> Result<()> {
         let qp = match (self.thread, self.layout().major()) {

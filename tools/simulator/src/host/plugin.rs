@@ -48,7 +48,6 @@ impl Plugin {
         self.idle.store(idle, Ordering::Release);
     }
 
-    /// Calls the plugin's entry point.
     pub(crate) fn init(&self, api_version: i32) -> Result<*mut c::nvt_transport> {
         // SAFETY: this is the type of that symbol in every layout.
         let symbol = unsafe { self.library.get::<c::nvt_init_fn>(INIT_SYMBOL.as_bytes()) }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
@@ -29,14 +29,13 @@ const ANNOUNCED: usize = 16;
 /// full.
 const QUEUE: usize = 4096;
 
-/// Rate at which a waiting sender looks whether the proxy thread has failed.
-const SLICE: Duration = Duration::from_millis(20);
-
 /// What the thread is to do; whether it is a put is seen by the one before it.
 struct Request {
     is_put: bool,
-    task: Box<dyn FnOnce(&Ops) -> Result<()> + Send>,
+    task: Task,
 }
+
+type Task = Box<dyn FnOnce(&Ops) -> Result<()> + Send>;
 
 /// The device's side of the proxy: requests go in, a quiet tells when they are done.
 ///
@@ -92,16 +91,13 @@ impl Proxy {
         Ok(Proxy { requests, stop, thread, ended, fatal, deadline, shared: weak })
     }
 
-    /// Asks for a write to a PE's heap.
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
         let from = from.into();
         self.ask(true, move |ops| ops.put_nbi(pe, to, from, len))
     }
 
     asked! {
-        /// Asks for a read from a PE's heap.
         get(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
-        /// Asks for a read of a small value from a PE's heap.
         g(pe: u32, from: SymAddr, to: impl Into<Place> + Send + 'static, len: u64);
         /// Asks for the low `bytes` of a value to be written to a PE's heap.
         p(pe: u32, to: SymAddr, value: u64, bytes: i32);
@@ -109,12 +105,10 @@ impl Proxy {
         fence();
     }
 
-    /// Asks for an atomic operation on a PE's heap.
     pub fn amo(&self, pe: u32, target: SymAddr, amo: Amo) -> Result<()> {
         self.ask(false, move |ops| ops.amo(pe, target, &amo))
     }
 
-    /// Asks for a write to a PE's heap with a signal behind it.
     pub fn put_signal(
         &self,
         pe: u32,
@@ -171,35 +165,19 @@ impl Proxy {
         is_put: bool,
         task: impl FnOnce(&Ops) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let start = Instant::now();
-        let mut request = Request { is_put, task: Box::new(task) };
-        loop {
-            self.fatal.check()?;
-            match self.requests.send_timeout(request, SLICE) {
-                Ok(()) => return Ok(()),
-                Err(SendTimeoutError::Disconnected(_)) => return Err(self.gone()),
-                Err(SendTimeoutError::Timeout(back)) => request = back,
-            }
-            if start.elapsed() > self.deadline {
-                return Err(self.late("take a request"));
-            }
-        }
+        let request = Request { is_put, task: Box::new(task) };
+        self.requests.send_timeout(request, self.deadline).map_err(|error| match error {
+            SendTimeoutError::Disconnected(_) => self.gone(),
+            SendTimeoutError::Timeout(_) => self.late("take a request"),
+        })
     }
 
     fn wait<R>(&self, what: &str, wait: &Receiver<R>) -> Result<R> {
-        let start = Instant::now();
-        loop {
-            match wait.recv_timeout(SLICE) {
-                Ok(result) => return Ok(result),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            // A request that came when the thread had just failed stays in the queue.
-            self.fatal.check()?;
-            if start.elapsed() > self.deadline {
-                return Err(self.late(&format!("complete {what}")));
-            }
-        }
+        wait.recv_timeout(self.deadline).map_err(|error| match error {
+            // With the queue the request is gone, and whoever would have answered.
+            RecvTimeoutError::Disconnected => self.gone(),
+            RecvTimeoutError::Timeout => self.late(&format!("complete {what}")),
+        })
     }
 
     /// The thread has dropped a request: it has failed, and says why before it ends.

@@ -13,22 +13,17 @@ use crate::memory::address::{Place, SymAddr};
 /// The arguments of an `rma` call that [`Ops::raw_put`] lets a test change.
 #[derive(Debug)]
 pub struct RawRma {
-    /// Which PE.
     pub pe: u32,
-    /// The verb.
     pub verb: c::nvt_rma_verb,
     /// The remote side, whose handle is taken from `remote_handle`.
     pub remote: c::nvt_rma_memdesc,
     /// A copy of the remote side's handle; a null pointer is passed when there is none.
     pub remote_handle: Option<Box<c::nvt_mem_handle>>,
-    /// The local side.
     pub local: c::nvt_rma_memdesc,
-    /// How much.
     pub bytes: c::nvt_rma_bytesdesc,
 }
 
 impl RawRma {
-    /// The remote side with its handle.
     fn remote(&mut self) -> c::nvt_rma_memdesc {
         let handle = self.remote_handle.as_mut().map_or(null_mut(), |handle| &raw mut **handle);
         c::nvt_rma_memdesc { handle, ..self.remote }

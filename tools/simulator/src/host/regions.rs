@@ -40,7 +40,6 @@ pub(crate) struct Regions {
 #[derive(Debug)]
 struct Handles(Mapping);
 
-/// Memory outside the heap.
 #[derive(Debug)]
 struct Buffer {
     memory: Mapping,
@@ -69,7 +68,6 @@ unsafe impl Send for Piece {}
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// Number of bytes.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> u64 {
         self.len
@@ -293,14 +291,12 @@ impl Handles {
         Ok(Handles(memory))
     }
 
-    /// Address of a handle.
     fn at(&self, index: usize) -> *mut c::nvt_mem_handle {
         // The index is below the number of handles kept: of PEs, or of pieces of the buffer, which
         // the callers have checked. `wrapping_add` makes no promise about it.
         self.0.start().wrapping_add(1 + index * HANDLE).cast()
     }
 
-    /// A copy of a handle.
     fn get(&self, index: usize) -> Box<c::nvt_mem_handle> {
         // SAFETY: the index is below the number of handles kept, as above; nobody writes to them.
         Box::new(unsafe { self.at(index).read_unaligned() })

@@ -496,7 +496,6 @@ impl Transport {
         Ok(indices)
     }
 
-    /// Registers memory.
     pub(crate) fn get_mem_handle(
         &self,
         start: *mut u8,
@@ -513,7 +512,6 @@ impl Transport {
         Ok(handle)
     }
 
-    /// Ends a registration.
     pub(crate) fn release_mem_handle(&self, handle: &c::nvt_mem_handle) -> Result<()> {
         let mut copy = *handle;
         // SAFETY: the handle is what get_mem_handle returned, and is released once.

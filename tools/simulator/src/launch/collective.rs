@@ -18,9 +18,6 @@ impl Collective {
     }
 
     /// A PE joins. When it is the last, returns what all have brought.
-    ///
-    /// # Errors
-    /// PEs that do not agree on the collective, or one that can never complete.
     pub(crate) fn join(
         &mut self,
         pe: usize,
@@ -46,9 +43,6 @@ impl Collective {
     }
 
     /// A PE has finished its scenario.
-    ///
-    /// # Errors
-    /// Others are waiting for it.
     pub(crate) fn finish(&mut self, pe: usize) -> Result<(), String> {
         self.finished[pe] = true;
         self.stuck()

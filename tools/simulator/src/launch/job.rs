@@ -46,9 +46,6 @@ impl JobSettings {
     ///
     /// The PEs are this same executable started again, so its `main` begins with
     /// [`crate::pe_entry`].
-    ///
-    /// # Errors
-    /// Only what keeps the job from starting.
     pub fn run(&self) -> io::Result<JobReport> {
         self.run_with(&mut |_, _, _| {})
     }
@@ -56,9 +53,6 @@ impl JobSettings {
     /// As [`JobSettings::run`], and calls `on_told` with the PE, its process and what it has told.
     /// The collective that it joins, and those that it joins afterwards, do not complete before
     /// `on_told` has returned; neither does anything else, so it is to be brief.
-    ///
-    /// # Errors
-    /// See [`JobSettings::run`].
     pub fn run_with(&self, on_told: &mut dyn FnMut(u32, u32, Told<'_>)) -> io::Result<JobReport> {
         let nodes = self.nodes.first().is_some_and(|pes| *pes > 0);
         if self.n_pes == 0 || !nodes || !self.chunk_bytes.is_power_of_two() {
@@ -178,7 +172,6 @@ struct Launch<'a> {
     first_failure: Option<u32>,
 }
 
-/// What has come from a PE.
 struct Pe {
     /// None once it is closed.
     link: Option<Link>,

@@ -6,18 +6,14 @@ use std::time::Duration;
 
 use launcher::Stream;
 
-/// How a PE ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The scenario returned success and the process ended in order.
     Finished,
-    /// The scenario returned an error.
     Failed(String),
-    /// The scenario panicked.
     Panicked(String),
     /// The process exited by itself, before the scenario returned or badly after that.
     Exited(i32),
-    /// A signal ended the process.
     Signal(i32),
     /// The launcher killed it at the job's deadline; what it was doing.
     TimedOut(String),
@@ -42,9 +38,7 @@ impl fmt::Display for Outcome {
 /// One PE's part in a [`JobReport`].
 #[derive(Clone, Debug)]
 pub struct PeReport {
-    /// Which PE.
     pub pe: u32,
-    /// How it ended.
     pub outcome: Outcome,
     /// What it printed, line by line, as it came.
     pub output: Vec<(Stream, String)>,
@@ -53,7 +47,6 @@ pub struct PeReport {
 }
 
 impl PeReport {
-    /// What the PE printed, as one text.
     pub fn text(&self) -> String {
         self.output.iter().map(|(_, line)| format!("{line}\n")).collect()
     }
@@ -67,7 +60,6 @@ impl PeReport {
 /// What became of a job and of each of its PEs.
 #[derive(Clone, Debug)]
 pub struct JobReport {
-    /// The PEs in order.
     pub pes: Vec<PeReport>,
     /// The PE that failed first, when one did.
     pub first_failure: Option<u32>,
@@ -81,20 +73,15 @@ pub struct JobReport {
 }
 
 impl JobReport {
-    /// Whether every PE finished.
     pub fn succeeded(&self) -> bool {
         self.cause.is_none() && self.pes.iter().all(|pe| pe.outcome == Outcome::Finished)
     }
 
     /// The report as an error unless every PE finished.
-    ///
-    /// # Errors
-    /// Each PE's end and output, as one text.
     pub fn check(self) -> Result<JobReport, JobFailed> {
         if self.succeeded() { Ok(self) } else { Err(JobFailed(Box::new(self))) }
     }
 
-    /// How a PE ended.
     pub fn outcome(&self, pe: u32) -> &Outcome {
         &self.pes[pe as usize].outcome
     }

@@ -7,7 +7,6 @@
 pub struct SymAddr(pub u64);
 
 impl SymAddr {
-    /// The place so many bytes further.
     #[must_use]
     pub fn plus(self, bytes: u64) -> SymAddr {
         SymAddr(self.0 + bytes)
@@ -19,7 +18,6 @@ impl SymAddr {
 pub struct BufferId(pub(crate) u32);
 
 impl BufferId {
-    /// A place in the buffer.
     pub fn at(self, offset: u64) -> Place {
         Place { region: Region::Buffer(self), offset }
     }
@@ -39,7 +37,6 @@ pub(crate) enum Region {
 }
 
 impl Place {
-    /// The place so many bytes further.
     #[must_use]
     pub fn plus(self, bytes: u64) -> Place {
         Place { offset: self.offset + bytes, ..self }

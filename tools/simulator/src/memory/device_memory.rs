@@ -26,7 +26,6 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// A short name, such as for a test.
     pub fn name(self) -> &'static str {
         match self {
             MemoryKind::Host => "host",
@@ -37,7 +36,6 @@ impl MemoryKind {
         }
     }
 
-    /// Whether it is the VMM interface's.
     pub(crate) fn is_vmm(self) -> bool {
         matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
     }
@@ -57,7 +55,6 @@ impl fmt::Display for MemoryKind {
 /// A user's buffer that is mapped into the heap, as its last chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum UserMapped {
-    /// Device memory.
     Device,
     /// Memory of the host's NUMA node 0, which the device uses as well.
     HostNuma,

@@ -215,7 +215,6 @@ impl Gpu {
         Ok(stream)
     }
 
-    /// Its name and number.
     pub(crate) fn describe(&self) -> String {
         format!("{} (device {})", self.name, self.context.device())
     }

@@ -5,6 +5,7 @@
 //! quiet, a barrier, or a flag read with [`Local::load_acquire`]. Device memory is never touched by
 //! the CPU: every access is a copy of the driver's that has ended on return.
 
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,10 +25,10 @@ pub(crate) struct Mapping {
 /// Where memory comes from, and so where it goes.
 #[derive(Debug)]
 enum Owner {
-    /// Anonymous pages.
-    Pages,
-    /// Anonymous pages that the driver has locked.
-    Locked(&'static Gpu),
+    /// Anonymous pages, of which the memory is a part.
+    Pages { base: *mut c_void, whole: usize },
+    /// The same, which the driver has locked.
+    Locked { base: *mut c_void, whole: usize, gpu: &'static Gpu },
     /// The driver.
     Device(DeviceMemory),
 }
@@ -41,13 +42,11 @@ impl Mapping {
     /// Maps `len` bytes of anonymous pages, aligned to `align` (a power of two) and at least
     /// to 4096.
     pub(crate) fn new(len: u64, align: u64) -> Result<Mapping> {
-        let too_large = || Error::Usage(format!("{len} bytes are more than can be mapped"));
-        let align = usize::try_from(align).map_err(|_| too_large())?.max(4096);
-        let len = usize::try_from(len.max(1)).map_err(|_| too_large())?;
-        let len = len.checked_next_multiple_of(4096).ok_or_else(too_large)?;
-        let whole = len.checked_add(align).ok_or_else(too_large)?;
+        let align = align.max(4096);
+        let whole = len.max(1).checked_next_multiple_of(4096);
+        let whole = whole.and_then(|len| len.checked_add(align)).unwrap_or(u64::MAX) as usize;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other.
-        let start = unsafe {
+        let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 whole,
@@ -57,23 +56,14 @@ impl Mapping {
                 0,
             )
         };
-        if start == libc::MAP_FAILED {
+        if base == libc::MAP_FAILED {
             let e = std::io::Error::last_os_error();
             return Err(Error::Usage(format!("cannot map {len} bytes: {e}")));
         }
-        let start = start.cast::<u8>();
-        let skip = start.align_offset(align);
-        // SAFETY: both ranges are parts of the mapping just made that nobody has seen: what is
-        // before the aligned start, and what is after the end. Empty ones are not unmapped.
-        unsafe {
-            if skip > 0 {
-                libc::munmap(start.cast(), skip);
-            }
-            if align > skip {
-                libc::munmap(start.add(skip + len).cast(), align - skip);
-            }
-            Ok(Mapping { start: start.add(skip), len, owner: Owner::Pages })
-        }
+        let start = base.cast::<u8>();
+        // Inside the mapping, with `len` bytes behind it. What is beside it is never touched.
+        let start = start.wrapping_add(start.align_offset(align as usize));
+        Ok(Mapping { start, len: whole - align as usize, owner: Owner::Pages { base, whole } })
     }
 
     /// Memory for a buffer of a kind that has one address and one allocation.
@@ -101,11 +91,11 @@ impl Mapping {
     /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory
     /// before it is registered.
     pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
-        if let Owner::Pages = self.owner {
+        if let Owner::Pages { base, whole } = self.owner {
             let (start, len) = (self.start.cast(), self.len);
             // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
             gpu.bound(|calls| unsafe { calls.register_host(start, len, 0) })?;
-            self.owner = Owner::Locked(gpu);
+            self.owner = Owner::Locked { base, whole, gpu };
         }
         Ok(())
     }
@@ -134,20 +124,21 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match &self.owner {
+        let (base, whole) = match self.owner {
             Owner::Device(_) => return,
-            Owner::Locked(gpu) => {
+            Owner::Pages { base, whole } => (base, whole),
+            Owner::Locked { base, whole, gpu } => {
                 let start = self.start.cast();
                 // SAFETY: locked by this driver, and its users are gone.
                 let unlocked = gpu.bound(|calls| unsafe { calls.unregister_host(start) });
                 if let Err(error) = unlocked {
                     eprintln!("nvshmem-sim: unlocking a buffer: {error}");
                 }
+                (base, whole)
             }
-            Owner::Pages => {}
-        }
+        };
         // SAFETY: the mapping was made with this length, and its users are gone.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
+        unsafe { libc::munmap(base, whole) };
     }
 }
 
@@ -177,7 +168,7 @@ impl<'a> Local<'a> {
     pub(crate) fn of(mapping: &'a Mapping, offset: u64, len: u64) -> Result<Local<'a>> {
         let via = match &mapping.owner {
             Owner::Device(memory) => Some((memory.gpu(), memory.cut())),
-            Owner::Pages | Owner::Locked(_) => None,
+            Owner::Pages { .. } | Owner::Locked { .. } => None,
         };
         Local { start: mapping.start, len: mapping.len(), via, _memory: PhantomData }
             .part(offset, len)
@@ -207,13 +198,11 @@ impl<'a> Local<'a> {
         }
     }
 
-    /// Number of bytes.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(self) -> u64 {
         self.len
     }
 
-    /// Address of the first byte.
     pub fn as_ptr(self) -> *mut u8 {
         self.start
     }
@@ -239,19 +228,16 @@ impl<'a> Local<'a> {
         all.map_or(Ok(()), |mismatch| Err(Mismatch { len: self.len, ..mismatch }.into()))
     }
 
-    /// Sets every byte.
     pub fn set(self, byte: u8) -> Result<()> {
         self.write_blocks(|_, block| block.fill(byte))
     }
 
-    /// Copies all bytes out.
     pub fn to_vec(self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(self.len as usize);
         self.read_blocks(|_, block| out.extend_from_slice(block))?;
         Ok(out)
     }
 
-    /// Copies bytes in.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         self.part(0, bytes.len() as u64)?.write_blocks(|at, block| {
             block.copy_from_slice(&bytes[at as usize..][..block.len()]);

@@ -11,7 +11,6 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of a seed.
     pub fn new(seed: u64) -> Pattern {
         // Seeds that differ in one bit must not give words that differ in one bit.
         let seed = (seed ^ (seed >> 31)).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -30,7 +29,6 @@ impl Pattern {
         x ^ (x >> 32)
     }
 
-    /// The byte at a position.
     #[inline]
     pub fn byte(self, position: u64) -> u8 {
         (self.word(position / 8) >> (position % 8 * 8)) as u8
@@ -56,9 +54,6 @@ impl Pattern {
     }
 
     /// Compares `data` with the bytes from `position` on.
-    ///
-    /// # Errors
-    /// Where the first difference is, and how many there are.
     pub fn verify(self, position: u64, data: &[u8]) -> Result<(), Mismatch> {
         let head = (position.wrapping_neg() % 8).min(data.len() as u64) as usize;
         let words = data[head..].chunks_exact(8);
@@ -102,11 +97,8 @@ pub struct Mismatch {
     pub offset: u64,
     /// What the first wrong byte should be.
     pub expected: u8,
-    /// What it is.
     pub found: u8,
-    /// Number of wrong bytes.
     pub wrong: u64,
-    /// Number of bytes verified.
     pub len: u64,
 }
 

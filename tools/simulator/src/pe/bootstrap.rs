@@ -3,7 +3,6 @@
 //! Scenarios call it from Rust; the plugin gets the same as NVSHMEM's bootstrap handle. Like
 //! NVSHMEM's it takes one thread at a time, and says so when two come at once.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -15,7 +14,7 @@ use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 use super::exit_now;
 use crate::error::{Error, Result};
 use crate::link::{FromPe, Link, ToPe, await_end};
-use crate::settings::JobSettings;
+use crate::settings::{JobSettings, Node};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
 const SLICE: Duration = Duration::from_millis(20);
@@ -42,9 +41,17 @@ impl Fatal {
 /// Any, but one at a time: a second one gets an error.
 #[derive(Debug)]
 pub struct Bootstrap {
-    shared: Box<Shared>,
-    handle: Box<Handle>,
+    /// Both are for the life of the process.
+    shared: &'static Shared,
+    handle: *mut c::nvt_bootstrap_handle,
+    node: Node,
 }
+
+// SAFETY: this crate writes the handle before it is shared and never again. What a plugin does
+// with the pointer follows NVSHMEM's rule for it: read only.
+unsafe impl Send for Bootstrap {}
+// SAFETY: as above.
+unsafe impl Sync for Bootstrap {}
 
 /// What the C callbacks see through `comm_state`.
 #[derive(Debug)]
@@ -56,16 +63,6 @@ struct Shared {
     aborted: Mutex<Option<String>>,
     fatal: Fatal,
 }
-
-/// The C handle. The plugin gets a mutable pointer to it, so it is in a cell.
-#[derive(Debug)]
-struct Handle(UnsafeCell<c::nvt_bootstrap_handle>);
-
-// SAFETY: this crate writes the handle before it is shared and never again. What a plugin does
-// with the pointer follows NVSHMEM's rule for it: read only.
-unsafe impl Send for Handle {}
-// SAFETY: as above.
-unsafe impl Sync for Handle {}
 
 impl Bootstrap {
     /// Connects to the launcher as one PE.
@@ -81,13 +78,13 @@ impl Bootstrap {
             });
         }
         let (node, n_pes) = (settings.node_of(pe), settings.n_pes);
-        let shared = Box::new(Shared {
+        let shared: &'static Shared = Box::leak(Box::new(Shared {
             n_pes,
             deadline: settings.step_deadline,
             link: Mutex::new(link),
             aborted: Mutex::new(None),
             fatal: Fatal::default(),
-        });
+        }));
         let handle = c::nvt_bootstrap_handle {
             version: BOOTSTRAP_VERSION,
             pg_rank: pe as i32,
@@ -105,40 +102,26 @@ impl Bootstrap {
             pre_init_ops: std::ptr::null_mut(),
             comm_state: (&raw const *shared).cast_mut().cast(),
         };
-        Ok(Bootstrap { shared, handle: Box::new(Handle(UnsafeCell::new(handle))) })
-    }
-
-    /// This PE's number among those of its (pretended) host.
-    pub fn mype_node(&self) -> u32 {
-        // SAFETY: nobody writes to the handle after `connect`.
-        unsafe { (*self.handle.0.get()).mype_node as u32 }
-    }
-
-    /// Number of PEs on this PE's (pretended) host.
-    pub fn npes_node(&self) -> u32 {
-        // SAFETY: nobody writes to the handle after `connect`.
-        unsafe { (*self.handle.0.get()).npes_node as u32 }
+        Ok(Bootstrap { shared, handle: Box::leak(Box::new(handle)), node })
     }
 
     /// Waits until all PEs have come here.
-    ///
-    /// # Errors
-    /// A PE is gone or late, or the proxy thread of this one has failed. The same for the others.
     pub fn barrier(&self) -> Result<()> {
         self.shared.join("barrier", &[]).map(drop)
     }
 
     /// Everybody's `part`, in the order of PEs. All parts have the same length.
-    ///
-    /// # Errors
-    /// See [`Bootstrap::barrier`].
     pub fn allgather(&self, part: &[u8]) -> Result<Vec<u8>> {
         self.shared.join("allgather", part)
     }
 
-    /// The handle as the plugin gets it. It lives as long as this object does.
+    /// The handle as the plugin gets it.
     pub(crate) fn handle(&self) -> *mut c::nvt_bootstrap_handle {
-        self.handle.0.get()
+        self.handle
+    }
+
+    pub(crate) fn node(&self) -> Node {
+        self.node
     }
 
     /// Why the launcher has ended the job, when it has and this PE has been told.
@@ -206,7 +189,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Runs a callback's body for the handle that the plugin passed back. Nothing unwinds into it.
 ///
 /// # Safety
-/// `handle` is null or one that [`Bootstrap::handle`] returned, of a bootstrap that still lives.
+/// `handle` is null or one that [`Bootstrap::handle`] returned.
 unsafe fn callback(
     name: &str,
     handle: *mut c::nvt_bootstrap_handle,
@@ -217,7 +200,7 @@ unsafe fn callback(
             return Err(Error::Usage("the bootstrap handle is NULL".into()));
         }
         // SAFETY: the caller vouches for the handle; its comm_state points to the bootstrap's
-        // Shared, which is boxed and lives as long.
+        // Shared, which lives as long as the process.
         body(unsafe { &*(*handle).comm_state.cast::<Shared>() })
     }));
     match result {

@@ -21,22 +21,18 @@ pub struct Job {
 }
 
 impl Job {
-    /// This PE.
     pub fn pe(&self) -> u32 {
         self.pe
     }
 
-    /// Number of PEs.
     pub fn n_pes(&self) -> u32 {
         self.settings.n_pes
     }
 
-    /// The layout of the host library this job stands in for.
     pub fn layout(&self) -> Layout {
         self.settings.layout
     }
 
-    /// What this PE's heap is made of.
     pub fn memory(&self) -> MemoryKind {
         self.settings.memory_at(self.pe)
     }
@@ -52,9 +48,6 @@ impl Job {
     }
 
     /// A value given to the job for its scenario.
-    ///
-    /// # Errors
-    /// It is not there or is not of that type.
     pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {
         let Some(value) = self.settings.params.get(name) else {
             return Err(Error::Usage(format!("the scenario needs a parameter {name}")));
@@ -63,18 +56,12 @@ impl Job {
     }
 
     /// As [`Job::param`], with a value for when it is not given.
-    ///
-    /// # Errors
-    /// It is not of that type.
     pub fn param_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
     }
 
     /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of
     /// its device.
-    ///
-    /// # Errors
-    /// There is no driver or no device, or the PE has memory of the host only.
     pub fn device(&self) -> Result<String> {
         match self.memory() {
             MemoryKind::Host => Err(Error::Usage("this PE has memory of the host only".into())),
@@ -83,9 +70,6 @@ impl Job {
     }
 
     /// Hands a value to the launcher, for the report.
-    ///
-    /// # Errors
-    /// The launcher is gone.
     pub fn report(&self, name: &str, value: impl ToString) -> Result<()> {
         self.bootstrap.tell(&FromPe::Value(name.to_string(), value.to_string()))
     }

@@ -26,7 +26,6 @@ fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
     }
 }
 
-/// The scenario.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let host = job.init()?;

@@ -41,16 +41,12 @@ pub const RESIDENT: &str = "resident";
 pub struct Resident(Option<Spinner>);
 
 impl Resident {
-    /// Starts it.
     pub fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
         let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
         Ok(Resident(wanted.then(|| host.spin()).transpose()?))
     }
 
     /// Ends it. Before the host's memory is given back, which waits for kernels.
-    ///
-    /// # Errors
-    /// It had ended before.
     pub fn end(self) -> Result<(), BoxError> {
         Ok(self.0.map_or(Ok(()), Spinner::stop)?)
     }

@@ -59,7 +59,6 @@ fn length(sender: u32, receiver: u32, round: u64, most: u64) -> u64 {
     .min(most)
 }
 
-/// The scenario.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let rounds: u64 = job.param("rounds")?;

@@ -1,7 +1,7 @@
 //! Contexts: the primary ones of the devices, and the stack of each thread.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -90,21 +90,6 @@ unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_in
     }))
 }
 
-/// Without parameters, which are for the multi-process service and for CIG.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxCreate_v4(
-    into: *mut Raw,
-    parameters: *const c_void,
-    flags: c_uint,
-    number: c_int,
-) -> Status {
-    if !parameters.is_null() {
-        return NOT_SUPPORTED;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { cuCtxCreate_v2(into, flags, number) }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
     answer(of_handle(context).map(|context| {
@@ -178,11 +163,6 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(into: *mut Raw) -> Status {
 unsafe extern "C" fn cuCtxGetDevice(into: *mut c_int) -> Status {
     // SAFETY: the caller's promise.
     answer(current().and_then(|context| unsafe { put(into, context.device.ordinal as c_int) }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxSynchronize() -> Status {
-    answer(current().and_then(Context::synchronize))
 }
 
 #[unsafe(no_mangle)]

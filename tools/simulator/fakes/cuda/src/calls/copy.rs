@@ -19,7 +19,6 @@ struct Sides {
 
 const UP: Sides = Sides { from_device: false, to_device: true };
 const DOWN: Sides = Sides { from_device: true, to_device: false };
-const ACROSS: Sides = Sides { from_device: true, to_device: true };
 const ANY: Sides = Sides { from_device: false, to_device: false };
 
 /// Copies to a device shorter than this are done by kernels of the driver's own, as those within a
@@ -229,16 +228,6 @@ unsafe extern "C" fn cuMemcpyBatchAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, len: usize, on: usize) -> Status {
-    answer(copy(from, to, len, ACROSS, on, false))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyAsync(to: usize, from: usize, len: usize, on: usize) -> Status {
-    answer(copy(from, to, len, ANY, on, false))
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, len: usize) -> Status {
     answer(copy(from as usize, to, len, UP, 0, true))
 }
@@ -246,11 +235,6 @@ extern "C" fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, len: usize) -> Sta
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, len: usize) -> Status {
     answer(copy(from, to as usize, len, DOWN, 0, true))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoD_v2(to: usize, from: usize, len: usize) -> Status {
-    answer(copy(from, to, len, ACROSS, 0, true))
 }
 
 #[unsafe(no_mangle)]

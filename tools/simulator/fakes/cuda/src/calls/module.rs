@@ -64,17 +64,6 @@ unsafe extern "C" fn cuModuleLoadData(into: *mut usize, image: *const c_void) ->
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadDataEx(
-    _into: *mut usize,
-    _image: *const c_void,
-    _options: c_uint,
-    _names: *mut c_void,
-    _values: *mut *mut c_void,
-) -> Status {
-    refuse_alone()
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuModuleUnload(module: usize) -> Status {
     if MODULES.get(module).is_err() {
         return refuse_alone();

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::state::context::{Context, Event, Stream, Work, current, enqueue};
 use crate::state::status::{
@@ -98,7 +98,7 @@ extern "C" fn cuStreamQuery(handle: usize) -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(into: *mut usize, _flags: c_uint) -> Status {
     answer(current().and_then(|context| {
-        let event = Event { context, state: Mutex::default(), changed: Condvar::new() };
+        let event = Event { context, state: Mutex::default() };
         // SAFETY: the caller's promise.
         unsafe { put(into, EVENTS.insert(Arc::new(event))) }
     }))
@@ -143,21 +143,6 @@ extern "C" fn cuEventQuery(handle: usize) -> Status {
         let done = reached(&event);
         // Looked at last: what has failed is never told as done.
         context.check().and(done)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuEventSynchronize(handle: usize) -> Status {
-    answer(current().and_then(|context| {
-        allowed()?;
-        let event = EVENTS.get(handle)?;
-        event.context.pass();
-        let mut state = lock(&event.state);
-        while state.0 != state.1 {
-            state = event.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
-        context.check()
     }))
 }
 

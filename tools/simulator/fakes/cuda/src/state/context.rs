@@ -82,7 +82,6 @@ pub(crate) struct Event {
     /// The context it was made in, of whose streams it is.
     pub(crate) context: &'static Context,
     pub(crate) state: Mutex<(u64, u64)>,
-    pub(crate) changed: Condvar,
 }
 
 /// Something that a stream does.

@@ -71,7 +71,6 @@ fn run(context: &Context, work: &Work) {
         Work::Record(event, number) => {
             let mut state = lock(&event.state);
             state.1 = state.1.max(*number);
-            event.changed.notify_all();
         }
         Work::Free(base) => {
             // An error means that it was freed before.
