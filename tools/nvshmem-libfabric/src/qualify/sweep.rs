@@ -1,11 +1,11 @@
-//! A process that cleans up after the jobs of `qualify`, however that ends: what is killed removes
+//! A process that cleans up after the jobs of `qualify` when that is stopped: what is killed removes
 //! nothing, and its PEs are killed with it. No signal of the terminal reaches this process.
 
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,13 +17,16 @@ use crate::doctor::host::maker;
 
 const SHM: &str = "/dev/shm";
 
-/// How long the jobs' processes, which are killed with their parent, are waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long files of PEs are looked for: each dies when the kernel has ended its parent.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the process reads before the end of its input where all jobs have ended.
+const DONE: &[u8] = b"done";
 
 /// The process, which cleans up when this is dropped.
 pub(super) struct Sweeper {
     child: Child,
-    /// The `TMPDIR` of the jobs, by which their processes are known, too.
+    /// The `TMPDIR` of the jobs.
     pub(super) directory: PathBuf,
 }
 
@@ -41,8 +44,9 @@ impl Sweeper {
 
 impl Drop for Sweeper {
     fn drop(&mut self) {
-        // The end of its input is the sign.
-        drop(self.child.stdin.take());
+        if let Some(mut input) = self.child.stdin.take() {
+            let _ = input.write_all(DONE);
+        }
         let _ = self.child.wait();
     }
 }
@@ -53,28 +57,20 @@ pub(crate) fn serve() -> io::Result<()> {
     let directory = PrivateDir::new("nlf-qualify")?;
     println!("{}", directory.path().display());
     io::stdout().flush()?;
-    io::copy(&mut io::stdin(), &mut io::sink())?;
+    let mut said = Vec::new();
+    io::stdin().read_to_end(&mut said)?;
     let began = Instant::now();
-    while is_used(directory.path()) && began.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    for name in names(SHM).filter(|name| !before.contains(name)) {
-        let is_dead = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
-        if maker(&name.to_string_lossy()).is_some_and(is_dead) {
-            // Another user's stays.
-            let _ = fs::remove_file(Path::new(SHM).join(name));
+    while said != DONE && began.elapsed() < PATIENCE {
+        for name in names(SHM).filter(|name| !before.contains(name)) {
+            let is_dead = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+            if maker(&name.to_string_lossy()).is_some_and(is_dead) {
+                // Another user's stays.
+                let _ = fs::remove_file(Path::new(SHM).join(name));
+            }
         }
+        std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())
-}
-
-/// Whether a process has the directory in its environment.
-fn is_used(directory: &Path) -> bool {
-    let wanted = directory.as_os_str().as_encoded_bytes();
-    names("/proc").any(|pid| {
-        let variables = fs::read(Path::new("/proc").join(pid).join("environ"));
-        variables.is_ok_and(|all| all.windows(wanted.len()).any(|part| part == wanted))
-    })
 }
 
 fn names(directory: &str) -> impl Iterator<Item = OsString> {
