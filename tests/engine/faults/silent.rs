@@ -126,7 +126,7 @@ fn idle_lane_hears_of_an_ended_peer() {
             job.members[0].lane.let_peers_end();
         }
         let patience = 5 * DEADLINE.as_nanos() as u64;
-        let mut until_failed = |job: &mut Job| {
+        let until_failed = |job: &mut Job| {
             let start = job.fabric.now();
             let mut failed = None;
             while failed.is_none() && job.fabric.now() - start < patience {
