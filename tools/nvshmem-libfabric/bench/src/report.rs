@@ -17,8 +17,7 @@ impl Report {
 
     /// Prints and keeps the median of some ratios.
     pub(crate) fn ratio(&mut self, name: String, ratios: &[f64]) -> Result<(), BoxError> {
-        let spread = Spread::of(ratios).ok_or_else(|| format!("{name}: no rounds"))?;
-        let Spread { median, p10, p90 } = spread;
+        let Spread { median, p10, p90 } = Spread::of(ratios).ok_or("a side without rounds")?;
         println!("    {name:<58}{median:.4}  p10..p90 {p10:.4}..{p90:.4}");
         self.push(name, median, "ratio");
         Ok(())
