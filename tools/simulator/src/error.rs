@@ -50,19 +50,7 @@ pub struct Status(pub i32);
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use nvshmem_abi::c;
-        let name = match self.0 {
-            c::NVT_STATUS_SUCCESS => "success",
-            c::NVT_STATUS_INVALID_VALUE => "invalid value",
-            c::NVT_STATUS_OUT_OF_MEMORY => "out of memory",
-            c::NVT_STATUS_NOT_SUPPORTED => "not supported",
-            c::NVT_STATUS_SYMMETRY => "symmetry",
-            c::NVT_STATUS_GPU_NOT_SELECTED => "GPU not selected",
-            c::NVT_STATUS_COLLECTIVE_LAUNCH_FAILED => "collective launch failed",
-            c::NVT_STATUS_INTERNAL => "internal error",
-            _ => "unknown status",
-        };
-        write!(f, "{} ({name})", self.0)
+        write!(f, "status {}", self.0)
     }
 }
 

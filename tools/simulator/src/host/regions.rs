@@ -36,9 +36,9 @@ pub(crate) struct Regions {
 
 /// 512-byte handles in a row: of every PE for a chunk of the heap, of every piece for a buffer.
 ///
-/// They begin at an odd address. NVSHMEM promises no alignment for them.
+/// They begin at an odd address, behind one byte more: NVSHMEM promises no alignment for them.
 #[derive(Debug)]
-struct Handles(Mapping);
+struct Handles(Box<[u8]>);
 
 #[derive(Debug)]
 struct Buffer {
@@ -114,7 +114,7 @@ impl Regions {
                 let text = format!("PE {pe} has no handle for chunk {chunk} of the heap");
                 return Err(Error::Plugin(text));
             }
-            write(&self.chunks).push(Handles::new(&all)?);
+            write(&self.chunks).push(Handles::new(&all));
         }
         Ok(())
     }
@@ -272,7 +272,7 @@ impl Buffer {
             let handle = transport.get_mem_handle(start, piece, true)?;
             all.extend_from_slice(&handle.bytes);
         }
-        self.handles = Some(Handles::new(&all)?);
+        self.handles = Some(Handles::new(&all));
         Ok(())
     }
 
@@ -285,21 +285,20 @@ impl Buffer {
 
 impl Handles {
     /// Keeps a copy of handles that lie one after the other.
-    fn new(bytes: &[u8]) -> Result<Handles> {
-        let memory = Mapping::new(bytes.len() as u64 + 1, 4096)?;
-        Local::of(&memory, 1, bytes.len() as u64)?.write(bytes)?;
-        Ok(Handles(memory))
+    fn new(bytes: &[u8]) -> Handles {
+        Handles([&[0], bytes].concat().into())
     }
 
     fn at(&self, index: usize) -> *mut c::nvt_mem_handle {
         // The index is below the number of handles kept: of PEs, or of pieces of the buffer, which
-        // the callers have checked. `wrapping_add` makes no promise about it.
-        self.0.start().wrapping_add(1 + index * HANDLE).cast()
+        // the callers have checked. Nobody writes there.
+        self.0.as_ptr().wrapping_add(1 + index * HANDLE).cast_mut().cast()
     }
 
     fn get(&self, index: usize) -> Box<c::nvt_mem_handle> {
-        // SAFETY: the index is below the number of handles kept, as above; nobody writes to them.
-        Box::new(unsafe { self.at(index).read_unaligned() })
+        let mut handle = Box::<c::nvt_mem_handle>::default();
+        handle.bytes.copy_from_slice(&self.0[1 + index * HANDLE..][..HANDLE]);
+        handle
     }
 }
 

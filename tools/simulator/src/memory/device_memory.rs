@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::memory::gpu::{Access, Cut, Gpu, Location, Properties};
+use crate::memory::gpu::{Cut, Gpu, NUMA_NODE, Properties, access};
 
 /// What a PE's symmetric heap is made of.
 #[derive(
@@ -107,7 +107,7 @@ impl DeviceMemory {
         step: Option<usize>,
         last: Option<UserMapped>,
     ) -> Result<Self> {
-        let on_device = Properties::pinned(Location::device(gpu.context.device()));
+        let on_device = Properties::pinned(gpu.location());
         let mut granularity = 0;
         // SAFETY: a place for the number; 0 asks for the least.
         gpu.bound(|calls| unsafe {
@@ -122,7 +122,7 @@ impl DeviceMemory {
         let mut memory = Self::reserve(gpu, len, alignment, step, true)?;
         for at in (0..len).step_by(step) {
             let is_host = last == Some(UserMapped::HostNuma) && at + step == len;
-            let host = Properties::pinned(Location::numa_node());
+            let host = Properties::pinned(NUMA_NODE);
             let properties = if is_host { host } else { on_device };
             let mut handle = 0;
             // SAFETY: a place for the handle, and properties that outlive the call.
@@ -171,8 +171,7 @@ impl DeviceMemory {
         // SAFETY: addresses of this reservation that are not in use.
         gpu.bound(|calls| unsafe { calls.map(at, step, 0, handle, 0) })?;
         handles.push(handle);
-        let access = [Location::device(gpu.context.device()), Location::numa_node()]
-            .map(|location| Access { location, flags: 3 });
+        let access = [gpu.location(), NUMA_NODE].map(access);
         let count = if is_host { 2 } else { 1 };
         // SAFETY: an array of at least `count`, for what was just mapped.
         gpu.bound(|calls| unsafe { calls.set_access(at, step, access.as_ptr(), count) })

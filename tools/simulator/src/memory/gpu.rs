@@ -15,54 +15,28 @@ const SCRATCH: usize = 2 << 20;
 /// A `CUresult`; 0 is success.
 pub(crate) type Status = c_uint;
 
-/// `CUmemLocation`.
-#[repr(C)]
+/// `CUmemLocation`: its kind and number.
+pub(crate) type Location = [c_int; 2];
+
+/// The host's NUMA node 0.
+pub(crate) const NUMA_NODE: Location = [3, 0];
+
+/// `CUmemAllocationProp`, as words.
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Location {
-    kind: c_uint,
-    id: c_int,
-}
-
-impl Location {
-    pub(crate) fn device(ordinal: Ordinal) -> Self {
-        Self { kind: 1, id: ordinal.0 }
-    }
-
-    /// The host's NUMA node 0.
-    pub(crate) fn numa_node() -> Self {
-        Self { kind: 3, id: 0 }
-    }
-}
-
-/// `CUmemAllocationProp` of memory that stays where it is, shared with nobody.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Properties {
-    kind: c_uint,
-    handle_types: c_uint,
-    location: Location,
-    windows: usize,
-    flags: [u8; 8],
-}
-
-const _: () = assert!(size_of::<Properties>() == 32);
+pub(crate) struct Properties([c_int; 8]);
 
 impl Properties {
-    pub(crate) fn pinned(location: Location) -> Properties {
-        Properties { kind: 1, handle_types: 0, location, windows: 0, flags: [0; 8] }
+    /// Memory that stays where it is, shared with nobody.
+    pub(crate) fn pinned([kind, id]: Location) -> Properties {
+        Properties([1, 0, kind, id, 0, 0, 0, 0])
     }
 }
 
-/// `CUmemAccessDesc`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
-    pub(crate) location: Location,
-    /// 3 to read and write.
-    pub(crate) flags: c_uint,
+/// `CUmemAccessDesc`: a location that reads and writes.
+pub(crate) fn access([kind, id]: Location) -> [c_int; 3] {
+    [kind, id, 3]
 }
-
-const _: () = assert!(size_of::<Access>() == 12);
 
 macro_rules! calls {
     ($($name:ident = $symbol:literal($($arg:ident: $type:ty),*);)*) => {
@@ -118,7 +92,7 @@ calls! {
     release = "cuMemRelease"(handle: usize);
     map = "cuMemMap"(base: usize, len: usize, offset: usize, handle: usize, flags: c_ulonglong);
     unmap = "cuMemUnmap"(base: usize, len: usize);
-    set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const Access, count: usize);
+    set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const [c_int; 3], count: usize);
     create_stream = "cuStreamCreate"(into: *mut usize, flags: c_uint);
     synchronize = "cuStreamSynchronize"(stream: usize);
     copy_in = "cuMemcpyHtoDAsync_v2"(
@@ -213,6 +187,10 @@ impl Gpu {
         // SAFETY: a place for the handle; CU_STREAM_NON_BLOCKING is 1.
         self.bound(|calls| unsafe { calls.create_stream(&raw mut stream, 1) })?;
         Ok(stream)
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        [1, self.context.device().0]
     }
 
     pub(crate) fn describe(&self) -> String {
