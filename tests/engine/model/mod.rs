@@ -46,7 +46,7 @@ const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
 /// Of so many cases one is explored outside of the full tier. Not a divisor of the number of kinds
 /// of operations, so that each kind comes first and second.
-const STEP: usize = 3;
+const STEP: usize = 5;
 
 /// Explores cases and prints how much there was, each large one by itself. Outside of the full tier
 /// it is one case in [`STEP`].
