@@ -9,9 +9,10 @@ use super::error::JobError;
 use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use super::memory::consistency::Consistency;
+use super::yielding::Yielding;
 use engine::error::EngineError;
+use engine::lane::Lane;
 use engine::lane::user_threads::host_lane::HostLane;
-use engine::lane::{Lane, is_idle};
 use engine::patience::Wait;
 use engine::state::regions::RegionTable;
 use ofi::{OfiPort, Report};
@@ -34,6 +35,7 @@ pub(crate) struct Connected {
     proxy: UnsafeCell<ProxyLane>,
     /// What was opened.
     pub(crate) report: Report,
+    has_core: bool,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
     /// The proxy thread's iterations.
@@ -51,27 +53,25 @@ struct ProxyLane {
     lane: Lane<OfiPort>,
     /// Whether progress of the host lane is ours to make.
     drives_host: bool,
-    /// Whether idle iterations give up the core.
-    yields: bool,
-    idle: u32,
+    yielding: Yielding,
 }
 
 impl Connected {
-    /// `drives_host`: the proxy progresses the host lane too. `yields`: it gives up its core when
-    /// it finds nothing to do.
+    /// `drives_host`: the proxy progresses the host lane too.
     pub(crate) fn new(
         regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
         drives_host: bool,
-        yields: bool,
+        yielding: Yielding,
         report: Report,
         consistency: Consistency,
     ) -> Self {
-        let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
+        let has_core = yielding.has_core();
+        let proxy = ProxyLane { lane: proxy, drives_host, yielding };
         let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
         let pulse = Arc::default();
-        Self { regions, patience, host, proxy, report, consistency, pulse }
+        Self { regions, patience, host, proxy, report, has_core, consistency, pulse }
     }
 
     /// The same, with rails that are opened again when something on them has not moved for so long.
@@ -138,7 +138,7 @@ impl Connected {
         let busy = unsafe { self.iterate() }?;
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
-        if proxy.yields && is_idle(&mut proxy.idle, busy) {
+        if proxy.yielding.after(busy) {
             std::thread::yield_now();
         }
         Ok(())
@@ -165,8 +165,7 @@ impl Connected {
 
     /// Whether the proxy thread has a core of its own.
     pub(crate) fn has_core(&self) -> bool {
-        // SAFETY: never changed; no reference to the rest is made.
-        unsafe { !(*self.proxy.get()).yields }
+        self.has_core
     }
 }
 

@@ -14,6 +14,7 @@ pub mod memory;
 mod pe;
 #[cfg(test)]
 pub(crate) mod tests;
+mod yielding;
 
 pub(crate) use connect::collectives::{Collectives, Shape};
 pub(crate) use connected::Connected;

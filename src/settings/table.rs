@@ -215,7 +215,7 @@ settings! {
     Users "NVSHMEM_LIBFABRIC_RAIL_COOLING" rail_cooling: Option<Duration> = Some(Duration::from_secs(10)), NEVER;
 
     /// Whether an idle progress iteration yields its core. `auto`: where the host has fewer than
-    /// two cores per PE.
+    /// two cores per PE, and while the kernel gives the core to other threads.
     Users "NVSHMEM_LIBFABRIC_YIELD" yield_when: YieldWhen = YieldWhen::Auto, Names;
 
     /// A JSON file written when the transport is finalized, or when the process exits: what each

@@ -19,8 +19,9 @@ use crate::job::error::JobError;
 use crate::job::memory::consistency::Consistency;
 use crate::job::memory::shared_bounce;
 use crate::job::memory::{ProcessMemory, memory_kinds};
+use crate::job::yielding::Yielding;
 use crate::logging;
-use crate::settings::{Settings, SignalChoice, YieldWhen};
+use crate::settings::{Settings, SignalChoice};
 use engine::Watchdog;
 use engine::ids::{LaneKind, MAX_PES, Pe, RailId};
 use engine::lane::user_threads::handoff::handover;
@@ -391,14 +392,14 @@ fn assemble(
     let proxy = proxy.with_inbox(inbox).with_fallback_routes(fallback_routes);
     let drives_host = !report.verdict.truly_automatic;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let yields = yields(settings.yield_when, cores, here as usize);
+    let yielding = Yielding::new(settings.yield_when, cores, here as usize);
     info!(
         target: logging::TRANSPORT,
         "{} with a host lane and {} proxy rail(s); the proxy thread {}; idle progress {}",
         me,
         report.rails.len(),
         if drives_host { "progresses the host lane too" } else { "leaves the host lane alone" },
-        if yields { "yields the core" } else { "keeps the core" },
+        if yielding.has_core() { "keeps the core while nobody else wants it" } else { "yields the core" },
     );
     info!(
         target: logging::TRANSPORT,
@@ -408,18 +409,9 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
-    let connected = Connected::new(regions, host, proxy, drives_host, yields, report, consistency);
+    let connected =
+        Connected::new(regions, host, proxy, drives_host, yielding, report, consistency);
     Ok(connected.with_rail_timeout(rail_timeout))
-}
-
-/// Whether idle proxy threads give up their core, with so many cores for the PEs that are here.
-fn yields(when: YieldWhen, cores: usize, here: usize) -> bool {
-    match when {
-        YieldWhen::Always => true,
-        YieldWhen::Never => false,
-        // Each PE has a user thread and a proxy thread.
-        YieldWhen::Auto => cores < 2 * here,
-    }
 }
 
 #[cfg(test)]

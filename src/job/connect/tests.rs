@@ -4,17 +4,6 @@ use super::*;
 use crate::job::tests::{self as threads, settings};
 use crate::logging::heard::heard;
 
-#[test]
-fn cores_are_kept_where_each_thread_has_one() {
-    for (cores, here, expected) in
-        [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
-    {
-        assert_eq!(yields(YieldWhen::Auto, cores, here), expected, "{cores} {here}");
-        assert!(yields(YieldWhen::Always, cores, here));
-        assert!(!yields(YieldWhen::Never, cores, here));
-    }
-}
-
 /// One more than there are PEs.
 struct Claims(u32);
 

@@ -40,6 +40,7 @@ const NOT_WELL: u8 = 1;
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
+    launcher::keep_ends_of_processes();
     // A process that was started as a PE ends in here.
     nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], &[nvshmem_bench::SCENARIO]].concat());
     let command = match Options::try_parse() {

@@ -369,7 +369,12 @@ fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), 
         let said = error.map_or_else(String::new, |error| format!(" ({error})"));
         let help = *profile.missing;
         let help = if help.is_empty() { String::new() } else { format!("; {help}") };
-        Err(format!("this libfabric does not have it on this machine{said}{help}"))
+        // libfabric itself leaves out what this variable does not name.
+        let filter = std::env::var("FI_PROVIDER").ok().filter(|filter| !filter.is_empty());
+        let filter = filter.map_or_else(String::new, |filter| {
+            format!("; FI_PROVIDER={filter} is set, which hides providers: unset it, or name this one in it")
+        });
+        Err(format!("this libfabric does not have it on this machine{said}{filter}{help}"))
     };
     match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => Ok(()),

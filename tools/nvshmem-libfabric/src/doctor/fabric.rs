@@ -1,6 +1,8 @@
 //! libfabric: its version, what is taken of it and why not the rest, and the environment that
 //! providers need.
 
+use std::env;
+
 use super::Check;
 use crate::info::Info;
 use crate::probe::{Choice, Fabric, Rail, Refused};
@@ -21,7 +23,48 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
         provider(fabric),
         refused(fabric),
         environment(fabric),
+        other_variables(&|name| env::var(name).ok().filter(|value| !value.is_empty())),
     ]
+}
+
+/// Variables of libfabric that have made jobs fail, and what each does here.
+const VARIABLES: [(&str, &str, &str); 6] = [
+    (
+        "FI_PROVIDER",
+        "hides all providers that it does not name",
+        "unset it; NVSHMEM_LIBFABRIC_PROVIDER chooses",
+    ),
+    (
+        "FI_TCP_IO_URING",
+        "has tcp use io_uring, with which libfabric 2.5.1 crashes where it has no descriptors left",
+        "unset it",
+    ),
+    (
+        "FI_TCP_PORT_LOW_RANGE",
+        "bounds tcp's ports: each PE wants one for each rail and direction",
+        "leave several hundred ports between it and FI_TCP_PORT_HIGH_RANGE, or unset both",
+    ),
+    (
+        "FI_TCP_IFACE",
+        "hides other interfaces from tcp",
+        "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses",
+    ),
+    ("FI_IFACE", "hides other interfaces", "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses"),
+    ("FI_EFA_IFACE", "hides other NICs of efa", "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses"),
+];
+
+/// What variables of libfabric do that this transport neither sets nor wants.
+fn other_variables(value: &dyn Fn(&str) -> Option<String>) -> Check {
+    const ID: &str = "libfabric-environment";
+    let set = |(name, does, helps): &(&str, &str, &str)| {
+        value(name).map(|value| format!("{name}={value} {does}: {helps}"))
+    };
+    let set: Vec<String> = VARIABLES.iter().filter_map(set).collect();
+    if set.is_empty() {
+        return Check::ok(ID, "no variable of libfabric is in the way");
+    }
+    Check::warning(ID, "variables of libfabric are set", "unset them, or see what each does")
+        .details(set)
 }
 
 /// The provider that jobs get.
@@ -161,6 +204,16 @@ fn environment(fabric: &Fabric) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn exported_variables_are_explained() {
+        assert_eq!(other_variables(&|_| None).verdict, Verdict::Ok);
+        let efa = |name: &str| (name == "FI_PROVIDER").then(|| String::from("efa"));
+        let check = other_variables(&efa);
+        assert_eq!(check.verdict, Verdict::Warning);
+        assert!(check.details[0].starts_with("FI_PROVIDER=efa hides"), "{check:?}");
+    }
 
     #[test]
     fn rails_are_rdma_devices_by_name_or_by_pci_address() {

@@ -23,7 +23,11 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
         descriptors(&limits, rdma, fabric.across_hosts.rails.len().max(1)),
         cores_for(cores, gpus),
         bootstrap(&Interface::all(), env::var("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME").ok().as_deref()),
-        shared_memory(&fs::read_to_string("/proc/self/mounts").unwrap_or_default()),
+        loopback(&Interface::all()),
+        shared_memory(
+            &fs::read_to_string("/proc/self/mounts").unwrap_or_default(),
+            launcher::free_bytes(shm),
+        ),
         left_behind(shm, &|pid| Path::new("/proc").join(pid.to_string()).exists()),
     ]
 }
@@ -161,36 +165,41 @@ fn bootstrap(interfaces: &[Interface], named: Option<&str>) -> Check {
 /// What shared memory a job on one host needs at least.
 const LEAST_SHM: u64 = 256 << 20;
 
-fn shared_memory(mounts: &str) -> Check {
+/// `free`: bytes that can still be written there.
+fn shared_memory(mounts: &str, free: Option<u64>) -> Check {
     const ID: &str = "shared-memory";
-    let Some(line) = mounts.lines().find(|line| line.split(' ').nth(1) == Some("/dev/shm")) else {
+    // What was mounted last is what programs see.
+    if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/dev/shm")) {
         return Check::note(
             ID,
             "/dev/shm is no file system of its own; the provider shm keeps its files there",
         );
-    };
-    let size = line.split(' ').nth(3).unwrap_or_default().split(',').find_map(|option| {
-        let text = option.strip_prefix("size=")?;
-        let (digits, unit) = match text.trim_end_matches(['k', 'm', 'g']) {
-            digits if text.ends_with('k') => (digits, 10),
-            digits if text.ends_with('m') => (digits, 20),
-            digits if text.ends_with('g') => (digits, 30),
-            digits => (digits, 0),
-        };
-        Some(digits.parse::<u64>().ok()? << unit)
-    });
-    match size {
+    }
+    match free {
         Some(bytes) if bytes < LEAST_SHM => Check::warning(
             ID,
             format!(
-                "/dev/shm has {} MiB; the provider shm, and NVSHMEM on one host, want more",
+                "/dev/shm has {} MiB left; the provider shm, and NVSHMEM on one host, want more",
                 bytes >> 20
             ),
-            "--shm-size=1g for containers",
+            "--shm-size=1g for containers; remove files of processes that have ended",
         ),
-        Some(bytes) => Check::ok(ID, format!("/dev/shm has {} MiB", bytes >> 20)),
-        None => Check::ok(ID, "/dev/shm has its usual size, half of the memory"),
+        Some(bytes) => Check::ok(ID, format!("/dev/shm has {} MiB left", bytes >> 20)),
+        None => Check::note(ID, "how much of /dev/shm is free cannot be told"),
     }
+}
+
+/// PEs of one host find one another, and talk over tcp, by the loopback interface.
+fn loopback(interfaces: &[Interface]) -> Check {
+    const ID: &str = "loopback-interface";
+    if interfaces.iter().any(|interface| interface.loopback && interface.running) {
+        return Check::ok(ID, "it is up");
+    }
+    Check::error(
+        ID,
+        "no loopback interface is up, and PEs of this host find one another by it",
+        "ip link set lo up",
+    )
 }
 
 /// Files of processes that have ended without removing them. Names of libfabric and NVSHMEM hold
@@ -296,13 +305,24 @@ mod tests {
     }
 
     #[test]
-    fn a_small_dev_shm_is_told_of() {
-        let mounts = |options: &str| {
-            format!("proc /proc proc rw 0 0\nshm /dev/shm tmpfs rw,nosuid,{options} 0 0\n")
+    fn little_free_shared_memory_is_told() {
+        let mounts = "shm /dev/shm tmpfs rw,size=1g 0 0\n";
+        let verdict = |mounts, free| shared_memory(mounts, free).verdict;
+        assert_eq!(verdict(mounts, Some(64 << 20)), Verdict::Warning);
+        assert_eq!(verdict(mounts, Some(1 << 30)), Verdict::Ok);
+        assert_eq!((verdict(mounts, None), verdict("", Some(0))), (Verdict::Note, Verdict::Note));
+    }
+
+    #[test]
+    fn loopback_has_to_be_up() {
+        let lo = |running| Interface {
+            name: String::from("lo"),
+            address: std::net::IpAddr::from([127, 0, 0, 1]),
+            loopback: true,
+            running,
         };
-        let verdict = |options| shared_memory(&mounts(options)).verdict;
-        assert_eq!((verdict("size=65536k"), verdict("size=1g")), (Verdict::Warning, Verdict::Ok));
-        assert_eq!((verdict("inode64"), shared_memory("").verdict), (Verdict::Ok, Verdict::Note));
+        assert_eq!(loopback(&[lo(true)]).verdict, Verdict::Ok);
+        assert_eq!(loopback(&[lo(false)]).verdict, Verdict::Error);
     }
 
     #[test]

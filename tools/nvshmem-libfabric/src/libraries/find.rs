@@ -15,7 +15,8 @@ const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshme
 
 /// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else
 /// `NVSHMEM_HOME`, `LD_LIBRARY_PATH`, the packages of Python that this program is among, those of
-/// `python3`, the linker's cache, and the usual directories.
+/// `python3`, the linker's cache, the usual directories, conda's environment, and where packages
+/// of NVIDIA's repositories have it.
 ///
 /// # Errors
 /// What was named is none.
@@ -41,6 +42,12 @@ pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>,
     add(&mut found, linker.cached(HOST_LIBRARY), "the linker's cache", linker);
     for directory in USUAL {
         add(&mut found, in_prefix(Path::new(directory)), "a usual directory", linker);
+    }
+    if let Some(prefix) = env::var_os("CONDA_PREFIX").filter(|prefix| !prefix.is_empty()) {
+        add(&mut found, in_prefix(Path::new(&prefix)), "CONDA_PREFIX", linker);
+    }
+    for directory in by_cuda_release(Path::new("/usr/lib")) {
+        add(&mut found, in_directory(&directory), "NVIDIA's packages of the distribution", linker);
     }
     for directory in hpc_sdk() {
         add(&mut found, in_prefix(&directory), "NVIDIA's HPC SDK", linker);
@@ -97,13 +104,43 @@ pub(crate) fn of_python(python: &Path) -> Vec<PathBuf> {
     found
 }
 
+fn below(path: PathBuf) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Returns the directories of NVSHMEM in packages of NVIDIA's repositories, one for each CUDA, the
+/// newest first: `/usr/lib/x86_64-linux-gnu/nvshmem/13`.
+fn by_cuda_release(lib: &Path) -> Vec<PathBuf> {
+    let systems = below(lib.to_owned()).into_iter();
+    let mut found: Vec<_> = systems.flat_map(|system| below(system.join("nvshmem"))).collect();
+    found.retain(|path| path.is_dir());
+    found.sort_by(|one, other| other.file_name().cmp(&one.file_name()));
+    found
+}
+
 /// The directories of NVSHMEM in NVIDIA's HPC SDK.
 fn hpc_sdk() -> Vec<PathBuf> {
-    let below = |path: PathBuf| -> Vec<PathBuf> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
-    };
     let releases = below(PathBuf::from(format!("/opt/nvidia/hpc_sdk/Linux_{}", env::consts::ARCH)));
     let libraries = releases.into_iter().flat_map(|release| below(release.join("comm_libs")));
     libraries.map(|library| library.join("nvshmem")).filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use launcher::PrivateDir;
+
+    #[test]
+    fn packages_of_every_cuda_are_found() {
+        let lib = PrivateDir::new("usr-lib").expect("a directory");
+        for release in ["12", "13"] {
+            let directory = lib.path().join("x86_64-linux-gnu/nvshmem").join(release);
+            fs::create_dir_all(directory).expect("a directory");
+        }
+        let found = by_cuda_release(lib.path());
+        let names: Vec<_> = found.iter().filter_map(|path| path.file_name()).collect();
+        assert_eq!(names, ["13", "12"]);
+        assert!(by_cuda_release(&lib.path().join("none")).is_empty());
+    }
 }

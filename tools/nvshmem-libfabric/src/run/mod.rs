@@ -125,9 +125,22 @@ impl Plan {
         let mut files: Vec<&Plugin> = all.iter().collect();
         if options.any_nvshmem {
             self.notes.push(String::from(EACH));
-        } else if let Some((nvshmem, found)) = self.have(nvshmem(options, &self.words)) {
+        } else if let Some(Used { nvshmem, found, is_guess }) =
+            self.have(used(options, &self.words))
+        {
             self.notes.push(format!("{}: {found}", nvshmem.describe()));
             self.notes.extend(beside_ours(&nvshmem));
+            if is_guess {
+                // The program may come to another one, by a wrapper or in a container.
+                let all = format!(
+                    "the command line does not show which NVSHMEM it uses, so it gets {EACH}"
+                );
+                self.warnings.push(all + "; --nvshmem PATH names one");
+                self.set_transport();
+                let set = self.set_preload(&files);
+                self.have(set);
+                return;
+            }
             let number = self.have(nvshmem.certain_number());
             let file = number.zip(plugins).map(|(number, plugins)| plugins.of(number));
             files = file.and_then(|file| self.have(file)).into_iter().collect();
@@ -165,12 +178,10 @@ impl Plan {
         }
         let theirs = env::var(PRELOAD).unwrap_or_default();
         let theirs = theirs.split([' ', ':']).filter(|entry| !entry.is_empty());
-        preload.extend(
-            theirs
-                .filter(|entry| !preload.iter().any(|ours| ours == entry))
-                .map(str::to_owned)
-                .collect::<Vec<_>>(),
-        );
+        let theirs = theirs.filter(|entry| !preload.iter().any(|ours| ours == entry));
+        // A sanitizer's runtime has to be the first library of its process.
+        let (first, last): (Vec<&str>, Vec<&str>) = theirs.partition(|entry| is_sanitizer(entry));
+        let preload = [first, preload.iter().map(String::as_str).collect(), last].concat();
         let why = "what is loaded under the name that NVSHMEM asks for comes before its own file";
         match files.is_empty() {
             true => {
@@ -184,8 +195,7 @@ impl Plan {
     /// What has NCCL load the file for it, and use it.
     fn set_nccl(&mut self, plugins: &Plugins) -> Result<(), ToolError> {
         let path = plugins.nccl()?.path.to_string_lossy().into_owned();
-        self.set("NCCL_RMA_PLUGIN", path.clone(), "NCCL 2.30.7 and later load it by this");
-        self.set("NCCL_GIN_PLUGIN", path, "NCCL 2.30.3 and 2.30.4 load it by this");
+        self.set("NCCL_RMA_PLUGIN", path, "NCCL 2.30.7 and later load it by this");
         let why = "NCCL's proxy drives it; where it has a kind of its own, that comes first";
         self.set("NCCL_GIN_TYPE", String::from("2"), why);
         Ok(())
@@ -235,14 +245,30 @@ fn absolute(file: &Path) -> Result<String, ToolError> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// The NVSHMEM that a command line uses, and how that is known.
-fn nvshmem(options: &RunOptions, words: &[OsString]) -> Result<(Nvshmem, String), ToolError> {
+/// Whether a library of `LD_PRELOAD` is the runtime of a sanitizer.
+fn is_sanitizer(library: &str) -> bool {
+    let name = Path::new(library).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let runtimes = ["libasan", "libtsan", "libubsan", "liblsan", "libclang_rt."];
+    runtimes.iter().any(|runtime| name.starts_with(runtime))
+}
+
+/// The NVSHMEM that a command line uses.
+struct Used {
+    nvshmem: Nvshmem,
+    /// How that is known.
+    found: String,
+    /// It is the first of the machine, and no word of the command line leads to it.
+    is_guess: bool,
+}
+
+fn used(options: &RunOptions, words: &[OsString]) -> Result<Used, ToolError> {
     let linker = Linker::of_environment();
     if let Some(path) = &options.r#where.nvshmem {
-        return Ok((Nvshmem::at(path, &linker)?, String::from("named by --nvshmem")));
+        let nvshmem = Nvshmem::at(path, &linker)?;
+        return Ok(Used { nvshmem, found: String::from("named by --nvshmem"), is_guess: false });
     }
-    if let Some(found) = Program::nvshmem_in(words, &linker) {
-        return Ok(found);
+    if let Some((nvshmem, found)) = Program::nvshmem_in(words, &linker) {
+        return Ok(Used { nvshmem, found, is_guess: false });
     }
     let mut all = find::all(None, &linker)?;
     if all.is_empty() {
@@ -256,11 +282,8 @@ fn nvshmem(options: &RunOptions, words: &[OsString]) -> Result<(Nvshmem, String)
     }
     let first = all.swap_remove(0);
     let home = wrong_home().map_or_else(String::new, |wrong| format!("; {wrong}"));
-    let found = format!(
-        "the first of this machine ({}), as the command line does not show which it uses{home}",
-        first.found_by.join("; ")
-    );
-    Ok((first, found))
+    let found = format!("the first of this machine ({}){home}", first.found_by.join("; "));
+    Ok(Used { nvshmem: first, found, is_guess: true })
 }
 
 /// The program that a command line begins with.

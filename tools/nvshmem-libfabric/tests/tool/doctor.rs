@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 use test_support::built;
 
-use crate::bed::{MadeUp, Scratch, bad, expect, good, json, plugins, tool, tree, trial};
+use crate::bed::{
+    MadeUp, Scratch, TOOL, bad, expect, good, json, plugins, tool, tree, trial, wait,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -18,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("doctor::files_of_ended_processes", files_left_behind),
         trial("doctor::gpus", gpus),
         trial("doctor::nvshmem", nvshmem),
+        trial("doctor::parent_that_ignores_sigchld", ignored_ends),
         trial("doctor::bad_input", bad_input),
     ]
 }
@@ -28,6 +31,18 @@ fn doctor(options: &[&str]) -> Command {
     // Whatever NICs this machine has.
     command.env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
     command
+}
+
+/// What a parent ignores its children inherit, and then no wait for a process ends.
+fn ignored_ends() -> Result<(), Failed> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' CHLD; exec \"$@\"", "sh", TOOL, "doctor", "--plugin-dir"]);
+    command.arg(plugins()).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp").stdout(Stdio::null());
+    let mut doctor = command.spawn()?;
+    let ended = wait("doctor's end", || doctor.try_wait().ok().flatten());
+    let _ = doctor.kill();
+    let status = ended?;
+    expect(status.success(), || format!("{status}"))
 }
 
 /// The check of a name.

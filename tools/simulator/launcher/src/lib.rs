@@ -18,6 +18,9 @@ mod shared_memory;
 
 pub use meeting::{Place, run_job};
 pub use private_dir::PrivateDir;
-pub use process::{End, Process, Stream, poll, pollfd, reaches_other_processes};
+pub use process::{
+    End, Process, Stream, keep_ends_of_processes, poll, pollfd, reaches_other_processes,
+};
 pub use remote::{exports, shell, word};
 pub use run::{Ended, Limits, Service, ask, run};
+pub use shared_memory::free_bytes;

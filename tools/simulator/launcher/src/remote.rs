@@ -20,10 +20,19 @@ pub fn shell(agent: &[OsString]) -> Command {
     command
 }
 
-/// Lines that put variables into the environment of what a shell starts.
+/// Whether a name is one that a shell takes for a variable's: anything else in its place would be
+/// executed.
+fn is_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Lines that put variables into the environment of what a shell starts. What has no name of a
+/// variable is left out.
 pub fn exports<'a>(variables: impl IntoIterator<Item = (&'a str, OsString)>) -> String {
     let mut script = String::new();
-    for (name, value) in variables {
+    for (name, value) in variables.into_iter().filter(|(name, _)| is_name(name)) {
         // A value with a null byte is none that a process could have.
         if let Ok(quoted) = shlex::try_quote(&value.to_string_lossy()) {
             let _ = writeln!(script, "export {name}={quoted}");
@@ -43,6 +52,15 @@ pub fn word(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::{Stream, ask};
+
+    #[test]
+    fn names_are_not_executed() {
+        let value = || OsString::from("1");
+        for name in ["NVSHMEM_A;id", "FI_$(id)", "FI_A B", "", "1A", "NVSHMEM_\nid"] {
+            assert_eq!(exports([(name, value())]), "", "{name:?}");
+        }
+        assert_eq!(exports([("FI_TCP_1", value())]), "export FI_TCP_1=1\n");
+    }
 
     #[test]
     fn values_survive_the_shell() {

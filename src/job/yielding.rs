@@ -1,0 +1,111 @@
+//! When an idle proxy thread gives up its core.
+
+use engine::lane::is_idle;
+
+use crate::settings::YieldWhen;
+
+/// Idle iterations between two looks at how often the kernel took the core away: some milliseconds,
+/// so that the system call costs next to nothing.
+const LOOK: u32 = 1 << 14;
+/// Looks without a switch after which the core counts as this thread's own again. A thread that
+/// yields is switched more rarely than one that is preempted.
+const CALM: u32 = 64;
+
+/// Decides whether an idle iteration yields.
+#[derive(Debug)]
+pub(crate) struct Yielding {
+    /// None: while other threads want the core.
+    always: Option<bool>,
+    idle: u32,
+    /// Involuntary context switches of the thread at the last look.
+    switches: i64,
+    /// Looks left until the core counts as the thread's own.
+    contended: u32,
+}
+
+impl Yielding {
+    /// `cores` are those that the `here` PEs of this host have, each of which has a user thread and
+    /// a proxy thread.
+    pub(crate) fn new(when: YieldWhen, cores: usize, here: usize) -> Self {
+        let always = match when {
+            YieldWhen::Always => Some(true),
+            YieldWhen::Never => Some(false),
+            YieldWhen::Auto => (cores < 2 * here).then_some(true),
+        };
+        Self { always, idle: 0, switches: i64::MAX, contended: 0 }
+    }
+
+    /// Whether there is a core for each thread, as far as the PEs of this job go.
+    pub(crate) fn has_core(&self) -> bool {
+        self.always != Some(true)
+    }
+
+    /// Counts an iteration. Returns whether the thread is to yield now.
+    #[inline]
+    pub(crate) fn after(&mut self, busy: bool) -> bool {
+        is_idle(&mut self.idle, busy)
+            && match self.always {
+                Some(always) => always,
+                None => {
+                    if self.idle % LOOK == 0 {
+                        self.look(involuntary_switches());
+                    }
+                    self.contended > 0
+                }
+            }
+    }
+
+    fn look(&mut self, switches: i64) {
+        self.contended =
+            if switches > self.switches { CALM } else { self.contended.saturating_sub(1) };
+        self.switches = switches;
+    }
+}
+
+/// Returns how often the kernel has given this thread's core to another one unasked; a yield to a
+/// thread that waits counts too.
+fn involuntary_switches() -> i64 {
+    // SAFETY: plain integers, for which zeros are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a structure of ours, which the call fills.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_kept_where_each_thread_has_one() {
+        for (cores, here, yields) in
+            [(2, 1, false), (1, 1, true), (6, 3, false), (5, 3, true), (4, 8, true)]
+        {
+            let has_core = |when| Yielding::new(when, cores, here).has_core();
+            assert_eq!(has_core(YieldWhen::Auto), !yields, "{cores} {here}");
+            assert!(!has_core(YieldWhen::Always) && has_core(YieldWhen::Never));
+        }
+    }
+
+    #[test]
+    fn preempted_threads_yield_until_calm() {
+        let mut yielding = Yielding::new(YieldWhen::Auto, 16, 1);
+        let yields = |yielding: &mut Yielding| (0..20).any(|_| yielding.after(false));
+        yielding.look(5);
+        assert!(!yields(&mut yielding), "the first look compares with nothing");
+        yielding.look(6);
+        assert!(yields(&mut yielding));
+        assert!(!yielding.after(true), "what is busy does not yield");
+        (0..CALM).for_each(|_| yielding.look(6));
+        assert!(!yields(&mut yielding));
+    }
+
+    #[test]
+    fn only_idle_threads_look() {
+        let mut yielding = Yielding::new(YieldWhen::Auto, 16, 1);
+        (0..LOOK - 1).for_each(|_| _ = yielding.after(false));
+        assert_eq!(yielding.switches, i64::MAX);
+        yielding.after(false);
+        assert!(yielding.switches < i64::MAX);
+    }
+}
