@@ -106,11 +106,11 @@ bench-%:
 	@$(MAKE) --no-print-directory bench BENCH=$*
 
 fake-cuda: ## Build target/fake-cuda, a stand-in for CUDA's driver on machines without a GPU
-	$(CARGO) build --locked --release -p fake-cuda -p fake-gdrcopy
+	$(CARGO) build --locked --release -p fake-cuda
 	@mkdir -p "$(FAKE_CUDA)"
 	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcuda.so.1"
 	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libcudart.so"
-	@ln -sf ../release/libfake_gdrcopy.so "$(FAKE_CUDA)/libgdrapi.so.2"
+	@ln -sf ../release/libfake_cuda.so "$(FAKE_CUDA)/libgdrapi.so.2"
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
 labs: deps ## Build the laboratories and run them: NICs that are not here (LAB="efa cxi rdma" EXTENT=full VERSIONS=all INSTALL=1)

@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 
 libfabric=$(scripts/headers.sh libfabric)
 verbs=$(scripts/headers.sh verbs)
-scripts/cargo run --locked --quiet --profile checked -p bindings -- "$libfabric" "$verbs"
+scripts/cargo run --manifest-path tools/labs/Cargo.toml --locked --quiet --profile checked -p bindings -- "$libfabric" "$verbs"

@@ -41,7 +41,7 @@ pub fn fake_cuda_dir() -> PathBuf {
     let names = [
         ("libfake_cuda.so", "libcuda.so.1"),
         ("libfake_cuda.so", "libcudart.so"),
-        ("libfake_gdrcopy.so", "libgdrapi.so.2"),
+        ("libfake_cuda.so", "libgdrapi.so.2"),
     ];
     directory("fake-cuda-names", &names)
 }

@@ -1,5 +1,5 @@
 //! Memory of devices: what the provider asks of CUDA and of GDRCopy, which here are the stand-ins
-//! `fake-cuda` and `fake-gdrcopy`, and where the NIC finds it.
+//! `fake-cuda`, and where the NIC finds it.
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::mem;

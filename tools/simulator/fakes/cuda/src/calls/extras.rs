@@ -88,7 +88,7 @@ extern "C" fn fake_cuda_release(gate: usize) -> Status {
 /// Where the CPU can reach device memory: what a mapping of the GPU's memory through PCIe gives on
 /// real hardware. Null when the range is not device memory of one allocation. Not a `CUresult`.
 #[unsafe(no_mangle)]
-extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
+pub(super) extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
     match find(address) {
         Some(mapping)
             if matches!(mapping.kind, Kind::Device | Kind::VmmDevice)

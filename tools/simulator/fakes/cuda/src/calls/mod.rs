@@ -4,6 +4,7 @@ mod context;
 mod copy;
 mod device;
 mod extras;
+mod gdrcopy;
 mod host;
 mod memory;
 mod module;

@@ -39,7 +39,7 @@ fn main() {
     write(abi, "crates/nvshmem-abi/src/generated.rs");
 
     // The oldest libfabric that is served, which the code is compiled for.
-    let libfabric = header("tools/bindings/libfabric.h")
+    let libfabric = header("tools/labs/bindings/libfabric.h")
         .clang_arg(format!("-I{libfabric}/1.17"))
         .allowlist_type("fi_.*|fid.*")
         .allowlist_var("FI_.*")
@@ -56,7 +56,7 @@ fn main() {
     write(libfabric, "crates/libfabric-sys/src/generated/v1_17.rs");
 
     // Of libibverbs and libefa: what a stand-in for them needs.
-    let verbs = header("tools/bindings/verbs.h")
+    let verbs = header("tools/labs/bindings/verbs.h")
         .clang_arg(format!("-I{verbs}/56.1"))
         .allowlist_type("ibv_(device|context|pd|mr|ah|ah_attr|comp_channel|srq|gid)")
         .allowlist_type("ibv_(cq|cq_ex|cq_init_attr_ex|poll_cq_attr)")

@@ -1,5 +1,4 @@
-//! A GDRCopy for the devices of `fake-cuda`, loaded under the name of the real one:
-//! `libgdrapi.so.2`.
+//! A GDRCopy for these devices, loaded under the name of the real one: `libgdrapi.so.2`.
 //!
 //! A mapping leads to the second mapping of the device's pages. Memory must be pinned in whole GPU
 //! pages of 64 KiB, inside one allocation. The interface is GDRCopy's public one.
@@ -7,6 +6,7 @@
 //! Environment: `FAKE_GDRCOPY_VERSION` (`MAJOR.MINOR`, 2.4 by default); `FAKE_GDRCOPY_REFUSE=1`,
 //! and `gdr_open` finds no kernel module.
 
+use super::extras::fake_cuda_window;
 use std::ffi::{c_int, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,24 +45,6 @@ extern "C" fn fake_gdrcopy_pinned() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// Where the CPU reaches a range of device memory. 0 when it does not.
-fn window(address: usize, len: usize) -> usize {
-    // SAFETY: names are strings; the driver is the one of this process, if it has one.
-    let find = unsafe {
-        let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW);
-        if driver.is_null() {
-            return 0;
-        }
-        libc::dlsym(driver, c"fake_cuda_window".as_ptr())
-    };
-    if find.is_null() {
-        return 0;
-    }
-    // SAFETY: the type of that function in `fake-cuda`.
-    let find: extern "C" fn(usize, usize) -> usize = unsafe { std::mem::transmute(find) };
-    find(address, len)
-}
-
 fn version() -> (c_int, c_int) {
     let text = std::env::var("FAKE_GDRCOPY_VERSION").unwrap_or_else(|_| String::from("2.4"));
     let parts = text.split_once('.');
@@ -98,7 +80,7 @@ unsafe extern "C" fn gdr_pin_buffer(
 ) -> c_int {
     let address = address as usize;
     let whole = address % GPU_PAGE == 0 && len % GPU_PAGE == 0;
-    let window = if whole { window(address, len) } else { 0 };
+    let window = if whole { fake_cuda_window(address, len) } else { 0 };
     if window == 0 {
         return libc::EINVAL;
     }

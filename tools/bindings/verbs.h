@@ -1,3 +1,0 @@
-/* What tools/bindings makes the bindings of libibverbs and libefa of. */
-#include <infiniband/verbs.h>
-#include <infiniband/efadv.h>
