@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
-use std::time::Duration;
 
 use libfabric_sys::{
     FI_EAGAIN, FI_EAVAIL, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN,
@@ -17,7 +16,7 @@ use crate::objects::fabric::Fabrics;
 use crate::objects::tables;
 use crate::options::Options;
 use crate::provider::Provider;
-use engine::port::{Direction, Local, POLL_BATCH, Polled, Transfer};
+use engine::port::{POLL_BATCH, Polled};
 
 const RAIL: RailId = RailId(0);
 const NO_RAIL: RailId = RailId(7);
