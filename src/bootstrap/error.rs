@@ -59,6 +59,12 @@ pub enum BootstrapError {
         /// Those that did not come.
         missing: String,
     },
+    /// A PE has ended before all have come.
+    #[error("PE {pe} has gone before all PEs had come: nothing listens where it did")]
+    Gone {
+        /// The PE.
+        pe: u32,
+    },
     /// PE 0 does not want this PE.
     #[error("PE 0 at {at} refused PE {me}: {why}")]
     Refused {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ use ofi::fork;
 
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// Between two looks whether a PE that is waited for is there; one that is missed twice has gone.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What a connection may take for its greeting.
 const GREET: Duration = Duration::from_secs(5);
@@ -76,9 +80,20 @@ impl TcpBootstrap {
         let deadline = Deadline::within(options.patience);
         let star = match (me, n_pes) {
             (_, 1) => Star::Center(Vec::new()),
-            (0, _) => Star::Center(gather(&options, listen(&options)?, &deadline)?),
-            _ => Star::Ray(connect(&options, &deadline)?),
+            (0, _) => Star::Center(gather(&options, listen(&options)?, &deadline, &|_| true)?),
+            _ => Star::Ray(connect(&options, &deadline, false)?),
         };
+        Ok(Self { options, star, number: 0 })
+    }
+
+    /// As [`TcpBootstrap::join`], for another PE than 0, once PE 0 listens: where its port refuses
+    /// connections, it has gone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn join_listening(options: TcpOptions) -> Result<Self, BootstrapError> {
+        let deadline = Deadline::within(options.patience);
+        let star = Star::Ray(connect(&options, &deadline, true)?);
         Ok(Self { options, star, number: 0 })
     }
 
@@ -93,8 +108,21 @@ impl TcpBootstrap {
     /// # Errors
     /// As there.
     pub fn center(options: TcpOptions, listener: TcpListener) -> Result<Self, BootstrapError> {
+        Self::center_while(options, listener, &|_| true)
+    }
+
+    /// As [`TcpBootstrap::center`], as long as the PEs that have not come yet are there: `is_there`
+    /// tells, on another thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn center_while(
+        options: TcpOptions,
+        listener: TcpListener,
+        is_there: &(dyn Fn(u32) -> bool + Sync),
+    ) -> Result<Self, BootstrapError> {
         let deadline = Deadline::within(options.patience);
-        let star = Star::Center(gather(&options, listener, &deadline)?);
+        let star = Star::Center(gather(&options, listener, &deadline, is_there)?);
         Ok(Self { options, star, number: 0 })
     }
 }
@@ -165,6 +193,11 @@ impl Rays {
         Err(why)
     }
 
+    fn missing(&self) -> Vec<u32> {
+        let missing = (1..).zip(&self.0).filter(|(_, ray)| ray.is_none());
+        missing.map(|(pe, _)| pe).collect()
+    }
+
     /// Whether all have come, and none has gone again.
     fn are_all(&mut self) -> bool {
         if self.0.iter().any(Option::is_none) {
@@ -192,6 +225,7 @@ fn gather(
     options: &TcpOptions,
     listener: TcpListener,
     deadline: &Deadline,
+    is_there: &(dyn Fn(u32) -> bool + Sync),
 ) -> Result<Vec<TcpStream>, BootstrapError> {
     let failed = |error| BootstrapError::Listen { at: options.address.clone(), error };
     let at = listener.local_addr().map_err(failed)?;
@@ -206,13 +240,17 @@ fn gather(
             warn!(target: logging::INIT, "{text}: {from}: {why}{unsaid}");
         }
     };
-    thread::scope(|scope| {
+    let over = AtomicBool::new(false);
+    let gone = thread::scope(|scope| {
         let (came, comes) = mpsc::channel();
         // Those who are greeting, oldest first.
         let mut greeting: VecDeque<(SocketAddr, TcpStream)> = VecDeque::new();
         let close = |(_, stream): (SocketAddr, TcpStream)| drop(stream.shutdown(Shutdown::Both));
         let mut guesses = Guesses::default();
-        while !rays.are_all() && deadline.left().is_some() {
+        let mut missed = Missed::default();
+        let mut gone = None;
+        while !rays.are_all() && deadline.left().is_some() && gone.is_none() {
+            gone = missed.look(scope, &rays, is_there, &over);
             let accepted = match guesses.pause(Instant::now()) {
                 true => Err(io::ErrorKind::WouldBlock.into()),
                 false => listener.accept(),
@@ -255,9 +293,13 @@ fn gather(
         }
         // Whoever still is is not waited for.
         greeting.into_iter().for_each(close);
+        over.store(true, Ordering::Relaxed);
+        gone
     });
-    let missing = (1..).zip(&rays.0).filter(|(_, ray)| ray.is_none());
-    let missing = ranks(missing.map(|(pe, _)| pe));
+    if let Some(pe) = gone {
+        return Err(BootstrapError::Gone { pe });
+    }
+    let missing = ranks(rays.missing().into_iter());
     if !missing.is_empty() {
         return Err(BootstrapError::Missing { at, waited: deadline.waited(), missing });
     }
@@ -270,6 +312,43 @@ fn gather(
         all.push(ray);
     }
     Ok(all)
+}
+
+/// Looks, on a thread of its own, whether the PEs that are missing are there.
+#[derive(Default)]
+struct Missed {
+    since: Option<Instant>,
+    look: Option<mpsc::Receiver<Vec<u32>>>,
+    last: Vec<u32>,
+}
+
+impl Missed {
+    /// Returns a PE that is missing, and was not there in two looks.
+    fn look<'scope>(
+        &mut self,
+        scope: &'scope thread::Scope<'scope, '_>,
+        rays: &Rays,
+        is_there: &'scope (dyn Fn(u32) -> bool + Sync),
+        over: &'scope AtomicBool,
+    ) -> Option<u32> {
+        if let Some(found) = self.look.as_ref().and_then(|look| look.try_recv().ok()) {
+            let missing = rays.missing();
+            let last = std::mem::replace(&mut self.last, found);
+            let gone = self.last.iter().find(|pe| last.contains(pe) && missing.contains(pe));
+            (self.look, self.since) = (None, Some(Instant::now()));
+            return gone.copied();
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.look.is_none() && since.elapsed() > LOOK {
+            let (tell, told) = mpsc::channel();
+            let missing = rays.missing().into_iter();
+            let is_gone = |pe: &u32| !over.load(Ordering::Relaxed) && !is_there(*pe);
+            let look = move || drop(tell.send(missing.filter(is_gone).collect()));
+            // Without a thread it is looked the next time.
+            self.look = thread::Builder::new().spawn_scoped(scope, look).ok().map(|_| told);
+        }
+        None
+    }
 }
 
 /// What a thread is made by that greets.
@@ -344,18 +423,29 @@ fn refuse(stream: &mut TcpStream, why: &str, deadline: &Deadline) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Connects to PE 0, as often as it takes.
-fn connect(options: &TcpOptions, deadline: &Deadline) -> Result<TcpStream, BootstrapError> {
+/// Connects to PE 0, as often as it takes. `listens`: PE 0 is there already, and has gone once its
+/// port refuses connections.
+fn connect(
+    options: &TcpOptions,
+    deadline: &Deadline,
+    listens: bool,
+) -> Result<TcpStream, BootstrapError> {
     let me = options.me;
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "it was not tried");
+    let mut refused_since = None;
     while let Some(left) = deadline.left() {
+        let mut all_refuse = listens;
         // Resolved anew: names of hosts that are starting may not be known at first.
         match resolve(&options.address) {
             Ok(all) => {
                 // What answers at one of several addresses may be something else.
                 let mut refused = None;
                 for at in all {
-                    match TcpStream::connect_timeout(&at, left.min(GREET)) {
+                    let connected = TcpStream::connect_timeout(&at, left.min(GREET));
+                    all_refuse &= connected
+                        .as_ref()
+                        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+                    match connected {
                         Ok(stream) => match join(stream, at, options, deadline) {
                             Ok(joined) => {
                                 fork::note(at);
@@ -379,6 +469,12 @@ fn connect(options: &TcpOptions, deadline: &Deadline) -> Result<TcpStream, Boots
                 last = io::Error::other(why);
             }
             Err(other) => return Err(other),
+        }
+        let since = *refused_since.get_or_insert_with(Instant::now);
+        if !all_refuse {
+            refused_since = None;
+        } else if since.elapsed() > LOOK {
+            return Err(BootstrapError::Gone { pe: 0 });
         }
         deadline.after(GREET);
         thread::sleep(RETRY.min(left));

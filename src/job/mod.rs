@@ -10,6 +10,7 @@ pub(crate) mod counters;
 mod error;
 pub(crate) mod guard;
 pub(crate) mod heartbeat;
+pub(crate) mod idle;
 pub mod memory;
 mod pe;
 #[cfg(test)]

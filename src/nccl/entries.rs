@@ -10,10 +10,11 @@ use nccl_abi::{
 };
 
 use super::error::{NcclError, guard};
+use super::group::BlockId;
 use super::group::{Group, Shared, Signal, Span};
 use super::listener::Listener;
 use super::plugin::Plugin;
-use super::requests::{BlockId, RequestId};
+use super::requests::RequestId;
 use engine::port::{Access, Direction};
 
 /// A block of contexts. They share the lane of their group, so all there is of one is its number.
@@ -119,8 +120,11 @@ pub(super) unsafe extern "C" fn get_rma_properties(
     guard("getRmaProperties", || {
         // SAFETY: rule 1.
         unsafe { given(group.cast::<Group>(), "group")? };
-        // Puts of other peers may be on their way to the device when a signal is seen.
-        let known = RmaProperties { flushes_all_puts_on_any_signal: false };
+        // A put that is done was delivered at its target: written by the NIC, or copied to its
+        // place. The target's processor applies every signal, whoever has sent it, and one that is
+        // sent after that comes later: what makes the put visible to who sees its own signal makes
+        // it visible to who sees any other.
+        let known = RmaProperties { flushes_all_puts_on_any_signal: true };
         // SAFETY: rule 2.
         unsafe { answer(properties, "properties", known) }
     })
@@ -158,15 +162,19 @@ pub(super) unsafe extern "C" fn connect(
     guard("connect", || {
         // SAFETY: rule 1.
         let listener = unsafe { given(listening.cast::<Listener>(), "listenComm")? };
-        if ranks <= 0 {
-            return Err(NcclError::Shape { rank, ranks });
-        }
-        // SAFETY: rule 2; there is at least one rank.
-        let first = *unsafe { given(handles, "handles")? };
-        // SAFETY: this function's contract.
-        let center = unsafe { given(first.cast::<[u8; HANDLE_BYTES]>(), "the handle of rank 0")? };
+        let shape = NcclError::Shape { rank, ranks };
+        let count = usize::try_from(ranks).ok().filter(|count| *count > 0).ok_or(shape)?;
+        // SAFETY: rule 2.
+        unsafe { given(handles, "handles")? };
+        let handle = |rank: usize| -> Result<_, NcclError> {
+            // SAFETY: this function's contract.
+            let handle = unsafe { *handles.add(rank) };
+            // SAFETY: the same.
+            unsafe { given(handle.cast::<[u8; HANDLE_BYTES]>(), "a handle") }
+        };
+        let handles = (0..count).map(handle).collect::<Result<Vec<_>, _>>()?;
         let plugin = Plugin::current()?;
-        let made = Box::new(Group::connect(&plugin, listener, center, (rank, ranks))?);
+        let made = Box::new(Group::connect(&plugin, listener, &handles, rank)?);
         // SAFETY: rule 2.
         unsafe { answer(group, "collComm", Box::into_raw(made).cast()) }
     })

@@ -12,7 +12,8 @@
 //! | 19.. | 17 bytes each: 4 or 6, and the address |
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ const ADDRESSES: usize = (HANDLE_BYTES - 19) / 17;
 /// How long ranks wait for one another. NCCL has brought them together just before, and some may
 /// have memory to register first.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a look whether a rank listens may take for each of its addresses.
+const PROBE: Duration = Duration::from_millis(200);
 
 /// See the module.
 #[derive(Debug)]
@@ -74,29 +78,33 @@ impl Listener {
         self.handle.encode()
     }
 
-    /// Brings the ranks of a group together: this one is `rank`, and that of rank 0 is at
-    /// `center`. Collective.
+    /// Brings the ranks of a group together, of which this one is `rank`, by the handles of all:
+    /// an aborted rank listens no longer, and is not waited for. Collective.
     pub(super) fn meet(
         &self,
-        center: &[u8; HANDLE_BYTES],
+        handles: &[&[u8; HANDLE_BYTES]],
         rank: u32,
-        ranks: u32,
     ) -> Result<TcpBootstrap, NcclError> {
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
         let socket = socket.ok_or(NcclError::Used)?;
-        let center = Handle::decode(center).ok_or(NcclError::NoHandle { rank: 0 })?;
+        let decoded = handles.first().and_then(|handle| Handle::decode(handle));
+        let center = decoded.ok_or(NcclError::NoHandle { rank: 0 })?;
         let options = TcpOptions {
             address: center.address(),
             me: rank,
-            n_pes: ranks,
+            n_pes: handles.len() as u32,
             job: center.number,
             patience: PATIENCE,
         };
         let met = |met: Result<TcpBootstrap, BootstrapError>| Ok(met?);
         if rank == 0 {
-            met(TcpBootstrap::center(options, socket))
+            let is_there = |rank: u32| {
+                let handle = handles.get(rank as usize).and_then(|handle| Handle::decode(handle));
+                handle.is_none_or(|handle| handle.listens())
+            };
+            met(TcpBootstrap::center_while(options, socket, &is_there))
         } else {
-            met(TcpBootstrap::join(options))
+            met(TcpBootstrap::join_listening(options))
         }
     }
 }
@@ -139,6 +147,16 @@ impl Handle {
             port: u16::from_le_bytes(*port),
             addresses: places.map(address).collect::<Option<_>>()?,
         })
+    }
+
+    /// Whether somebody may listen there still: not all addresses refuse connections.
+    fn listens(&self) -> bool {
+        let refuses = |address: &IpAddr| {
+            let at = SocketAddr::new(*address, self.port);
+            let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+            TcpStream::connect_timeout(&at, PROBE).is_err_and(refused)
+        };
+        self.addresses.is_empty() || !self.addresses.iter().all(refuses)
     }
 
     /// As the bootstrap takes it.

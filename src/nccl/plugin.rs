@@ -14,6 +14,7 @@ use log::{info, log};
 use nccl_abi::{DEVICE_GIN_PROXY, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties, VirtualDevices};
 
 use super::error::NcclError;
+use super::group::members;
 use crate::job::Job;
 use crate::logging;
 use crate::settings::Settings;
@@ -84,6 +85,7 @@ impl Plugin {
             }
             Some(_) => {
                 *current = None;
+                members::end_all();
                 Ok(())
             }
         }

@@ -1,152 +1,225 @@
 //! Operations that NCCL has started and not seen done.
 //!
-//! A request is a batch of the engine's, which is over when all of its operations are delivered.
-//! Short puts that follow one another share one, and so does everything when all batches of the
-//! lane are in use: these operations are done when all of the batch are. Requests have numbers that
-//! rise; the pointer that NCCL is given is the number, and no memory.
+//! A request belongs to a batch of the engine's and is done when all operations of that batch are
+//! delivered. Batches are few, so requests share them, but only requests to the same rank: a rank
+//! that has stopped delays nobody else. Request numbers rise; the pointer that NCCL is given is the
+//! number, and points to no memory.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
+use engine::ids::Pe;
 use engine::lane::Lane;
 use engine::port::Port;
-use engine::state::batch::Batch;
+use engine::state::batch::{Batch, MAX_BATCHES};
 
-/// Looks at batches that are not over between two requests for acknowledgements.
-const PATIENCE: u32 = 16;
+/// Iterations with open requests between two requests for acknowledgements.
+const PATIENCE: u32 = 6;
 
-/// Operations that are collected at most before the lane iterates. In a pass NCCL's progress thread
-/// takes one operation of each queue of a block of contexts, and calls for progress of the block;
-/// an iteration with copies takes as long as many such passes. What they bring leaves together.
-const MOST_COLLECTED: u32 = 32;
+/// Puts that share a batch at most, and bytes of the longest such put.
+const MOST_SHARING: u32 = 64;
+const LONGEST_SHARING: usize = 64 << 10;
 
-/// Calls for progress of other blocks that are left out at most meanwhile.
-const MOST_LEFT_OUT: u32 = 8;
+/// Batches at most that are kept free for ranks that have none.
+const MOST_RESERVED: usize = MAX_BATCHES / 2;
 
 /// Names a request of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct RequestId(u64);
 
 impl RequestId {
-    /// What NCCL is given for it; not null.
+    /// The pointer for NCCL. Never null.
     pub(super) fn pointer(self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
 
-    /// The request of a pointer.
     pub(super) fn of(pointer: *mut c_void) -> Self {
         Self(pointer.addr() as u64)
     }
 }
 
-/// Puts to a rank that share a request at most.
-const MOST_SHARING: u32 = 64;
-
-/// Bytes of the longest put that shares a request.
-const LONGEST_SHARING: usize = 64 << 10;
-
-/// Those that are not known to be done yet.
-#[derive(Debug)]
-pub(super) struct Requests {
-    /// The batch of each request, from `first` on; none if that is over.
-    open: VecDeque<Option<Batch>>,
-    first: u64,
-    /// Until peers are asked.
-    patience: u32,
-    /// Iterations of the lane.
-    iterations: u64,
-    /// The latest request of short puts, by rank.
-    latest: Box<[Latest]>,
-}
-
-/// A request that further puts may share.
-#[derive(Clone, Copy, Debug)]
-struct Latest {
-    request: RequestId,
-    puts: u32,
-    /// The iteration in which the last of them was started.
-    at: u64,
-}
-
 /// What is about to be started.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Starting {
-    /// A put of so many bytes to this rank, without a signal.
-    Put { rank: u32, len: usize },
+    /// A put of so many bytes, without a signal.
+    Put { len: usize },
     /// Anything else.
     Other,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    /// The end of this use of a slot.
+    Slot {
+        slot: usize,
+        uses: u64,
+    },
+    /// Nothing outstanding with a rank.
+    Quiet(Pe),
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    awaited: Awaited,
+    /// NCCL's call for progress before the last test of the request.
+    tested: Option<u64>,
+}
+
+/// Room for a batch, which is used again and again.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    batch: Option<Batch>,
+    rank: usize,
+    uses: u64,
+    /// Short puts in the batch; none where other puts may not share it.
+    puts: u32,
+    /// Iterations before its latest operation.
+    at: u64,
+}
+
+/// The requests that are not known to be done.
+#[derive(Debug)]
+pub(super) struct Requests {
+    /// From number `first` on.
+    open: VecDeque<Request>,
+    first: u64,
+    slots: Box<[Slot]>,
+    free: Vec<usize>,
+    /// Slots in use by each rank, the latest last.
+    ranks: Box<[Vec<usize>]>,
+    /// Ranks that have none.
+    without: usize,
+    /// Iterations until peers are asked to acknowledge.
+    patience: u32,
+    iterations: u64,
 }
 
 impl Requests {
     /// None, of a group of so many ranks.
     pub(super) fn new(ranks: u32) -> Self {
-        let open = VecDeque::with_capacity(256);
-        let latest = Latest { request: RequestId(0), puts: 0, at: 0 };
-        let latest = vec![latest; ranks as usize].into();
-        Self { open, first: 1, patience: PATIENCE, iterations: 0, latest }
+        let slot = Slot { batch: None, rank: 0, uses: 0, puts: 0, at: 0 };
+        let without = ranks as usize;
+        Self {
+            open: VecDeque::with_capacity(256),
+            first: 1,
+            slots: vec![slot; MAX_BATCHES].into(),
+            free: (0..MAX_BATCHES).rev().collect(),
+            ranks: vec![Vec::new(); without].into(),
+            without,
+            patience: PATIENCE,
+            iterations: 0,
+        }
     }
 
-    /// A request for what is about to be started, and the batch that it belongs to.
+    /// Gives a request for an operation that is about to be started, and the batch to start it in.
     ///
-    /// Short puts that are started one behind the other to one rank share a request: the engine
-    /// sends those of one batch together, and they are done at about the same time. One iteration
-    /// without another put is the end of it.
+    /// Short puts to one rank share a batch while each iteration brings another: the engine sends
+    /// those of one batch together, and they are done at about the same time.
     pub(super) fn begin<P: Port>(
         &mut self,
         lane: &mut Lane<P>,
+        rank: u32,
         starting: Starting,
     ) -> (RequestId, Batch) {
-        let latest = match starting {
-            Starting::Put { rank, len } if len <= LONGEST_SHARING => Some(rank as usize),
-            _ => None,
+        let (awaited, batch) = self.batch(lane, rank as usize, starting);
+        self.open.push_back(Request { awaited, tested: None });
+        (RequestId(self.first + self.open.len() as u64 - 1), batch)
+    }
+
+    fn batch<P: Port>(
+        &mut self,
+        lane: &mut Lane<P>,
+        rank: usize,
+        starting: Starting,
+    ) -> (Awaited, Batch) {
+        // An operation to no rank of the group is refused when it is started.
+        let Some(held) = self.ranks.get(rank) else { return (Awaited::Nothing, Batch::NONE) };
+        let is_short = matches!(starting, Starting::Put { len } if len <= LONGEST_SHARING);
+        let latest = held.last().copied();
+        let shares = |slot: &usize| {
+            let Slot { puts, at, .. } = self.slots[*slot];
+            is_short && (1..MOST_SHARING).contains(&puts) && self.iterations - at <= 1
         };
-        if let Some(shared) = latest.and_then(|rank| self.share(rank)) {
-            return shared;
-        }
-        let begun = self.begin_alone(lane);
-        if let Some(latest) = latest.and_then(|rank| self.latest.get_mut(rank)) {
-            *latest = Latest { request: begun.0, puts: 1, at: self.iterations };
-        }
-        begun
+        // A rank has no more batches than are left for others, beside those kept for ranks that
+        // have none.
+        let left = self.free.len().saturating_sub(self.without.min(MOST_RESERVED));
+        let slot = match latest {
+            Some(latest) if shares(&latest) || held.len() >= left => Some(latest),
+            _ => self.take(lane, rank).or(latest),
+        };
+        let Some(slot) = slot else { return (Awaited::Quiet(Pe(rank as u32)), Batch::NONE) };
+        let of = &mut self.slots[slot];
+        of.puts = if is_short && (of.puts != 0 || Some(slot) != latest) { of.puts + 1 } else { 0 };
+        of.at = self.iterations;
+        (Awaited::Slot { slot, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }
 
-    /// The latest request of short puts to a rank, if another may share it.
-    fn share(&mut self, rank: usize) -> Option<(RequestId, Batch)> {
-        let latest = self.latest.get_mut(rank)?;
-        if latest.puts == MOST_SHARING || self.iterations - latest.at > 1 {
-            return None;
-        }
-        let at = latest.request.0.checked_sub(self.first)?;
-        let batch = (*self.open.get(at as usize)?)?;
-        (latest.puts, latest.at) = (latest.puts + 1, self.iterations);
-        Some((latest.request, batch))
+    /// Takes a slot with a batch that has just begun.
+    fn take<P: Port>(&mut self, lane: &mut Lane<P>, rank: usize) -> Option<usize> {
+        let slot = *self.free.last()?;
+        let batch = lane.begin_batch()?;
+        self.free.pop();
+        let of = &mut self.slots[slot];
+        *of = Slot { batch: Some(batch), rank, puts: 0, ..*of };
+        self.without -= usize::from(self.ranks[rank].is_empty());
+        self.ranks[rank].push(slot);
+        Some(slot)
     }
 
-    fn begin_alone<P: Port>(&mut self, lane: &mut Lane<P>) -> (RequestId, Batch) {
-        if let Some(batch) = lane.begin_batch() {
-            self.open.push_back(Some(batch));
-            return (RequestId(self.first + self.open.len() as u64 - 1), batch);
+    /// Takes back the request that was given last: its operation was not started.
+    pub(super) fn take_back<P: Port>(&mut self, lane: &mut Lane<P>) {
+        if let Some(Request { awaited: Awaited::Slot { slot, uses }, .. }) = self.open.pop_back() {
+            self.is_over(lane, slot, uses);
         }
-        // All batches are in use, by requests here: nobody else begins any on this lane.
-        let latest = self.open.iter().enumerate().rev();
-        let mut latest = latest.filter_map(|(at, batch)| Some((at, (*batch)?)));
-        let (at, batch) = latest.next().unwrap_or((0, Batch::NONE));
-        (RequestId(self.first + at as u64), batch)
     }
 
-    /// Whether all operations of a request are delivered. One that was never given out is of none.
+    /// Whether all operations of a request are delivered. A number that was never given out belongs
+    /// to a request without operations.
     pub(super) fn is_done<P: Port>(&mut self, lane: &mut Lane<P>, request: RequestId) -> bool {
-        let Some(at) = request.0.checked_sub(self.first) else { return true };
-        let Some(Some(batch)) = self.open.get(at as usize).copied() else { return true };
+        let Some(at) = self.place(request) else { return true };
+        let is_done = match self.open[at].awaited {
+            Awaited::Slot { slot, uses } => self.is_over(lane, slot, uses),
+            // A rank that has failed has failed the lane, which is asked first.
+            Awaited::Quiet(pe) => lane.is_quiet(pe).unwrap_or(false),
+            Awaited::Nothing => true,
+        };
+        if !is_done {
+            return false;
+        }
+        self.open[at].awaited = Awaited::Nothing;
+        while self.open.front().is_some_and(|first| first.awaited == Awaited::Nothing) {
+            self.open.pop_front();
+            self.first += 1;
+        }
+        true
+    }
+
+    /// Whether a request was tested before since NCCL's latest call for progress, the `calls`-th:
+    /// then NCCL waits for it by tests alone.
+    pub(super) fn is_tested_again(&mut self, request: RequestId, calls: u64) -> bool {
+        let Some(at) = self.place(request) else { return false };
+        self.open[at].tested.replace(calls) == Some(calls)
+    }
+
+    fn place(&self, request: RequestId) -> Option<usize> {
+        let at = request.0.checked_sub(self.first)? as usize;
+        (at < self.open.len()).then_some(at)
+    }
+
+    /// Whether a use of a slot is over. Ends it if its batch is.
+    fn is_over<P: Port>(&mut self, lane: &mut Lane<P>, slot: usize, uses: u64) -> bool {
+        let of = &mut self.slots[slot];
+        let Some(batch) = of.batch.filter(|_| of.uses == uses) else { return true };
         if !lane.is_batch_done(batch) {
             return false;
         }
         lane.end_batch(batch);
-        self.open[at as usize] = None;
-        while let Some(None) = self.open.front() {
-            self.open.pop_front();
-            self.first += 1;
-        }
+        (of.batch, of.uses) = (None, uses + 1);
+        let held = &mut self.ranks[of.rank];
+        held.retain(|other| *other != slot);
+        self.without += usize::from(held.is_empty());
+        self.free.push(slot);
         true
     }
 
@@ -155,8 +228,8 @@ impl Requests {
         self.open.is_empty()
     }
 
-    /// The lane has iterated. While somebody waits for those that are not done, now and then all
-    /// peers are asked to acknowledge what they have.
+    /// Notes an iteration of the lane. Every so often while requests are open, all peers are asked
+    /// to acknowledge what they have.
     pub(super) fn iterated<P: Port>(&mut self, lane: &mut Lane<P>) {
         self.iterations += 1;
         if self.open.is_empty() {
@@ -170,65 +243,5 @@ impl Requests {
     }
 }
 
-/// What NCCL has started since the last iteration.
-#[derive(Debug, Default)]
-pub(super) struct Collected {
-    /// Operations since then, and since the last call for progress.
-    operations: u32,
-    pub(super) fresh: u32,
-    /// The block whose last pass has brought some.
-    block: Option<BlockId>,
-    /// Calls for progress of other blocks since then.
-    left_out: u32,
-}
-
-/// Names a block of contexts of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct BlockId(pub(super) usize);
-
-impl Collected {
-    /// Whether the lane waits for the next pass, after one over a block.
-    pub(super) fn goes_on(&mut self, block: BlockId) -> bool {
-        let fresh = std::mem::take(&mut self.fresh);
-        if fresh == 0 {
-            let is_others = self.block.is_some_and(|of| of != block);
-            self.left_out += u32::from(is_others);
-            return is_others && self.left_out <= MOST_LEFT_OUT;
-        }
-        self.operations += fresh;
-        self.block = Some(block);
-        self.operations < MOST_COLLECTED
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ONE: BlockId = BlockId(1);
-    const OTHER: BlockId = BlockId(2);
-
-    #[test]
-    fn the_lane_iterates_once_a_pass_brings_nothing_more() {
-        let mut collected = Collected::default();
-        assert!(!collected.goes_on(ONE), "an idle group iterates with every pass");
-        for _ in 1..MOST_COLLECTED {
-            collected.fresh += 1;
-            assert!(collected.goes_on(ONE));
-        }
-        assert!(!Collected { fresh: 0, block: Some(ONE), ..Collected::default() }.goes_on(ONE));
-        collected.fresh += 1;
-        assert!(!collected.goes_on(ONE), "as many as may be");
-    }
-
-    /// NCCL has blocks of its own, whose passes bring nothing.
-    #[test]
-    fn passes_over_other_blocks_are_waited_for_only_so_often() {
-        let mut collected = Collected { fresh: 1, ..Collected::default() };
-        assert!(collected.goes_on(ONE));
-        let left_out = std::iter::repeat_with(|| collected.goes_on(OTHER)).take_while(|on| *on);
-        assert_eq!(left_out.count() as u32, MOST_LEFT_OUT, "ONE may be over");
-        let mut collected = Collected { fresh: 1, ..Collected::default() };
-        assert!(collected.goes_on(ONE) && collected.goes_on(OTHER) && !collected.goes_on(ONE));
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod driven;
 mod failures;
 mod launch;
 mod life;
@@ -41,6 +42,12 @@ fn main() -> ExitCode {
         ("together", together::together),
         ("meetings", meetings::meetings),
         ("cycles", life::cycles),
+        ("visible", driven::visible),
+        ("stopped_rank", driven::stopped_rank),
+        ("test_alone", driven::test_alone),
+        ("closed_in_turn", driven::closed_in_turn),
+        ("seen_by_others", driven::seen_by_others),
+        ("aborted_connect", driven::aborted_connect),
         ("killed", failures::killed),
         ("aborted", failures::aborted),
         ("released", failures::released),
@@ -80,6 +87,16 @@ fn main() -> ExitCode {
         add(job("released", fabric, 2));
         add(job("released", fabric, 2).on("device"));
     }
+    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
+        add(job("visible", fabric, 1));
+        add(job("test_alone", fabric, 1));
+        add(job("closed_in_turn", fabric, 2));
+    }
+    add(job("stopped_rank", Fabric::Rxm, 2));
+    add(job("stopped_rank", Fabric::Tcp2, 2));
+    add(job("seen_by_others", Fabric::Shm, 1));
+    add(job("seen_by_others", Fabric::Tcp2, 1).on("device"));
+    add(job("aborted_connect", Fabric::Tcp2, 3));
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
         let killed = End::Signalled(libc::SIGKILL);

@@ -5,6 +5,5 @@
 
 pub(crate) mod consumer;
 pub(crate) mod dispatch;
-pub(crate) mod idle;
 pub(crate) mod region_table;
 pub(crate) mod thread;

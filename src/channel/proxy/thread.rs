@@ -14,10 +14,10 @@ use log::{error, info};
 
 use crate::channel::memory::shared::{Fault, Shared};
 use crate::channel::proxy::consumer::{Consumer, Failed};
-use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
 use crate::job::counters::exit;
+use crate::job::idle::Idle;
 use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use engine::error::EngineError;

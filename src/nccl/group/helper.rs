@@ -8,10 +8,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::shared::Shared;
+use super::shared::{Helped, Shared};
 use crate::job::counters::exit;
+use crate::job::idle::Idle;
 use crate::nccl::error::NcclError;
 use ofi::posix_signals;
 
@@ -19,14 +20,7 @@ use ofi::posix_signals;
 /// stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Iterations without a find before the core is offered to others; few where others need it.
-const SPINS: u32 = 4096;
-const SPINS_SHARED: u32 = 8;
-
-/// Idle for so long, it sleeps between iterations.
-const AWAKE: Duration = Duration::from_millis(3);
-
-/// Between two iterations then.
+/// Between two iterations once it has found nothing for long.
 const SLEEP: Duration = Duration::from_micros(200);
 
 /// Its thread ends with it.
@@ -59,37 +53,36 @@ impl Drop for Helper {
     }
 }
 
-/// Waits for a look, and makes progress for as long as NCCL does not.
+/// Waits for a look, and makes progress for as long as no other thread does.
 fn turn(group: &Shared, ends: &AtomicBool) {
     let before = group.progress_made();
     thread::sleep(LOOK);
-    if exit::is_waiting() {
-        group.tell_counters();
-    }
-    let spins = if group.has_core { SPINS } else { SPINS_SHARED };
-    let mut idle = 0_u32;
-    let mut since = Instant::now();
+    let mut idle = Idle::new(group.has_core, Some(SLEEP));
     while group.progress_made() == before && !ends.load(Ordering::Relaxed) {
-        if group.help() {
-            idle = 0;
-            continue;
+        if exit::is_waiting() {
+            group.tell_counters();
         }
-        idle = idle.saturating_add(1);
-        if idle < spins {
-            std::hint::spin_loop();
-            continue;
+        match group.help() {
+            Helped::Moved => idle.busy(),
+            Helped::Nothing { waits } => idle.iterate(waits),
+            // Whoever has the lane moves it.
+            Helped::Taken => return,
         }
-        if idle == spins {
-            since = Instant::now();
-        }
-        // Who has started something looks for its end, and makes progress by that.
-        if since.elapsed() > AWAKE && (group.is_automatic || !group.has_open()) {
-            if exit::is_waiting() {
-                group.tell_counters();
-            }
-            thread::sleep(SLEEP);
-        } else {
-            thread::yield_now();
-        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::{connect, settings};
+
+    #[test]
+    fn taken_lane_is_left_alone() {
+        connect(1, &settings(1, &[]), None, |pe| {
+            let shared = Shared::new(pe.job.unwrap(), 1, true, true);
+            let taken = shared.lock();
+            turn(&shared, &AtomicBool::new(false));
+            drop(taken);
+        });
     }
 }

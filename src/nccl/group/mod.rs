@@ -5,6 +5,7 @@
 //! for the moments in which one of the others has it.
 
 mod helper;
+pub(super) mod members;
 mod shared;
 
 use std::ffi::{c_int, c_void};
@@ -15,7 +16,8 @@ use log::{info, warn};
 use nccl_abi::HANDLE_BYTES;
 
 use self::helper::Helper;
-pub(super) use self::shared::{Shared, Signal, Span};
+use self::members::Member;
+pub(super) use self::shared::{BlockId, Shared, Signal, Span};
 use super::error::NcclError;
 use super::listener::Listener;
 use super::memory::{self, Region};
@@ -41,6 +43,7 @@ pub(super) struct Group {
     bootstrap: Mutex<TcpBootstrap>,
     /// It ends before `shared` does.
     helper: Option<Helper>,
+    member: Member,
 }
 
 impl Group {
@@ -48,17 +51,15 @@ impl Group {
     pub(super) fn connect(
         plugin: &Plugin,
         listener: &Listener,
-        center: &[u8; HANDLE_BYTES],
-        (rank, ranks): (c_int, c_int),
+        handles: &[&[u8; HANDLE_BYTES]],
+        rank: c_int,
     ) -> Result<Self, NcclError> {
-        let shape = NcclError::Shape { rank, ranks };
-        let (Ok(me), Ok(n)) = (u32::try_from(rank), u32::try_from(ranks)) else {
-            return Err(shape);
+        let n = handles.len() as u32;
+        let Some(me) = u32::try_from(rank).ok().filter(|me| *me < n) else {
+            return Err(NcclError::Shape { rank, ranks: n as c_int });
         };
-        if me >= n {
-            return Err(shape);
-        }
-        let mut bootstrap = listener.meet(center, me, n)?;
+        let member = Member::of(handles);
+        let mut bootstrap = listener.meet(handles, me)?;
         let job = Job::new(plugin.settings.clone())?;
         {
             let gathering = Gathering::new(&mut bootstrap)?;
@@ -87,7 +88,7 @@ impl Group {
         let heartbeat = Heartbeat::of(pulse, warn_after, fail_after, failed);
         shared.lock().heartbeat = Some(heartbeat);
         info!(target: logging::INIT, "a group of {n} ranks is connected, of which this is rank {me}");
-        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper) })
+        Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper), member })
     }
 
     /// What all calls but those of collectives use.
@@ -155,10 +156,14 @@ impl Group {
         }
     }
 
-    /// Ends the group. The others are waited for, for a while, unless something has failed: they
-    /// may need this rank's progress.
-    pub(super) fn close(mut self) {
-        if self.shared.failure().is_none() {
+    /// Ends the group, together with those of its ranks that are in this process.
+    pub(super) fn close(self) {
+        members::close(self);
+    }
+
+    /// Ends this rank. `waits`: for the others, for a while, which may need its progress.
+    fn end(mut self, waits: bool) {
+        if waits && self.shared.failure().is_none() {
             let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);
             bootstrap.set_patience(FAREWELL);
             if let Err(gone) = bootstrap.barrier() {

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use log::{error, warn};
 use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
@@ -14,7 +14,7 @@ use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use crate::nccl::error::NcclError;
 use crate::nccl::memory::Regions;
-use crate::nccl::requests::{BlockId, Collected, RequestId, Requests, Starting};
+use crate::nccl::requests::{RequestId, Requests, Starting};
 use engine::atomic::{Atomic, AtomicOp, Width};
 use engine::error::EngineError;
 use engine::ids::Pe;
@@ -25,6 +25,9 @@ use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use engine::state::batch::Batch;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
+
+/// How long operations on memory of devices may wait for more that go to the device with them.
+const COLLECTING: Duration = Duration::from_micros(5);
 
 /// How long the end of a job waits for who registers memory of it.
 const LET_GO: Duration = Duration::from_secs(1);
@@ -38,7 +41,7 @@ pub(in crate::nccl) struct Shared {
     /// How often NCCL has made progress. Changed under the lock.
     progress: AtomicU64,
     /// Peers' operations move without our progress.
-    pub(super) is_automatic: bool,
+    is_automatic: bool,
     /// Who makes progress has a core.
     pub(super) has_core: bool,
 }
@@ -53,8 +56,21 @@ pub(super) struct State {
     pub(super) heartbeat: Option<Heartbeat>,
     requests: Requests,
     pub(super) regions: Regions,
-    collected: Collected,
+    /// NCCL's calls for progress.
+    calls: u64,
+    collecting: Option<Collecting>,
 }
+
+/// Operations wait for more, as NCCL's latest pass over a block of contexts has brought some.
+#[derive(Debug)]
+struct Collecting {
+    since: Instant,
+    block: BlockId,
+}
+
+/// Names a block of contexts of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::nccl) struct BlockId(pub(in crate::nccl) usize);
 
 /// What a put or get moves: memory by its handle, and where in it.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +87,18 @@ pub(in crate::nccl) struct Signal {
     pub(in crate::nccl) operation: u32,
 }
 
+/// What the helper has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Helped {
+    Moved,
+    /// `waits`: NCCL waits for operations that move with iterations alone.
+    Nothing {
+        waits: bool,
+    },
+    /// Another thread has the lane.
+    Taken,
+}
+
 impl Shared {
     /// That of a group of so many ranks, whose job is connected.
     pub(super) fn new(job: Job, ranks: u32, is_automatic: bool, has_core: bool) -> Self {
@@ -79,7 +107,8 @@ impl Shared {
             heartbeat: None,
             requests: Requests::new(ranks),
             regions: Regions::default(),
-            collected: Collected::default(),
+            calls: 0,
+            collecting: None,
         };
         Self {
             state: Mutex::new(state),
@@ -181,25 +210,25 @@ impl Shared {
     #[inline]
     fn begin(
         &self,
+        rank: u32,
         starting: Starting,
         start: impl FnOnce(&mut Lane<OfiPort>, &Regions, Batch) -> Result<(), NcclError>,
     ) -> Result<RequestId, NcclError> {
         self.check()?;
         let mut state = self.lock();
-        state.collected.fresh += 1;
         let State { job, requests, regions, .. } = &mut *state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
         };
         let begun = |lane: &mut Lane<OfiPort>| {
-            let (request, batch) = requests.begin(lane, starting);
+            let (request, batch) = requests.begin(lane, rank, starting);
             let before = lane.enter_batch(batch);
             let started = start(lane, regions, batch);
             lane.enter_batch(before);
             match started {
                 Ok(()) => Ok(request),
                 Err(refused) => {
-                    requests.is_done(lane, request);
+                    requests.take_back(lane);
                     // What is wrong with a call alone is no failure of the group.
                     if let Some(failed) = lane.failure() {
                         self.fail(&failed.to_string());
@@ -223,10 +252,10 @@ impl Shared {
         more: bool,
     ) -> Result<RequestId, NcclError> {
         let starting = match direction {
-            Direction::Write => Starting::Put { rank, len },
+            Direction::Write => Starting::Put { len },
             Direction::Read => Starting::Other,
         };
-        self.begin(starting, |lane, regions, batch| {
+        self.begin(rank, starting, |lane, regions, batch| {
             let request = transfer(regions, direction, rank, local, remote, len)?;
             match lane.start_in_order_fast(request, batch) {
                 Ok(()) => Ok(()),
@@ -244,7 +273,7 @@ impl Shared {
         len: usize,
         signal: &Signal,
     ) -> Result<RequestId, NcclError> {
-        self.begin(Starting::Other, |lane, regions, batch| {
+        self.begin(rank, Starting::Other, |lane, regions, batch| {
             let signal = atomic(regions, rank, signal)?;
             if len == 0 {
                 return match lane.atomic_in_order_fast(&signal, batch) {
@@ -260,58 +289,97 @@ impl Shared {
         })
     }
 
-    /// Whether a request is done.
+    /// Whether a request is done. Makes progress where NCCL tests it again and again without
+    /// calling for any, as it does when it flushes.
     pub(in crate::nccl) fn is_done(&self, request: RequestId) -> Result<bool, NcclError> {
         self.check()?;
         let mut state = self.lock();
-        let State { job, requests, .. } = &mut *state;
-        let Some(connected) = job.as_deref().and_then(Job::connection) else {
-            return Err(self.over());
+        let is_done = |state: &mut State| {
+            let State { job, requests, .. } = state;
+            let Some(connected) = job.as_deref().and_then(Job::connection) else {
+                return Err(self.over());
+            };
+            let is_done = |lane: &mut Lane<OfiPort>| match lane.failure() {
+                Some(failed) => Err(self.lane_failed(failed)),
+                None => Ok(requests.is_done(lane, request)),
+            };
+            // SAFETY: the lock is held, which every use of the lane is under.
+            unsafe { connected.with_proxy(is_done) }
         };
-        let is_done = |lane: &mut Lane<OfiPort>| match lane.failure() {
-            Some(failed) => Err(self.lane_failed(failed)),
-            None => Ok(requests.is_done(lane, request)),
-        };
-        // SAFETY: the lock is held, which every use of the lane is under.
-        unsafe { connected.with_proxy(is_done) }
+        let calls = state.calls;
+        if is_done(&mut state)? {
+            return Ok(true);
+        }
+        if !state.requests.is_tested_again(request, calls) {
+            return Ok(false);
+        }
+        self.note_progress();
+        self.iterate(&mut state)?;
+        is_done(&mut state)
     }
 
-    /// Moves what is under way, for NCCL, after a pass over a block; or leaves it for the next
-    /// call, while each pass brings more.
+    /// Moves what is under way, for NCCL, after a pass over a block. Leaves it for the next pass
+    /// while operations come that had better go to a device together.
     pub(in crate::nccl) fn progress(&self, block: BlockId) -> Result<(), NcclError> {
         self.check()?;
         let mut state = self.lock();
-        let made = self.progress.load(Ordering::Relaxed);
-        self.progress.store(made.wrapping_add(1), Ordering::Relaxed);
-        if state.collected.goes_on(block) {
+        self.note_progress();
+        state.calls += 1;
+        if self.collects(&mut state, block) {
             return Ok(());
         }
-        self.iterate(state).map(|_| ())
+        self.iterate(&mut state).map(drop)
     }
 
-    /// Moves what is under way, for the helper, unless somebody else has the lane. Whether there
-    /// was anything to do.
-    pub(super) fn help(&self) -> bool {
-        let Ok(state) = self.state.try_lock() else { return true };
+    /// Whether operations wait for the next pass over a block.
+    fn collects(&self, state: &mut State, block: BlockId) -> bool {
+        let State { job, collecting, .. } = state;
+        let Some(connected) = job.as_deref().and_then(Job::connection) else { return false };
+        // SAFETY: the lock is held, which every use of the lane is under.
+        if unsafe { connected.with_proxy(Lane::takes_more) } {
+            let since = collecting.as_ref().map_or_else(Instant::now, |before| before.since);
+            *collecting = Some(Collecting { since, block });
+        } else if collecting.as_ref().is_some_and(|of| of.block == block) {
+            // This pass has brought nothing more.
+            *collecting = None;
+        }
+        // Passes over other blocks say nothing of that.
+        collecting.as_ref().is_some_and(|of| of.since.elapsed() < COLLECTING)
+    }
+
+    /// Tells the helper that NCCL makes progress. Under the lock.
+    fn note_progress(&self) {
+        let made = self.progress.load(Ordering::Relaxed);
+        self.progress.store(made.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Moves what is under way, for the helper, unless another thread has the lane.
+    pub(super) fn help(&self) -> Helped {
+        let Ok(mut state) = self.state.try_lock() else { return Helped::Taken };
         // Who asks for something is told of a failure.
-        self.iterate(state).unwrap_or(false)
+        match self.iterate(&mut state) {
+            Ok(true) => Helped::Moved,
+            Ok(false) | Err(_) => {
+                Helped::Nothing { waits: !self.is_automatic && !state.requests.is_empty() }
+            }
+        }
     }
 
-    fn iterate(&self, mut state: MutexGuard<'_, State>) -> Result<bool, NcclError> {
-        state.collected = Collected::default();
-        let State { job, requests, .. } = &mut *state;
+    /// An iteration of the lane. Whether there was anything to do.
+    fn iterate(&self, state: &mut State) -> Result<bool, NcclError> {
+        state.collecting = None;
+        let State { job, requests, .. } = state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else {
             return Err(self.over());
         };
         // SAFETY: the lock is held, which every use of the lane is under.
         let moved = unsafe { connected.iterate() };
-        let asked = |lane: &mut Lane<OfiPort>| {
+        let failure = |lane: &mut Lane<OfiPort>| {
             requests.iterated(lane);
             lane.failure().cloned()
         };
         // SAFETY: as before.
-        let failure = unsafe { connected.with_proxy(asked) };
-        drop(state);
+        let failure = unsafe { connected.with_proxy(failure) };
         match (moved, failure) {
             (Ok(moved), None) => Ok(moved),
             (Ok(_), Some(failed)) => Err(self.lane_failed(&failed)),
@@ -329,11 +397,6 @@ impl Shared {
     /// How often NCCL has made progress.
     pub(super) fn progress_made(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
-    }
-
-    /// Whether something that NCCL has started is not known to be done.
-    pub(super) fn has_open(&self) -> bool {
-        self.state.try_lock().map_or(true, |state| !state.requests.is_empty())
     }
 
     /// Tells this job's counters, unless another thread has the lock.

@@ -1,9 +1,8 @@
-//! Idling of the proxy thread while there is nothing to do: it spins for a moment, gives up its
-//! core, and in the end sleeps.
+//! Idling of a thread that makes a lane's progress: while there is nothing to do it spins for a
+//! moment, gives up its core, and in the end sleeps.
 //!
-//! Peers' messages wait for its iterations, so it never sleeps for long, and not while anything of
-//! its own is under way. Where the fabric moves peers' data in its iterations alone, it does not
-//! sleep at all.
+//! Peers' messages wait for its iterations, so it never sleeps for long, and not while the end of
+//! something is awaited.
 
 use std::thread;
 use std::time::{Duration, Instant};

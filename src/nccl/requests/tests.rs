@@ -1,0 +1,158 @@
+//! Requests on a lane of the scripted fabric on which nothing is under way: a batch is over as soon
+//! as its requests are tested.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use super::*;
+use engine::Watchdog;
+use engine::ids::{LaneKind, RailId};
+use engine::lane::{LaneConfig, SignalEngine};
+use engine::port::RailLimits;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::signal::counted::TAGS;
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use sim_fabric::{FakeFabric, FakePort, Script};
+
+fn lane() -> Lane<FakePort> {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let limits = RailLimits {
+        max_segment: 1 << 20,
+        depth: 16,
+        needs_desc: false,
+        immediate_data: true,
+        longest_message: MAX_MESSAGE,
+        bulk: 0,
+    };
+    let rail = RailId(0);
+    let path = |pe| Path { to: FakeFabric::address(Pe(pe), rail), remote: rail };
+    let config = LaneConfig {
+        me: Pe(0),
+        cookie: Cookie::of([*b"0123456789abcdef"]),
+        kind: LaneKind::Proxy,
+        paths: PathTable::new(&[0, 1].map(path), 1),
+        regions: RegionTable::new(fabric.memory(Pe(0), 1), Pe(0)).index(),
+        watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
+        signals: SignalEngine::Auto,
+        counted: TAGS,
+        mark_bytes: 8,
+        spread: Spread::ROUND_ROBIN,
+        devices: false,
+        longest_message: MAX_LONG_MESSAGE,
+    };
+    Lane::new(fabric.port(Pe(0), vec![limits]), config)
+}
+
+const PUT: Starting = Starting::Put { len: 8 };
+
+/// Batches of operations to a rank.
+fn begin(
+    requests: &mut Requests,
+    lane: &mut Lane<FakePort>,
+    rank: u32,
+    count: usize,
+) -> Vec<(RequestId, Batch)> {
+    (0..count).map(|_| requests.begin(lane, rank, Starting::Other)).collect()
+}
+
+fn batches(begun: &[(RequestId, Batch)]) -> HashSet<u8> {
+    begun.iter().map(|(_, batch)| number(*batch)).collect()
+}
+
+/// What a batch is printed as, for sets.
+fn number(batch: Batch) -> u8 {
+    let text = format!("{batch:?}");
+    text.trim_matches(|one: char| !one.is_ascii_digit()).parse().unwrap()
+}
+
+#[test]
+fn ranks_share_no_batch() {
+    let (mut lane, mut requests) = (lane(), Requests::new(64));
+    let busy = begin(&mut requests, &mut lane, 0, 1000);
+    let of_busy = batches(&busy);
+    assert!((32..128).contains(&of_busy.len()), "{}", of_busy.len());
+    let mut taken = of_busy;
+    for rank in 1..64 {
+        let its = batches(&begin(&mut requests, &mut lane, rank, 5));
+        assert!(its.is_disjoint(&taken) && !its.contains(&0), "rank {rank}");
+        taken.extend(its);
+    }
+    // What is over is free for others.
+    assert!(busy.iter().all(|(request, _)| requests.is_done(&mut lane, *request)));
+    assert!(batches(&begin(&mut requests, &mut lane, 63, 100)).len() > 16);
+}
+
+#[test]
+fn more_ranks_than_batches_wait_until_nothing_is_outstanding() {
+    let (mut lane, mut requests) = (lane(), Requests::new(600));
+    let mut taken = HashSet::new();
+    for rank in (2..600).chain([1]) {
+        let its = batches(&begin(&mut requests, &mut lane, rank, 3));
+        assert!(its == HashSet::from([0]) || its.is_disjoint(&taken), "rank {rank}");
+        taken.extend(its);
+    }
+    let last = requests.begin(&mut lane, 1, Starting::Other);
+    assert_eq!(last.1, Batch::NONE);
+    assert!(requests.is_done(&mut lane, last.0), "nothing is outstanding with it");
+}
+
+#[test]
+fn requests_end_in_any_order() {
+    let (mut lane, mut requests) = (lane(), Requests::new(2));
+    let mut begun = begin(&mut requests, &mut lane, 1, 300);
+    begun.rotate_left(77);
+    for (request, _) in begun {
+        assert!(!requests.is_empty());
+        assert!(requests.is_done(&mut lane, request));
+        assert!(requests.is_done(&mut lane, request), "and stays so");
+    }
+    assert!(requests.is_empty());
+    assert!(
+        requests.is_done(&mut lane, RequestId(0)) && requests.is_done(&mut lane, RequestId(9999))
+    );
+}
+
+#[test]
+fn refused_operations_leave_no_request() {
+    let (mut lane, mut requests) = (lane(), Requests::new(2));
+    for rank in [0, 1, 2, u32::MAX] {
+        requests.begin(&mut lane, rank, Starting::Other);
+        requests.take_back(&mut lane);
+        assert!(requests.is_empty(), "rank {rank}");
+        assert_eq!(requests.free.len(), MAX_BATCHES);
+    }
+}
+
+#[test]
+fn short_puts_share_while_they_keep_coming() {
+    let (mut lane, mut requests) = (lane(), Requests::new(2));
+    let mut put = |requests: &mut Requests, starting| {
+        let begun = requests.begin(&mut lane, 1, starting);
+        number(begun.1)
+    };
+    let first = put(&mut requests, PUT);
+    for _ in 1..MOST_SHARING {
+        requests.iterations += 1;
+        assert_eq!(put(&mut requests, PUT), first);
+    }
+    let second = put(&mut requests, PUT);
+    assert_ne!(second, first, "as many as may");
+    requests.iterations += 2;
+    let third = put(&mut requests, PUT);
+    assert_ne!(third, second, "an iteration brought none");
+    assert_ne!(put(&mut requests, Starting::Put { len: LONGEST_SHARING + 1 }), third);
+    let signal = put(&mut requests, Starting::Other);
+    assert_ne!(put(&mut requests, PUT), signal);
+}
+
+#[test]
+fn tests_without_progress_are_noticed() {
+    let (mut lane, mut requests) = (lane(), Requests::new(2));
+    let [one, other] = [0, 1].map(|rank| requests.begin(&mut lane, rank, Starting::Other).0);
+    assert!(!requests.is_tested_again(one, 7) && !requests.is_tested_again(other, 7));
+    assert!(requests.is_tested_again(one, 7) && requests.is_tested_again(one, 7));
+    assert!(!requests.is_tested_again(one, 8), "NCCL has called for progress");
+}

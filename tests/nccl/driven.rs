@@ -1,0 +1,367 @@
+//! Ranks driven by hand: one thread calls for several ranks of its process, in passes as NCCL's
+//! progress thread makes them, so that passes and calls can be counted.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use launcher::Place;
+use nccl_abi::{MR_FORCE_SO, PTR_CUDA, PTR_HOST, SIGNAL_INC};
+use test_jobs::memory::{Kind, Memory, bound};
+use test_jobs::{Meeting, Stopped};
+
+use crate::mock::group::{Communicator, DEVICE};
+use crate::mock::library::{
+    Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Registration, Request, Signal,
+};
+use crate::mock::log;
+use crate::mock::pair::communicator;
+use crate::mock::proxy::Style;
+use crate::mock::wait::until;
+
+/// Contexts of each rank.
+const CONTEXTS: usize = 2;
+
+/// Bytes that a rank puts at a time, and of its memory: words, then what comes from each rank, then
+/// what it sends.
+const LEN: usize = 512;
+const MEMORY: usize = 4096 + 64 * LEN;
+
+/// A rank, and what it has under way.
+pub(crate) struct Driven {
+    plugin: Arc<Plugin>,
+    rank: usize,
+    group: Group,
+    block: Block,
+    region: Region,
+    memory: Memory,
+    open: Vec<Request>,
+}
+
+impl Driven {
+    fn on(&self, to: usize, context: usize) -> On {
+        On { block: self.block, context: Context(context as i32), rank: Rank(to as u32), flags: 0 }
+    }
+
+    fn at(&self, offset: usize) -> At {
+        At { region: self.region, offset: offset as u64 }
+    }
+
+    fn source(&self) -> At {
+        self.at(MEMORY - LEN)
+    }
+
+    /// Starts a put of `len` bytes to a rank, and a signal to this rank's word there.
+    fn put_signal(&mut self, to: usize, context: usize, len: usize) -> Request {
+        let signal =
+            Signal { at: self.at(8 * self.rank), value: 0, operation: SIGNAL_INC, strong: true };
+        let target = self.at(4096 + self.rank * LEN);
+        let on = self.on(to, context);
+        let request = self.plugin.put_signal(on, self.source(), len, target, signal).unwrap();
+        self.open.push(request);
+        request
+    }
+
+    /// Tests what is under way, as a pass begins.
+    fn test_all(&mut self) {
+        let Self { plugin, group, open, .. } = self;
+        open.retain(|request| !plugin.test(*group, *request).unwrap());
+    }
+
+    fn is_open(&self, request: Request) -> bool {
+        self.open.contains(&request)
+    }
+
+    fn progress(&self) {
+        self.plugin.progress(self.block).unwrap();
+    }
+
+    /// A pass that starts nothing.
+    fn pass(&mut self) {
+        self.test_all();
+        self.progress();
+    }
+
+    /// How often a rank has signalled this one.
+    fn signals(&self, from: usize) -> u64 {
+        self.memory.word(8 * from).load(Ordering::Acquire)
+    }
+
+    fn end(self) {
+        self.plugin.destroy_context(self.block).unwrap();
+        self.plugin.deregister(self.group, self.region).unwrap();
+        self.plugin.close(self.group).unwrap();
+    }
+}
+
+/// So many ranks in each process. Collective.
+fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec<Driven> {
+    let plugin = &communicator.plugin;
+    let instance = communicator.instance(Style::Device);
+    let listens: Vec<_> = (0..each).map(|_| plugin.listen(instance, DEVICE).unwrap()).collect();
+    let mine: Vec<u8> = listens.iter().flat_map(|(_, handle)| *handle).collect();
+    let all = meeting.allgather(&mine).concat();
+    let handles: Vec<Vec<u8>> = all.chunks(mine.len() / each).map(<[u8]>::to_vec).collect();
+    let (first, handles) = (meeting.me * each, &handles);
+    let connect = |at: usize| {
+        let _bound = bound();
+        let rank = first + at;
+        let group = plugin.connect(instance, handles, Rank(rank as u32), listens[at].0).unwrap();
+        plugin.close_listen(listens[at].0).unwrap();
+        let block = plugin.create_context(group, CONTEXTS as i32).unwrap();
+        let memory = Memory::new(Kind::of_pe(meeting.me), MEMORY);
+        memory.fill(MEMORY - LEN, LEN, |at| (at + rank) as u8);
+        let kind = if memory.is_on_device() { PTR_CUDA } else { PTR_HOST };
+        let (addr, len, flags) = (memory.at(0), MEMORY, MR_FORCE_SO);
+        let what = Registration { addr, len, kind, flags, dma_buf: None };
+        let region = plugin.register(group, what).unwrap();
+        let plugin = Arc::clone(plugin);
+        Driven { plugin, rank, group, block, region, memory, open: Vec::new() }
+    };
+    thread::scope(|scope| {
+        let connect = &connect;
+        let threads: Vec<_> = (0..each).map(|at| scope.spawn(move || connect(at))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Two ranks of this process, each of which has had a signal of the other.
+fn acquainted(communicator: &Communicator, meeting: &mut Meeting) -> [Driven; 2] {
+    let two = ranks(communicator, 2, meeting);
+    let Ok(mut two) = <[Driven; 2]>::try_from(two) else { panic!("two were asked for") };
+    for one in &mut two {
+        one.put_signal(1 - one.rank, 0, LEN);
+    }
+    until("the first signals", || {
+        two.iter_mut().for_each(Driven::pass);
+        two[0].signals(1) == 1 && two[1].signals(0) == 1 && two.iter().all(|it| it.open.is_empty())
+    });
+    two
+}
+
+/// Median and most.
+fn spread(mut counts: Vec<u64>) -> (u64, u64) {
+    counts.sort_unstable();
+    (counts[counts.len() / 2], counts[counts.len() - 1])
+}
+
+/// A put with its signal is visible at the next pass or the one after, whether operations come
+/// singly or one with each pass.
+pub(crate) fn visible(place: &Place) {
+    const TIMES: u64 = 300;
+    let mut meeting = Meeting::of(place);
+    let communicator = communicator();
+    let [mut sender, mut target] = acquainted(&communicator, &mut meeting);
+    let mut seen = target.signals(0);
+    for len in [8, LEN] {
+        let mut singly = Vec::new();
+        for _ in 0..TIMES {
+            sender.put_signal(1, 0, len);
+            let mut passes = 0;
+            while target.signals(0) == seen {
+                sender.pass();
+                target.pass();
+                passes += 1;
+            }
+            seen += 1;
+            singly.push(passes);
+        }
+        // Both ranks start one, so each has to find what has come in beside what it starts.
+        let (mut each, mut started) = (Vec::new(), Vec::new());
+        let before = seen;
+        for pass in 0_u64.. {
+            sender.test_all();
+            if pass < TIMES {
+                sender.put_signal(1, 0, len);
+                started.push(pass);
+            }
+            sender.progress();
+            target.test_all();
+            target.put_signal(0, 0, len);
+            target.progress();
+            let now = target.signals(0);
+            let new = (seen - before) as usize..(now - before) as usize;
+            each.extend(started[new].iter().map(|started| pass + 1 - started));
+            seen = now;
+            if seen == before + TIMES {
+                break;
+            }
+        }
+        let (singly, each) = (spread(singly), spread(each));
+        println!("{len} bytes: passes until visible {singly:?}, one a pass {each:?}");
+        for (median, most) in [singly, each] {
+            assert!(median <= 2 && most <= 4, "{len} bytes: {singly:?}, one a pass: {each:?}");
+        }
+    }
+    sender.end();
+    target.end();
+    communicator.end();
+}
+
+/// As many requests as NCCL has under way for a context, and more, are open to a rank whose process
+/// is stopped: what goes to another rank is done as soon as ever.
+pub(crate) fn stopped_rank(place: &Place) {
+    const OPEN: usize = 353;
+    const PASSES: usize = 10;
+    let mut meeting = Meeting::of(place);
+    let pids = meeting.pids();
+    let communicator = communicator();
+    let mut mine = ranks(&communicator, 2, &mut meeting);
+    let (other, stopped_one) = (1, 2);
+    if place.me == 0 {
+        for to in 0..4 {
+            mine[0].put_signal(to, 0, LEN);
+        }
+        until("the first puts", || {
+            mine.iter_mut().for_each(Driven::pass);
+            mine[0].open.is_empty()
+        });
+        let stopped = Stopped::new(pids[1]);
+        for at in 0..OPEN {
+            mine[0].put_signal(stopped_one, at % CONTEXTS, LEN);
+            if at % 16 == 0 {
+                mine.iter_mut().for_each(Driven::pass);
+            }
+        }
+        let mut counts = Vec::new();
+        for _ in 0..20 {
+            let put = mine[0].put_signal(other, 0, LEN);
+            let passes = (1..=1000).find(|_| {
+                mine.iter_mut().for_each(Driven::pass);
+                !mine[0].is_open(put)
+            });
+            counts.push(passes.unwrap_or(usize::MAX));
+        }
+        assert!(mine[0].open.len() >= OPEN, "the stopped rank has acknowledged something");
+        drop(stopped);
+        until("all puts", || {
+            mine.iter_mut().for_each(Driven::pass);
+            mine[0].open.is_empty()
+        });
+        println!("passes until done with {OPEN} open to a stopped rank: {counts:?}");
+        assert!(counts.iter().all(|count| *count <= PASSES), "{counts:?}");
+    }
+    meeting.barrier();
+    mine.into_iter().for_each(Driven::end);
+    communicator.end();
+}
+
+/// NCCL's flush of a host call starts a get and asks about it alone, without calling for progress.
+pub(crate) fn test_alone(place: &Place) {
+    const TIMES: usize = 100;
+    let mut meeting = Meeting::of(place);
+    let communicator = communicator();
+    let [asks, has] = acquainted(&communicator, &mut meeting);
+    let mut counts = Vec::new();
+    for _ in 0..TIMES {
+        // So that the helper does not make this rank's progress.
+        asks.progress();
+        let on = asks.on(1, 0);
+        let get = asks.plugin.get(on, asks.at(MEMORY - LEN), 8, asks.at(4096)).unwrap();
+        let mut calls = 1;
+        while !asks.plugin.test(asks.group, get).unwrap() {
+            has.progress();
+            calls += 1;
+        }
+        counts.push(calls);
+    }
+    let (median, most) = spread(counts);
+    println!("calls of test until a get is done: {median} in the median, {most} at most");
+    assert!(median <= 8 && most <= 64, "{median} calls in the median, {most} at most");
+    asks.end();
+    has.end();
+    communicator.end();
+}
+
+/// One thread of each of two processes closes its ranks one after the other, which wait for no rank
+/// that the same thread closes later; what others have under way is acknowledged meanwhile.
+pub(crate) fn closed_in_turn(place: &Place) {
+    const EACH: usize = 4;
+    let mut meeting = Meeting::of(place);
+    let communicator = communicator();
+    let mut mine = ranks(&communicator, EACH, &mut meeting);
+    let (first, theirs) = (place.me as usize * EACH, (1 - place.me as usize) * EACH);
+    for (at, one) in mine.iter_mut().enumerate() {
+        one.put_signal(theirs + at, 0, LEN);
+    }
+    until("the others' signals", || {
+        // Only the first process has its requests tested: those of the second stay open.
+        mine.iter_mut().for_each(|one| if first == 0 { one.pass() } else { one.progress() });
+        let signalled = mine.iter().enumerate().all(|(at, one)| one.signals(theirs + at) == 1);
+        signalled && (first != 0 || mine.iter().all(|one| one.open.is_empty()))
+    });
+    meeting.barrier();
+    let begun = std::time::Instant::now();
+    if first != 0 {
+        until("acknowledgements", || {
+            mine.iter_mut().for_each(Driven::pass);
+            mine.iter().all(|one| one.open.is_empty())
+        });
+    }
+    // In another order in each process.
+    if first != 0 {
+        mine.reverse();
+    }
+    mine.into_iter().for_each(Driven::end);
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(4), "closing {EACH} ranks took {took:?}");
+    assert!(log::lines().iter().all(|line| !line.text.contains("without all ranks")));
+    communicator.end();
+}
+
+/// A put that is done is seen by whoever sees a later signal of another rank at the same target, as
+/// NCCL is told by `getRmaProperties`.
+pub(crate) fn seen_by_others(place: &Place) {
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let communicator = communicator();
+    let mut three = ranks(&communicator, 3, &mut meeting);
+    let properties = three[0].plugin.rma_properties(three[0].group).expect("the newest table");
+    assert!(properties.unwrap().flushes_all_puts_on_any_signal);
+    for time in 1..=50_u8 {
+        let [puts, signals, target] = &mut three[..] else { panic!("three") };
+        puts.memory.fill(MEMORY - LEN, LEN, |at| time.wrapping_mul(7).wrapping_add(at as u8));
+        let on = puts.on(2, 0);
+        let put = puts.plugin.put(on, puts.source(), LEN, puts.at(4096)).unwrap();
+        puts.open.push(put);
+        until("a put", || {
+            puts.pass();
+            target.pass();
+            puts.open.is_empty()
+        });
+        signals.put_signal(2, 0, 0);
+        until("a signal", || {
+            signals.pass();
+            target.pass();
+            target.signals(1) == u64::from(time)
+        });
+        assert!(target.memory.bytes(4096, LEN) == puts.memory.bytes(MEMORY - LEN, LEN));
+    }
+    three.into_iter().for_each(Driven::end);
+    communicator.end();
+}
+
+/// The last rank has told its handle, and is aborted before it connects: the others do not wait for
+/// it, and say who it is.
+pub(crate) fn aborted_connect(place: &Place) {
+    let mut meeting = Meeting::of(place);
+    let communicator = communicator();
+    let plugin = &communicator.plugin;
+    let instance = communicator.instance(Style::Device);
+    let (listening, handle) = plugin.listen(instance, DEVICE).unwrap();
+    let handles = meeting.allgather(&handle);
+    let last = place.n_pes - 1;
+    if place.me == last {
+        plugin.close_listen(listening).unwrap();
+    } else {
+        let begun = std::time::Instant::now();
+        let refused: Answer<Group> = plugin.connect(instance, &handles, Rank(place.me), listening);
+        let took = begun.elapsed();
+        assert!(refused.is_err() && took < std::time::Duration::from_secs(30), "{took:?}");
+        let told = log::warnings().join("\n");
+        assert!(place.me != 0 || told.contains(&format!("PE {last}")), "{told}");
+        plugin.close_listen(listening).unwrap();
+    }
+    meeting.barrier();
+    communicator.end();
+}
