@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::objects::info::tests::{edit, empty};
-use crate::options::Threading;
 use crate::options::tests::options;
 
 /// A search that has found tcp's loopback, as a test changes it.

@@ -1,8 +1,7 @@
-//! What listens, and for how long; what an endpoint is told and asked for.
+//! What an endpoint is told and asked for, with libfabric's tables replaced.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
-use std::net::{SocketAddr, TcpListener};
 
 use libfabric_sys::{FI_ENOSYS, FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, fi_info, fid_domain};
 
@@ -10,16 +9,8 @@ use super::*;
 use crate::data_path::rail::{self, Receives};
 use crate::data_path::some_rail;
 use crate::objects::domain::tests::{some_device, some_domain, without_devices};
-use crate::objects::info::sockaddr_ip;
 use crate::objects::tables;
 use crate::provider::Provider;
-
-/// Where an endpoint of tcp listens.
-fn socket(address: &[u8]) -> SocketAddr {
-    // SAFETY: within the bytes.
-    let ip = unsafe { sockaddr_ip(address.as_ptr().cast(), address.len()) };
-    SocketAddr::new(ip.expect("an IP address"), u16::from_be_bytes([address[2], address[3]]))
-}
 
 type OpenEndpoint =
     unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int;

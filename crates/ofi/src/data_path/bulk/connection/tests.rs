@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use libfabric_sys::{FI_REMOTE_CQ_DATA, fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
+use libfabric_sys::{fi_cq_err_entry, fid, fid_cq, fid_ep, fid_fabric};
 
 use super::*;
 use crate::objects::domain::tests::some_domain;
