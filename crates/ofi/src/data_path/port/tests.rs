@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use libfabric_sys::{
     FI_EAGAIN, FI_EAVAIL, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_REMOTE_CQ_DATA, FI_THREAD_DOMAIN,
-    fi_info, fi_msg, fid_cq, fid_ep,
+    fi_info, fid_cq, fid_ep,
 };
 
 use super::*;
@@ -26,9 +26,8 @@ const PEER: PeerAddr = PeerAddr(3);
 
 #[derive(Default)]
 struct Script {
-    /// Calls, each with the peer, the length, and where the bytes are.
-    asked: Vec<(&'static str, u64, usize, usize)>,
-    answer: isize,
+    /// The peer and the length of each call of `fi_inject`.
+    asked: Vec<(u64, usize)>,
     /// What polls find, one after the other: contexts, with the same flags.
     found: Vec<Vec<usize>>,
     flags: u64,
@@ -44,47 +43,9 @@ fn with<T>(call: impl FnOnce(&mut Script) -> T) -> T {
     SCRIPT.with_borrow_mut(call)
 }
 
-fn ask(call: &'static str, peer: u64, len: usize, at: usize) -> isize {
-    with(|script| {
-        script.asked.push((call, peer, len, at));
-        script.answer
-    })
-}
-
-unsafe extern "C" fn write(
-    _: *mut fid_ep,
-    buf: *const c_void,
-    len: usize,
-    _: *mut c_void,
-    peer: u64,
-    _: u64,
-    _: u64,
-    _: *mut c_void,
-) -> isize {
-    ask("write", peer, len, buf as usize)
-}
-
-unsafe extern "C" fn read(
-    _: *mut fid_ep,
-    buf: *mut c_void,
-    len: usize,
-    _: *mut c_void,
-    peer: u64,
-    _: u64,
-    _: u64,
-    _: *mut c_void,
-) -> isize {
-    ask("read", peer, len, buf as usize)
-}
-
 unsafe extern "C" fn inject(_: *mut fid_ep, _: *const c_void, len: usize, peer: u64) -> isize {
-    ask("inject", peer, len, 0)
-}
-
-unsafe extern "C" fn sendmsg(_: *mut fid_ep, message: *const fi_msg, _: u64) -> isize {
-    // SAFETY: a message with one piece.
-    let (peer, len) = unsafe { ((*message).addr, (*(*message).msg_iov).iov_len) };
-    ask("sendmsg", peer, len, 0)
+    with(|script| script.asked.push((peer, len)));
+    0
 }
 
 unsafe extern "C" fn poll(_: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
@@ -115,14 +76,7 @@ fn port(changes: &[fn(&mut fi_info)]) -> OfiPort {
         // SAFETY: open, and of this thread.
         unsafe {
             let endpoint = endpoint.cast::<fid_ep>();
-            tables::change(&raw mut (*endpoint).rma, |table| {
-                table.write = Some(write);
-                table.read = Some(read);
-            });
-            tables::change(&raw mut (*endpoint).msg, |table| {
-                table.inject = Some(inject);
-                table.sendmsg = Some(sendmsg);
-            });
+            tables::change(&raw mut (*endpoint).msg, |table| table.inject = Some(inject));
             let queue = queue.cast::<fid_cq>();
             tables::change(&raw mut (*queue).ops, |table| table.read = Some(poll));
         }
@@ -236,7 +190,7 @@ fn messages_about_rails_go_by_endpoints_of_their_own_where_there_are_some() {
     let mut port = port(&[plain]).with_control(Some(control));
     assert!(port.control().is_some());
     assert_eq!(port.send_control(RAIL, PEER, &[1; 16]), Ok(Posted::Yes));
-    assert_eq!(with(|script| std::mem::take(&mut script.asked)), [("inject", 3, 16, 0)]);
+    assert_eq!(with(|script| std::mem::take(&mut script.asked)), [(3, 16)]);
     // Immediate data there is of no PE, and what is polled is the endpoint for these.
     with(|script| (script.found, script.flags) = (vec![vec![0]], FI_REMOTE_CQ_DATA));
     assert!(!port.receive_control(RAIL, &mut Packet::EMPTY.clone()));

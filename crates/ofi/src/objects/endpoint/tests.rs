@@ -1,4 +1,4 @@
-//! What listens, and for how long; what an endpoint is told and asked for.
+//! What an endpoint is told and asked for, with libfabric's tables replaced.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
