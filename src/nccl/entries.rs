@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use nccl_abi::{
+use crate::nccl::abi::{
     Config, HANDLE_BYTES, Logger, MORE_FOLLOWS, MR_SIGNAL_NEVER_RESET, PTR_CUDA, PTR_HOST,
     Properties, RmaProperties, Status,
 };

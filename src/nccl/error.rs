@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use nccl_abi::Status;
+use crate::nccl::abi::Status;
 use thiserror::Error;
 
 use crate::bootstrap::BootstrapError;

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nccl_abi::HANDLE_BYTES;
+use crate::nccl::abi::HANDLE_BYTES;
 
 use super::error::NcclError;
 use crate::bootstrap::{BootstrapError, TcpBootstrap, TcpOptions};

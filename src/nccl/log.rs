@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_int, c_ulong};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::nccl::abi::{Logger, level, subsystem};
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use nccl_abi::{Logger, level, subsystem};
 
 use crate::logging;
 

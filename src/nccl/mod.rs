@@ -34,6 +34,7 @@
 //! NCCL asks. Its target keeps that order, so it waits for no round trip, but behind puts without a
 //! signal to memory that NICs write themselves.
 
+pub mod abi;
 mod entries;
 mod error;
 mod group;

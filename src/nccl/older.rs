@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use nccl_abi::Status;
+use crate::nccl::abi::Status;
 
 use super::entries;
 

@@ -10,8 +10,10 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::nccl::abi::{
+    DEVICE_GIN_PROXY, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties, VirtualDevices,
+};
 use log::{info, log};
-use nccl_abi::{DEVICE_GIN_PROXY, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties, VirtualDevices};
 
 use super::error::NcclError;
 use super::group::members;

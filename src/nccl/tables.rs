@@ -1,6 +1,6 @@
 //! The tables of functions that NCCL finds, one per version.
 
-use nccl_abi::{Table14, Table15, Table16};
+use crate::nccl::abi::{Table14, Table15, Table16};
 
 use super::{entries, older};
 

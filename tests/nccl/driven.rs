@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use launcher::Place;
-use nccl_abi::{MR_FORCE_SO, PTR_CUDA, PTR_HOST, SIGNAL_INC};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_CUDA, PTR_HOST, SIGNAL_INC};
 use test_jobs::memory::{Kind, Memory, bound};
 use test_jobs::{Meeting, Stopped};
 

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use launcher::Place;
-use nccl_abi::{MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status};
+use nvshmem_transport_libfabric::nccl::abi::{
+    MR_FORCE_SO, PTR_HOST, SIGNAL_ADD, SIGNAL_INC, Status,
+};
 use test_jobs::memory::{Memory, bound};
 use test_jobs::{Meeting, Stopped, is_gone};
 use test_support::random::Random;

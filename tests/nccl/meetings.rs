@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use launcher::Place;
-use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_INC};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET, SIGNAL_INC};
 use test_jobs::Meeting;
 use test_jobs::memory::{Kind, Memory, bound};
 

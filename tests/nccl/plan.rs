@@ -4,7 +4,7 @@
 //! Each context of a sender has an area of its own at each target, in which no two puts overlap,
 //! for puts come in any order. Between them are guards, which nobody writes.
 
-use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
+use nvshmem_transport_libfabric::nccl::abi::{SIGNAL_ADD, SIGNAL_INC};
 use test_support::random::{Random, bytes, mix};
 
 /// What can be got from every PE, by all.

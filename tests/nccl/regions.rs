@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use launcher::Place;
-use nccl_abi::{MR_FORCE_SO, SIGNAL_ADD};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_ADD};
 use test_jobs::memory::{Kind, Memory, bound};
 use test_jobs::{Meeting, seeds_of_process};
 use test_support::random::{Random, bytes, mix};

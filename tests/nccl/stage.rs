@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nccl_abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, MR_SIGNAL_NEVER_RESET};
 use test_jobs::Meeting;
 use test_jobs::memory::{Kind, Memory};
 use test_support::random::{bytes, bytes_from};

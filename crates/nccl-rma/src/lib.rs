@@ -3,7 +3,7 @@
 //! It is installed as `libnccl-rma-nvshmem-libfabric.so`, which NCCL loads for
 //! `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
 
-use nccl_abi::{Table14, Table15, Table16};
+use nvshmem_transport_libfabric::nccl::abi::{Table14, Table15, Table16};
 use nvshmem_transport_libfabric::nccl::tables;
 
 /// For NCCL 2.32 and later.

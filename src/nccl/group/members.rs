@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nccl_abi::HANDLE_BYTES;
+use crate::nccl::abi::HANDLE_BYTES;
 
 use super::Group;
 use ofi::posix_signals;

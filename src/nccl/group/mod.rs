@@ -12,8 +12,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::nccl::abi::HANDLE_BYTES;
 use log::{info, warn};
-use nccl_abi::HANDLE_BYTES;
 
 use self::helper::Helper;
 use self::members::Member;

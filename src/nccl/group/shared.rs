@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::nccl::abi::{SIGNAL_ADD, SIGNAL_INC};
 use log::{error, warn};
-use nccl_abi::{SIGNAL_ADD, SIGNAL_INC};
 
 use crate::job::heartbeat::Heartbeat;
 use crate::job::{Connected, Job, JobError};

@@ -12,7 +12,9 @@ use std::ffi::c_int;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nccl_abi::{DEVICE_GIN_PROXY, MAX_REQUESTS, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties};
+use nvshmem_transport_libfabric::nccl::abi::{
+    DEVICE_GIN_PROXY, MAX_REQUESTS, PTR_CUDA, PTR_DMABUF, PTR_HOST, Properties,
+};
 use test_jobs::Meeting;
 use test_jobs::memory::{Memory, device};
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::ptr;
 
 use libloading::os::unix::Library;
-use nccl_abi::{
+use nvshmem_transport_libfabric::nccl::abi::{
     Config, HANDLE_BYTES, Properties, RmaProperties, Status, Table14, Table15, Table16,
 };
 
@@ -30,7 +30,8 @@ impl Version {
     pub(crate) const ALL: [Self; 3] = [Self::V16, Self::V15, Self::V14];
 
     pub(crate) fn symbol(self) -> &'static str {
-        nccl_abi::SYMBOLS[Self::ALL.iter().position(|version| *version == self).unwrap_or(0)]
+        nvshmem_transport_libfabric::nccl::abi::SYMBOLS
+            [Self::ALL.iter().position(|version| *version == self).unwrap_or(0)]
     }
 
     /// The one that a job says, else the newest.
@@ -127,7 +128,7 @@ impl At {
 pub(crate) struct Signal {
     pub(crate) at: At,
     pub(crate) value: u64,
-    /// [`nccl_abi::SIGNAL_INC`] or [`nccl_abi::SIGNAL_ADD`].
+    /// [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_INC`] or [`nvshmem_transport_libfabric::nccl::abi::SIGNAL_ADD`].
     pub(crate) operation: u32,
     /// Behind everything before it, not behind its own data alone.
     pub(crate) strong: bool,
@@ -138,7 +139,7 @@ pub(crate) struct Signal {
 pub(crate) struct Registration {
     pub(crate) addr: *mut u8,
     pub(crate) len: usize,
-    /// [`nccl_abi::PTR_HOST`] or [`nccl_abi::PTR_CUDA`].
+    /// [`nvshmem_transport_libfabric::nccl::abi::PTR_HOST`] or [`nvshmem_transport_libfabric::nccl::abi::PTR_CUDA`].
     pub(crate) kind: c_int,
     pub(crate) flags: u64,
     /// Descriptor of a dma-buf of the memory.
@@ -451,6 +452,6 @@ pub(crate) struct On {
     pub(crate) block: Block,
     pub(crate) context: Context,
     pub(crate) rank: Rank,
-    /// [`nccl_abi::MORE_FOLLOWS`], where the version has it.
+    /// [`nvshmem_transport_libfabric::nccl::abi::MORE_FOLLOWS`], where the version has it.
     pub(crate) flags: u32,
 }

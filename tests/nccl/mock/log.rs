@@ -10,14 +10,14 @@
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::{Mutex, PoisonError};
 
-use nccl_abi::Logger;
+use nvshmem_transport_libfabric::nccl::abi::Logger;
 
 /// A line of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// See [`nccl_abi::level`].
+    /// See [`nvshmem_transport_libfabric::nccl::abi::level`].
     pub(crate) level: c_int,
-    /// See [`nccl_abi::subsystem`].
+    /// See [`nvshmem_transport_libfabric::nccl::abi::subsystem`].
     pub(crate) subsystems: c_ulong,
     pub(crate) text: String,
 }
@@ -69,6 +69,7 @@ pub(crate) fn lines() -> Vec<Line> {
 
 /// Those lines that users see by default.
 pub(crate) fn warnings() -> Vec<String> {
-    let is_warning = |line: &Line| line.level <= nccl_abi::level::WARN;
+    let is_warning =
+        |line: &Line| line.level <= nvshmem_transport_libfabric::nccl::abi::level::WARN;
     lines().into_iter().filter(is_warning).map(|line| line.text).collect()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nccl_abi::{MR_FORCE_SO, SIGNAL_INC};
+use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, SIGNAL_INC};
 use test_jobs::Meeting;
 use test_jobs::memory::{Kind, Memory};
 use test_support::random::{bytes, mix};

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use nccl_abi::MORE_FOLLOWS;
+use nvshmem_transport_libfabric::nccl::abi::MORE_FOLLOWS;
 
 use crate::mock::library::{
     Answer, At, Block, Context, Group, On, Plugin, Rank, Region, Request, Signal,

@@ -5,9 +5,11 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::thread;
 
-use nccl_abi::{Config, HANDLE_BYTES, MR_FORCE_SO, PTR_HOST, SIGNAL_INC, Status};
 use nvshmem_bench::nvshmem_bench_mark;
 use nvshmem_sim::{BoxError, PrivateDir};
+use nvshmem_transport_libfabric::nccl::abi::{
+    Config, HANDLE_BYTES, MR_FORCE_SO, PTR_HOST, SIGNAL_INC, Status,
+};
 use nvshmem_transport_libfabric::nccl::tables::V16;
 
 use crate::Options;
