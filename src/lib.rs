@@ -30,8 +30,6 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    /// The modules of this crate, as the documentation of this file has them, the top first.
-    /// Between crates the compiler enforces it.
     const LAYERS: [&[&str]; 5] =
         [&["abi", "channel", "nccl"], &["bootstrap"], &["job"], &["settings"], &["logging"]];
 

@@ -23,7 +23,6 @@ impl HostCollectives {
         Ok(Self { handle })
     }
 
-    /// Number of PEs, this PE, and number of PEs on this host, as the host says.
     fn numbers(&self) -> (c_int, c_int, c_int) {
         // SAFETY: valid by the contract of `new`.
         let handle = unsafe { self.handle.as_ref() };

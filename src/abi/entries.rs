@@ -21,7 +21,6 @@ use engine::error::EngineError;
 use engine::port::Access;
 use engine::wire::handle::HandleBytes;
 
-/// What this transport can do with a peer: put, get and atomics through the host.
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
 
 /// Every PE can be reached: the network decides, and connecting finds out.

@@ -69,7 +69,6 @@ impl EntryError for AbiError {
     const SUCCESS: c_int = c::NVT_STATUS_SUCCESS;
     const INTERNAL: c_int = c::NVT_STATUS_INTERNAL;
 
-    /// The `NVT_STATUS_*` value for the host.
     fn status(&self) -> c_int {
         match self {
             Self::Api(_)

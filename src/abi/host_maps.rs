@@ -12,8 +12,6 @@ use thiserror::Error;
 
 use crate::job::Origin;
 
-/// Most entries that are believed. A map of chunks has fewer by orders of magnitude; what says
-/// otherwise is no such map.
 const MOST: u64 = 1 << 20;
 
 /// The two maps. Null where the host has none.
@@ -92,7 +90,6 @@ mod tests {
 
     use super::*;
 
-    /// A map made by hand, as libstdc++ has it in memory.
     struct ByHand {
         map: StdUnorderedMap,
         nodes: Vec<c::nvt_map_node>,

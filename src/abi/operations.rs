@@ -9,7 +9,6 @@ use crate::abi::entries as e;
 use crate::abi::state::Operations;
 use crate::job::Job;
 
-/// The functions for a host of the given version.
 pub(crate) fn of(major: Major, job: &Job) -> Operations {
     let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
     let offers = Offers {
@@ -24,7 +23,6 @@ pub(crate) fn of(major: Major, job: &Job) -> Operations {
     }
 }
 
-/// What a host is given beyond what every transport has.
 #[derive(Clone, Copy)]
 struct Offers {
     /// Announced puts are posted together.
@@ -77,12 +75,10 @@ fn ops_4(offers: Offers) -> HostOps4 {
     })
 }
 
-/// With bursts, what was not announced ends the one before it.
 fn rma(batches: bool) -> c::nvt_rma_fn {
     if batches { Some(hints::rma) } else { Some(transfers::rma) }
 }
 
-/// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
 fn ops_6(offers: Offers) -> HostOps6 {
     let batches = offers.batches;
     ops!(HostOps6 {
@@ -97,7 +93,6 @@ fn ops_6(offers: Offers) -> HostOps6 {
     })
 }
 
-/// As [`ops_6`]; without bursts a region has nothing to flush.
 fn ops_7(offers: Offers) -> HostOps7 {
     let batches = offers.batches;
     ops!(HostOps7 {

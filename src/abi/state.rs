@@ -25,7 +25,6 @@ union AnyLayout {
     v7: Transport7,
 }
 
-/// What a transport pointer points to.
 #[repr(C)]
 struct Block {
     /// First, so that the host's pointer is a pointer to the block.
@@ -38,7 +37,6 @@ struct Block {
     paths: PciPaths,
 }
 
-/// An array of C strings.
 struct PciPaths {
     pointers: Vec<*mut c_char>,
     /// Owns what the pointers point to.
@@ -51,7 +49,6 @@ struct PciPaths {
 /// `get_mem_handle_3`), and `finalize` to refuse a transport it has freed.
 static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Whether the value is the address of a transport of this library.
 pub(crate) fn is_alive(address: usize) -> bool {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }
@@ -64,7 +61,6 @@ pub(crate) enum Operations {
     V7(HostOps7),
 }
 
-/// Makes the structure for a host of the given version. [`destroy`] frees it.
 pub(crate) fn create(
     major: Major,
     api_version: c_int,

@@ -24,7 +24,6 @@ pub const GREETING: usize = 32;
 /// Bytes of a proof.
 pub const PROOF: usize = 32;
 
-/// Longest frame that is believed. Addresses and handles of all PEs are far below.
 const LONGEST: u32 = 1 << 30;
 
 /// Most bytes that memory is set aside for before they have come.

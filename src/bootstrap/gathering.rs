@@ -14,7 +14,6 @@ pub(crate) struct Gathering<'a> {
 }
 
 impl<'a> Gathering<'a> {
-    /// Collective: finds out how many PEs are on this host.
     pub(crate) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, BootstrapError> {
         let host = nics::machine();
         let hosts = bootstrap.allgather(&host.to_le_bytes())?;

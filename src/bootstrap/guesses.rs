@@ -19,7 +19,6 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    /// Somebody has shown a wrong one.
     pub(super) fn wrong(&mut self, now: Instant) {
         self.wrong = self.wrong.saturating_add(1);
         if self.wrong > FREE {
@@ -28,7 +27,6 @@ impl Guesses {
         }
     }
 
-    /// Whether nobody is listened to now.
     pub(super) fn pause(&self, now: Instant) -> bool {
         self.not_before.is_some_and(|until| now < until)
     }

@@ -30,13 +30,10 @@ use ofi::fork;
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Between two looks whether a PE that is waited for is there; one that is missed twice has gone.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a connection may take for its greeting.
 const GREET: Duration = Duration::from_secs(5);
 
-/// Most connections whose greetings are taken at a time. The oldest one is closed for another.
 const GREETINGS: usize = 64;
 
 /// Where and as whom a PE joins.
@@ -144,7 +141,6 @@ impl Bootstrap for TcpBootstrap {
     }
 }
 
-/// The address as the system resolves it, one for each that the text names.
 fn resolve(text: &str) -> Result<Vec<SocketAddr>, BootstrapError> {
     let refused = |why: String| BootstrapError::Address { text: text.to_owned(), why };
     let first = |one: &str| {
@@ -198,7 +194,6 @@ impl Rays {
         missing.map(|(pe, _)| pe).collect()
     }
 
-    /// Whether all have come, and none has gone again.
     fn are_all(&mut self) -> bool {
         if self.0.iter().any(Option::is_none) {
             return false;
@@ -210,7 +205,6 @@ impl Rays {
     }
 }
 
-/// Whether the other side has closed a connection on which it has nothing to say yet.
 fn is_closed(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let open = match peeked {
@@ -220,7 +214,6 @@ fn is_closed(stream: &TcpStream) -> bool {
     !open || stream.set_nonblocking(false).is_err()
 }
 
-/// Takes the connections of all other PEs.
 fn gather(
     options: &TcpOptions,
     listener: TcpListener,
@@ -323,7 +316,6 @@ struct Missed {
 }
 
 impl Missed {
-    /// Returns a PE that is missing, and was not there in two looks.
     fn look<'scope>(
         &mut self,
         scope: &'scope thread::Scope<'scope, '_>,
@@ -359,7 +351,6 @@ fn greeter() -> thread::Builder {
     builder
 }
 
-/// Why who has connected is no PE of the job.
 #[derive(Debug)]
 enum NoPe {
     /// It has shown a wrong proof.
@@ -381,8 +372,6 @@ impl From<String> for NoPe {
     }
 }
 
-/// Exchanges greetings and proofs with who has connected: which PE it is, or why it is none of
-/// ours.
 fn greet(
     mut stream: TcpStream,
     options: &TcpOptions,
@@ -417,7 +406,6 @@ fn greet(
     Err(why.into())
 }
 
-/// Tells who has connected why it is not wanted, if it listens.
 fn refuse(stream: &mut TcpStream, why: &str, deadline: &Deadline) {
     let _ = send(stream, Kind::Refusal, 0, why.as_bytes(), deadline);
     let _ = stream.shutdown(Shutdown::Write);

@@ -250,7 +250,6 @@ impl Channel {
         Ok(())
     }
 
-    /// Memory that was allocated here is not freed: somebody may still use it.
     fn leak_regions(&mut self) {
         let serial = self.serial.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(&mut serial.regions));

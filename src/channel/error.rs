@@ -126,7 +126,6 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
-    /// Whether memory cannot be released yet.
     pub(crate) fn is_in_use(&self) -> bool {
         matches!(self, Self::Release(failed) if failed.is_in_use())
     }

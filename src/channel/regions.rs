@@ -33,7 +33,6 @@ impl Registered {
     }
 }
 
-/// The indices that are not in use.
 pub(crate) fn free(regions: &[Registered]) -> Free {
     let mut free: Free = [0xff; size_of::<Free>()];
     let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
@@ -43,19 +42,16 @@ pub(crate) fn free(regions: &[Registered]) -> Free {
     free
 }
 
-/// The index of the library's own memory alone, as one that is free.
 pub(crate) fn own() -> Free {
     let mut free: Free = [0; size_of::<Free>()];
     free[c::NLF_OWN_REGION as usize / 8] = 1 << (c::NLF_OWN_REGION % 8);
     free
 }
 
-/// Entries of the table that kernels look at.
 pub(crate) fn entries(regions: &[Registered]) -> u32 {
     regions.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
 }
 
-/// Refuses what no descriptor could name.
 pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
     if len as u64 > c::NLF_MAX_OFFSET + 1 {
         let why = format!("a region has at most {} bytes", c::NLF_MAX_OFFSET + 1);

@@ -70,7 +70,6 @@ pub(crate) struct Agreed {
     pub(crate) peers: Box<[PeerRegion]>,
 }
 
-/// Reads what all PEs have told.
 pub(crate) fn agree(all: &[u8], mine: &Registration) -> Result<Agreed, ChannelError> {
     let len = mine.len as usize;
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
@@ -97,7 +96,6 @@ pub(crate) fn agree(all: &[u8], mine: &Registration) -> Result<Agreed, ChannelEr
     Ok(Agreed { index, peers: peers.into() })
 }
 
-/// The lowest index that is free.
 pub(crate) fn lowest(free: &Free) -> Option<u8> {
     let (at, bits) = free.iter().enumerate().find(|(_, bits)| **bits != 0)?;
     Some((at * 8) as u8 + bits.trailing_zeros() as u8)

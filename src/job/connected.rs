@@ -17,8 +17,6 @@ use engine::patience::Wait;
 use engine::state::regions::RegionTable;
 use ofi::{OfiPort, Report};
 
-/// How long the release of memory waits for operations that have failed and may touch it; with this
-/// much more where rails are opened again.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What exists once the PEs are connected.
@@ -57,7 +55,6 @@ struct ProxyLane {
 }
 
 impl Connected {
-    /// `drives_host`: the proxy progresses the host lane too.
     pub(crate) fn new(
         regions: Arc<RegionTable<ProcessMemory>>,
         host: HostLane<OfiPort>,
@@ -198,8 +195,6 @@ mod tests {
     use super::*;
     use crate::job::tests::{connect, settings};
 
-    /// Only rails that are opened again are worth a longer wait: those of native tcp, if there are
-    /// several.
     #[test]
     fn a_release_waits_longer_where_failed_rails_are_opened_again() {
         const TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";

@@ -16,11 +16,9 @@ use crate::logging;
 use engine::patience::Wait;
 use ofi::{fork, posix_signals};
 
-/// Between two looks, at most and at least.
 const STEP: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(5);
 
-/// Between two looks for sockets, at most.
 const RARELY: Duration = Duration::from_secs(30);
 
 /// The iterations of a proxy thread: each counts twice, when it begins and when it is over.
@@ -30,7 +28,6 @@ const RARELY: Duration = Duration::from_secs(30);
 pub(crate) struct Pulse(AtomicU64);
 
 impl Pulse {
-    /// An iteration begins, or is over.
     #[inline(always)]
     pub(crate) fn beat(&self) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -66,7 +63,6 @@ impl fmt::Display for Still {
     }
 }
 
-/// What is known of a pulse.
 #[derive(Debug)]
 struct Watch {
     warn_after: Option<Duration>,
@@ -87,8 +83,6 @@ impl Watch {
         Self { warn_after, fail_after, last: 0, looked, still, next, failed: false }
     }
 
-    /// Looks at the count, at a time that is counted from the beginning. What there is to say, if
-    /// there is.
     fn look(&mut self, count: u64, now: Duration) -> Option<Still> {
         let since = now - std::mem::replace(&mut self.looked, now);
         // The first iteration may be long in coming: a program has much to do before.
@@ -109,8 +103,6 @@ impl Watch {
     }
 }
 
-/// When the sockets of rails are looked for: they are made as PEs talk for the first time, most of
-/// them soon.
 #[derive(Debug, Default)]
 struct Sockets {
     next: Duration,
@@ -167,7 +159,6 @@ impl Heartbeat {
     }
 }
 
-/// Between two looks: an eighth of the shortest limit, if bounds allow.
 fn step(limits: [Option<Duration>; 2]) -> Duration {
     limits.into_iter().flatten().fold(STEP, |step, limit| step.min(limit / 8)).max(SHORTEST)
 }

@@ -7,14 +7,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Iterations without a find before the core is offered to others; few where others need it.
 const SPINS: u32 = 4096;
 const SPINS_SHARED: u32 = 8;
 
 /// Idle for so long, it sleeps.
 const AWAKE: Duration = Duration::from_millis(3);
 
-/// What an idle iteration does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Rest {
     Spin,
@@ -39,13 +37,11 @@ impl Idle {
         Self { spins, sleep, iterations: 0, since: None }
     }
 
-    /// Something was found to do.
     #[inline(always)]
     pub(crate) fn busy(&mut self) {
         self.iterations = 0;
     }
 
-    /// Nothing was. `waits`: something is under way whose end is awaited.
     #[inline]
     pub(crate) fn iterate(&mut self, waits: bool) {
         match self.rest(waits) {

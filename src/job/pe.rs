@@ -35,7 +35,6 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
     pub(crate) fn new(settings: Settings) -> Result<Self, JobError> {
         if fork::is_child() {
             return Err(JobError::Child);
@@ -76,7 +75,6 @@ impl Job {
         }
     }
 
-    /// The lanes.
     #[inline]
     pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
         match self.connected.get() {
@@ -85,13 +83,11 @@ impl Job {
         }
     }
 
-    /// The lanes, if they are there.
     #[inline(always)]
     pub(crate) fn connection(&self) -> Option<&Connected> {
         self.connected.get()
     }
 
-    /// Whether the lanes are there.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected.get().is_some()
     }

@@ -52,7 +52,6 @@ pub const VARIABLES: &[Variable] = &[
 /// The subsystems that this crate logs under.
 pub(super) const OURS: [&str; 5] = [INIT, TRANSPORT, MEM, TOPO, PROXY];
 
-/// NVSHMEM's other subsystems: accepted, with nothing to show.
 const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];
 
 /// What is logged, and where to.
@@ -148,8 +147,6 @@ impl Config {
     }
 }
 
-/// Puts the host's name and the process id into `NVSHMEM_DEBUG_FILE`, and sets our own name after
-/// it.
 pub(super) fn expand(template: &str, host: &str, pid: u32) -> String {
     let mut path = String::new();
     let mut letters = template.chars();

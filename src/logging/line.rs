@@ -8,14 +8,12 @@ use log::{Level, Record};
 
 use super::VERSION;
 
-/// Writes one record.
 pub(super) fn write(out: &mut impl Write, record: &Record<'_>) -> io::Result<()> {
     let pid = std::process::id();
     let word = word(record);
     writeln!(out, "{}:{pid}:{} NVSHMEM {word} {}", host(), thread(pid), record.args())
 }
 
-/// The level, in NVSHMEM's words where it has one.
 fn word(record: &Record<'_>) -> &'static str {
     if record.target() == VERSION {
         return VERSION;
@@ -29,7 +27,6 @@ fn word(record: &Record<'_>) -> &'static str {
     }
 }
 
-/// The host's name up to its first dot.
 pub(super) fn host() -> &'static str {
     static HOST: OnceLock<String> = OnceLock::new();
     HOST.get_or_init(|| {

@@ -9,7 +9,6 @@ use log::{LevelFilter, Log, Metadata, Record};
 use super::config::{Config, OURS, expand};
 use super::{TRANSPORT, VERSION, line};
 
-/// Installs the logger of this process. Returns false when there was one already.
 pub(super) fn install(config: &Config) -> bool {
     let (sink, problem) = Sink::open(config);
     let level = sink.level();
@@ -23,7 +22,6 @@ pub(super) fn install(config: &Config) -> bool {
     true
 }
 
-/// The logger.
 struct Sink {
     /// The file, or the standard error stream.
     main: Logger,
@@ -33,7 +31,6 @@ struct Sink {
 }
 
 impl Sink {
-    /// Opens the file, or falls back to the standard error stream and says why.
     fn open(config: &Config) -> (Self, Option<String>) {
         let Some(template) = &config.file else {
             return (Self::stderr(config), None);
@@ -62,7 +59,6 @@ impl Sink {
         }
     }
 
-    /// The most that any target shows.
     fn level(&self) -> LevelFilter {
         self.main.filter()
     }
@@ -97,7 +93,6 @@ fn shape() -> Builder {
     builder
 }
 
-/// A logger's builder with the levels of each target.
 fn builder(config: &Config) -> Builder {
     let mut builder = shape();
     for (name, shown) in OURS.into_iter().zip(config.subsystems) {
@@ -122,7 +117,6 @@ mod tests {
     use super::super::{INIT, MEM};
     use super::*;
 
-    /// A file that the test can read.
     #[derive(Clone, Default)]
     struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -137,7 +131,6 @@ mod tests {
         }
     }
 
-    /// The "LEVEL text" of each line that comes through, the text being the target.
     fn shown(variables: &[(&str, &str)], records: &[(&str, Level)]) -> Vec<String> {
         let (config, _) = Config::load(variables.iter().copied());
         let file = Shared::default();

@@ -9,7 +9,6 @@ pub(super) trait Choice: Copy + PartialEq + 'static {
     const NAMES: &'static [(&'static str, Self)];
 }
 
-/// The name of a value.
 pub(super) fn name_of<C: Choice>(value: C) -> &'static str {
     C::NAMES.iter().find(|(_, candidate)| *candidate == value).map_or("", |(name, _)| name)
 }

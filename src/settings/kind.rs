@@ -155,7 +155,6 @@ impl<T: TryFrom<u64, Error: fmt::Display> + fmt::Display> Kind<T> for Number {
     }
 }
 
-/// Splits a number from its suffix; the suffix as a power of two.
 fn split_suffix(text: &str) -> (&str, u32) {
     for (letter, shift) in [('k', 10), ('m', 20), ('g', 30)] {
         if let Some(digits) = text.strip_suffix([letter, letter.to_ascii_uppercase()]) {
@@ -244,7 +243,6 @@ impl Kind<Option<String>> for Text {
 /// A list of devices.
 pub(super) struct DeviceList;
 
-/// Names no device in particular.
 const ALL_DEVICES: &str = "all";
 
 impl Kind<Devices> for DeviceList {

@@ -109,7 +109,6 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes in an entry of the list of debug keys.
     fn apply_key(&mut self, entry: &str) -> Result<(), Refused> {
         let refuse = |reason: String, accepted: String| {
             Err(Refused { name: String::from(DEBUG), given: String::from(entry), reason, accepted })
@@ -132,17 +131,14 @@ impl Settings {
     }
 }
 
-/// The value of the variable of debug keys where none is set.
 const NO_KEYS: &str = "none";
 
-/// The entries of a list of debug keys. What is no text is in no key's value either.
 fn entries(list: &OsStr) -> Vec<String> {
     let text = list.to_string_lossy();
     let text = text.trim();
     if text == NO_KEYS { Vec::new() } else { text.split(',').map(String::from).collect() }
 }
 
-/// The variables with our prefix that have a value.
 fn select<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Vec<(String, Box<OsStr>)>
 where
     N: AsRef<OsStr>,
@@ -175,7 +171,6 @@ mod tests {
         load(variables).expect_err("refused").refused
     }
 
-    /// Those of debug keys.
     fn refused_keys(list: &str) -> Vec<String> {
         refusals(&[(DEBUG, list)]).iter().map(ToString::to_string).collect()
     }

@@ -31,7 +31,6 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// What there is to say of a variable with our prefix that is set.
     pub(super) fn of(name: &str) -> Option<Self> {
         let known = || variables_of_their_own().map(|setting| setting.name).chain([DEBUG]);
         if known().any(|known| known == name) {
@@ -74,7 +73,6 @@ impl fmt::Display for Notice {
     }
 }
 
-/// What has become of a variable of before.
 fn became(name: &str) -> Option<String> {
     if let Some((_, became)) = BEFORE.iter().find(|(before, _)| *before == name) {
         return Some(String::from(*became));
@@ -83,8 +81,6 @@ fn became(name: &str) -> Option<String> {
     keys().any(|setting| setting.name == key).then(|| format!("is now {DEBUG}={key}=..."))
 }
 
-/// The names of which at most a third differs from `name`, leaving out our prefix, the nearest
-/// first.
 pub(super) fn near(name: &str, known: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
     fn own(name: &str) -> &str {
         name.strip_prefix(PREFIX).unwrap_or(name)

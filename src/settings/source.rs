@@ -28,7 +28,6 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// A variable or debug key was set.
     pub(super) fn note(&mut self, name: &'static str) {
         self.from_environment.push(name);
     }

@@ -75,17 +75,14 @@ pub(super) struct Setting {
     pub(super) show: fn(&Settings) -> String,
 }
 
-/// The settings that are variables.
 pub(super) fn variables_of_their_own() -> impl Iterator<Item = &'static Setting> {
     TABLE.iter().filter(|setting| setting.who != For::Debug)
 }
 
-/// The debug keys.
 pub(super) fn keys() -> impl Iterator<Item = &'static Setting> {
     TABLE.iter().filter(|setting| setting.who == For::Debug)
 }
 
-/// Defaults of what the ofi layer is asked for.
 fn ofi() -> Options {
     Options::default()
 }
@@ -95,7 +92,6 @@ const SECONDS: Number = number(1, 1_000_000);
 
 const NEVER: Time = Time::seconds(SECONDS.or_zero("never"));
 
-/// What is cut is cut at pages.
 const PAGE: u64 = 4096;
 
 macro_rules! settings {
@@ -112,7 +108,6 @@ macro_rules! settings {
         }
 
         impl Default for Settings {
-            /// The values used where the environment says nothing.
             fn default() -> Self {
                 Self { $($field: $default,)+ sources: Sources::default() }
             }

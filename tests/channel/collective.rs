@@ -10,12 +10,10 @@ use super::memory::symmetric;
 use super::traffic::{bootstrap, options, producer};
 use launcher::Place;
 
-/// Where each PE tells the others the round, and where blocks are put.
 const TOLD: usize = 0;
 const BLOCKS: usize = 1 << 12;
 const BLOCK: usize = 1 << 12;
 
-/// See the module.
 pub(crate) fn collective(place: &Place) {
     const ROUNDS: u64 = 100;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();

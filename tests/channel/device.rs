@@ -15,7 +15,6 @@ use super::traffic::{AT_LEAST, bootstrap, options, producer};
 use launcher::Place;
 use test_jobs::memory::{Heap, Kind, Memory, device};
 
-/// What the stand-in gives memory of the VMM interface in.
 const GRANULE: u64 = 2 << 20;
 
 /// A process without CUDA is told so, and its channel stays as it is.
@@ -64,8 +63,6 @@ pub(crate) fn refused(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// Many heaps of many lengths, given back in every order, or with the channel: nothing is left, and
-/// all are zero.
 pub(crate) fn lives(place: &Place) {
     const LENS: [usize; 5] = [1, 8, 4096, (2 << 20) + 1, 5 << 20];
     let to = (place.me as i32 + 1) % place.n_pes as i32;
@@ -235,7 +232,6 @@ struct Seen {
 }
 
 impl Seen {
-    /// As it is now: regions that come later are not there.
     fn new(channel: &Channel) -> Self {
         fn see<T>(addr: *const T, count: usize) -> *mut T {
             device().look(addr.cast_mut().cast(), size_of::<T>() * count).cast()
@@ -272,8 +268,6 @@ impl Seen {
     }
 }
 
-/// Rings whose heads, tables and progress are in memory of the device, as kernels have them; slots
-/// are on the host.
 pub(crate) fn near_kernels(place: &Place) {
     const ROUNDS: u64 = 700;
     let to = (place.me as i32 + 1) % place.n_pes as i32;

@@ -22,7 +22,6 @@ use launcher::Place;
 use test_jobs::memory::Heap;
 use test_jobs::{Stopped, is_gone, pids};
 
-/// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
     const COUNT: u64 = 1500;
     let mut memory = vec![0_u64; 512];
@@ -80,7 +79,6 @@ pub(crate) fn late_pushes(place: &Place) {
     }
 }
 
-/// Sizes that cannot be are refused before anything is opened.
 pub(crate) fn sizes(_: &Place) {
     let alone = || {
         Box::new(
@@ -109,7 +107,6 @@ pub(crate) fn sizes(_: &Place) {
     channel.stop().unwrap();
 }
 
-/// Writes a descriptor's words into a ring, as a producer would that checks nothing.
 fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {
     // SAFETY: the context lives, and nobody else produces in this test.
     unsafe {
@@ -229,7 +226,6 @@ pub(crate) fn bad_requests(place: &Place) {
 /// How a PE ends that dies.
 pub(crate) const DEAD: i32 = 3;
 
-/// A PE that dies is noticed, and told to kernels that wait; the end comes all the same.
 pub(crate) fn dead_peer(place: &Place) {
     let options = Options { drain: Duration::from_secs(1), ..options() };
     let channel = Channel::new(bootstrap(place), &options).unwrap();
@@ -267,7 +263,6 @@ pub(crate) fn memory_in_use(place: &Place) {
     late_bytes(place, false);
 }
 
-/// The same, where rails are opened again: the memory is given back, and nothing arrives.
 pub(crate) fn memory_back(place: &Place) {
     late_bytes(place, true);
 }

@@ -89,7 +89,6 @@ pub(crate) fn unwinding(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// Channels one after the other leave nothing behind.
 pub(crate) fn cycles(place: &Place) {
     let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
     let library = if std::env::var("NVSHMEM_LIBFABRIC_LIBRARY").is_ok() { " 2.x" } else { "" };

@@ -55,8 +55,6 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Jobs outside of the full tier: each scenario, on each fabric or kind of memory that it can tell
-/// from others.
 const ALWAYS: [&str; 35] = [
     "traffic::shm_3_pes",
     "traffic::rxm_2_pes",
@@ -165,8 +163,6 @@ fn jobs() -> Vec<Job> {
     jobs
 }
 
-/// Whether there was a compiler for kernels when this was built; that it failed is no reason to
-/// skip.
 fn compiler_for_kernels() -> Need<()> {
     let none = kernels::IMAGE.is_none() && kernels::BUILT.contains("no nvcc");
     if none { Err(kernels::BUILT.to_owned()) } else { Ok(()) }

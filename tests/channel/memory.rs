@@ -29,7 +29,6 @@ impl Deref for Registered {
     }
 }
 
-/// Zeroed symmetric memory where this job wants it. Collective.
 pub(crate) fn symmetric(channel: &Channel, place: &Place, len: usize) -> Registered {
     let none = |heap| Registered { heap, _own: None };
     match Kind::of_pe(place.me as usize) {
@@ -44,12 +43,10 @@ pub(crate) fn symmetric(channel: &Channel, place: &Place, len: usize) -> Registe
     }
 }
 
-/// The same on the host. Collective.
 pub(crate) fn on_host(channel: &Channel, len: usize) -> Heap {
     Heap::of(channel.allocate_symmetric(len).unwrap(), len)
 }
 
-/// The same on this PE's device. Collective.
 pub(crate) fn on_device(channel: &Channel, len: usize) -> Heap {
     let _bound = device().bind();
     let addr = channel.allocate_symmetric_on(MemoryLocation::Device, len).unwrap();

@@ -16,7 +16,6 @@ use test_jobs::memory::Heap;
 /// `NLF_CMP_GE` of the device header.
 pub(crate) const AT_LEAST: u32 = 3;
 
-/// The job's bootstrap.
 pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
     load_early();
     Box::new(test_jobs::bootstrap(place))
@@ -46,7 +45,6 @@ const SIGNALS: usize = 16 << 10;
 const ACKS: usize = 20 << 10;
 const ORDERED: usize = 24 << 10;
 const VALUES: usize = 28 << 10;
-/// What gets read.
 const STATIC: usize = 64 << 10;
 const STATIC_LEN: usize = 64 << 10;
 const AREAS: usize = 256 << 10;
@@ -227,7 +225,6 @@ impl Worker<'_> {
     }
 }
 
-/// See the module.
 pub(crate) fn traffic(place: &Place) {
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     let (me, n) = (place.me as usize, place.n_pes as usize);
@@ -268,7 +265,6 @@ pub(crate) fn traffic(place: &Place) {
     channel.stop().unwrap();
 }
 
-/// Somebody who posts without end on one ring keeps nobody on another from becoming quiet.
 pub(crate) fn quiet_beside_others(place: &Place) {
     const TIMES: u64 = 12;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();

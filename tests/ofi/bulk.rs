@@ -18,7 +18,6 @@ use crate::process::{HANG, Lane, Memory, completed, open, options};
 const LEN: usize = 1 << 20;
 const RAIL: RailId = RailId(0);
 
-/// The providers that have them.
 const PROVIDERS: [Provider; 2] = [Provider::Tcp, Provider::TcpRxm];
 
 fn with(provider: Provider, connections: u8) -> Options {
@@ -26,7 +25,6 @@ fn with(provider: Provider, connections: u8) -> Options {
     Options { bulk: BulkChoice::Each(connections), devices, ..options(provider) }
 }
 
-/// Two processes' fabrics in one, with memory that peers reach.
 struct Pair {
     from: Opened,
     to: Opened,
@@ -58,8 +56,6 @@ impl Pair {
         }
     }
 
-    /// Posts an operation, over a connection for bulk if there is one that takes it. Whether it is
-    /// under way, and whether there.
     fn post(&mut self, wr_id: WrId, operation: Operation<'_>) -> (bool, bool) {
         let (port, peer) = (&mut self.from.proxy, self.peer);
         match port.post_bulk(RAIL, peer, wr_id, operation).expect("a post") {
@@ -129,8 +125,6 @@ fn threads_move_what_is_handed_over_whatever_the_peer_has() {
     }
 }
 
-/// A peer that is stopped answers nobody. What goes to it is for the rail, which has peers wait by
-/// themselves.
 #[test]
 fn nothing_is_handed_over_before_the_peer_is_reached() {
     for provider in PROVIDERS {
@@ -183,7 +177,6 @@ fn immediate_data_comes_by_the_rail() {
     }
 }
 
-/// A key that nobody has: the transfer fails, by its work-request id, and the rail goes on.
 #[test]
 fn a_transfer_that_fails_says_which_it_was() {
     let mut pair = Pair::new(Provider::Tcp, 2, 2);
@@ -211,7 +204,6 @@ fn a_transfer_that_fails_says_which_it_was() {
     assert_eq!((failure.wr_id, failure.is_message), (Some(WrId(5)), false), "{failure:?}");
 }
 
-/// Peers are told one address for all, again and again.
 #[test]
 fn a_rail_is_opened_again_with_its_connections() {
     // `Reopening` says why not ofi_rxm.

@@ -12,7 +12,6 @@ use ofi::{
 
 use crate::process::{PROVIDERS, open, options, with_devices};
 
-/// Addresses that the CPU cannot use, as those of a device.
 struct Area {
     addr: usize,
     len: usize,

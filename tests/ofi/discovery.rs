@@ -59,7 +59,6 @@ fn a_report_is_a_line_in_words() {
     }
 }
 
-/// A rail that fails is told to peers by endpoints of their own: where one is done without.
 #[test]
 fn rails_have_endpoints_for_control_where_one_can_be_done_without() {
     for provider in PROVIDERS {
@@ -216,8 +215,6 @@ fn a_missing_library_is_an_error_that_names_it() {
     assert!(said.contains("install libfabric 1.17"), "{said}");
 }
 
-/// None of the providers that run without hardware moves data by itself as we open them, whatever
-/// it answers: native tcp says `FI_PROGRESS_AUTO`.
 #[test]
 fn progress_is_judged_not_believed() {
     for provider in PROVIDERS {

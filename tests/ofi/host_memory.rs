@@ -10,7 +10,6 @@ use test_support::random::pattern;
 
 use crate::process::{open, options};
 
-/// Ports of one process, as its lanes have them.
 fn ports(count: usize) -> Vec<OfiPort> {
     let opens = (0..count.div_ceil(2)).map(|_| open(&options(Provider::Shm)));
     opens.flat_map(|opened| [opened.host, opened.proxy]).take(count).collect()
@@ -37,7 +36,6 @@ fn one(width: Width, float: bool) -> u64 {
     }
 }
 
-/// A word as the number it stands for.
 fn number(word: u64, width: Width, float: bool) -> u64 {
     match (float, width) {
         (false, _) => word,
@@ -221,7 +219,6 @@ fn sums_are_exact_beside_other_code() {
     assert_eq!(word.load(Ordering::Relaxed), 3 * ROUNDS);
 }
 
-/// Whoever sees the flag, or the signal, sees what was stored before it.
 #[test]
 fn a_flag_publishes_what_was_stored_before() {
     const ROUNDS: u64 = 20_000;

@@ -49,7 +49,6 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|at| digits(2 * at)).collect()
 }
 
-/// The next line that the other process has for this one.
 fn line(from: &mut impl BufRead) -> Vec<String> {
     let mut text = String::new();
     loop {
@@ -176,7 +175,6 @@ fn send_all(
     assert_eq!(answers, (0..ROUNDS).collect());
 }
 
-/// The other process of the test above, for the provider of that name.
 fn target(role: &str) {
     let provider = PROVIDERS.into_iter().find(|provider| format!("{provider:?}") == role);
     let mut opened = open(&options(provider.expect("a provider")));

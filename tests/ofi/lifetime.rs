@@ -100,8 +100,6 @@ fn nothing_stays_open_when_no_rail_opens() {
     assert!(error.to_string().contains("device 17 of 2 does not exist"), "{error}");
 }
 
-/// However few descriptors are left when a rail is opened, that is an error, and not the end of the
-/// process.
 #[test]
 fn rails_without_descriptors_are_refused() {
     let test = "lifetime::rails_without_descriptors_are_refused";
@@ -140,8 +138,6 @@ fn rails_without_descriptors_are_refused() {
     }
 }
 
-/// Endpoints that are files of the host are named by more than the process' number, which is of its
-/// PID namespace.
 #[test]
 fn shm_endpoints_name_their_pid_namespace() {
     let opened = open(&options(Provider::Shm));

@@ -13,10 +13,8 @@ use test_support::random::pattern;
 
 use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, options, rails};
 
-/// The work-request id of messages whose failure nobody expects.
 const MESSAGE: WrId = WrId(u32::MAX);
 
-/// Two processes, each proxy rail of which knows the other's of the same number.
 struct Pair {
     ends: [Process; 2],
     /// The other end's rails, as each end knows them.
@@ -47,7 +45,6 @@ impl Pair {
         send(&mut self.ends[from].opened.proxy, rail, peer, bytes)
     }
 
-    /// What has come in at one end.
     fn receive(&mut self, end: usize, rail: RailId) -> Vec<Vec<u8>> {
         progress(&mut self.ends[end].opened.proxy, rail);
         take_all(&mut self.ends[end].opened.proxy, rail)
@@ -61,7 +58,6 @@ fn send(port: &mut OfiPort, rail: RailId, peer: PeerAddr, bytes: &[u8]) -> bool 
     }
 }
 
-/// Polls a rail on which no segment is in flight.
 fn progress(port: &mut OfiPort, rail: RailId) {
     match port.poll(rail, &mut [WrId(0); POLL_BATCH]) {
         Polled::Empty => {}
@@ -119,7 +115,6 @@ fn messages_of_every_size_arrive_both_ways_on_every_rail() {
     }
 }
 
-/// They are copied by the call: what is written there afterwards does not leave.
 #[test]
 fn a_message_may_end_with_bytes_from_elsewhere() {
     const HEAD: usize = 48;
@@ -172,7 +167,6 @@ fn a_message_may_end_with_bytes_from_elsewhere() {
     }
 }
 
-/// More messages than are posted for, while the receiver sleeps, and while it polls but takes none.
 #[test]
 fn a_burst_loses_nothing() {
     const BURST: u32 = 4000;
@@ -224,11 +218,8 @@ fn a_burst_loses_nothing() {
     }
 }
 
-/// Of what came before, nothing is left: it was of the endpoint that was closed, and its buffers
-/// are posted to the new one.
 #[test]
 fn a_rail_that_is_opened_again_receives_all_that_comes_then_and_nothing_of_before() {
-    /// More than there are buffers.
     const MANY: u32 = 4000;
     const RAIL: RailId = RailId(0);
     for options in fabrics() {
@@ -356,7 +347,6 @@ fn wrong_messages_are_refused_with_a_reason() {
     }
 }
 
-/// Messages that wait for buffers and puts in flight share a queue; each gets what is its own.
 #[test]
 fn messages_and_writes_complete_side_by_side() {
     const ROUNDS: u32 = 2000;

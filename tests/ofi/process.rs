@@ -52,7 +52,6 @@ pub(crate) fn with_devices(provider: Provider) -> Options {
     Options { gpu_direct: GpuDirect::Always, ..options(provider) }
 }
 
-/// Every provider, and what they are like when device memory was asked for.
 pub(crate) fn fabrics() -> Vec<Options> {
     PROVIDERS.into_iter().map(options).chain(PROVIDERS.into_iter().map(with_devices)).collect()
 }
@@ -106,7 +105,6 @@ impl Process {
         }
     }
 
-    /// The rail to post on, and the peer, to reach proxy rail `to` from a lane.
     pub(crate) fn path(&self, lane: Lane, to: RailId) -> (RailId, PeerAddr) {
         match lane {
             Lane::Host => (RailId(0), self.from_host[to.index()]),
@@ -114,7 +112,6 @@ impl Process {
         }
     }
 
-    /// Polls every rail of a lane but one, where nothing is expected to complete.
     pub(crate) fn progress(&mut self, lane: Lane, except: Option<RailId>) {
         let mut done = [WrId(0); POLL_BATCH];
         for rail in 0..self.port(lane).limits().len() as u8 {
@@ -134,7 +131,6 @@ impl Process {
         }
     }
 
-    /// Posts until the fabric takes it.
     pub(crate) fn post(&mut self, lane: Lane, to: RailId, wr_id: WrId, transfer: &Transfer) {
         let (rail, peer) = self.path(lane, to);
         let start = Instant::now();
@@ -151,12 +147,10 @@ impl Process {
         }
     }
 
-    /// What completes on one rail, now.
     pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<WrId> {
         completed(self.port(lane), rail)
     }
 
-    /// Waits for the one operation in flight.
     pub(crate) fn wait(&mut self, lane: Lane, to: RailId, wr_id: WrId) {
         let (rail, _) = self.path(lane, to);
         let start = Instant::now();
@@ -177,7 +171,6 @@ impl Process {
     }
 }
 
-/// What completes on one rail, now.
 pub(crate) fn completed(port: &mut OfiPort, rail: RailId) -> Vec<WrId> {
     let mut done = [WrId(u32::MAX); POLL_BATCH];
     match port.poll(rail, &mut done) {
@@ -218,7 +211,6 @@ impl Memory {
         }
     }
 
-    /// A write to a place of it.
     pub(crate) fn write(&self, rail: RailId, to: usize, local: Local, len: usize) -> Transfer {
         let (remote, key) = (self.remote(to), self.key(rail));
         Transfer { direction: Direction::Write, local, len, remote, key }

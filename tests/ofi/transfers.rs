@@ -188,7 +188,6 @@ fn wrong_posts_are_refused_with_a_reason() {
     assert_eq!(target.now_all(), [0; 64]);
 }
 
-/// Posts a write of a word by the host lane and waits until it has failed.
 fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     let (direction, local) = (Direction::Write, Local::Value(7));
     let write = Transfer { direction, local, len: 8, remote, key };
@@ -205,7 +204,6 @@ fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
     }
 }
 
-/// The target refuses it; the initiator hears of it, by work-request id, and nothing lands.
 #[test]
 fn a_write_outside_the_region_fails_with_its_wr_id() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
@@ -238,8 +236,6 @@ fn a_guessed_key_reaches_nothing() {
     }
 }
 
-/// What a poll has read and the engine has not been given yet is of operations that the closing has
-/// ended.
 #[test]
 fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
     const RAIL: RailId = RailId(0);

@@ -42,7 +42,6 @@ struct Case {
 }
 
 impl Case {
-    /// Every PE fails to start, and says why on stderr without `NVSHMEM_DEBUG` being set.
     fn run(&self) -> Result<(), Failed> {
         let mut job = job("connect", 2, Layout::V7).env("NVSHMEM_DEBUG", "");
         for (name, value) in self.env {

@@ -90,7 +90,6 @@ fn counted() -> Result<(), Failed> {
     check("some", all.iter().all(|[_, bulk]| *bulk > 0), &all)
 }
 
-/// Fragments of device memory that goes through the fabric.
 fn through() -> Result<(), Failed> {
     let job = staged_job(Fabric::Tcp2, MemoryKind::DeviceVmm, "same_host", 2, 2, Layout::V7);
     let (_, all) = moved(job.debug("share_bounce", 0).debug(KEY, 2))?;

@@ -26,7 +26,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Runs a job, and gives what each PE has counted.
 pub(crate) fn counted(
     job: JobSettings,
     run: impl FnOnce(JobSettings) -> Result<JobReport, Failed>,
@@ -94,7 +93,6 @@ fn both_ends() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A number that a lane has of a peer.
 fn with(lane: &Value, pe: usize, what: &str) -> Option<u64> {
     let peer = lane["peers"].as_array()?.iter().find(|peer| peer["pe"] == pe)?;
     peer[what].as_u64()

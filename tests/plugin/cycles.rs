@@ -4,7 +4,6 @@
 use nvshmem_sim::{BoxError, Job, Pattern};
 use test_support::held::Cycles;
 
-/// The life of a transport, several times in one process.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let mut cycles = Cycles::new(4, format!("plugin {:?}", job.layout()), me == 0);

@@ -39,7 +39,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     })]
 }
 
-/// Everything here is a call with a wrong or an unlucky argument; none may crash.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let file = plugin_dir().join(job.layout().soname());
     // SAFETY: the plugin runs no code of consequence when it is loaded.
@@ -78,7 +77,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Without devices there is nothing to ask for, and the host need not call.
 fn no_consistency(
     enforce: c::nvt_enforce_cst_fn,
     at_target: c::nvt_enforce_cst_fn,

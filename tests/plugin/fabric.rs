@@ -42,7 +42,6 @@ impl Fabric {
         }
     }
 
-    /// The libfabric to name to PEs; none where it is the system's.
     fn library(self) -> Need<Option<PathBuf>> {
         match self {
             Fabric::Rxm | Fabric::Shm => Ok(None),
@@ -50,7 +49,6 @@ impl Fabric {
         }
     }
 
-    /// So many devices, as their setting names them.
     pub(crate) fn devices(self, rails: u8) -> String {
         let device = |rail| match self {
             Fabric::Shm | Fabric::Shm2 => "shm".to_owned(),
@@ -59,7 +57,6 @@ impl Fabric {
         (0..rails).map(device).collect::<Vec<_>>().join(",")
     }
 
-    /// A job on this fabric.
     pub(crate) fn job(self, scenario: &str, n_pes: u32, rails: u8, layout: Layout) -> JobSettings {
         let mut job = job(scenario, n_pes, layout)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", self.provider())
@@ -71,7 +68,6 @@ impl Fabric {
     }
 }
 
-/// A job of the plugin under test, with no fabric chosen.
 pub(crate) fn job(scenario: &str, n_pes: u32, layout: Layout) -> JobSettings {
     JobSettings::new(scenario, n_pes, layout, plugin_dir())
         .env("NVSHMEM_DEBUG", "INFO")
@@ -81,7 +77,6 @@ pub(crate) fn job(scenario: &str, n_pes: u32, layout: Layout) -> JobSettings {
         .step_deadline(Duration::from_secs(600))
 }
 
-/// A test on this fabric; skipped, with the reason, where there is no libfabric for it.
 pub(crate) fn trial(
     name: String,
     fabric: Option<Fabric>,
@@ -91,7 +86,6 @@ pub(crate) fn trial(
     needs::trial(name, need, |()| run())
 }
 
-/// That something was said.
 pub(crate) fn says(text: &str, part: &str) -> Result<(), Failed> {
     if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }

@@ -16,7 +16,6 @@ use crate::fabric::trial;
 
 const FABRICS: [Fabric; 5] = [Shm, Tcp2, Rxm, Shm2, Rxm2];
 
-/// PEs and rails of the full tier.
 const SHAPES: [(u32, u8); 4] = [(2, 1), (2, 2), (4, 4), (8, 2)];
 
 /// A setting of the plugin, by the end of its variable, or a debug key in lower case.
@@ -32,7 +31,6 @@ const SETTINGS: [Setting; 5] = [
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
-/// Where a job runs.
 #[derive(Clone, Copy, Debug)]
 struct Row(Fabric, u32, u8, Layout, Setting);
 
@@ -48,7 +46,6 @@ impl Row {
     }
 }
 
-/// Rows of the operations scenario, and whether the heap grows.
 const OPERATIONS: [(Row, bool); 9] = [
     (Row(Shm, 2, 1, Layout::V3a, None), false),
     (Row(Tcp2, 2, 2, Layout::V3b, Some(("progress", "manual"))), true),
@@ -61,7 +58,6 @@ const OPERATIONS: [(Row, bool); 9] = [
     (Row(Rxm, 2, 1, Layout::V7, Some(("YIELD", "never"))), false),
 ];
 
-/// Rows of the signals scenario, the way of signals, and whether puts are cut into many segments.
 const SIGNALS: [(Row, &str, bool); 10] = [
     (Row(Tcp2, 2, 2, Layout::V7, None), "counted", true),
     (Row(Rxm, 2, 2, Layout::V6, None), "counted", false),
@@ -105,7 +101,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A test of one job.
 fn one(name: String, fabric: Fabric, job: impl FnOnce() -> JobSettings + Send + 'static) -> Trial {
     trial(name, Some(fabric), move || done(job()))
 }
@@ -136,7 +131,6 @@ fn signals(row: Row, engine: &'static str, cut: bool) -> Trial {
     })
 }
 
-/// Covering arrays of both scenarios.
 fn arrays() -> Vec<Trial> {
     let row = |fabric: usize, shape: usize, layout: usize, setting: usize| {
         let (n_pes, rails) = SHAPES[shape];
@@ -156,17 +150,14 @@ fn arrays() -> Vec<Trial> {
     trials
 }
 
-/// Names a place in the name of a test.
 pub(crate) fn place(fabric: Fabric, n_pes: u32, rails: u8, layout: Layout) -> String {
     format!("{}_{n_pes}_pes_{rails}_rails_layout_{layout}", fabric.name())
 }
 
-/// Names a setting in the name of a test.
 pub(crate) fn words(setting: Setting) -> String {
     setting.map_or_else(String::new, |(name, value)| format!("_{name}_{value}").to_lowercase())
 }
 
-/// Adds a setting to a job.
 pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     match setting {
         Some((key, value)) if key.starts_with(|c: char| c.is_ascii_lowercase()) => {
@@ -177,7 +168,6 @@ pub(crate) fn with(job: JobSettings, setting: Setting) -> JobSettings {
     }
 }
 
-/// Runs a job as [`run`] does, and drops its report.
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     run(job).map(|_| ())
 }
@@ -195,7 +185,6 @@ const ABOUT_THE_MACHINE: [&str; 4] = [
     "some transfers from device memory call CUDA, and may wait for running kernels",
 ];
 
-/// Returns whether a line warns of what the plugin or the job did wrong.
 pub(crate) fn warns(line: &str) -> bool {
     line.contains("WARN") && !ABOUT_THE_MACHINE.iter().any(|known| line.contains(known))
 }
@@ -221,7 +210,6 @@ pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     Ok(report)
 }
 
-/// Sets how a job signals. Counting needs rails that are not monitored.
 pub(crate) fn signal_engine(job: JobSettings, engine: &str) -> JobSettings {
     let job = job.debug("signals", engine);
     if engine == "counted" { job.env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 0) } else { job }

@@ -115,7 +115,6 @@ pub(crate) fn all_say(report: &JobReport, parts: &[&str]) -> Result<(), Failed> 
     Ok(())
 }
 
-/// Connects and ends; on the way, what the parameters say goes wrong.
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
     if job.param_or("dies", u32::MAX)? == job.pe() {
         std::process::abort();

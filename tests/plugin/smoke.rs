@@ -22,7 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Signals, atomics and a storm, each with a transport of its own in the same process.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     for wanted in ["signals", "atomics", "storm"] {
         let known = traffic::SCENARIOS.iter().find(|(name, _)| *name == wanted);

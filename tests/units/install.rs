@@ -7,7 +7,6 @@ use std::process::{Command, Output};
 use launcher::PrivateDir;
 use nvshmem_abi::Layout;
 
-/// The files that hosts open, one for each major version of the interface.
 fn plugins() -> Vec<&'static str> {
     let mut plugins = Layout::ALL.map(Layout::soname).to_vec();
     plugins.dedup();
@@ -29,7 +28,6 @@ fn stdout_of(program: &str, arguments: &[&str], file: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The names in a directory, sorted.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("the directory");
     let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
@@ -39,8 +37,6 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// That a library has no debug information itself, and that a function's source is found all the
-/// same, as debuggers find it.
 fn assert_debug_information_apart(library: &Path, function: &str, source: &str) {
     let sections = stdout_of("readelf", &["--sections", "--wide"], library);
     assert!(!sections.contains(".debug_") && !sections.contains(".symtab"), "{sections}");
@@ -51,7 +47,6 @@ fn assert_debug_information_apart(library: &Path, function: &str, source: &str) 
     assert!(found.contains(source), "{library:?}: {function} at {address} is in {found}");
 }
 
-/// What a built plugin looks like from outside. The default is right in everything.
 struct Built {
     source: &'static str,
     flags: &'static [&'static str],
@@ -129,7 +124,6 @@ fn wrong_plugins_are_not_installed() {
     }
 }
 
-/// Runs a target of this tree's makefile in a copy at `checkout`, with `CARGO_TARGET_DIR` if any.
 fn make(checkout: &Path, target: &str, build_directory: Option<&Path>) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::create_dir_all(checkout).expect("a directory");

@@ -34,7 +34,6 @@ fn run(variables: &[(&str, &Path)]) -> (u32, Output) {
     (pid, output)
 }
 
-/// One line of a log, in its parts.
 #[derive(Debug)]
 struct Line {
     host: String,
@@ -43,7 +42,6 @@ struct Line {
     text: String,
 }
 
-/// The lines of a log. Panics at a line of another shape.
 fn lines(log: &str) -> Vec<Line> {
     log.lines()
         .map(|line| {

@@ -105,7 +105,6 @@ fn status(outcome: Option<()>) -> c_int {
     outcome.map_or(-1, |()| 0)
 }
 
-/// The addresses of the channels that there are.
 static CHANNELS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 fn channels() -> MutexGuard<'static, Vec<usize>> {
@@ -249,7 +248,6 @@ pub unsafe extern "C" fn nlf_alloc(of: *mut NlfChannel, bytes: usize) -> *mut c_
         .unwrap_or(ptr::null_mut())
 }
 
-/// What the header calls `NLF_ON_HOST` and `NLF_ON_DEVICE`.
 const LOCATIONS: [MemoryLocation; 2] = [MemoryLocation::Host, MemoryLocation::Device];
 
 /// See the header.

@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// The library that was built beside this test, installed.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -28,7 +27,6 @@ fn prefix() -> &'static Path {
     })
 }
 
-/// Compiles a program of these tests; `links` against the library.
 fn program(source: &str, links: bool) -> PathBuf {
     let prefix = prefix();
     let program = prefix.join(source.replace('.', "-"));
@@ -60,7 +58,6 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Waits for all, and kills those that do not end.
 fn wait(children: Vec<Child>) {
     let end = Instant::now() + Duration::from_secs(100);
     for (pe, mut child) in children.into_iter().enumerate() {
@@ -95,8 +92,6 @@ fn a_c_program_runs_alone_and_as_a_job() {
     wait((0..3).map(pe).collect());
 }
 
-/// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a
-/// process of its own.
 #[test]
 fn a_process_may_end_fork_and_unload_as_it_likes() {
     let program = program("life.cc", true);

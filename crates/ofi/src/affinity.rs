@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::topology::{cpus, numa_node};
 
-/// Most CPUs that a set of glibc's has.
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
 /// Lets the calling thread run on the CPUs of a device's node alone, and gives these in words.
@@ -66,7 +65,6 @@ mod tests {
 
     const NIC: &str = "devices/pci0000:80/0000:81:00.0";
 
-    /// A directory that stands for sysfs, and is gone afterwards.
     struct Sysfs(PathBuf);
 
     impl Sysfs {

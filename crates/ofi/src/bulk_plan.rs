@@ -11,7 +11,6 @@ const PER_THREAD: u32 = 25_000;
 /// Most for a rail, unless more are asked for.
 const PER_RAIL: usize = 4;
 
-/// How many connections the speed of a link asks for.
 fn wanted(link: &Link) -> usize {
     link.speed.map_or(1, |speed| (speed.div_ceil(PER_THREAD) as usize).clamp(1, PER_RAIL))
 }

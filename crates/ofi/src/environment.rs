@@ -17,7 +17,6 @@ use crate::options::Options;
 use crate::provider::{Profile, Provider, Variable, Wanted, candidates};
 use crate::topology::sysfs;
 
-/// Where launchers say how many processes a job has.
 const JOB_SIZES: [&str; 6] = [
     "PMI_SIZE",
     "OMPI_COMM_WORLD_SIZE",
@@ -27,18 +26,14 @@ const JOB_SIZES: [&str; 6] = [
     "WORLD_SIZE",
 ];
 
-/// Connections that ofi_rxm makes room for by itself.
 const USUAL: usize = 1024;
 
 /// Connections for which soft RoCE has room: its completion queues take 32767 entries, and ofi_rxm
 /// wants 256 for each.
 const SOFT_ROCE: usize = 127;
 
-/// Connections that an endpoint has beside those with every other PE's lanes: with its own process,
-/// and some to spare.
 const SPARE: usize = 16;
 
-/// Sets what the providers that may be used read. The first call of the process counts.
 pub(crate) fn prepare(library: &Library, options: &Options, kinds: MemoryKinds) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -98,7 +93,6 @@ fn concerned(provider: Provider, sysfs: &Path) -> impl Iterator<Item = &'static 
     profiles.filter(move |profile| !auto || has_nics(profile, sysfs))
 }
 
-/// What values depend on.
 struct Situation {
     library: Version,
     /// The process has memory of devices.
@@ -121,7 +115,6 @@ impl Situation {
         }
     }
 
-    /// The value of a variable here; none where it is to be left alone.
     fn value(&self, variable: &Variable) -> Option<OsString> {
         if !variable.is_of(self.library) || variable.for_devices && !self.devices {
             return None;
@@ -163,13 +156,11 @@ fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
     }
 }
 
-/// Whether the machine has NICs of a provider, or nobody knows where they would be.
 fn has_nics(profile: &Profile, sysfs: &Path) -> bool {
     let Some(nic) = *profile.nic else { return true };
     !nic.of_machine(sysfs).is_empty()
 }
 
-/// Whether some RDMA device is soft RoCE, which alone names its network interface as `parent`.
 fn has_soft_roce(class: &Path) -> bool {
     let devices = class.read_dir().into_iter().flatten().flatten();
     devices.into_iter().any(|device| device.path().join("parent").exists())

@@ -92,19 +92,16 @@ fn lines(failures: &[String]) -> String {
     failures.iter().map(|failure| format!("\n  {failure}")).collect()
 }
 
-/// The error for a negative result of `call`.
 #[cold]
 pub(crate) fn port_error(library: &Library, call: &'static str, code: i64) -> PortError {
     let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
     PortError { call, code, text: library.strerror(code) }
 }
 
-/// `Ok` for a result that is not negative.
 pub(crate) fn check(library: &Library, call: &'static str, code: i32) -> Result<(), PortError> {
     if code < 0 { Err(port_error(library, call, code.into())) } else { Ok(()) }
 }
 
-/// An error found here, before libfabric was asked.
 #[cold]
 pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libfabric_sys::FI_EINVAL, text }

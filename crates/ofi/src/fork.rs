@@ -15,14 +15,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
-/// Jobs of this process.
 static JOBS: AtomicUsize = AtomicUsize::new(0);
 
-/// This process is a child of one that has had jobs when it forked.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Where rails are, of this process and of those that it talks to: by [`key`], as a large job has
-/// many.
 static RAILS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
 
 /// Whether this process is a child of fork, and what it has of a job its parent's.
@@ -69,7 +65,6 @@ pub fn note(at: SocketAddr) {
     rails().get_or_insert_default().insert(key(at));
 }
 
-/// What an address is known by. No two of IPv4 share it, nor any others by chance.
 fn key(at: SocketAddr) -> u64 {
     let port = u64::from(at.port());
     match at.ip() {
@@ -127,7 +122,6 @@ extern "C" fn in_child() {
     }
 }
 
-/// The descriptors of sockets one of whose ends is at one of these addresses.
 fn sockets_of(rails: &HashSet<u64>) -> Vec<RawFd> {
     let Ok(files) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok());
@@ -140,8 +134,6 @@ fn sockets_of(rails: &HashSet<u64>) -> Vec<RawFd> {
 
 type NameOf = unsafe extern "C" fn(RawFd, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
-/// The address of one end of a socket. None for what is no socket of the internet, or not
-/// connected.
 fn end(fd: RawFd, name_of: NameOf) -> Option<SocketAddr> {
     let mut address = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -154,7 +146,6 @@ fn end(fd: RawFd, name_of: NameOf) -> Option<SocketAddr> {
     socket_address(bytes.get(..len as usize)?)
 }
 
-/// Reads a `sockaddr` of IPv4 or IPv6.
 fn socket_address(bytes: &[u8]) -> Option<SocketAddr> {
     let (family, rest) = bytes.split_first_chunk()?;
     let (port, rest) = rest.split_first_chunk()?;

@@ -118,8 +118,6 @@ impl Discovery {
         })
     }
 
-    /// Opens the devices with these indices as rails of the proxy lane, and adds what cannot be
-    /// opened to the failures.
     fn open_rails<'a>(
         &'a self,
         fabrics: &mut Fabrics,
@@ -152,8 +150,6 @@ impl Discovery {
         found
     }
 
-    /// Opens the rail of the host lane on the first device that takes it; those before it are no
-    /// rails either. None if no device does.
     fn open_host(
         &self,
         fabrics: &mut Fabrics,
@@ -174,7 +170,6 @@ impl Discovery {
         }
     }
 
-    /// What was opened, for people and for the job.
     fn report(
         &self,
         devices: &[&Device],
@@ -225,7 +220,6 @@ impl Discovery {
 }
 
 impl Discovery {
-    /// Whether a rail that fails is to be done without, if there are several.
     fn monitors_rails(&self) -> bool {
         let asked = match self.options.rail_loss {
             RailLoss::EndsJob => return false,
@@ -254,7 +248,6 @@ impl Discovery {
         }
     }
 
-    /// Says of which rails the target's processor does the writes.
     fn tell_software_writes(&self, rails: &[Arc<Rail>]) {
         let Fact { value: Some(SoftwareWrites { option, variable }), why, .. } =
             self.profile.software_writes
@@ -322,8 +315,6 @@ impl Discovery {
         connections(self.options.bulk, links, cores, here)
     }
 
-    /// Opens the rails' connections for bulk: the domains of each. A rail that gets none goes
-    /// without, and the log says why.
     fn open_bulk(
         &self,
         fabrics: &mut Fabrics,
@@ -369,12 +360,10 @@ impl Discovery {
         }
     }
 
-    /// Whether the library has what it has from this version on.
     fn is_since(&self, version: Option<Version>) -> bool {
         version.is_some_and(|since| self.library.version() >= since)
     }
 
-    /// What decides whether NICs reach device memory by themselves.
     fn direct<'a>(&self, rails: impl Iterator<Item = &'a Arc<Rail>>) -> DirectPolicy {
         let switched_off = self.switched_off().or_else(|| self.mapped_wrongly(rails));
         if let Some(reason) = &switched_off {
@@ -392,7 +381,6 @@ impl Discovery {
         }
     }
 
-    /// What of the environment has the provider map device memory wrongly.
     fn switched_off(&self) -> Option<String> {
         if !self.reaches_devices() || self.options.gpu_direct == GpuDirect::Never {
             return None;
@@ -409,7 +397,6 @@ impl Discovery {
         self.profile.device_switches.iter().find_map(off)
     }
 
-    /// What libfabric has said of rails that map device memory wrongly.
     fn mapped_wrongly<'a>(&self, mut rails: impl Iterator<Item = &'a Arc<Rail>>) -> Option<String> {
         if self.options.gpu_direct == GpuDirect::Never {
             return None;
@@ -426,7 +413,6 @@ impl Discovery {
         })
     }
 
-    /// Most segments that a lane over these devices has under way, should all of them open.
     fn segments(&self, rails: &[usize]) -> u32 {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
         // Perhaps, which is known when they are open.
@@ -438,7 +424,6 @@ impl Discovery {
     }
 }
 
-/// Opens connections for bulk beside a rail, one for each name: their domains.
 fn open_bulk_of(
     fabrics: &mut Fabrics,
     port: &mut OfiPort,
@@ -476,7 +461,6 @@ fn open_bulk_of(
     Ok(domains)
 }
 
-/// A device with what is open on it.
 struct Found<'a> {
     device: &'a Device,
     rail: Arc<Rail>,
@@ -484,7 +468,6 @@ struct Found<'a> {
     control: Option<(Arc<Rail>, Arc<Contexts>)>,
 }
 
-/// The endpoints for control messages together. None where a rail has none, or no other.
 fn control_port(found: &[Found<'_>]) -> Option<OfiPort> {
     let controls: Option<Vec<_>> = found.iter().map(|found| found.control.as_ref()).collect();
     let controls = controls.filter(|controls| controls.len() > 1)?;
@@ -497,7 +480,6 @@ fn no_control(reason: &str) {
     warn!("no endpoint for control messages, so a rail that fails ends the job: {reason}");
 }
 
-/// Whether peers address both rails in the same way.
 fn alike(one: &Rail, other: &Rail) -> bool {
     one.domain().addressing() == other.domain().addressing()
 }

@@ -137,7 +137,6 @@ pub enum RailLoss {
 pub(crate) mod tests {
     use super::*;
 
-    /// The defaults, for tests of this layer, with the libfabric that `OFI_TEST_LIBRARY` names.
     pub(crate) fn options() -> Options {
         let defaults = Options::default();
         let library = std::env::var("OFI_TEST_LIBRARY").unwrap_or(defaults.library);

@@ -39,7 +39,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the provider of `device`, by its profile, and by a probe where that could say yes.
     pub(crate) fn reach(
         fabrics: &mut Fabrics,
         device: &Device,
@@ -67,7 +66,6 @@ impl Verdict {
     }
 }
 
-/// Whether the provider is to be believed as far as a probe, and why.
 fn promise(
     profile: &Profile,
     library: Version,

@@ -29,8 +29,6 @@ impl OpAttrs for OpAttrs6 {
 }
 
 impl OpAttrs for OpAttrs7 {
-    /// An operation of a region that asks for batches is one that others follow, up to the region's
-    /// end.
     fn announce_more(&self) -> bool {
         self.flags & MORE_FOLLOWS != 0 || self.hints & BATCH_RMA != 0
     }

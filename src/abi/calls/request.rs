@@ -22,7 +22,6 @@ pub(crate) const P: c_int = c::NVT_OP_P;
 pub(crate) const GET: c_int = c::NVT_OP_GET;
 pub(crate) const G: c_int = c::NVT_OP_G;
 
-/// A PE number from the host.
 #[inline]
 pub(crate) fn pe(pe: c_int) -> Result<Pe, AbiError> {
     u32::try_from(pe).map(Pe).map_err(|_| AbiError::BadPe { pe })
@@ -127,7 +126,6 @@ pub(crate) unsafe fn common<'a>(
     Some(Request { direction, pe, remote_handle, remote_addr, local, len })
 }
 
-/// What is wrong with a request as [`common`] reads it, which it does not look at.
 pub(crate) fn check_common(request: &Request<'_>) -> Result<(), AbiError> {
     if request.pe.0 > c_int::MAX as u32 {
         return Err(AbiError::BadPe { pe: request.pe.0 as c_int });
@@ -138,13 +136,11 @@ pub(crate) fn check_common(request: &Request<'_>) -> Result<(), AbiError> {
     Ok(())
 }
 
-/// What [`RmaVerb`] begins with for a PUT for which nobody waits, as NVSHMEM says that.
 const PUT_NBI: u64 = PUT as u64 | 1 << 32;
 
 const _: () = assert!(offset_of!(RmaVerb, desc) == 0 && offset_of!(RmaVerb, is_nbi) == 4);
 const _: () = assert!(align_of::<RmaVerb>() >= align_of::<u64>());
 
-/// Whether it is a PUT for which nobody waits: one comparison for both.
 #[inline(always)]
 pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
     // SAFETY: inside the verb, whose first two fields it is, and aligned as it is.
@@ -185,7 +181,6 @@ pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Loc
     Some((LocalSide::Value(unsafe { at.read_unaligned() }), 8))
 }
 
-/// Bytes of a PUT, GET or G.
 #[inline]
 fn length(op: &'static str, bytes: &RmaBytes) -> Result<usize, AbiError> {
     if bytes.elembytes <= 0 {
@@ -396,7 +391,6 @@ impl<'a> Parts<'a> {
         Ok(parts)
     }
 
-    /// Number of parts.
     pub(crate) fn len(&self) -> usize {
         self.remote.len()
     }

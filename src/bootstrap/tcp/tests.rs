@@ -12,7 +12,6 @@ thread_local! {
     static REFUSED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Asks for a stack that no system has, as often as a test wants it.
 pub(super) fn refuse_some(builder: thread::Builder) -> thread::Builder {
     match REFUSED.get() {
         0 => builder,
@@ -111,7 +110,6 @@ fn nobody_there_is_an_error_with_the_address() {
     assert!(failed.contains("at most 65536"), "{failed}");
 }
 
-/// Strangers, PEs of other jobs and PEs that there are already do not keep the job from starting.
 #[test]
 fn who_does_not_belong_is_told_and_does_not_disturb() {
     let (listener, at) = listener();
@@ -175,7 +173,6 @@ fn who_says_nothing_keeps_nobody_waiting() {
     });
 }
 
-/// Greets and proves itself as a PE does, which then waits for the others.
 fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
     let mut stream = TcpStream::connect(at).unwrap();
     let mine = Greeting::new(me, 3).unwrap();
@@ -191,8 +188,6 @@ fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
     (stream, right.is_proven(true, &proof))
 }
 
-/// A PE that ends while the others are awaited leaves its place to its next try, and who knows no
-/// job is shown no proof.
 #[test]
 fn a_pe_that_ends_before_the_start_may_come_again() {
     let (listener, at) = listener();

@@ -115,7 +115,6 @@ impl Channel {
         released
     }
 
-    /// Ends a registration.
     fn release_region(&self, region: &Registered) -> Result<(), ChannelError> {
         self.set_in_proxy(region.index, None)?;
         let connected = self.connected()?;
@@ -136,7 +135,6 @@ impl Channel {
         self.answer(&outcome)?.map_err(ChannelError::Release)
     }
 
-    /// Lets kernels and peers reach the library's own memory. It goes with the channel.
     pub(super) fn register_own(&self) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;
         let own = (self.state.shared.own(), size_of::<c::nlf_own>());
@@ -145,7 +143,6 @@ impl Channel {
         self.set_in_proxy(index, Some(Box::new(Region { base, len: len as u64, peers })))
     }
 
-    /// Registers memory on all PEs. `failed` is what went wrong here before; the others are told.
     fn register_all(
         &self,
         base: usize,
@@ -159,7 +156,6 @@ impl Channel {
         self.enter(&mut serial, registered, peers)
     }
 
-    /// The same, under an index of those that all have free, which nobody is shown yet.
     fn agree_on(
         &self,
         serial: &mut Serial,

@@ -34,7 +34,6 @@ fn room(n_pes: u32) -> Arc<(Mutex<Vec<Vec<u8>>>, Barrier)> {
     Arc::new((Mutex::new(said), Barrier::new(n_pes as usize)))
 }
 
-/// A channel of one PE.
 pub(crate) fn alone_in_its_job() -> Channel {
     Channel::new(bootstrap(1, 0, &room(1)), &options()).unwrap()
 }
@@ -105,7 +104,6 @@ fn a_panic_of_the_proxy_thread_is_told_to_who_waits_and_to_who_ends_the_channel(
     assert!(end.contains("has ended"), "{end}");
 }
 
-/// A fetch whose peer does nothing is under way still: its memory is kept, until the peer goes on.
 #[test]
 fn memory_that_something_under_way_touches_is_not_released() {
     let room = room(2);

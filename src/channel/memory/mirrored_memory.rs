@@ -15,7 +15,6 @@ use cuda::{
     Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
 };
 
-/// What the device may take for a copy. It does not wait for kernels.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module. Zeroed when it is made.

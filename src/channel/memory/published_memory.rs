@@ -66,7 +66,6 @@ impl PublishedMemory {
         }
     }
 
-    /// How the CPU reaches it.
     pub(crate) fn published_in(&self) -> PublishedIn {
         match self {
             Self::Host(_) => PublishedIn::Host,

@@ -35,7 +35,6 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks them.
     pub(crate) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
         if !rings.is_power_of_two() || rings > c::NLF_MAX_RINGS {
             return Err(ChannelError::Rings { rings });
@@ -58,7 +57,6 @@ struct Plan {
     end: usize,
 }
 
-/// The part of it for what is near producers.
 #[derive(Clone, Copy, Debug)]
 struct MirroredPlan {
     regions: usize,
@@ -130,7 +128,6 @@ pub(crate) struct Fault {
 }
 
 impl Shared {
-    /// A context with empty rings.
     pub(crate) fn new(
         sizes: Sizes,
         me: u32,
@@ -180,32 +177,26 @@ impl Shared {
         Ok(shared)
     }
 
-    /// What producers are given.
     pub(crate) fn context(&self) -> *const c::nlf_context {
         self.for_producers(0)
     }
 
-    /// Where the library's own memory is, which peers reach: an `nlf_own`.
     pub(crate) fn own(&self) -> usize {
         self.memory.addr() + self.plan.own
     }
 
-    /// A place in the piece near producers, by their address.
     fn for_producers<T>(&self, offset: usize) -> *mut T {
         (self.mirrored.addr() + offset) as *mut T
     }
 
-    /// The same, by the CPU's.
     fn mirrored_at<T>(&self, offset: usize) -> *mut T {
         (self.mirrored.here() + offset) as *mut T
     }
 
-    /// A place in the other piece.
     fn at<T>(&self, offset: usize) -> *mut T {
         (self.memory.addr() + offset) as *mut T
     }
 
-    /// What is published of a ring, by the CPU's address.
     fn published<T>(&self, ring: usize, offset: usize) -> *mut T {
         assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
         (self.published.here() + ring * size_of::<c::nlf_published>() + offset) as *mut T
@@ -236,7 +227,6 @@ impl Shared {
         (0..self.sizes.rings as usize).map(ring).collect()
     }
 
-    /// What was published as done of a ring.
     pub(crate) fn done(&self, ring: usize) -> u64 {
         let done = self.published::<u64>(ring, offset_of!(c::nlf_published, done));
         // SAFETY: an aligned word of the piece, that the proxy thread changes atomically.
@@ -326,7 +316,6 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
-    /// The proxy's error, or else that of producers.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.recorded(self.plan.proxy_error).or_else(|| self.recorded(self.plan.error))
     }

@@ -31,16 +31,12 @@ use engine::lane::Lane;
 use engine::port::Port;
 use engine::state::batch::{Batch, MAX_BATCHES};
 
-/// Most descriptors of a ring that are taken in one go.
 const BATCH: u32 = 32;
 
-/// Most batches of a ring that are open.
 const OPEN: usize = 64;
 
-/// Iterations between two requests for acknowledgements.
 const PATIENCE: u32 = 16;
 
-/// What a batch has in it besides its segments.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     batch: Batch,
@@ -200,7 +196,6 @@ impl Consumer {
         Ok(any)
     }
 
-    /// Whether some operation is not done.
     pub(crate) fn has_open(&self) -> bool {
         self.sources.iter().any(|source| !source.open.is_empty())
     }
@@ -212,14 +207,12 @@ impl Consumer {
         }
     }
 
-    /// Whether everything up to the limits was taken and is done.
     pub(crate) fn is_drained(&self) -> bool {
         self.sources
             .iter()
             .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
     }
 
-    /// Slots that are not done, up to the limits; without one, of those taken.
     pub(crate) fn left(&self) -> u64 {
         let left = |Source { ring, limit, .. }: &Source| {
             let end = if *limit == u64::MAX { ring.taken() } else { *limit };
@@ -228,7 +221,6 @@ impl Consumer {
         self.sources.iter().map(left).sum()
     }
 
-    /// Tells the producers of all rings what the proxy does.
     pub(crate) fn publish_state(&mut self, state: State) {
         for source in &mut self.sources {
             source.ring.publish_tail();
@@ -244,7 +236,6 @@ fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
     lane.has_saturated_peer() && from.next_pe().is_some_and(|pe| lane.is_saturated(pe))
 }
 
-/// Takes what is no put. Whether there was something.
 #[inline(never)]
 fn take_other<P: Port>(
     (from, quiets): (&mut Ring, &mut VecDeque<(u64, Pe)>),
@@ -301,7 +292,6 @@ fn answer<P: Port, E>(
     Ok(quiets.len() != before)
 }
 
-/// Why something was not submitted.
 enum Other {
     Refused(Descriptor, Refusal),
     Bad(BadDescriptor),
@@ -317,7 +307,6 @@ impl Other {
     }
 }
 
-/// Whether an operation ends with something in this PE's memory.
 #[inline(always)]
 fn comes_here(descriptor: &Descriptor) -> bool {
     matches!(descriptor, Descriptor::Get { .. } | Descriptor::Atomic { fetch: Some(_), .. })

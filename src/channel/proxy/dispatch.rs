@@ -115,7 +115,6 @@ fn transfer<P: Port>(
     start(lane, regions, batch, direction, (pe, dst, local, bytes))
 }
 
-/// Starts a transfer whose own side is known.
 #[inline(always)]
 fn start<P: Port>(
     lane: &mut Lane<P>,
@@ -183,7 +182,6 @@ fn change<P: Port>(
     Ok(lane.atomic(&request)?)
 }
 
-/// The number of a descriptor's operation, its PE, its place and length: for errors.
 pub(crate) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
     match *descriptor {
         Descriptor::Put { pe, bytes, .. } => (c::NLF_OP_PUT, pe.0, bytes.into()),

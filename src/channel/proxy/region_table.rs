@@ -47,7 +47,6 @@ impl Regions {
         Self { places: Box::new([const { None }; PLACES]) }
     }
 
-    /// Puts a region in its place, or takes it out.
     pub(crate) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
         self.places[usize::from(index)] = region;
     }
@@ -71,14 +70,12 @@ impl Regions {
         Misplaced { code: c::NLF_ERROR_ADDRESS, addr: base + place.offset() }
     }
 
-    /// Bytes of this PE: their address.
     #[inline(always)]
     pub(crate) fn local(&self, place: Place, bytes: u64) -> Result<usize, Misplaced> {
         let region = self.around(place, bytes)?;
         Ok(region.base + place.offset() as usize)
     }
 
-    /// Bytes of a peer: their address there, and its handle for them.
     #[inline(always)]
     pub(crate) fn remote(
         &self,
@@ -93,7 +90,6 @@ impl Regions {
         }
     }
 
-    /// What a peer has under an index.
     pub(crate) fn peer(&self, index: u8, pe: Pe) -> Option<&PeerRegion> {
         self.places[usize::from(index)].as_ref()?.peers.get(pe.index())
     }

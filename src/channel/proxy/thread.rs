@@ -100,7 +100,6 @@ impl ChannelState {
         Self { job, shared, failure: Mutex::new(None), abandon, given_up }
     }
 
-    /// What has gone wrong first, if something has.
     pub(crate) fn failure(&self) -> Option<String> {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
@@ -244,7 +243,6 @@ impl Proxy {
         }
     }
 
-    /// Looks for what changes the phase.
     fn look(&mut self) {
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
             if self.state.given_up.load(Ordering::Relaxed) {
@@ -303,7 +301,6 @@ impl Proxy {
         }
     }
 
-    /// Ends the context: nothing more is taken, and everybody is told.
     #[cold]
     fn fail(&mut self, failed: Failed) {
         let Failed { fault, why } = failed;

@@ -178,7 +178,6 @@ impl Ring {
         if encoding::is_atomic(&first) { self.take_atomic(&first) } else { self.take_other(&first) }
     }
 
-    /// Atomics and the rest by themselves: not worth the room at every place that takes.
     #[inline(never)]
     fn take_atomic(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
         self.take_with(first, encoding::decode_atomic)
@@ -263,7 +262,6 @@ impl Ring {
         self.publish(|published| published.state.store(state as u32, Ordering::Release));
     }
 
-    /// The words of a slot, if they are there.
     #[inline(always)]
     fn load(&self, number: u64) -> Option<Words> {
         let index = number & self.mask;

@@ -53,7 +53,6 @@ impl Put {
     }
 }
 
-/// The same for a get.
 #[inline(always)]
 pub(crate) fn decode_get(first: &Words) -> Option<Descriptor> {
     if key_of(first[1]) != GET {
@@ -63,7 +62,6 @@ pub(crate) fn decode_get(first: &Words) -> Option<Descriptor> {
     Some(Descriptor::Get { pe: pe_of(first), dst, src, bytes: first[1] as u32 })
 }
 
-/// The put with signal that the words of a slot are, if they are one of one slot.
 #[inline(always)]
 pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
     let op = match key_of(first[1]) {
@@ -184,7 +182,6 @@ impl Descriptor {
     }
 }
 
-/// Where a put or get is from and to.
 #[inline(always)]
 fn transfer(first: &Words) -> Result<(Place, Place), Wrong> {
     let [dst, q1, q2, q3] = *first;
@@ -223,7 +220,6 @@ fn put_signal(first: &Words, op: AtomicOp, value: u64) -> Result<Descriptor, Wro
     Ok(Descriptor::PutSignal { pe: pe_of(first), dst, src, bytes, signal, op, value })
 }
 
-/// [`decode`] of a put of a value.
 #[cold]
 fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
@@ -246,7 +242,6 @@ fn decode_put_value(first: &Words, second: &Words) -> Result<Descriptor, Wrong> 
     Ok(Descriptor::PutValue { pe: pe_of(first), dst, bytes, value })
 }
 
-/// The value of what has neither a place to fetch to nor one to compare with.
 #[inline(always)]
 fn value_of(first: &Words, second: &Words) -> Result<u64, Wrong> {
     let inline = inline_value(first);
@@ -260,13 +255,11 @@ fn value_of(first: &Words, second: &Words) -> Result<u64, Wrong> {
     if value <= c::NLF_MAX_INLINE { Err(Wrong::Extended) } else { Ok(value) }
 }
 
-/// Whether the words are those of an atomic, if of anything.
 #[inline(always)]
 pub(crate) fn is_atomic(first: &Words) -> bool {
     key_of(first[1]) & !FLAGS == key(c::NLF_OP_ATOMIC, 0)
 }
 
-/// [`decode`] of an atomic.
 #[inline(always)]
 pub(crate) fn decode_atomic(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
@@ -305,7 +298,6 @@ pub(crate) fn decode_atomic(first: &Words, second: &Words) -> Result<Descriptor,
     Ok(Descriptor::Atomic { pe: pe_of(first), dst, width, op, value, compare, fetch })
 }
 
-/// What the kinds do, by number, when nothing is fetched.
 const PLAIN: [Option<AtomicOp>; 16] = {
     let mut ops = [None; 16];
     ops[c::NLF_KIND_SET as usize] = Some(AtomicOp::Set);
@@ -316,7 +308,6 @@ const PLAIN: [Option<AtomicOp>; 16] = {
     ops
 };
 
-/// The same when there is a place to fetch to.
 const FETCHING: [Option<AtomicOp>; 16] = {
     let mut ops = [None; 16];
     ops[c::NLF_KIND_ADD as usize] = Some(AtomicOp::FetchAdd);
@@ -386,7 +377,6 @@ fn pe_of(first: &Words) -> Pe {
     Pe((first[1] >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK)
 }
 
-/// The value that is spread over the first slot.
 #[inline(always)]
 fn inline_value(first: &Words) -> u64 {
     let (q0_bits, q3_bits) = (c::NLF_VALUE_Q0_BITS, c::NLF_VALUE_Q3_BITS);
@@ -396,7 +386,6 @@ fn inline_value(first: &Words) -> u64 {
         | (high(first[2]) << (q0_bits + q3_bits))
 }
 
-/// The kind of an operation; `Inc` has none of its own, and is an add of one.
 fn kind_of(op: AtomicOp) -> u32 {
     match op {
         AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet => c::NLF_KIND_SET,
@@ -421,14 +410,12 @@ mod tests {
 
     const AT: Place = place(1, 64);
     const FROM: Place = place(2, 128);
-    /// A bit of each word that no place has.
     const ABOVE: u64 = 1 << c::NLF_VALUE_SHIFT;
 
     const fn place(region: u64, offset: u64) -> Place {
         Place::of_word(region << c::NLF_REGION_SHIFT | offset)
     }
 
-    /// One of each kind, of one slot, and of two where there are such.
     fn all() -> Vec<Descriptor> {
         let (pe, dst, src, bytes) = (Pe(3), AT, FROM, 40);
         let mut all = vec![
@@ -451,7 +438,6 @@ mod tests {
         all
     }
 
-    /// They are what a ring is asked for most, and save it the long way.
     #[test]
     fn the_short_ways_take_what_they_are_for_and_nothing_else() {
         for descriptor in all() {
@@ -476,7 +462,6 @@ mod tests {
         }
     }
 
-    /// Words that no descriptor has, each by what is wrong with it first.
     #[test]
     fn what_is_wrong_is_what_is_said() {
         let head = |op, flags, bytes| head(op, flags, Pe(3), bytes);

@@ -17,7 +17,6 @@ pub(super) struct Agreement {
 }
 
 impl Agreement {
-    /// Of the words of all PEs.
     pub(super) fn of(hellos: &[Hello]) -> Self {
         Self {
             immediate_data: hellos.iter().map(|hello| hello.immediate_data).min().unwrap_or(0),
@@ -26,7 +25,6 @@ impl Agreement {
         }
     }
 
-    /// The most segments of a put that targets count.
     pub(super) fn counted(self) -> u16 {
         if self.immediate_data > 0 && !self.rails_recover { TAGS } else { 0 }
     }
@@ -37,7 +35,6 @@ impl Agreement {
         mine > self.immediate_data && self.immediate_data == 0
     }
 
-    /// For the log.
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self { immediate_data: 0, .. } => {
@@ -59,7 +56,6 @@ mod tests {
     use engine::wire::cookie::SHARE_BYTES;
     use engine::wire::handshake::Step;
 
-    /// A PE that offers all there is.
     fn hello() -> Hello {
         Hello {
             step: Step::Open,
@@ -74,7 +70,6 @@ mod tests {
         }
     }
 
-    /// Jobs of three PEs, of which one offers something else, whichever it is.
     fn with_one(other: &Hello) -> impl Iterator<Item = Agreement> {
         (0..3).map(|odd| {
             let mut hellos = [(); 3].map(|()| hello());

@@ -109,7 +109,6 @@ pub(crate) fn connect(
     Ok(connected)
 }
 
-/// What this PE tells all others first: what it has opened, or why it could not.
 fn first_hello(
     opened: &Result<Opened, JobError>,
     locations: &Addresses,
@@ -135,8 +134,6 @@ fn first_hello(
     }
 }
 
-/// Makes peers' rails known to the fabric, by this PE's `locations` and the records of all; and
-/// their control endpoints, where rails are monitored.
 fn insert_paths(
     opened: &mut Opened,
     me: Pe,
@@ -152,8 +149,6 @@ fn insert_paths(
     Ok(Paths { control, ..paths })
 }
 
-/// Says what makes this host slower than its NICs are. `chained`: signals wait for their data,
-/// though the NICs here could have it counted.
 fn warn_of_slowness(discovery: &Discovery, chained: bool) {
     if let Some(idle) = discovery.idle_nics() {
         warn!(target: logging::TOPO, "{idle}");
@@ -167,7 +162,6 @@ fn warn_of_slowness(discovery: &Discovery, chained: bool) {
     }
 }
 
-/// Opens the lanes of this PE.
 fn open(
     settings: &Settings,
     discovery: &Discovery,
@@ -212,19 +206,16 @@ fn open(
     }
 }
 
-/// Bytes of immediate data that every proxy rail of this PE carries.
 fn immediate_data(opened: &Opened) -> u8 {
     let all = opened.proxy.limits().iter().all(|rail| rail.immediate_data);
     if all { opened.report.immediate_data.bytes } else { 0 }
 }
 
-/// Bytes of the longest message that every proxy rail of this PE takes.
 fn longest_message(opened: &Opened) -> u16 {
     let longest = opened.proxy.limits().iter().map(|rail| rail.longest_message).min();
     longest.unwrap_or(MAX_MESSAGE).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE) as u16
 }
 
-/// Where the proxy rails of this PE are.
 fn locations(opened: &Opened) -> Addresses {
     let rails = opened.report.rails.iter().enumerate().map(|(at, rail)| RailAddress {
         fabric: fabric_hash(&rail.fabric),
@@ -233,7 +224,6 @@ fn locations(opened: &Opened) -> Addresses {
     Addresses(rails.collect())
 }
 
-/// Where the control endpoints are; none where rails are not monitored.
 fn control_locations(opened: &mut Opened, locations: &Addresses) -> Option<Addresses> {
     let control = opened.proxy.control()?;
     let address = |(at, rail): (usize, &RailAddress)| RailAddress {
@@ -243,7 +233,6 @@ fn control_locations(opened: &mut Opened, locations: &Addresses) -> Option<Addre
     Some(Addresses(locations.0.iter().enumerate().map(address).collect()))
 }
 
-/// Takes in where the peers' control endpoints are. They are paired as the rails are.
 fn insert_controls(
     proxy: &mut OfiPort,
     me: Pe,
@@ -260,7 +249,6 @@ fn insert_controls(
         .collect())
 }
 
-/// The ways to all PEs, for both lanes.
 struct Paths {
     /// To the control endpoints, for each PE and proxy rail; empty where there are none.
     control: Vec<PeerAddr>,
@@ -325,7 +313,6 @@ fn insert_lane(
     Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
 }
 
-/// Puts the lanes together.
 fn assemble(
     settings: &Settings,
     opened: Opened,

@@ -15,11 +15,8 @@ use engine::wire::handshake::fabric_hash;
 use ofi::topology::{Known, PciAddress, Plan, Topology};
 use ofi::{Device as Nic, Devices};
 
-/// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as
-/// text, padded with zeros.
 const SEAT_BYTES: usize = 8 + GPU_BYTES;
 
-/// Room for an address as Linux writes it, with a domain of eight digits.
 const GPU_BYTES: usize = 24;
 
 /// The rails to open, as indices into the devices found.
@@ -30,8 +27,6 @@ pub(crate) struct Rails {
     pub(crate) spare: Vec<usize>,
 }
 
-/// Which rails to open. Collective. `picked` are the devices that the
-/// host has picked, if it was offered any.
 pub(crate) fn rails(
     settings: &Settings,
     devices: &[Nic],
@@ -76,14 +71,12 @@ pub(crate) fn rails(
 }
 
 impl Rails {
-    /// In the order in which the plan has them: the first is the host lane's as well.
     fn of(plan: Plan) -> Self {
         let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
         Self { planned, spare: plan.spare }
     }
 }
 
-/// The plan for the PE at place `me` among those of this machine, whose GPUs these are.
 fn plan(
     topology: &Topology,
     settings: &Settings,
@@ -96,8 +89,6 @@ fn plan(
     Plan::make(topology, &known, usize::from(settings.max_nic_per_pe))
 }
 
-/// The GPUs of the PEs of this machine, and this PE's place among them, from what all PEs have
-/// told.
 fn neighbours(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddress>>) {
     let seats = seats.chunks_exact(SEAT_BYTES).map(decode).enumerate();
     let here = seats.filter(|(_, (other, _))| *other == machine);
@@ -106,13 +97,11 @@ fn neighbours(seats: &[u8], machine: u64, me: Pe) -> (usize, Vec<Option<PciAddre
     (pes.iter().position(|pe| *pe == me.index()).unwrap_or(0), gpus)
 }
 
-/// The GPU that this PE uses: that of the context which the host has bound.
 fn gpu() -> Option<PciAddress> {
     let driver = Driver::of_process().ok()?;
     Device::current(driver)?.pci_address().ok()?.parse().ok()
 }
 
-/// A number that PEs on one machine have in common.
 pub(crate) fn machine() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     // The kernel's start, which containers of one machine share; and its name, should that be
@@ -162,7 +151,6 @@ mod tests {
         }
     }
 
-    /// Each takes its share of the NICs among those of its machine, whatever GPUs others have.
     #[test]
     fn pes_of_other_machines_have_no_share_of_this_one_s_nics() {
         let gpu = |number: u32| format!("0000:{number:02x}:00.0").parse::<PciAddress>().ok();
@@ -178,7 +166,6 @@ mod tests {
         }
     }
 
-    /// What a PE opens on a machine of eight GPUs with four NICs near to each.
     fn opened(settings: &Settings, me: usize, picked: &[usize]) -> Rails {
         let root = std::env::temp_dir().join(format!("nics-{}-{me}", std::process::id()));
         let _ = fs::remove_dir_all(&root);

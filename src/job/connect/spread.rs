@@ -8,8 +8,6 @@ use ofi::Striping;
 /// acknowledge each. Short operations are cut into as many as ever.
 const LONGER: usize = 4;
 
-/// What the settings ask for with a provider that this suits, and with connections for bulk or
-/// without.
 pub(crate) fn spread(settings: &Settings, suits: Striping, bulk: bool) -> Spread {
     if settings.rail_balance == RailBalance::RoundRobin {
         return Spread::ROUND_ROBIN;

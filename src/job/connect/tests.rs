@@ -4,7 +4,6 @@ use super::*;
 use crate::job::tests::{self as threads, settings};
 use crate::logging::heard::heard;
 
-/// One more than there are PEs.
 struct Claims(u32);
 
 impl Collectives for Claims {
@@ -31,7 +30,6 @@ fn a_job_of_more_pes_than_there_may_be_is_refused_and_of_as_many_is_not() {
     }
 }
 
-/// What is said at the beginning is what there is, and by one PE of a host where that will do.
 #[test]
 fn the_log_says_what_a_pe_has_opened() {
     threads::connect(2, &settings(2, &[("NVSHMEM_LIBFABRIC_YIELD", "never")]), None, |pe| {
@@ -57,7 +55,6 @@ fn the_log_says_what_a_pe_has_opened() {
     });
 }
 
-/// The third gathering is of where the rails are.
 #[test]
 fn a_pe_that_cannot_reach_the_others_ends_the_job_for_all() {
     threads::connect(2, &settings(1, &[]), Some((1, 3)), |pe| {

@@ -14,12 +14,10 @@ use ofi::fork;
 /// How long an exit waits for a proxy thread that may make no more progress.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Jobs with a file of counters that is not written yet.
 static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
 /// Set by the exit handler, never cleared.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Has the exit of this process wait for the file of one more job.
 pub(super) fn wait_for_one() {
     static REGISTERED: Once = Once::new();
     UNWRITTEN.fetch_add(1, Ordering::Relaxed);
@@ -30,13 +28,11 @@ pub(super) fn wait_for_one() {
     });
 }
 
-/// The file of one job is written.
 pub(super) fn one_is_written() {
     // Release: the process may end as soon as the handler sees this.
     UNWRITTEN.fetch_sub(1, Ordering::Release);
 }
 
-/// Whether the process is exiting and waits for counters.
 #[inline(always)]
 pub(crate) fn is_waiting() -> bool {
     EXITING.load(Ordering::Relaxed)

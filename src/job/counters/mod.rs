@@ -24,7 +24,6 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Chooses the file of a job that was just connected. `pattern` is the user's setting.
     pub(super) fn write_to(&self, pattern: &str, me: Pe) {
         if self.file.set(file_of_job(pattern, me)).is_ok() {
             exit::wait_for_one();

@@ -13,10 +13,8 @@ use engine::lane::Lane;
 use engine::port::Port;
 use engine::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 
-/// Version of the format of the file: raised when a name in it changes its meaning or goes.
 const FORMAT: u32 = 1;
 
-/// The counters of one lane.
 #[derive(Debug)]
 struct LaneCounters {
     /// `proxy` or `host`.
@@ -162,7 +160,6 @@ impl Snapshot {
         Self { proxy, host: connected.host.with(|lane| LaneCounters::of("host", lane)) }
     }
 
-    /// Writes them to the log.
     pub(super) fn log(&self) {
         self.proxy.log();
         self.host.log();
@@ -177,7 +174,6 @@ impl Snapshot {
         })
     }
 
-    /// Writes the job's file. One that cannot be written is a warning.
     pub(super) fn write_file(&self, path: &Path, provider: &str) {
         let report = self.to_json(provider);
         if let Err(error) = whole_file::write(path, &format!("{report:#}\n")) {

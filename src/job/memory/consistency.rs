@@ -20,7 +20,6 @@ use engine::port::{Access, MemoryPort, Port};
 use engine::state::regions::RegionTable;
 use engine::wire::handle::{Handle, HandleBytes};
 
-/// Most rails a lane has.
 const MAX_RAILS: usize = 32;
 
 /// How NICs' writes are made visible to the device.
@@ -46,7 +45,6 @@ impl fmt::Display for Strategy {
 }
 
 impl Strategy {
-    /// The strategy, and why it is that. Without attributes there is no device.
     fn choose(choice: ConsistencyChoice, device: Option<&Attributes>) -> (Self, &'static str) {
         const ASKED: &str = "NVSHMEM_LIBFABRIC_DEBUG=consistency";
         match (choice, device) {
@@ -91,8 +89,6 @@ pub(crate) struct Consistency {
     times: AtomicU64,
 }
 
-/// Memory of our own that rails read and write. Dropped after what registers it, and after the
-/// lanes.
 #[derive(Debug)]
 struct Words {
     anchor: Anchor,
@@ -100,7 +96,6 @@ struct Words {
     _source: Source,
 }
 
-/// What is read. Only kept.
 #[derive(Debug)]
 enum Source {
     Host { _words: Box<[AtomicU64]> },
@@ -193,7 +188,6 @@ impl Consistency {
         Words::registered(regions, addr, len, Source::Device { _page: page })
     }
 
-    /// Makes what NICs have written to memory of the device visible to it.
     #[inline]
     pub(crate) fn enforce<P: Port, M: MemoryPort>(
         &self,
@@ -234,7 +228,6 @@ impl Words {
         Self::registered(regions, addr, len, Source::Host { _words: words })
     }
 
-    /// Registers the memory to read, and host memory for what was read.
     fn registered<M: MemoryPort>(
         regions: &RegionTable<M>,
         addr: usize,
@@ -326,7 +319,6 @@ mod tests {
         assert_eq!(regions.len(), 1);
     }
 
-    /// Nor the words to read, when what they are read into cannot be registered: they are freed.
     #[test]
     fn words_that_cannot_be_read_do_not_stay_registered() {
         let fabric = FakeFabric::new(1, 1, Script::default());

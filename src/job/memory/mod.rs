@@ -26,8 +26,6 @@ use engine::port::copies::{Reach, Stager};
 use engine::port::{Access, MemoryPort, PortError, Registered};
 use ofi::{DirectRefusal, MemoryKinds, OfiMemory, OfiRegion};
 
-/// What memory this process has. A program that uses devices has CUDA loaded when it starts
-/// NVSHMEM.
 pub(crate) fn memory_kinds() -> MemoryKinds {
     match Driver::of_process() {
         Ok(_) => MemoryKinds::HostAndDevices,
@@ -35,7 +33,6 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
     }
 }
 
-/// How the CPU may reach words in memory of devices.
 pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
     WordsOptions {
         gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
@@ -72,7 +69,6 @@ pub(crate) enum Owner {
     Staged { _region: StagedRegion },
 }
 
-/// What some memory is.
 enum Found {
     /// The CPU and the fabric reach it by its address.
     Host,
@@ -108,12 +104,10 @@ impl ProcessMemory {
         }
     }
 
-    /// Bounce memory is shared with other PEs of this host, if there will be any.
     pub(crate) fn share(&self, shares: Shares) {
         self.staging.share(shares);
     }
 
-    /// This PE tells what slows its host down, for all PEs of that.
     pub(crate) fn speak(&self) {
         self.speaks.store(true, Ordering::Relaxed);
     }
@@ -135,12 +129,10 @@ impl ProcessMemory {
         }
     }
 
-    /// Whether this process uses CUDA by now.
     pub(crate) fn uses_devices(&self) -> bool {
         self.driver().is_some()
     }
 
-    /// Runs a registration of the memory at `addr`, of which the host says `origin`.
     pub(crate) fn with_origin<T>(
         &self,
         addr: usize,
@@ -167,8 +159,6 @@ impl ProcessMemory {
         }
     }
 
-    /// What memory is: by its own address, or where that cannot be used, by what the host says of
-    /// it.
     fn find(
         driver: &'static Driver,
         addr: usize,
@@ -220,8 +210,6 @@ impl ProcessMemory {
         Ok(registered.owned_by(|region| Owner::Fabric { region }))
     }
 
-    /// What the driver moves: memory that is staged, or the words of memory that the fabric
-    /// reaches.
     fn stage(
         &self,
         addr: usize,
@@ -334,7 +322,6 @@ mod tests {
         });
     }
 
-    /// When its owner goes it is too late to refuse that.
     #[test]
     fn memory_of_the_host_is_closed_when_that_is_asked_for() {
         connect(1, &settings(1, &[]), None, |pe| {

@@ -21,7 +21,6 @@ pub(crate) struct Origin {
 pub(super) struct Origins(Mutex<Vec<(usize, Origin)>>);
 
 impl Origins {
-    /// Runs a registration of the memory at `addr`, of which `origin` is said.
     pub(super) fn during<T>(&self, addr: usize, origin: Origin, register: impl FnOnce() -> T) -> T {
         if origin == Origin::default() {
             return register();
@@ -33,7 +32,6 @@ impl Origins {
         registered
     }
 
-    /// What is said of an address.
     pub(super) fn of(&self, addr: usize) -> Origin {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known.iter().find(|(at, _)| *at == addr);

@@ -44,7 +44,6 @@ const MOST_TOUCHED: usize = 256 << 20;
 
 const PAGE: usize = 4096;
 
-/// What a PE tells of its bounce memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     host: u64,
@@ -102,12 +101,10 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Of a process that may have memory on devices. `here`: PEs on this host.
     pub(crate) fn new(settings: &Settings, me: Pe, n_pes: u32, here: u32) -> Self {
         Self::of(settings, me, n_pes, here > 1 && Driver::of_process().is_ok())
     }
 
-    /// Of a process that has what to share, and with whom, or does not.
     fn of(settings: &Settings, me: Pe, n_pes: u32, has_use: bool) -> Self {
         // SAFETY: calls without arguments.
         let (pid, user) = unsafe { (libc::getpid() as u32, libc::geteuid()) };
@@ -161,12 +158,10 @@ impl Offer {
         Ok((Arc::new(memory), fd, secret, layout.bounce_bytes() as u64))
     }
 
-    /// What the others are told, of the same size for all PEs.
     pub(crate) fn record(&self) -> [u8; RECORD_BYTES] {
         self.record.encode()
     }
 
-    /// Whether this PE is the first one of its host, by the records of all.
     pub(crate) fn is_first_of_host(&self, records: &[u8]) -> bool {
         let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
         let first =
@@ -174,8 +169,6 @@ impl Offer {
         first == Some(self.me.index())
     }
 
-    /// Returns the first PE of this host whose processes are numbered in another PID namespace than
-    /// this one's, by the records of all.
     pub(crate) fn in_other_namespace(&self, records: &[u8]) -> Option<Pe> {
         let Record { host, namespace, .. } = self.record;
         let mut records = records.chunks(RECORD_BYTES).map(Record::decode);
@@ -198,7 +191,6 @@ impl Offer {
         near.filter_map(|(pe, record)| Some((pe, process(record.pid)?))).collect()
     }
 
-    /// Opens what the other PEs of this host have offered, by the records of all.
     pub(crate) fn open(&self, records: &[u8]) -> Option<Shares> {
         let (own, _) = self.own.as_ref()?;
         let layout = SharedLayout::new(self.record.bounces as usize, self.n_pes);
@@ -240,13 +232,11 @@ impl Offer {
     }
 }
 
-/// A number for the host, since it was started.
 fn host() -> u64 {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     fabric_hash(boot.as_deref().map(str::trim).unwrap_or(&name()))
 }
 
-/// The host's name.
 fn name() -> String {
     let mut bytes = [0; 256];
     // SAFETY: a buffer of that length.
@@ -260,7 +250,6 @@ fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino())
 }
 
-/// A descriptor that tells when a process ends, where the system has such.
 fn process(pid: u32) -> Option<OwnedFd> {
     // SAFETY: numbers alone. It is closed when another program is run.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::c_long, 0) };
@@ -339,7 +328,6 @@ mod tests {
         }
     }
 
-    /// Two PID namespaces of one host may share what else it has.
     #[test]
     fn pid_namespaces_of_a_host_are_told_apart() {
         let [me, one, two] = [0, 1, 2].map(offer);

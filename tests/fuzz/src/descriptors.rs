@@ -8,7 +8,6 @@ use nvshmem_transport_libfabric::channel::sys;
 
 use crate::{Target, part};
 
-/// Bytes of a slot.
 const SLOT: usize = 32;
 
 pub(crate) const TARGET: Target = Target { name: "ring-descriptor", short: 400, run, seeds };

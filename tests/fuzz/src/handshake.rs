@@ -7,7 +7,6 @@ use engine::wire::handshake::{Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAd
 
 use crate::Target;
 
-/// With the addresses of all, that is an input of the longest.
 const MOST_PES: u8 = 3;
 
 pub(crate) const TARGET: Target = Target { name: "handshake", short: 100, run, seeds };

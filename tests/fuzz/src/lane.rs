@@ -37,19 +37,15 @@ pub(crate) const STRANGERS: Target =
 pub(crate) const HANDLES: Target =
     Target { name: "lane-handles", short: 8, run: handles, seeds: of_handles };
 
-/// Most things that happen in one run.
 const MOST: u64 = 40;
 const PES: u32 = 3;
 const RAILS: u8 = 2;
-/// Bytes of each memory, and of the canary on each side of it.
 const LEN: usize = 1024;
 const CANARY: usize = 64;
 const SONG: u8 = 0xc5;
 const SHARE: [u8; 16] = *b"0123456789abcdef";
-/// The first number of the messages to a peer.
 const FIRST: u32 = u32::MAX - 99;
 
-/// Memory of a PE with a canary on each side.
 #[derive(Clone, Copy)]
 struct Guarded {
     pe: Pe,
@@ -79,7 +75,6 @@ impl Guarded {
     }
 }
 
-/// A lane among memory.
 struct Bed {
     fabric: FakeFabric,
     lane: Lane<FakePort>,
@@ -178,7 +173,6 @@ impl Bed {
         self.memory.iter().for_each(|memory| memory.check(&self.fabric));
     }
 
-    /// What the lane counts is there, whoever has said what.
     fn audit(&self) {
         self.lane.audit().unwrap_or_else(|differs| panic!("{differs}"));
     }
@@ -191,7 +185,6 @@ impl Bed {
         self.audit();
     }
 
-    /// Starts an operation. Errors are among what is right.
     fn operate(&mut self, u: &mut Unstructured<'_>, handles: &[HandleBytes]) -> Result<()> {
         let (what, far, near) = (u.int_in_range(0..=7)?, u.int_in_range(0..=2)?, u.ratio(1, 2)?);
         // The heap of PE 0, or of a peer.
@@ -232,7 +225,6 @@ impl Bed {
         Ok(())
     }
 
-    /// What may happen to the network.
     fn befall(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let (pe, rail) = (Pe(u.int_in_range(0..=PES - 1)?), RailId(u.int_in_range(0..=RAILS - 1)?));
         match u.int_in_range(0..=6)? {
@@ -351,7 +343,6 @@ fn strangers(input: &[u8]) {
     assert!(bed.memory.iter().all(|memory| memory.is_untouched(&bed.fabric)));
 }
 
-/// Handles that were damaged on their way, or that nobody has made.
 fn handles(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     let mut bed = Bed::new(*how);
@@ -384,7 +375,6 @@ fn handles(input: &[u8]) {
     bed.end();
 }
 
-/// Every kind of message after an operation of some kind, which its number may be the answer to.
 fn of_peers() -> Vec<Vec<u8>> {
     let each = (0u8..).zip(said()).map(|(number, said)| {
         let begun = [number.wrapping_mul(37), 5, number % 8, 1, 1, 0, 64, 0, 8, 8, 4];
@@ -397,7 +387,6 @@ fn of_strangers() -> Vec<Vec<u8>> {
     said().into_iter().map(|said| [&[0x3f], &said[..]].concat()).collect()
 }
 
-/// Each kind of operation with a handle that has changed in one place.
 fn of_handles() -> Vec<Vec<u8>> {
     let each = (0u8..32).map(|number| {
         let change = [0, number % 6, number * 2, 1, 2, 3, 4, number % 4];
@@ -407,7 +396,6 @@ fn of_handles() -> Vec<Vec<u8>> {
     each.collect()
 }
 
-/// A message of every kind, as [`message`] takes it from an input.
 fn said() -> Vec<Vec<u8>> {
     let each = bodies(Seq(FIRST)).into_iter().map(|body| {
         let mut packet = Packet::EMPTY;

@@ -45,7 +45,6 @@ fn set(bytes: &mut [u8], at: usize, value: u8) {
     }
 }
 
-/// Bytes are refused, or every one of them is understood.
 fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
@@ -64,7 +63,6 @@ fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
     assert_eq!(again.bytes(), bytes, "{message:?}");
 }
 
-/// One of each kind that is wanted.
 fn written(wanted: impl Fn(&Body<'_>) -> bool) -> Vec<Vec<u8>> {
     let seq = Seq(u32::MAX - 99);
     bodies(seq).iter().filter(|body| wanted(body)).map(|body| packet(body, seq)).collect()
@@ -84,7 +82,6 @@ fn packet(body: &Body<'_>, seq: Seq) -> Vec<u8> {
     [&[kind], packet.bytes()].concat()
 }
 
-/// What there is to say.
 pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
     // The first region of a table, as its handle names it.
     let at = Spot { slot: 1 << 20, offset: 64 };

@@ -7,7 +7,6 @@ use nvshmem_fuzz::{LONGEST, TARGETS, Target, from_hex, hex};
 use test_support::random::Random;
 use test_support::seeds::for_seeds;
 
-/// Runs a target, and tells of the input it fails with.
 fn run(target: Target, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
         eprintln!("{} fails with this line in its corpus:\n{}", target.name, hex(input));

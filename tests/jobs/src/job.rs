@@ -14,7 +14,6 @@ use test_support::{full, needs, seeds};
 use crate::Fabric;
 use crate::memory::MEMORY;
 
-/// The scenario that a process of a job is told, its first seed, and how many.
 const SCENARIO: &str = "TEST_JOB_SCENARIO";
 const SEED: &str = "TEST_JOB_SEED";
 const SEEDS: &str = "TEST_JOB_SEEDS";
@@ -22,10 +21,8 @@ const SEEDS: &str = "TEST_JOB_SEEDS";
 /// Ends a job that hangs. Most take seconds; a machine with many other things to do takes minutes.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// The same for many seeds or cycles.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// When one process has failed, the others are not waited for longer.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// How a PE ends that has found something wrong: as a program does that panics.
@@ -47,7 +44,6 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
     std::process::exit(0);
 }
 
-/// The seed that runs, for who asks why it has failed.
 static NOW: AtomicU32 = AtomicU32::new(0);
 
 /// See [`seeds_of_process`].

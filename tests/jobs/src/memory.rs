@@ -15,7 +15,6 @@ use libloading::os::unix::Library;
 /// What a job says of its memory; host memory where it says nothing.
 pub const MEMORY: &str = "TEST_JOB_MEMORY";
 
-/// What the host's memory is aligned to, and odd memory is not.
 const ALIGNMENT: usize = 64;
 
 /// Where a PE has what its kernels use.
@@ -137,7 +136,6 @@ impl Heap {
     }
 }
 
-/// What keeps memory.
 #[derive(Debug)]
 enum Keeper {
     Host { _memory: Vec<u8> },
@@ -243,7 +241,6 @@ impl Device {
         window(addr, len)
     }
 
-    /// Where this process reads and writes memory of the device.
     fn window(&self, addr: *mut u8, len: usize) -> *mut u8 {
         let window = self.find(addr as usize, len);
         assert_ne!(window, 0, "{len} bytes at {addr:?} are on the device");

@@ -35,7 +35,6 @@ pub fn is_gone(pid: i32) -> bool {
     matches!(state_of(pid), None | Some('Z' | 'X'))
 }
 
-/// The letter of a process's state in `/proc`.
 fn state_of(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which is in parentheses and may have any letters.

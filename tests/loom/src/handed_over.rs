@@ -37,7 +37,6 @@ impl Job {
         self.queue.lock().unwrap().push(at);
     }
 
-    /// If all has ended: what it got, and what has failed.
     fn ended(&self, at: usize) -> Option<(u32, Option<u32>)> {
         if !self.outstanding.is_quiet(TO) {
             return None;
@@ -64,7 +63,6 @@ impl Job {
     }
 }
 
-/// Who finds nothing outstanding sees what was done, also where another one's operation ended last.
 #[test]
 fn who_is_quiet_sees_what_was_done() {
     check(|| {
@@ -99,7 +97,6 @@ fn who_is_quiet_hears_of_what_has_failed() {
     });
 }
 
-/// A lane's copy, as it looks after it.
 struct Copy {
     number: u64,
     value: [u32; 2],

@@ -31,7 +31,6 @@ mod tests;
 
 use loom::model::Builder;
 
-/// Threads are preempted at most this often in an execution, besides where they wait.
 const PREEMPTIONS: usize = 3;
 
 /// Runs a test in every way. At most two of its threads may wait by polling: among three, two could

@@ -114,7 +114,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// For who changes it.
     pub(crate) fn entry(&self) -> RegionEntry<'_> {
         RegionEntry { base: &self.base, size: &self.size }
     }

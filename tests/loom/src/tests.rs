@@ -19,7 +19,6 @@ fn place(offset: u64) -> Place {
     Place::new(region, offset).expect("within bounds")
 }
 
-/// A put whose four words all tell which it is.
 fn put(id: u32) -> Descriptor {
     Descriptor::PutSignal {
         pe: Pe(id),
@@ -32,7 +31,6 @@ fn put(id: u32) -> Descriptor {
     }
 }
 
-/// The same for one of two slots.
 fn atomic(id: u32) -> Descriptor {
     Descriptor::Atomic {
         pe: Pe(id),
@@ -45,7 +43,6 @@ fn atomic(id: u32) -> Descriptor {
     }
 }
 
-/// Takes that many, publishing the room after each.
 fn take(ring: &mut Ring, count: usize) -> Vec<Descriptor> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -60,7 +57,6 @@ fn take(ring: &mut Ring, count: usize) -> Vec<Descriptor> {
     taken
 }
 
-/// Producers, each with its descriptors, and a consumer that takes them all.
 fn produce(slots_log2: u32, by_producer: &[&[Descriptor]], last: Last) {
     let shared = Shared::new(slots_log2);
     let mut ring = shared.consumer();
@@ -117,7 +113,6 @@ fn a_lap_written_before_the_rest_of_its_half_is_found() {
     assert!(torn.is_err(), "the model does not see what the protocol is there to prevent");
 }
 
-/// A word that a NIC or the proxy brings, which loom watches for races.
 struct Landed(UnsafeCell<u64>);
 
 // SAFETY: loom reports it when two threads use it at once.
@@ -170,8 +165,6 @@ fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
     });
 }
 
-/// The region of an index changes while a producer looks: base and length are of one region, or
-/// there is none.
 #[test]
 fn an_index_that_is_used_again_has_no_base_of_before() {
     check(|| {

@@ -20,7 +20,6 @@ fn distance(tree: &Tree, one: &str, other: &str) -> Distance {
     there
 }
 
-/// The NICs that each of the PEs, one for each GPU, has for its own.
 fn own(tree: &Tree, nics: &[Option<PciAddress>], gpus: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
     let of = |me| {
         let ranking = choose(&tree.topology, nics, gpus, me);

@@ -16,7 +16,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The machine that a file of `tests/data/topology` describes.
     pub(crate) fn of(machine: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -28,7 +27,6 @@ impl Tree {
         Self { topology: Topology::at(&root), root, devices }
     }
 
-    /// A device by its name in the table.
     pub(crate) fn device(&self, name: &str) -> PciAddress {
         *self.devices.get(name).unwrap_or_else(|| panic!("no {name}"))
     }

@@ -30,15 +30,11 @@ pub(crate) use scenario::scenario;
 
 const PES: u32 = 3;
 const RAILS: usize = 2;
-/// The PE that it happens to.
 const VICTIM: u32 = 1;
-/// What a PE tells when its last quiet has returned: from then on it waits for no other by the
-/// plugin.
 const QUIETED: &str = "quieted";
 /// The parameter that names a file: PEs that come to the phase of the fault wait for it. It is
 /// there as soon as the fault is, so that whoever waits for the victim has begun after that.
 const STRUCK: &str = "struck";
-/// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS` of the jobs.
 const DEADLINE: u64 = 3;
 /// What ends before the deadline, and what does not.
 const SHORT: Duration = Duration::from_secs(1);
@@ -63,7 +59,6 @@ enum Phase {
     Finalize,
 }
 
-/// What is promised of the other PEs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Promise {
     /// They come to the end of the job, with every byte.
@@ -94,7 +89,6 @@ impl Fault {
         }
     }
 
-    /// What it comes to in a phase.
     fn promise(self, phase: Phase) -> Promise {
         use Phase::{Bootstrap, Connect, Finalize, Quiet, Registration, Traffic};
         match (self, phase) {
@@ -151,7 +145,6 @@ impl Phase {
     }
 }
 
-/// What has come of a case.
 #[derive(Clone, Default, Debug)]
 struct Seen {
     wrong: u64,
@@ -161,7 +154,6 @@ struct Seen {
     broken: Option<String>,
 }
 
-/// The job, each PE on a host of its own.
 fn inside(mut job: JobSettings, network: &Network) -> JobSettings {
     for (pe, host) in (0..job.n_pes).zip(network.hosts()) {
         job.prefix_of_pe.insert(pe, host.prefix().into_iter().map(OsString::from).collect());
@@ -169,7 +161,6 @@ fn inside(mut job: JobSettings, network: &Network) -> JobSettings {
     job
 }
 
-/// A fault in a phase.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
@@ -234,7 +225,6 @@ impl Case {
         inside(job, network)
     }
 
-    /// Lets it happen to the victim's process; gives what ends it.
     fn strike(
         self,
         network: &Arc<Network>,
@@ -321,7 +311,6 @@ impl Case {
         seen
     }
 
-    /// Who does not say whom it cannot reach, and has to.
     fn silent(self, report: &JobReport) -> Vec<String> {
         let is_cut = matches!(self.fault, Fault::CutShort | Fault::CutLong);
         let names = |pe: &PeReport, far: &[u32]| {
@@ -364,7 +353,6 @@ fn is_stopped(process: u32) -> Result<bool, BoxError> {
     Ok(true)
 }
 
-/// A killed PE and a stopped one are named, and a link that comes back in time is survived.
 const ALWAYS: [(Fault, Phase); 3] = [
     (Fault::Kill, Phase::Traffic),
     (Fault::StopLong, Phase::Quiet),

@@ -12,13 +12,11 @@ use super::{PES, Phase, QUIETED, STRUCK};
 
 /// Rounds of traffic, few enough for a byte.
 const ROUNDS: u64 = 120;
-/// Bytes that each PE writes to each other in a round, and with the last quiet.
 const SMALL: u64 = 3000 / 8 * 8;
 const LARGE: u64 = 6 << 20;
 const CANARY: u64 = 64;
 const SONG: u8 = 0xc5;
 
-/// Where things are, the same on every PE. A canary is on both sides of each.
 struct Places {
     /// From each sender, what a round has brought, and the word that tells of it.
     small: Vec<SymAddr>,
@@ -48,7 +46,6 @@ impl Places {
     }
 }
 
-/// The words that a PE sends in a round: what is sent with the last quiet is of a round after all.
 fn words(sender: u32, round: u64, len: u64) -> Vec<u8> {
     let word = |index| index << 32 | u64::from(sender) << 16 | (round + 1);
     (0..len / 8).flat_map(|index| u64::to_le_bytes(word(index))).collect()
@@ -110,7 +107,6 @@ fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), Box
     Ok(())
 }
 
-/// Tells that this PE is in a phase; where the fault comes in this phase, waits until it is there.
 fn reach(job: &Job, phase: Phase) -> Result<(), BoxError> {
     job.report("phase", phase.text())?;
     if job.param::<String>("gated")? == phase.text() {

@@ -39,7 +39,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A transfer: where in the source half, where in the target half, how much.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     from: u64,
@@ -107,7 +106,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The transfers of one round, and that nothing beside them was written.
 fn check(host: &Host<'_>, target: SymAddr, pattern: Pattern) -> Result<(), BoxError> {
     let all = host.local(target, HEAP / 2)?.to_vec()?;
     let mut end = 0;
@@ -124,7 +122,6 @@ fn check(host: &Host<'_>, target: SymAddr, pattern: Pattern) -> Result<(), BoxEr
     Ok(())
 }
 
-/// Puts with signal in several pieces; who sees the signal sees every piece.
 fn with_signals(
     host: &Host<'_>,
     me: u32,

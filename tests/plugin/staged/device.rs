@@ -13,7 +13,6 @@ use crate::fabric::{Fabric, trial};
 use crate::matrix::run;
 use nvshmem_sim::traffic::RESIDENT;
 
-/// Asks for the machine's own device.
 const GPU: &str = "NVSHMEM_TEST_GPU";
 
 /// What a case needs of its device.
@@ -25,7 +24,6 @@ pub(crate) enum Needs {
     StandIn,
 }
 
-/// A driver with a device.
 #[derive(Clone, Debug)]
 enum Device {
     /// The stand-in that was built with this program, in this directory.
@@ -34,7 +32,6 @@ enum Device {
     Gpu,
 }
 
-/// The device of this run, or why there is none.
 fn device() -> &'static Result<Device, String> {
     static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
     DEVICE.get_or_init(|| {
@@ -64,7 +61,6 @@ pub(crate) fn probe(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A test that needs this fabric and a device; skipped, with the reason, without.
 pub(crate) fn staged(
     name: String,
     fabric: Fabric,

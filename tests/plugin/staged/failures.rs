@@ -13,14 +13,11 @@ use nvshmem_sim::{
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
 
-/// Bytes of the transfer that meets the failure: many chunks.
 const LEN: u64 = 3 << 20;
 
-/// `CUDA_ERROR_LAUNCH_FAILED`, as the device's answer.
 const RESULT: u32 = 719;
 const NAME: &str = "CUDA_ERROR_LAUNCH_FAILED";
 
-/// Page-locked memory that the simulator has itself.
 const OWN_PINNED: u64 = 2 << 20;
 
 fn of_failure(
@@ -82,7 +79,6 @@ fn out_of_pinned_memory() -> Result<(), Failed> {
     said(&report, 1, &["ERROR", "CUDA_ERROR_OUT_OF_MEMORY"])
 }
 
-/// The initiator has an error, both have taken the transport down, and the logs say what it was.
 fn judge(report: &JobReport, at: u32, op: &str) -> Result<(), Failed> {
     for pe in &report.pes {
         if pe.outcome != Outcome::Finished {
@@ -109,7 +105,6 @@ fn judge(report: &JobReport, at: u32, op: &str) -> Result<(), Failed> {
     said(report, at as usize, &["ERROR", NAME])
 }
 
-/// Whether a line of a PE's log has all the parts.
 fn said(report: &JobReport, pe: usize, parts: &[&str]) -> Result<(), Failed> {
     let text = report.pes[pe].text();
     if text.lines().any(|line| parts.iter().all(|part| line.contains(part))) {
@@ -184,7 +179,6 @@ fn attempt(
     ops.quiet_pe(1)
 }
 
-/// What is wrong with a signal that is there without its data.
 fn half(host: &Host<'_>, data: SymAddr, signal: SymAddr) -> Result<Option<String>, BoxError> {
     if host.local(signal, 8)?.load_acquire()? == 0 {
         return Ok(None);
@@ -193,7 +187,6 @@ fn half(host: &Host<'_>, data: SymAddr, signal: SymAddr) -> Result<Option<String
     Ok(complete.err().map(|error| format!("the signal came without its data: {error}")))
 }
 
-/// Connects, registers the heap, and ends.
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
     job.init()?.finalize()?;
     Ok(())

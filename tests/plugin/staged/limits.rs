@@ -12,7 +12,6 @@ use crate::matrix::HELD_UP;
 const CHUNK: u64 = 256 << 10;
 const DEPTH: u64 = 4;
 
-/// Page-locked memory that the simulator has itself, and what words may take.
 const OWN_PINNED: u64 = 2 << 20;
 const WORDS: u64 = 64 << 10;
 
@@ -23,8 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Where copies may stand still beside kernels that wait for them, that is said; elsewhere nothing
-/// is.
 fn hazards() -> Result<(), Failed> {
     const LOADING: &str = "CUDA_MODULE_LOADING";
     const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
@@ -59,7 +56,6 @@ fn hazards() -> Result<(), Failed> {
     Ok(())
 }
 
-/// With bounce memory of one's own, and with that of others that share theirs.
 fn pinned() -> Result<(), Failed> {
     [(0, 1), (1, 2)].into_iter().try_for_each(|(shares, pieces)| {
         let job = job(Fabric::Rxm, MemoryKind::Device, "limits", 2, 2, Layout::V7);

@@ -16,10 +16,8 @@ use nvshmem_sim::traffic::RESIDENT;
 
 const FABRICS: [Fabric; 3] = [Shm, Tcp2, Rxm];
 
-/// What a heap is made of; the two that NVSHMEM has first.
 const KINDS: [MemoryKind; 4] = [Device, DeviceVmm, Managed, DeviceVmmPieces];
 
-/// PEs and rails of the full tier.
 const SHAPES: [(u32, u8); 4] = [(2, 2), (2, 1), (2, 4), (4, 2)];
 
 const SETTINGS: [Setting; 6] = [
@@ -33,7 +31,6 @@ const SETTINGS: [Setting; 6] = [
 
 const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 
-/// Where a job runs.
 #[derive(Clone, Copy, Debug)]
 struct Row(Fabric, MemoryKind, u32, u8, Layout, Setting);
 
@@ -43,7 +40,6 @@ impl Row {
         with(job(fabric, kind, scenario, n_pes, rails, layout), setting)
     }
 
-    /// A test of one job.
     fn trial(
         self,
         scenario: &str,
@@ -58,7 +54,6 @@ impl Row {
     }
 }
 
-/// Rows of the operations scenario, and whether a kernel stays on the device.
 const OPERATIONS: [(Row, bool); 5] = [
     (Row(Shm, Device, 2, 2, Layout::V7, None), true),
     (Row(Tcp2, DeviceVmm, 2, 1, Layout::V6, Some(("STAGING_CHUNK", "4K"))), true),
@@ -67,7 +62,6 @@ const OPERATIONS: [(Row, bool); 5] = [
     (Row(Rxm, DeviceVmm, 2, 2, Layout::V7, Some(("queue_depth", "1"))), false),
 ];
 
-/// Rows of the signals scenario, and the way of signals.
 const SIGNALS: [(Row, &str); 4] = [
     (Row(Tcp2, DeviceVmm, 2, 2, Layout::V7, None), "auto"),
     (Row(Rxm, Device, 2, 2, Layout::V6, Some(("STAGING_CHUNK", "4M"))), "counted"),
@@ -117,7 +111,6 @@ fn signals(row: Row, engine: &'static str) -> Trial {
     })
 }
 
-/// A covering array of both scenarios.
 fn array() -> Vec<Trial> {
     let layouts = Layout::ALL.len();
     let sizes =
@@ -132,7 +125,6 @@ fn array() -> Vec<Trial> {
     pairwise(sizes).into_iter().flat_map(of).collect()
 }
 
-/// Runs a job that is to succeed, cleanly, and whose PEs with device memory say that it is staged.
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     let memory = |pe| job.memory_of_pe.get(&pe).copied().unwrap_or(job.memory);
     let staged: Vec<u32> = (0..job.n_pes).filter(|pe| memory(*pe) != MemoryKind::Host).collect();

@@ -40,7 +40,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 const SIZES: [u64; 8] = [1, 8, 100, 1023, 4096 + 3, 70_001, 262_144, 600_003];
 const LARGEST: u64 = 600_003;
 
-/// Local buffers of each kind, registered and not, with a word about each.
 fn buffers(host: &Host<'_>) -> Result<Vec<(BufferId, String)>, BoxError> {
     let mut buffers = Vec::new();
     for kind in [MemoryKind::Host, MemoryKind::Device] {
@@ -80,7 +79,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A put from the buffer, which is overwritten as soon as it may be, and a get back into it.
 fn round_trip(
     host: &Host<'_>,
     pe: u32,

@@ -11,11 +11,9 @@ use super::device::{Needs, job, staged};
 use crate::counters;
 use crate::fabric::Fabric;
 
-/// Bytes of puts and gets: through one chunk, and through many.
 const SIZES: [u64; 4] = [300, 4096, 512 << 10, (5 << 20) + 777];
 const LARGEST: u64 = 6 << 20;
 const ROUNDS: u64 = 4;
-/// Bytes of the message that each PE is sent before.
 const WARM: u64 = 8;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -44,12 +42,10 @@ fn counted(job: JobSettings) -> Result<(JobReport, Vec<Value>), Failed> {
     Ok((report, all.iter().map(|counters| counters["lanes"][0]["staged"].clone()).collect()))
 }
 
-/// The sum of a counter over all PEs.
 fn sum(all: &[Value], name: &str) -> u64 {
     all.iter().filter_map(|staged| staged[name].as_u64()).sum()
 }
 
-/// Bytes that all PEs have put and got.
 fn moved(n_pes: u32) -> u64 {
     u64::from(n_pes) * ROUNDS * 2 * SIZES.iter().sum::<u64>()
 }
@@ -106,7 +102,6 @@ fn not_locked(fabric: Fabric) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Puts to the next PE and gets back, one size after another.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let next = (me + 1) % n;
@@ -139,8 +134,6 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A PE that is killed while it puts and gets: the others end by themselves, and nothing of it is
-/// left.
 fn killed(fabric: Fabric) -> Result<(), Failed> {
     let left = || -> Result<usize, Failed> {
         let names = std::fs::read_dir("/dev/shm")?.filter_map(Result::ok);

@@ -10,7 +10,6 @@ use crate::fabric::Fabric;
 use crate::matrix::run;
 
 const TOKENS: u64 = 64;
-/// Bytes of a token.
 const LEN: u64 = 7168;
 /// Tokens go to so many experts in turn, each of which has room for as many again.
 const EXPERTS: u64 = 8;
@@ -19,7 +18,6 @@ const EXPERTS: u64 = 8;
 const SIGNALLED: &str = "signalled";
 const WARPS: &str = "warps";
 
-/// Most calls of the driver at either end.
 const MOST_CALLS: u64 = 8;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,7 +35,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Where a token goes: those of an expert side by side.
 fn place(token: u64) -> u64 {
     let (expert, slot) = (token % EXPERTS, token / EXPERTS);
     (expert * 2 * (TOKENS / EXPERTS) + slot) * LEN
@@ -52,8 +49,6 @@ fn few_calls(fabric: Fabric, shares: bool) -> Result<(), Failed> {
     few((from, to), MOST_CALLS)
 }
 
-/// The sender gives all tokens and their signals in as few calls. So does the target, where nothing
-/// has an order.
 fn with_signals(fabric: Fabric, layout: Layout) -> Result<(), Failed> {
     let job = job(fabric, MemoryKind::DeviceVmm, "tokens", 2, 1, layout);
     let (from, to) = calls(job.param(SIGNALLED, true))?;
@@ -72,7 +67,6 @@ fn few_calls_of_warps(fabric: Fabric) -> Result<(), Failed> {
     few(both, 5 * MOST_CALLS)
 }
 
-/// The calls of the sender's and of the target's driver.
 fn calls(job: JobSettings) -> Result<(u64, u64), Failed> {
     // Slow enough that all are queued while the first are copied.
     let report = run(job.env("FAKE_CUDA_COPY_NS", 10_000_000))?;

@@ -109,7 +109,6 @@ impl Kind {
         Self::Burst,
     ];
 
-    /// All that are sent to jobs on a fabric, in some order.
     pub(super) fn shuffled(fabric: Fabric, seed: u64) -> Vec<Self> {
         if let Ok(names) = std::env::var("NVSHMEM_TEST_STRANGERS") {
             let named = |kind: &Self| names.split(',').any(|name| name == format!("{kind:?}"));
@@ -123,7 +122,6 @@ impl Kind {
         kinds
     }
 
-    /// What ends processes on this fabric is the provider's, and known: SECURITY.md has all of it.
     fn is_known(self, fabric: Fabric) -> bool {
         matches!(
             (self, fabric),
@@ -162,7 +160,6 @@ impl Stranger {
         }
     }
 
-    /// Sends a kind to every port.
     pub(super) fn send(&mut self, kind: Kind) -> io::Result<()> {
         for port in self.ports.clone() {
             self.send_to(port, kind)?;
@@ -254,7 +251,6 @@ impl Stranger {
         self.protocol.connect(port, own, process as u32)
     }
 
-    /// What goes over a connection, and whether that stays.
     fn messages(&mut self, kind: Kind, connection: &Connection) -> Vec<(Vec<u8>, bool)> {
         let message = |bytes: &[u8]| connection.message(bytes);
         let marked = |data: u64| {

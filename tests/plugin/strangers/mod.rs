@@ -27,12 +27,9 @@ use crate::strangers::kinds::{Kind, Stranger};
 use crate::strangers::packets::Protocol;
 
 const PES: u32 = 2;
-/// The fabrics that strangers reach over sockets.
 const FABRICS: [Fabric; 3] = [Fabric::Tcp2, Fabric::Rxm2, Fabric::Rxm];
-/// How long the rounds of a job may take to go on.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How signals follow their data, and whether rails are monitored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// As it is by default.
@@ -41,7 +38,6 @@ enum Mode {
     Counts,
 }
 
-/// What has come of the packets.
 #[derive(Default)]
 struct Attack {
     sent: Vec<Kind>,
@@ -49,7 +45,6 @@ struct Attack {
     ended: Option<(Kind, String)>,
 }
 
-/// A job, and a stranger that sends it these kinds of packets.
 fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, BoxError> {
     let protocol = match fabric {
         Fabric::Tcp2 => Protocol::Tcp,
@@ -103,7 +98,6 @@ fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, 
     Ok(attack)
 }
 
-/// The rounds of a job.
 struct Watch {
     rounds: Arc<AtomicU64>,
     over: Arc<AtomicU64>,
@@ -148,7 +142,6 @@ fn judge(attack: &mut Attack, report: &JobReport) {
     attack.ended = Some((kind, format!("{why}\n{report}")));
 }
 
-/// Where a process listens on loopback.
 fn ports(process: u32) -> Vec<SocketAddr> {
     let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let inodes: BTreeSet<String> = links
@@ -193,7 +186,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         .into()
 }
 
-/// Every kind on every fabric. Prints what has ended jobs.
 pub(crate) fn campaign(times: u32) -> ExitCode {
     let (mut packets, mut ended) = (0, 0);
     for _ in 0..times {
@@ -223,7 +215,6 @@ pub(crate) fn campaign(times: u32) -> ExitCode {
     if ended == 0 && packets != 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Bytes of puts: in the message of their signal, in few segments, and in many.
 const SIZES: [u64; 4] = [40, 3000, 70_000, 400_000];
 
 /// Two PEs that send one another puts with signal and sums until there is the file, and look at

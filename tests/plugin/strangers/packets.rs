@@ -63,7 +63,6 @@ impl Head {
 }
 
 impl Protocol {
-    /// What a process with this number whose own port is `port` says first.
     pub(super) fn hello(self, port: u16, process: u32, eager: u32) -> Vec<u8> {
         let said = match self {
             Self::Tcp => [&[1, 0][..], &port.to_be_bytes(), &process.to_be_bytes()].concat(),
@@ -81,8 +80,6 @@ impl Protocol {
         hello_of(3, &said)
     }
 
-    /// Connects as a process that nobody knows, whose port nobody has. Whether that was accepted is
-    /// not said where the provider does not answer.
     pub(super) fn connect(self, to: SocketAddr, port: u16, process: u32) -> io::Result<Connection> {
         // What rxm compares, in the versions that there are.
         let eager: &[u32] = match self {
@@ -118,17 +115,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A message of the program, as the protocol wraps it.
     pub(super) fn message(&self, bytes: &[u8]) -> Vec<u8> {
         Head::of(MESSAGE).bytes(&[], &self.wrapped(bytes))
     }
 
-    /// What tcp carries of it.
     pub(super) fn wrapped(&self, bytes: &[u8]) -> Vec<u8> {
         self.wrapped_as(3, self.number, bytes)
     }
 
-    /// The same, of this kind of rxm's, over the connection that it has given this number.
     pub(super) fn wrapped_as(&self, kind: u8, number: u32, bytes: &[u8]) -> Vec<u8> {
         match self.protocol {
             Protocol::Tcp => bytes.to_vec(),

@@ -16,16 +16,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The largest packet.
 const MTU: u32 = 9000;
 /// Bytes that TCP hands down at once: less than two, as a token bucket passes a packet whole.
 const GSO: u32 = 16 << 10;
 /// Bytes that may leave at more than the rate after a pause. With less a link does not come to its
 /// rate; more is gained by each operation on each rail.
 const BURST: u32 = 24 << 10;
-/// Bytes that wait at a shaped interface before packets are dropped.
 const LIMIT: u32 = 512 << 10;
-/// How long the kernel may take until a new link is in service.
 const CARRIER: Duration = Duration::from_secs(10);
 
 /// A network of its own, empty but for `lo` when new.
@@ -75,7 +72,6 @@ impl Namespace {
         self.call(&["ip", "-batch", "-"], &lines.join("\n")).map(drop)
     }
 
-    /// Runs a program inside, and returns what it prints.
     fn call(&self, command: &[&str], input: &str) -> io::Result<String> {
         let prefix = self.prefix();
         let mut child = Command::new(&prefix[0])
@@ -155,7 +151,6 @@ impl Network {
         (0..self.hosts.len()).flat_map(move |host| (0..rails).map(move |rail| (host, rail)))
     }
 
-    /// Makes the interfaces and joins them.
     fn join(&self) -> io::Result<()> {
         for rail in (0..self.rails).filter(|_| self.switch.is_some()) {
             let bridge = format!("link add bridge{rail} mtu {MTU} type bridge");
@@ -193,8 +188,6 @@ impl Network {
         Ok(())
     }
 
-    /// Waits until every host's interfaces are in service: libfabric passes over those that are
-    /// not.
     fn wait_for_carriers(&self) -> io::Result<()> {
         let start = Instant::now();
         for host in &self.hosts {
@@ -214,7 +207,6 @@ impl Network {
         Ok(())
     }
 
-    /// The other end of a link, with its name there.
     fn far(&self, host: usize, rail: usize) -> (&Namespace, String) {
         match &self.switch {
             Some(switch) => (switch, format!("h{host}r{rail}")),
@@ -222,7 +214,6 @@ impl Network {
         }
     }
 
-    /// Gives a link its rate in both directions.
     fn shape(&self, host: usize, rail: usize, rate: &str) -> io::Result<()> {
         for (namespace, name) in [(&self.hosts[host], nic(rail)), self.far(host, rail)] {
             let tbf = format!("tbf rate {rate} burst {BURST} limit {LIMIT}");
@@ -233,7 +224,6 @@ impl Network {
     }
 }
 
-/// The name of the interface for a rail, on every host.
 fn nic(rail: usize) -> String {
     format!("rail{rail}")
 }

@@ -43,7 +43,6 @@ pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
 /// A factor and one of its values.
 type Setting = (usize, usize);
 
-/// Two settings of different factors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pair(Setting, Setting);
 

@@ -12,7 +12,6 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Of a case that may not end; most take milliseconds.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones.
@@ -103,7 +102,6 @@ pub fn draw() -> u32 {
     (random as u32).max(1)
 }
 
-/// The next of the seeds that follow one from another; every seed follows from every other.
 fn after(seed: u32) -> u32 {
     seed.wrapping_add(1).max(1)
 }

@@ -45,7 +45,6 @@ pub fn also_at(root: &Path, address: &str, other: &str) {
     link(root, other, &way.to_string_lossy());
 }
 
-/// As in sysfs, links are relative.
 fn link(root: &Path, address: &str, way: &str) {
     let target = Path::new("../../../devices").join(way);
     symlink(target, root.join("bus/pci/devices").join(address)).expect("its link");

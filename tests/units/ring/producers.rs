@@ -25,7 +25,6 @@ impl Expected {
         Self { next: vec![0; threads as usize], rounds, taken: 0 }
     }
 
-    /// Takes up to `at_most` from a ring. Returns how many there were.
     fn take(&mut self, rings: &mut [Ring], index: usize, at_most: u64) -> u64 {
         let n_rings = rings.len();
         let ring = &mut rings[index];
@@ -376,7 +375,6 @@ fn the_error_word_says_what_it_was_about() {
     assert_eq!((error.addr, error.bytes, error.ring), (BASE + REGION_BYTES, 12, 2));
 }
 
-/// Kernels may go on in spite of errors, billions of times.
 #[test]
 fn the_first_error_stays_however_many_follow() {
     let bed = Bed::new(1, 6, 0);
@@ -466,7 +464,6 @@ extern "C" fn answer_once(_: u32) {
     });
 }
 
-/// Who waits for one PE is told by its own word, or when all before it is done.
 #[test]
 fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
     let answers: [(u64, Answer); 3] = [
@@ -494,7 +491,6 @@ fn a_wait_for_one_pe_ends_by_its_word_or_with_the_ring() {
     }
 }
 
-/// Values that are got share landings; who waits for one gets it when its owner has read.
 #[test]
 fn landings_are_given_back_and_waited_for() {
     let mut bed = Bed::new(1, 6, 300);

@@ -10,11 +10,9 @@ use nvshmem_transport_libfabric::channel::ring::region_entry::{RegionEntry, Show
 const SHORT: ShownRegion = ShownRegion { base: 1 << 44, len: 1 << 16, symmetric: true };
 const LONG: ShownRegion = ShownRegion { base: 1 << 45, len: 1 << 36, symmetric: true };
 
-/// One that stays.
 #[cfg(target_arch = "x86_64")]
 const OTHER: ShownRegion = ShownRegion { base: 1 << 46, len: 1 << 16, symmetric: false };
 
-/// An address behind the short one, where the base of that and the length of the other would lead.
 #[cfg(target_arch = "x86_64")]
 const BETWEEN: u64 = SHORT.base + (1 << 30);
 
@@ -47,13 +45,11 @@ mod steps {
     use std::cell::Cell;
     use std::ffi::{c_int, c_void};
 
-    /// The processor's flag that has it trap after each instruction.
     const TRAP: u64 = 1 << 8;
 
     type Between = Cell<Option<(u64, fn(&super::HostContext), *const super::HostContext)>>;
 
     thread_local! {
-        /// Instructions until what is to be done is.
         static BETWEEN: Between = const { Cell::new(None) };
     }
 
@@ -99,7 +95,6 @@ mod steps {
     }
 }
 
-/// Between any two instructions of a producer an index may get another region.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn no_base_goes_with_the_length_of_another_region() {

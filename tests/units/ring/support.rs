@@ -29,13 +29,11 @@ impl Shared {
         Self { pairs, published: Box::default(), slots_log2 }
     }
 
-    /// The slot of a number.
     pub(crate) fn slot(&self, number: u64) -> &Slot {
         let index = number as usize & ((1 << self.slots_log2) - 1);
         &self.pairs[index / 2].0[index % 2]
     }
 
-    /// Stores words with the lap that is due. The word with the lap last, in both halves.
     pub(crate) fn store(&self, number: u64, words: [u64; 4]) {
         let lap = lap(number, self.slots_log2);
         let slot = self.slot(number);
@@ -46,7 +44,6 @@ impl Shared {
         }
     }
 
-    /// Writes a descriptor into the slots from `number` on. Returns the number after it.
     pub(crate) fn write(&self, number: u64, descriptor: &Descriptor) -> u64 {
         let encoded = descriptor.encode();
         self.store(number, encoded.first);
@@ -64,7 +61,6 @@ impl Shared {
         }
     }
 
-    /// The consumer. The test keeps `self` longer, and makes one.
     pub(crate) fn consumer(&self) -> Ring {
         // SAFETY: the slots are one allocation of that size, aligned and zeroed, which the test
         // keeps.
@@ -89,7 +85,6 @@ fn lengths() -> impl Strategy<Value = u32> {
     prop_oneof![1..=u32::MAX, Just(1), Just(u32::MAX)]
 }
 
-/// Values at, below and above what fits into one slot.
 fn values() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..1u64 << 47, Just((1 << 47) - 1), Just(1 << 47), Just(u64::MAX)]
 }
@@ -120,7 +115,6 @@ fn atomics() -> impl Strategy<Value = Descriptor> {
     )
 }
 
-/// Every descriptor that a kernel can ask for.
 pub(crate) fn descriptors() -> impl Strategy<Value = Descriptor> {
     let signals = prop_oneof![Just(AtomicOp::SignalSet), Just(AtomicOp::SignalAdd)];
     prop_oneof![

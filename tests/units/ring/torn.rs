@@ -12,7 +12,6 @@ use super::support::{Shared, place};
 const SLOTS_LOG2: u32 = 6;
 const SLOTS: u64 = 1 << SLOTS_LOG2;
 
-/// One of two slots all of whose words tell which it is.
 fn two_slots(id: u32) -> Descriptor {
     let offset = u64::from(id);
     Descriptor::Atomic {
@@ -26,7 +25,6 @@ fn two_slots(id: u32) -> Descriptor {
     }
 }
 
-/// The same of one slot.
 fn one_slot(id: u32) -> Descriptor {
     let offset = u64::from(id);
     Descriptor::PutSignal {
@@ -40,7 +38,6 @@ fn one_slot(id: u32) -> Descriptor {
     }
 }
 
-/// The words of a descriptor with the laps of the slots from `number` on.
 fn words(descriptor: &Descriptor, number: u64) -> Vec<u64> {
     let encoded = descriptor.encode();
     let with_lap = |[q0, q1, q2, q3]: [u64; 4], number| {
@@ -52,7 +49,6 @@ fn words(descriptor: &Descriptor, number: u64) -> Vec<u64> {
     words
 }
 
-/// Every order of `steps` in which those of one half keep theirs.
 fn orders(steps: usize, allowed: &dyn Fn(&[usize], usize) -> bool) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let mut order = Vec::new();
@@ -125,7 +121,6 @@ fn write_in_orders(
 const WORDS: [&[usize]; 8] = [&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]];
 const HALVES: [&[usize]; 4] = [&[0, 1], &[2, 3], &[4, 5], &[6, 7]];
 
-/// The word with the lap comes after the other of its half.
 fn lap_last(before: &[usize], word: usize) -> bool {
     word % 2 == 0 || before.contains(&(word - 1))
 }

@@ -11,7 +11,6 @@ use test_support::needs::{self, Need, libfabric2};
 
 use crate::job::{SCENARIOS, cases, cxi_library, job, run, says};
 
-/// Versions that the mock says it is: those between which cxi's rules change.
 const VERSIONS: [&str; 5] = ["2.6", "2.4", "2.2", "1.22", "1.20"];
 
 /// What heaps of devices are made of: NVSHMEM's, with `NVSHMEM_DISABLE_CUDA_VMM=1` and without, and
@@ -21,10 +20,8 @@ const KINDS: [MemoryKind; 3] =
 
 const THREADING: [&str; 4] = ["auto", "domain", "completion", "safe"];
 
-/// PEs, and NICs of each.
 const SHAPES: [(u32, u8); 3] = [(2, 2), (4, 1), (4, 4)];
 
-/// The libfabrics that carry the data.
 const CARRIERS: [&str; 2] = ["second", "system"];
 
 fn carrier(name: &str) -> Need<String> {
@@ -74,7 +71,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Memory of devices, which the mock's NICs read and write, beside a kernel that stays.
 fn on_devices() -> Vec<Trial> {
     let trial_of = |[version, kind, scenario]: [usize; 3]| {
         let (version, kind) = (VERSIONS[version], KINDS[kind]);
@@ -103,7 +99,6 @@ fn on_devices() -> Vec<Trial> {
     cases([VERSIONS.len(), KINDS.len(), SCENARIOS.len()]).map(trial_of).collect()
 }
 
-/// What of the user's settings makes memory of devices staged, or is left as it is.
 fn by_setting() -> Vec<Trial> {
     let mut trials = Vec::new();
     for variable in ["FI_MR_CACHE_MAX_COUNT", "FI_MR_CUDA_CACHE_MONITOR_ENABLED"] {
@@ -208,27 +203,21 @@ fn small(job: JobSettings) -> JobSettings {
     job.param("rounds", 60).param("most", 300_000).param("operations", 4_000)
 }
 
-/// A job with a heap on the stand-in's devices, and a kernel that stays in every PE.
 fn with_devices(scenario: &str, n_pes: u32, kind: MemoryKind) -> JobSettings {
     let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
     let job = small(job(scenario, n_pes)).memory(kind).heap(96 << 20, chunk);
     job.cuda_driver(fake_cuda_dir()).param(RESIDENT, true)
 }
 
-/// Which monitor of host memory libfabric starts.
 const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 
-/// A job whose registrations begin within allocations, where the monitor that libfabric starts by
-/// default does not start.
 fn without_a_monitor(carrier: &str, version: &str) -> JobSettings {
     let job = with_devices("operations", 2, MemoryKind::Device).env("CXI_LAB_KDREG2", 0);
     on_cxi(job, carrier, version)
 }
 
-/// What the mock says where small writes are left to CUDA.
 const COPIES: &str = "CUDA copies small writes";
 
-/// Checks what the mock says of a PE at its end: nothing that slows a real NIC down.
 fn costs_nothing(text: &str) -> Result<(), Failed> {
     says(text, ": the order of writes is free")?;
     let wrong = [

@@ -11,7 +11,6 @@ use test_support::pairwise::pairwise;
 /// Traffic of `nvshmem_sim::traffic`.
 pub(crate) const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
 
-/// A job with no fabric chosen.
 pub(crate) fn job(scenario: &str, n_pes: u32) -> JobSettings {
     JobSettings::new(scenario, n_pes, Layout::V7, plugin_dir())
         .env("NVSHMEM_DEBUG", "INFO")
@@ -21,18 +20,15 @@ pub(crate) fn job(scenario: &str, n_pes: u32) -> JobSettings {
         .step_deadline(Duration::from_secs(300))
 }
 
-/// Connects and ends.
 pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
     job.init()?.finalize()?;
     Ok(())
 }
 
-/// Rows of a covering array: any two values meet in one of them.
 pub(crate) fn cases<const N: usize>(sizes: [usize; N]) -> impl Iterator<Item = [usize; N]> {
     pairwise(sizes).into_iter().step_by(if full() { 1 } else { 4 })
 }
 
-/// The mock of cxi, a libfabric by itself.
 pub(crate) fn cxi_library() -> String {
     directory("cxi-lab-names", &[("libcxi_lab.so", "libcxi_lab.so")])
         .join("libcxi_lab.so")
@@ -40,18 +36,15 @@ pub(crate) fn cxi_library() -> String {
         .to_string()
 }
 
-/// A directory for `LD_LIBRARY_PATH` with the emulated EFA NICs.
 pub(crate) fn efa_names() -> std::path::PathBuf {
     let names = [("libefa_lab.so", "libibverbs.so.1"), ("libefa_lab.so", "libefa.so.1")];
     directory("efa-lab-names", &names)
 }
 
-/// Checks that something was said.
 pub(crate) fn says(text: &str, part: &str) -> Result<(), Failed> {
     if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
 }
 
-/// Checks that the job failed in this PE, in order and with these words.
 pub(crate) fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Failed> {
     if !matches!(report.outcome(pe), Outcome::Failed(_)) {
         return Err(format!("PE {pe} {}:\n{report}", report.outcome(pe)).into());
@@ -59,7 +52,6 @@ pub(crate) fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Fail
     says(&report.pes[pe as usize].text(), words)
 }
 
-/// Warnings about the machine, which no job can help.
 const ABOUT_THE_MACHINE: [&str; 4] = [
     "while a call of the program waits until that is idle",
     "is nearer to this PE's GPU",
@@ -67,7 +59,6 @@ const ABOUT_THE_MACHINE: [&str; 4] = [
     "some transfers from device memory call CUDA, and may wait for running kernels",
 ];
 
-/// Runs a job that is to succeed without warnings and to leave nothing in /dev/shm.
 pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     let report: JobReport = job.run()?.check()?;
     if !report.leftovers.is_empty() {

@@ -26,7 +26,6 @@ fn library(name: &str) -> Need<Option<PathBuf>> {
     if name == "system" { Ok(None) } else { libfabric2().map(Some) }
 }
 
-/// Where the PEs are.
 #[derive(Clone, Debug)]
 struct Hosts {
     nics: Vec<String>,
@@ -61,7 +60,6 @@ impl Hosts {
     }
 }
 
-/// The job, over verbs of this libfabric, or of the system's.
 fn by(job: JobSettings, library: Option<PathBuf>) -> JobSettings {
     let job = job.env("NVSHMEM_LIBFABRIC_PROVIDER", "verbs");
     match library {
@@ -102,13 +100,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A scenario, as large as an emulated processor gets through.
 fn small(scenario: &str, n_pes: u32) -> JobSettings {
     let job = job(scenario, n_pes).heap(32 << 20, 4 << 20);
     job.param("rounds", 8).param("most", 300_000).param("operations", 300)
 }
 
-/// A NIC that has addresses of IPv6 alone, and a GID for each, which verbs lists as well.
 fn over_ipv6(hosts: Hosts, by: &'static str) -> Trial {
     let name = format!("rdma::{}::over_ipv6_{by}", hosts.name());
     needs::trial(name, library(by), move |library| moves(hosts.on(small("signals", 2), 1, library)))
@@ -127,7 +123,6 @@ fn staging_is_explained(hosts: Hosts, by: &'static str) -> Trial {
     })
 }
 
-/// One PE of a host says that an active NIC is not used, and no more than that.
 fn idle_nics_are_named(hosts: Hosts, by_library: &'static str) -> Trial {
     let name = format!("rdma::{}::idle_nics_are_named_{by_library}", hosts.name());
     needs::trial(name, library(by_library), move |library| {
@@ -149,7 +144,6 @@ fn too_large_queue_is_explained(hosts: Hosts, by: &'static str) -> Trial {
     })
 }
 
-/// Checks that one line of a job's log has these words, and has all parts.
 fn one_line(job: JobSettings, words: &str, parts: &[String]) -> Result<(), Failed> {
     let said = format!("{}", job.run()?.check()?);
     let told: Vec<&str> = said.lines().filter(|line| line.contains(words)).collect();
@@ -159,7 +153,6 @@ fn one_line(job: JobSettings, words: &str, parts: &[String]) -> Result<(), Faile
     }
 }
 
-/// Checks that the job succeeds, over verbs.
 fn moves(job: JobSettings) -> Result<(), Failed> {
     for pe in run(job)?.pes {
         says(&pe.text(), "provider verbs;ofi_rxm with ")?;

@@ -33,7 +33,6 @@ fn output_within(command: Command, patience: Duration) -> Result<String, String>
     Err(format!("it failed ({}) and said: {}", answer.status, last_words(&answer)))
 }
 
-/// The last line of a program's errors.
 pub(crate) fn last_words(answer: &Ended) -> String {
     let said = answer.text(Stream::Err);
     let last = said.lines().rev().find(|line| !line.trim().is_empty());

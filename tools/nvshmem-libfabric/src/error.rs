@@ -17,12 +17,10 @@ impl ToolError {
         Self { message: message.into(), hint: hint.into() }
     }
 
-    /// For a file that could not be dealt with.
     pub(crate) fn file(path: &Path, what: &str, why: impl Display, hint: &str) -> Self {
         Self::new(format!("{} {what}: {why}", path.display()), hint)
     }
 
-    /// To the standard error stream.
     pub(crate) fn print(&self) {
         eprintln!("nvshmem-libfabric: {self}\nhint: {}", self.hint);
     }

@@ -94,8 +94,6 @@ impl Info {
     }
 }
 
-/// The settings as they are without what is refused, what else is to be said of the environment,
-/// and what is refused.
 pub(crate) fn accepted() -> (Settings, Vec<Notice>, Vec<Refused>) {
     let error = match Settings::from_env() {
         Ok((settings, notices)) => return (settings, notices, Vec::new()),
@@ -127,7 +125,6 @@ pub(crate) fn check_settings(given: Option<&str>) -> Result<(), ToolError> {
     Err(ToolError::new(refused.join("\n"), "correct it, or unset it"))
 }
 
-/// Every setting with value, default and source; and what the user should hear of.
 fn settings() -> (Vec<SettingRow>, Vec<String>) {
     let (settings, notices, refused) = accepted();
     let complaints = refused.iter().map(ToString::to_string);
@@ -197,7 +194,6 @@ pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, ToolError> {
         .map_err(|error| ToolError::new(format!("JSON: {error}"), "this is a mistake of the tool"))
 }
 
-/// Lines for people.
 #[derive(Default)]
 struct Text(String);
 

@@ -34,9 +34,7 @@ use nvshmem_sim::traffic;
 use crate::error::ToolError;
 use crate::options::{Command, Options};
 
-/// It is not well.
 const NOT_WELL: u8 = 1;
-/// It could not be done.
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -79,7 +77,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Commands and options of earlier versions, and what to use now.
 const GONE: [(&str, &str); 5] = [
     (
         "top",
@@ -97,7 +94,6 @@ const GONE: [(&str, &str); 5] = [
     ("--record", "`run --record` is gone: NVSHMEM_DEBUG=TRACE logs what the transport does"),
 ];
 
-/// What to use in place of something that the command line has from an earlier version.
 fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
     let named =
         [ContextKind::InvalidSubcommand, ContextKind::InvalidArg].map(|kind| answer.get(kind));
@@ -107,7 +103,6 @@ fn in_place_of(answer: &clap::Error) -> Option<&'static str> {
     })
 }
 
-/// Prints help, the version, or what is wrong with the command line.
 fn answered(answer: &clap::Error) -> ExitCode {
     let printed = match in_place_of(answer) {
         Some(now) => {

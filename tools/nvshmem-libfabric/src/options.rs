@@ -273,13 +273,11 @@ pub(crate) struct RunOptions {
     pub(crate) command: Vec<OsString>,
 }
 
-/// A layout by its name.
 fn layout(name: &str) -> Result<Layout, String> {
     Layout::from_name(name)
         .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
 }
 
-/// A provider by one of the names that the setting takes.
 fn provider() -> PossibleValuesParser {
     Provider::NAMES.iter().map(|&(name, _)| name).into()
 }
@@ -290,8 +288,6 @@ mod tests {
 
     use super::*;
 
-    /// The lines of the code blocks of a page that start the tool, without what is in front of its
-    /// name, and where its output goes.
     fn lines(page: &str) -> Vec<Vec<String>> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
         let text = std::fs::read_to_string(&path).expect("a page");

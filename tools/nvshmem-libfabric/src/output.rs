@@ -15,13 +15,10 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 
-/// Exit status of a program that could not say all that it was to say.
 const UNSAID: i32 = 2;
 
-/// Columns and lines of a terminal that does not say how many it has.
 const USUAL: (usize, usize) = (80, 24);
 
-/// Words that a line may begin with to say how something has ended, and their colours.
 const VERDICTS: [(&str, AnsiColor); 7] = [
     ("ok", AnsiColor::Green),
     ("note", AnsiColor::Cyan),
@@ -38,7 +35,6 @@ pub(crate) fn print(text: Arguments<'_>) {
     put(shown(&text.to_string(), &io::stdout()).as_bytes());
 }
 
-/// Prints for programs and shells: what it is, on a terminal as well. It ends as [`print()`] does.
 pub(crate) fn print_whole(text: Arguments<'_>) {
     put(text.to_string().as_bytes());
 }
@@ -50,7 +46,6 @@ fn put(text: &[u8]) {
     }
 }
 
-/// Ends a program whose standard output cannot be written.
 pub(crate) fn unsaid(error: &io::Error) -> ! {
     if error.kind() != ErrorKind::BrokenPipe {
         complain(format_args!("standard output cannot be written: {error}\n"));
@@ -58,13 +53,11 @@ pub(crate) fn unsaid(error: &io::Error) -> ! {
     exit(UNSAID);
 }
 
-/// Says something on the standard error stream, if anybody listens there.
 pub(crate) fn complain(text: Arguments<'_>) {
     let text = text.to_string();
     let _ = io::stderr().lock().write_all(shown(&text, &io::stderr()).as_bytes());
 }
 
-/// Columns and lines of a terminal; none of what is no terminal.
 pub(crate) fn size(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> {
     let size = || terminal_size::terminal_size_of(stream);
     let known = |(width, height): (terminal_size::Width, terminal_size::Height)| {
@@ -73,7 +66,6 @@ pub(crate) fn size(stream: &(impl IsTerminal + AsFd)) -> Option<(usize, usize)> 
     stream.is_terminal().then(|| size().map_or(USUAL, known))
 }
 
-/// A text as a stream is to have it.
 fn shown<'a>(text: &'a str, stream: &(impl IsTerminal + AsFd + RawStream)) -> Cow<'a, str> {
     let Some((width, _)) = size(stream) else { return Cow::Borrowed(text) };
     // Not where NO_COLOR is set, or TERM=dumb: AutoStream forgets the latter where CI is set.
@@ -132,7 +124,6 @@ fn column(line: &str) -> usize {
     gap.map_or(first, |at| line.len() - line[at..].trim_start().len())
 }
 
-/// A line with its verdict in colour.
 fn painted(line: &str) -> String {
     let word = line.split(' ').next().unwrap_or_default();
     let known = VERDICTS.iter().find(|(verdict, _)| *verdict == word && line != word);

@@ -16,7 +16,6 @@ use crate::selftest::PROVIDER;
 use crate::selftest::hosts;
 use crate::selftest::job::{Place, Trial, why};
 
-/// PEs that figures are between.
 const PES: u32 = 2;
 
 /// Measures, and prints.

@@ -138,7 +138,6 @@ pub(crate) struct Gpu {
     pub(crate) numa_node: Option<u32>,
 }
 
-/// Asks libfabric. A crash, or a hang, is an error like any other.
 pub(crate) fn fabric(with_gpus: bool) -> Fabric {
     let asked = ask(if with_gpus { "fabric-with-gpus" } else { "fabric" });
     asked.unwrap_or_else(|error| {
@@ -147,7 +146,6 @@ pub(crate) fn fabric(with_gpus: bool) -> Fabric {
     })
 }
 
-/// Asks CUDA's driver. A crash, or a hang, is an error like any other.
 pub(crate) fn gpus() -> Gpus {
     ask("gpus").unwrap_or_else(|error| {
         let error = format!("a process that asks CUDA's driver came to nothing: {error}");
@@ -161,7 +159,6 @@ fn ask<T: DeserializeOwned>(subject: &str) -> Result<T, String> {
     serde_json::from_str(&said).map_err(|error| format!("its answer cannot be read: {error}"))
 }
 
-/// Answers, in the process of its own.
 pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
     let text = match subject {
         Subject::Fabric => serde_json::to_string(&ask_libfabric(MemoryKinds::Host)),
@@ -269,7 +266,6 @@ fn choice(options: &Options, single_host: bool, kinds: MemoryKinds) -> Choice {
     }
 }
 
-/// The file of a library that this process has loaded.
 fn loaded_file(name: &str) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));

@@ -63,7 +63,6 @@ pub(crate) fn check(status: i32, call: impl FnOnce() -> String) -> Result<()> {
     Err(Error::Status { call: call(), status: Status(status), context: String::new() })
 }
 
-/// What the dynamic linker says: libloading keeps the text of `dlerror` in the source.
 pub(crate) fn explain(error: &libloading::Error) -> String {
     let source = std::error::Error::source(error);
     source.map_or_else(|| error.to_string(), ToString::to_string)

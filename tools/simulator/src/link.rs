@@ -12,7 +12,6 @@ use launcher::{poll, pollfd};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The line behind which a PE speaks. What a shell that starts says before is ignored.
 const BEGINS: &str = "nvshmem-sim: begins";
 
 /// From a PE to the launcher.
@@ -45,7 +44,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A connection that is still to be given to a PE: the launcher's end, and the PE's.
     pub(crate) fn pair() -> io::Result<(Link, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         // A PE that is stopped does not keep the launcher.
@@ -54,8 +52,6 @@ impl Link {
         Ok((Link { input, output, received: Vec::new(), begun: false }, theirs.into()))
     }
 
-    /// The PE's end: the standard streams of this process, which has others afterwards. What it
-    /// prints goes to the standard error stream.
     pub(crate) fn of_process() -> io::Result<Link> {
         let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -77,12 +73,10 @@ impl Link {
         pollfd(self.input.as_raw_fd(), libc::POLLIN)
     }
 
-    /// The input, to be watched for its end.
     pub(crate) fn input(&self) -> io::Result<File> {
         self.input.try_clone()
     }
 
-    /// Lines for a shell that is to become the PE.
     pub(crate) fn tell_shell(&mut self, script: &str) -> io::Result<()> {
         self.output.write_all(script.as_bytes())
     }
@@ -93,7 +87,6 @@ impl Link {
         self.output.write_all(&line)
     }
 
-    /// The next message, if a whole one is here or comes within that time.
     pub(crate) fn receive<M: DeserializeOwned>(
         &mut self,
         patience: Duration,
@@ -121,7 +114,6 @@ impl Link {
     }
 }
 
-/// Waits until nobody is at the other end of a process's input.
 pub(crate) fn await_end(input: &File) {
     // What is sent stays for others to read.
     let mut fd = [pollfd(input.as_raw_fd(), libc::POLLRDHUP)];

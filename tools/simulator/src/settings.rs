@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::launch::Remote;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
-/// The plugin's variable of debug keys.
 const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
 
 /// A job to launch. The setters return the settings, to be chained. What PEs need of them they get

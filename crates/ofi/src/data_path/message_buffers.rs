@@ -17,7 +17,6 @@ pub(crate) enum BufferId {
     Receive(u32),
 }
 
-/// A line of the processor's cache, where every buffer begins.
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
@@ -67,7 +66,6 @@ impl MessageBuffers {
         self.receives
     }
 
-    /// Bytes of the longest message that a buffer has room for.
     #[inline]
     pub(crate) fn longest(&self) -> usize {
         self.longest
@@ -78,7 +76,6 @@ impl MessageBuffers {
         (self.lines.as_ptr() as usize, size_of_val(&*self.lines))
     }
 
-    /// The buffer that a context belongs to. None for a pointer that is not one of the contexts.
     #[inline]
     pub(crate) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
         let index = self.contexts.index_of(context)?;
@@ -119,7 +116,6 @@ impl MessageBuffers {
         Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), self.longest) })
     }
 
-    /// Where the buffer with this index begins, with leave to use all of its lines.
     #[inline]
     fn first_line(&self, index: usize) -> Option<*mut Line> {
         let first = index * self.stride;

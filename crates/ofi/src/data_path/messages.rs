@@ -45,7 +45,6 @@ pub(crate) struct Messages {
     unsettled: bool,
 }
 
-/// A receive buffer, as libfabric takes it.
 #[derive(Debug)]
 struct Receive {
     buffer: MessageBuffer,
@@ -54,7 +53,6 @@ struct Receive {
 }
 
 impl Receive {
-    /// Gives it to the provider; what that has answered.
     #[inline(always)]
     fn post(&mut self, direct: Direct, gate: &Gate) -> isize {
         // SAFETY: these messages belong to the port's one thread, and the gate is entered where
@@ -68,7 +66,6 @@ impl Receive {
     }
 }
 
-/// Something that has come in.
 #[derive(Clone, Copy, Debug)]
 enum Arrived {
     /// A message of `len` bytes in a receive buffer.
@@ -92,7 +89,6 @@ pub(crate) enum Failed {
 }
 
 impl Messages {
-    /// The messages of a rail, with nothing posted yet.
     pub(crate) fn new(rail: &Rail) -> Self {
         let buffers = rail.message_buffers();
         let (sends, receives) = (buffers.sends(), buffers.receives());
@@ -235,7 +231,6 @@ impl Messages {
         Ok(Posted::Yes)
     }
 
-    /// Takes note of a completion if it is that of a message that has come in.
     #[inline(always)]
     pub(crate) fn take_message(&mut self, rail: &Rail, entry: &fi_cq_data_entry) -> bool {
         let buffers = rail.message_buffers();
@@ -291,8 +286,6 @@ impl Messages {
         }
     }
 
-    /// Takes note of something that takes no receive. Where there are none, which is where no PE
-    /// sends to, it is not kept.
     fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
         if self.receives.is_empty() {
             return Ok(());
@@ -351,7 +344,6 @@ impl Messages {
         !self.arrived.is_empty()
     }
 
-    /// Takes the oldest of what has come in.
     #[inline(always)]
     fn next_arrived(&mut self) -> Option<Arrived> {
         let next = self.arrived.get(self.taken).copied()?;
@@ -363,8 +355,6 @@ impl Messages {
         Some(next)
     }
 
-    /// Takes the oldest of what has come in. A message is copied out, and the buffer that was taken
-    /// posted again.
     #[inline(always)]
     pub(crate) fn receive<const N: usize>(
         &mut self,
@@ -398,7 +388,6 @@ impl Messages {
         Incoming::Message
     }
 
-    /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
     #[inline(never)]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
         let Some(receive) = self.receives.get_mut(index as usize) else { return false };
@@ -409,14 +398,12 @@ impl Messages {
         code == 0
     }
 
-    /// Posts a buffer that no message has taken, if any.
     fn post_again(&mut self, rail: &Rail, gate: &Gate, taken: Option<u32>) {
         if let Some(index) = taken {
             self.post(rail, gate, index);
         }
     }
 
-    /// The provider has not taken a receive buffer.
     #[cold]
     fn not_posted(&mut self, rail: &Rail, index: u32, code: isize) {
         self.unsettled = true;
@@ -427,8 +414,6 @@ impl Messages {
         }
     }
 
-    /// The provider has given a send buffer back. The work-request id of its message; none if it
-    /// did not have the buffer.
     #[inline]
     fn sent(&mut self, index: u32) -> Option<WrId> {
         let wr_id = self.sending[index as usize].take()?;
@@ -436,7 +421,6 @@ impl Messages {
         Some(wr_id)
     }
 
-    /// The provider has given a receive buffer back. False if it did not have it.
     #[inline]
     fn taken_back(&mut self, index: u32) -> bool {
         self.receives
@@ -470,14 +454,11 @@ pub(crate) fn too_long(len: usize, longest: usize) -> PortError {
     refused("message", format!("{len} bytes, and a message has at most {longest}"))
 }
 
-/// A completion of nothing that was posted: the provider's books are wrong, and what was read
-/// beside it cannot be trusted.
 #[cold]
 fn stranger() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
 }
 
-/// More than the engine lets wait.
 #[cold]
 fn full() -> PortError {
     refused("fi_cq_read", String::from("immediate data that nobody takes"))

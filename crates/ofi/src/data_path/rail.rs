@@ -20,11 +20,8 @@ use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use engine::port::registration::is_unclosed;
 use engine::port::{Desc, PeerAddr, PortError, RailLimits};
 
-/// Most operations in flight on one rail. More than any wire needs, and it bounds the memory for
-/// work-request ids.
 const MAX_DEPTH: usize = 4096;
 
-/// Messages on their way from one rail that are too long for `fi_inject`.
 const SENDS: usize = 256;
 
 /// Receives posted on a rail that receives.
@@ -34,7 +31,6 @@ const SENDS: usize = 256;
 /// itself, and this need not follow the number of peers.
 const RECEIVES: usize = 512;
 
-/// Room in the completion queue beside what the rail posts itself.
 const QUEUE_MARGIN: usize = 256;
 
 /// Whether peers send messages to a rail.
@@ -86,8 +82,6 @@ pub(crate) struct Rail {
 }
 
 impl Rail {
-    /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses.
-    /// No receive is posted yet: that is the port's work.
     pub(crate) fn open(
         fabrics: &mut Fabrics,
         device: &Device,
@@ -147,7 +141,6 @@ impl Rail {
         })
     }
 
-    /// The limits that a rail on the device has.
     pub(crate) fn limits_of(device: &Device, options: &Options) -> RailLimits {
         let info = &device.info;
         RailLimits {
@@ -165,14 +158,12 @@ impl Rail {
         &self.name
     }
 
-    /// Tells the rail's endpoint peers' addresses.
     pub(crate) fn insert(&self, addresses: &[&[u8]]) -> Result<Vec<PeerAddr>, PortError> {
         let (vector, len) = (self.endpoint.vector(), self.endpoint.address().len());
         let inserted = vector.insert(addresses, len);
         inserted.map_err(|error| with_help(error, INSERT, self.addresses_refused))
     }
 
-    /// The NIC, where it is known.
     pub(crate) fn pci(&self) -> Option<PciAddress> {
         self.pci
     }
@@ -181,7 +172,6 @@ impl Rail {
         self.limits
     }
 
-    /// Whether what comes in and cannot be received leaves the rail as it is.
     pub(crate) fn outlives_receives(&self) -> bool {
         self.outlives_receives
     }
@@ -195,7 +185,6 @@ impl Rail {
         &self.endpoint
     }
 
-    /// The descriptor of the values of inline writes.
     pub(crate) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
     }
@@ -205,7 +194,6 @@ impl Rail {
         &self.message_buffers
     }
 
-    /// The descriptor of the message buffers.
     #[inline]
     pub(crate) fn messages_desc(&self) -> Desc {
         self.messages.as_ref().map_or(Desc(0), Region::desc)
@@ -218,7 +206,6 @@ fn completions(depth: u32, receives: usize, of_nic: Option<usize>) -> usize {
     (depth as usize + SENDS).max(of_nic.unwrap_or(0)) + receives + QUEUE_MARGIN
 }
 
-/// The error, with what probably helps if it is of this call.
 fn with_help(mut error: PortError, call: &str, help: &str) -> PortError {
     if error.call == call && !help.is_empty() {
         error.text = format!("{} ({help})", error.text);

@@ -46,7 +46,6 @@ impl Device {
 }
 
 impl Device {
-    /// The link of the interface that has its address.
     pub(crate) fn link(&self) -> Link {
         Link::at(self.address)
     }
@@ -58,7 +57,6 @@ impl Device {
     }
 }
 
-/// The NIC's PCI device directory: from what libfabric says, else from the kernel's class of NICs.
 fn pci_path(nic: Nic, info: &Info) -> Option<PathBuf> {
     if let Some(function) = info.pci_function() {
         let path = sysfs().join("bus/pci/devices").join(function);

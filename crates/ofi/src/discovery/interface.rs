@@ -60,7 +60,6 @@ impl Interface {
     }
 }
 
-/// Whether a socket of this host can have the address.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     // Binding sends nothing; it asks the kernel, which knows all of 127.0.0.0/8 as well.
     UdpSocket::bind((address, 0)).is_ok()

@@ -17,7 +17,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// That of the interface that has an address. Nothing is known of it where there is none.
     pub(crate) fn at(address: Option<IpAddr>) -> Self {
         let found = Interface::all().into_iter().find(|one| Some(one.address) == address);
         found.map(|interface| Self::named(&sysfs(), &interface.name)).unwrap_or_default()

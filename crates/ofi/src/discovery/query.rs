@@ -141,14 +141,11 @@ pub(crate) fn query(
     Ok(infos)
 }
 
-/// Returns what tells this process from all others of the host: its number, which is of its PID
-/// namespace, and a number for that.
 fn process_name() -> String {
     let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
     format!("{}-{namespace}", std::process::id())
 }
 
-/// An `fi_info` that libfabric allocated, filled with demands.
 struct Hints {
     library: &'static Library,
     raw: NonNull<fi_info>,
@@ -227,8 +224,6 @@ mod tests {
         Step::ladder(&options, candidates(provider)[0]).iter().map(Step::to_string).collect()
     }
 
-    /// What is demanded of a provider, as libfabric gets it: the later a demand stands here, the
-    /// more of it there is.
     #[test]
     fn a_demand_is_what_libfabric_is_asked_for() {
         const MODES: i32 =

@@ -125,8 +125,6 @@ impl Discovery {
         passed.filter_map(|profile| self.unused_of(profile, sysfs)).collect()
     }
 
-    /// What the provider has said against device memory, which it was asked for, with what probably
-    /// helps.
     pub(crate) fn hmem_refused(&self) -> Option<String> {
         let said = self.hmem_refused.as_ref()?;
         let mut nics: Vec<String> = Vec::new();
@@ -221,7 +219,6 @@ impl Discovery {
     }
 }
 
-/// What a provider has.
 struct Found {
     step: Step,
     devices: Vec<Device>,
@@ -229,7 +226,6 @@ struct Found {
     unlisted: Vec<String>,
 }
 
-/// The devices of one provider, or nothing and a refusal.
 fn examine(
     library: &'static Library,
     profile: &'static Profile,
@@ -314,8 +310,6 @@ fn refusal(profile: &Profile, device: Option<String>, reason: String) -> Refusal
     Refusal { provider: profile.name.to_owned(), device, reason }
 }
 
-/// Asks a provider for its fabrics, one after the other, until it offers one. Which that was, and
-/// what it has accepted.
 fn ask_in_turn<'a>(
     library: &'static Library,
     profile: &'static Profile,
@@ -347,14 +341,12 @@ fn ask_in_turn<'a>(
     None
 }
 
-/// NICs that are active and that the provider has not listed, where all that it has are taken.
 fn unlisted(options: &Options, profile: &Profile, listed: &[Listed]) -> Vec<String> {
     let (Devices::Any, Some(nic)) = (&options.devices, &*profile.nic) else { return Vec::new() };
     let is_listed = |name: &String| listed.iter().any(|entry| entry.is_called(name));
     nic.active(&sysfs()).into_iter().filter(|name| !is_listed(name)).collect()
 }
 
-/// What a provider has accepted.
 struct Answer {
     reaching: Reaching,
     step: Step,
@@ -363,7 +355,6 @@ struct Answer {
     hmem_refused: Option<String>,
 }
 
-/// Whether libfabric has the provider at all, or why it is to be passed over.
 fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
     let missing = |error: Option<PortError>| {
         let said = error.map_or_else(String::new, |error| format!(" ({error})"));
@@ -468,7 +459,6 @@ fn offers_devices(
     Err(Some(refusal))
 }
 
-/// The endpoint at a source address that is not listed.
 fn at_address(
     library: &'static Library,
     profile: &'static Profile,
@@ -490,7 +480,6 @@ fn at_address(
     }
 }
 
-/// Why an answer cannot be used, although it came to the full demand.
 fn reason_against(info: &Info) -> Option<String> {
     if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
         return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));
@@ -501,7 +490,6 @@ fn reason_against(info: &Info) -> Option<String> {
     None
 }
 
-/// What the choice among the answers needs to know.
 fn list(infos: &[Option<Info>]) -> Vec<Listed> {
     let interfaces = Interface::all();
     let describe = |info: &Info| {

@@ -21,7 +21,6 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// What the user calls it when nothing else was said.
     fn name(&self) -> &str {
         self.nic.as_ref().or(self.interface.as_ref()).unwrap_or(&self.domain)
     }
@@ -94,7 +93,6 @@ pub(crate) struct Selection {
     pub(crate) passed_over: Vec<PassedOver>,
 }
 
-/// The list in words.
 pub(crate) fn describe(listed: &[Listed]) -> String {
     let mut described: Vec<String> = Vec::new();
     for device in listed {
@@ -154,7 +152,6 @@ pub(crate) fn select(
     Ok(selection)
 }
 
-/// The device that an entry of the user's list means.
 fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Source> {
     if let Ok(ip) = entry.parse::<IpAddr>() {
         return match listed.iter().position(|device| device.ip == Some(ip)) {
@@ -166,13 +163,11 @@ fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Sou
     best(listed, |device| device.is_called(entry)).map(Source::Listed)
 }
 
-/// The entry with the best address, the first of several, among those of one device.
 fn best(listed: &[Listed], is_of_device: impl Fn(&Listed) -> bool) -> Option<usize> {
     let entries = listed.iter().enumerate().filter(|(_, entry)| is_of_device(entry));
     entries.min_by_key(|(_, entry)| entry.rank()).map(|(at, _)| at)
 }
 
-/// The choice without the user's word.
 fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: bool) -> Selection {
     let mut selection = Selection::default();
     if *profile.interfaces && single_host {
@@ -201,7 +196,6 @@ fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: boo
     selection
 }
 
-/// Why a listed device is not a rail by default.
 fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) -> Option<String> {
     let device = &listed[index];
     if *profile.interfaces {

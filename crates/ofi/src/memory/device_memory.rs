@@ -38,7 +38,6 @@ impl fmt::Display for DirectRefusal {
 
 impl std::error::Error for DirectRefusal {}
 
-/// Tries ways in turn. Gives the first result with its way, or what each has answered.
 fn first_of<T>(
     ways: &[Way],
     mut register: impl FnMut(Way) -> Result<T, PortError>,

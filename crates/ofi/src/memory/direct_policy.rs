@@ -79,8 +79,6 @@ pub(crate) struct RailTraits<'a> {
 }
 
 impl DirectPolicy {
-    /// What stands in the way of registering memory of a device on a rail, before libfabric is
-    /// asked.
     pub(super) fn obstacle(
         &self,
         rail: RailTraits<'_>,
@@ -128,7 +126,6 @@ impl DirectPolicy {
         })
     }
 
-    /// The ways to register a range, the best first, and what is missing for those left out.
     pub(super) fn ways(&self, memory: &DeviceMemory<'_>) -> (Vec<Way>, Option<String>) {
         let device = memory.ordinal;
         let plain = Way::Cuda { device };
@@ -198,7 +195,6 @@ mod tests {
         assert!(missing.is_some());
     }
 
-    /// A machine with a GPU, a NIC behind the same switch, and one on another root complex.
     struct Machine(PathBuf);
 
     const GPU: &str = "0000:03:00.0";

@@ -64,12 +64,10 @@ impl Registrar {
         }
     }
 
-    /// The rail's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What decides whether device memory is registered.
     pub(crate) fn traits(&self) -> RailTraits<'_> {
         RailTraits {
             reaches_devices: self.domain.info().reaches_devices(),
@@ -78,7 +76,6 @@ impl Registrar {
         }
     }
 
-    /// Registers memory in a certain way.
     pub(crate) fn register_as(
         &self,
         addr: usize,
@@ -90,7 +87,6 @@ impl Registrar {
         Region::register(&self.domain, endpoint, addr, len, rights, way, None)
     }
 
-    /// Registers host memory with the connections for bulk, as it was with the rail.
     fn register_bulk(
         &self,
         addr: usize,
@@ -137,7 +133,6 @@ impl OfiMemory {
         }
     }
 
-    /// The same, with the domains of the rails' connections for bulk.
     pub(crate) fn with_bulk(mut self, bulk: Vec<Vec<Arc<Domain>>>) -> Self {
         for (registrar, domains) in self.proxy.iter_mut().zip(bulk) {
             registrar.bulk = domains;
@@ -145,13 +140,10 @@ impl OfiMemory {
         self
     }
 
-    /// Where memory is registered for peers, and for local use of both lanes.
     pub(crate) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
         (&self.proxy, &self.host)
     }
 
-    /// What has been registered on all rails: first those of the proxy lane, then the host lane's.
-    /// `bulk` is what has been registered beside.
     pub(crate) fn registered(
         &self,
         mut regions: Vec<Region>,

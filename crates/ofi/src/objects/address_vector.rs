@@ -28,7 +28,6 @@ pub(crate) struct AddressVector {
     known: Mutex<Vec<Known>>,
 }
 
-/// An address and what is posted to.
 #[derive(Clone, Debug)]
 struct Known {
     address: Box<[u8]>,
@@ -92,7 +91,6 @@ impl AddressVector {
         Ok(())
     }
 
-    /// Takes another vector's place in it, which takes this one's.
     pub(crate) fn exchange(&self, other: &AddressVector) {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);

@@ -69,7 +69,6 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Opens a queue for `size` completions.
     pub(crate) fn open(domain: &Arc<Domain>, size: usize, wakes: Wakes) -> Result<Self, PortError> {
         let mut attr = Padded::<fi_cq_attr>::new();
         attr.size = size;
@@ -118,7 +117,6 @@ impl CompletionQueue {
         unsafe { fi_trywait(self.domain.fabric().as_ptr(), &raw mut object, 1) == 0 }
     }
 
-    /// Takes another queue's place in it, which takes this one's.
     pub(crate) fn exchange(&self, other: &CompletionQueue) {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);
@@ -134,7 +132,6 @@ impl CompletionQueue {
         unsafe { self.direct().read(entries) }
     }
 
-    /// The resolved way to read it.
     pub(crate) fn direct(&self) -> DirectQueue {
         // SAFETY: open, and so is its table of operations, which does not change.
         let read = unsafe { (*(*self.as_ptr()).ops).read };

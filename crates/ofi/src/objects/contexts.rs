@@ -6,8 +6,6 @@ use std::mem::MaybeUninit;
 
 use engine::ids::WrId;
 
-/// What a provider that asks for `FI_CONTEXT` or `FI_CONTEXT2` may write to while an operation is
-/// in flight. Its address names the operation.
 #[repr(C, align(64))]
 struct Context([MaybeUninit<u8>; 64]);
 
@@ -20,7 +18,6 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// The index of a context; for any other pointer, something beyond the last.
     #[inline(always)]
     pub(crate) fn index_of(self, context: *mut c_void) -> usize {
         // A pointer below the array, null for example, wraps to a huge index.
@@ -37,25 +34,21 @@ unsafe impl Send for ContextArray {}
 unsafe impl Sync for ContextArray {}
 
 impl ContextArray {
-    /// `len` contexts.
     pub(crate) fn new(len: usize) -> Self {
         let context = || UnsafeCell::new(Context([MaybeUninit::uninit(); 64]));
         Self((0..len).map(|_| context()).collect())
     }
 
-    /// The context with an index. None beyond the end.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<*mut c_void> {
         self.0.get(index).map(|context| context.get().cast())
     }
 
-    /// Where the contexts lie.
     #[inline(always)]
     fn places(&self) -> Places {
         Places { base: self.0.as_ptr() as usize }
     }
 
-    /// The index of a context. None for a pointer that is not one of these.
     #[inline]
     pub(crate) fn index_of(&self, context: *mut c_void) -> Option<usize> {
         let index = self.places().index_of(context);
@@ -84,7 +77,6 @@ unsafe impl Send for Contexts {}
 unsafe impl Sync for Contexts {}
 
 impl Contexts {
-    /// Contexts for the work-request ids below `wr_ids`.
     pub(crate) fn new(wr_ids: u32) -> Self {
         let wr_ids = wr_ids as usize;
         Self {
@@ -93,21 +85,16 @@ impl Contexts {
         }
     }
 
-    /// The context for an operation's work-request id. None when the work-request id is not below
-    /// the capacity.
     #[inline]
     pub(crate) fn context(&self, wr_id: WrId) -> Option<*mut c_void> {
         self.contexts.get(wr_id.index())
     }
 
-    /// The work-request id of the operation that was posted with this context. None for a pointer
-    /// that is not one of these contexts.
     #[inline]
     pub(crate) fn wr_id(&self, context: *mut c_void) -> Option<WrId> {
         self.contexts.index_of(context).map(|index| WrId(index as u32))
     }
 
-    /// Where the contexts lie.
     #[inline(always)]
     pub(crate) fn places(&self) -> Places {
         self.contexts.places()
@@ -130,7 +117,6 @@ impl Contexts {
         (self.values.as_ptr() as usize, size_of_val(&*self.values))
     }
 
-    /// The number of work-request ids.
     pub(crate) fn capacity(&self) -> usize {
         self.contexts.len()
     }

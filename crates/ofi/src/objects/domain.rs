@@ -37,7 +37,6 @@ impl Gate {
         self.0.is_none()
     }
 
-    /// A call within the gate, out of the way of those who need not enter.
     #[cold]
     #[inline(never)]
     pub(crate) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
@@ -45,7 +44,6 @@ impl Gate {
         call()
     }
 
-    /// Waits for other calls on the domain to end, where that is needed.
     #[inline]
     pub(crate) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
         // The mutex guards no data, so a panic elsewhere leaves nothing inconsistent.
@@ -64,7 +62,6 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// Random ones, or those that are counted.
     pub(crate) fn new(random: bool) -> Self {
         if random { Self::Random } else { Self::Counted(AtomicU64::new(1)) }
     }
@@ -136,10 +133,7 @@ impl Domain {
         Ok(domain)
     }
 
-    /// Has cxi heed the descriptors of local memory (`enable_hybrid_mr_desc` of `fi_cxi_ext.h`),
-    /// before an endpoint is made.
     fn have_descriptors_heeded(&self) {
-        /// `struct fi_cxi_dom_ops`, of which later versions have more at the end.
         #[repr(C)]
         struct Operations {
             _counter: *const c_void,
@@ -185,27 +179,22 @@ impl Domain {
         &self.gate
     }
 
-    /// Whether its endpoints are to make no copies by CUDA.
     pub(crate) fn forbids_cuda(&self) -> bool {
         self.forbids_cuda
     }
 
-    /// Whether its endpoints are to share no memory with other processes.
     pub(crate) fn forbids_sharing(&self) -> bool {
         self.forbids_sharing
     }
 
-    /// Whether an endpoint that it has refused to enable cannot be closed.
     pub(crate) fn crashes_unenabled(&self) -> bool {
         self.crashes_unenabled
     }
 
-    /// What the provider has said when it was opened, if it maps memory of devices wrongly.
     pub(crate) fn maps_wrongly(&self) -> Option<&str> {
         self.maps_wrongly.as_deref()
     }
 
-    /// The key to ask for when registering.
     pub(crate) fn next_key(&self) -> Result<u64, PortError> {
         if self.has(FI_MR_PROV_KEY) { Ok(0) } else { self.keys.next() }
     }
@@ -219,7 +208,6 @@ impl Domain {
         self.has(FI_MR_LOCAL)
     }
 
-    /// Whether regions belong to an endpoint.
     pub(crate) fn binds_regions(&self) -> bool {
         self.has(FI_MR_ENDPOINT)
     }
@@ -229,8 +217,6 @@ impl Domain {
     }
 }
 
-/// Opens a domain, and gives the line of libfabric's log that has these words, with the failure
-/// before it.
 fn heard(
     library: &'static Library,
     open: impl FnOnce() -> c_int,
@@ -271,8 +257,6 @@ pub(crate) mod tests {
     use crate::provider::{Provider, candidates};
     use crate::{Discovery, MemoryKinds};
 
-    /// A device of tcp;ofi_rxm with the profile of a provider, whose answer may be changed, and
-    /// perhaps for memory of devices.
     pub(crate) fn some_device(
         provider: Provider,
         devices: bool,
@@ -318,7 +302,6 @@ pub(crate) mod tests {
     thread_local! {
         static OPEN: Cell<Option<OpenDomain>> = const { Cell::new(None) };
         static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-        /// What domains are asked to heed, and how they answer to that.
         static HEEDED: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -393,7 +376,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// With the failure that came before it, and for memory of devices alone.
     #[test]
     fn what_is_said_of_a_domain_that_maps_wrongly_is_kept() {
         let words = candidates(Provider::Cxi)[0].maps_wrongly.expect("cxi says so").words;

@@ -82,8 +82,6 @@ pub(crate) struct MessageBuffer {
 unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
-    /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
-    /// `peers`; with an event queue, where there are `events` of it.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         completions: usize,
@@ -161,7 +159,6 @@ impl Endpoint {
         self.events.as_ref()?.error()
     }
 
-    /// Closes it, if that was not done. Nothing of it is used any more.
     pub(crate) fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -179,7 +176,6 @@ impl Endpoint {
         &self.domain
     }
 
-    /// The address that peers insert.
     pub(crate) fn address(&self) -> &[u8] {
         &self.address
     }
@@ -193,7 +189,6 @@ impl Endpoint {
         self.raw.load(Ordering::Relaxed)
     }
 
-    /// Whether a bool among its options is set. None where it does not know the option.
     pub(crate) fn option(&self, option: i32) -> Option<bool> {
         let (mut value, mut len) = (0_u8, size_of::<u8>());
         let _gate = self.domain.gate().enter();
@@ -343,7 +338,6 @@ impl Drop for Another {
     }
 }
 
-/// `fi_getname`, with as much room as it takes.
 fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> {
     let library = domain.library();
     let mut address = vec![0_u8; 128];
@@ -365,7 +359,6 @@ fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> 
     Ok(address)
 }
 
-/// Opens an endpoint, binds it to its queues and its vector, and enables it.
 fn open_enabled(
     domain: &Arc<Domain>,
     queue: &CompletionQueue,

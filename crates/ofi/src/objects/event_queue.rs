@@ -16,7 +16,6 @@ use crate::error::{check, port_error};
 use crate::objects::fabric::{Fabric, close, opened};
 use engine::port::PortError;
 
-/// Entries that it has room for. The first that is found ends the use of the endpoint.
 const ENTRIES: usize = 64;
 
 /// Owner of a `fid_eq`.
@@ -49,8 +48,6 @@ impl EventQueue {
         self.raw.as_ptr().cast()
     }
 
-    /// Takes the next error, if there is one. What else is there is dropped: nothing that is no
-    /// error concerns endpoints without connections.
     pub(crate) fn error(&self) -> Option<PortError> {
         // The largest event that is no error has an address behind it, which is not wanted.
         let mut event = [0_u64; 16];
@@ -108,7 +105,6 @@ mod tests {
     use crate::provider::Provider;
 
     thread_local! {
-        /// What the queue gives one after the other, and nothing behind it.
         static EVENTS: RefCell<Vec<isize>> = const { RefCell::new(Vec::new()) };
         static ERROR: Cell<isize> = const { Cell::new(0) };
     }

@@ -54,7 +54,6 @@ impl Drop for Fabric {
 pub(crate) struct Fabrics(Vec<Arc<Fabric>>);
 
 impl Fabrics {
-    /// The fabric that the device belongs to, opened at the first call.
     pub(crate) fn of(&mut self, info: &Info) -> Result<Arc<Fabric>, PortError> {
         let name = info.fabric_name();
         if let Some(fabric) = self.0.iter().find(|fabric| fabric.name == name) {

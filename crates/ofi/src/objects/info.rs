@@ -77,7 +77,6 @@ impl Info {
         true
     }
 
-    /// Has endpoints opened without an order of writes among themselves.
     pub(crate) fn free_writes(&mut self) {
         const ORDERED: u64 = FI_ORDER_WAW | FI_ORDER_RMA_WAW;
         // SAFETY: owned, live and not shared yet; the attributes exist by construction.
@@ -88,7 +87,6 @@ impl Info {
         }
     }
 
-    /// For calls that take an info. They do not change it.
     pub(crate) fn as_ptr(&self) -> *mut fi_info {
         self.raw.as_ptr()
     }
@@ -132,7 +130,6 @@ impl Info {
         unsafe { &*self.raw().rx_attr }
     }
 
-    /// The provider with its layers, such as `tcp;ofi_rxm`.
     pub(crate) fn provider(&self) -> String {
         self.text(self.fabric().prov_name).unwrap_or_default()
     }
@@ -149,7 +146,6 @@ impl Info {
         self.text(self.domain_attr().name).unwrap_or_default()
     }
 
-    /// The NIC's own name, from providers that know one.
     pub(crate) fn nic_name(&self) -> Option<String> {
         let nic = self.raw().nic;
         if nic.is_null() {
@@ -164,7 +160,6 @@ impl Info {
         self.text(unsafe { (*device).name })
     }
 
-    /// The NIC's PCI function as sysfs names it, from providers that know it.
     pub(crate) fn pci_function(&self) -> Option<String> {
         let nic = self.raw().nic;
         if nic.is_null() {
@@ -185,7 +180,6 @@ impl Info {
         })
     }
 
-    /// The speed of the NIC's link in Mbit/s, from providers that know it.
     pub(crate) fn link_speed(&self) -> Option<u32> {
         let nic = self.raw().nic;
         if nic.is_null() {
@@ -201,7 +195,6 @@ impl Info {
         u32::try_from(bits / 1_000_000).ok().filter(|speed| *speed > 0)
     }
 
-    /// The source address, where it is an IP address.
     pub(crate) fn source_ip(&self) -> Option<IpAddr> {
         let raw = self.raw();
         if raw.src_addr.is_null() || raw.addr_format == FI_ADDR_STR {
@@ -228,37 +221,30 @@ impl Info {
         self.domain_attr().data_progress
     }
 
-    /// What the endpoint can do.
     pub(crate) fn caps(&self) -> u64 {
         self.raw().caps
     }
 
-    /// What it demands of its user beyond the usual.
     pub(crate) fn mode(&self) -> u64 {
         self.raw().mode
     }
 
-    /// Bytes of immediate data that an operation carries.
     pub(crate) fn cq_data_size(&self) -> usize {
         self.domain_attr().cq_data_size
     }
 
-    /// Operations that the transmit queue holds.
     pub(crate) fn tx_size(&self) -> usize {
         self.tx_attr().size
     }
 
-    /// Receives that may be posted.
     pub(crate) fn rx_size(&self) -> usize {
         self.rx_attr().size
     }
 
-    /// Longest message that `fi_inject` takes.
     pub(crate) fn inject_size(&self) -> usize {
         self.tx_attr().inject_size
     }
 
-    /// Completion flags that operations get by default.
     pub(crate) fn tx_op_flags(&self) -> u64 {
         self.tx_attr().op_flags
     }
@@ -311,7 +297,6 @@ impl Drop for Info {
     }
 }
 
-/// The words of libfabric without the prefix that each of them has.
 fn short(text: &str, prefix: &str) -> String {
     text.replace(prefix, "")
 }

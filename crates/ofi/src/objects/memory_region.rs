@@ -79,7 +79,6 @@ pub(crate) enum Rights {
 }
 
 impl Rights {
-    /// Those to a region of the rails that peers address.
     pub(crate) fn of(access: Access) -> Self {
         match access {
             Access::Local => Rights::Read,
@@ -87,12 +86,10 @@ impl Rights {
         }
     }
 
-    /// These and our own, which are all.
     fn with_our_own(self) -> u64 {
         FI_READ | FI_WRITE | FI_SEND | FI_RECV | self.of_peers()
     }
 
-    /// As libfabric's flags.
     fn of_peers(self) -> u64 {
         match self {
             Rights::None => 0,

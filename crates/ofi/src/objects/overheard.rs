@@ -16,10 +16,8 @@ use libfabric_sys::{
 use crate::error::check;
 use engine::port::PortError;
 
-/// Most lines that are kept of a call.
 const MOST: usize = 1024;
 
-/// What has been said. None where nobody listens.
 static HEARD: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
 /// Makes a call, and gives what libfabric has said meanwhile, to any thread; or why it cannot be
@@ -74,12 +72,10 @@ fn heard() -> MutexGuard<'static, Option<Vec<String>>> {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the user asks to see lines of a level: the last one is in `FI_LOG_LEVEL`.
 fn is_asked_for(level: u32) -> bool {
     env::var("FI_LOG_LEVEL").is_ok_and(|last| is_up_to(level, &last))
 }
 
-/// Whether a level comes no later than one in words, as libfabric reads it.
 fn is_up_to(level: u32, last: &str) -> bool {
     let last = last.to_lowercase();
     level as usize <= LEVELS.iter().position(|name| *name == last).unwrap_or(0)
@@ -164,7 +160,6 @@ pub(crate) mod tests {
         assert!(heard().is_none(), "nobody listens any more");
     }
 
-    /// Says a line, as libfabric does.
     pub(crate) fn say(line: &str) {
         let line = CString::new(line).expect("no zero");
         // SAFETY: a text, and no provider and no function.

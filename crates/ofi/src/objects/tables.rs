@@ -46,7 +46,6 @@ pub(crate) unsafe fn complete(
 }
 
 thread_local! {
-    /// The objects that are watched, with their tables.
     static WATCHED: RefCell<Vec<(usize, *mut fi_ops)>> = const { RefCell::new(Vec::new()) };
     static CLOSED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     static CLINGS: Cell<bool> = const { Cell::new(false) };
@@ -77,12 +76,10 @@ pub(crate) unsafe fn watch(object: *mut fid) -> usize {
     object as usize
 }
 
-/// Those of the objects watched that were closed, in that order.
 pub(crate) fn closed() -> Vec<usize> {
     CLOSED.take()
 }
 
-/// Whether objects that are watched refuse to be closed from here on.
 pub(crate) fn cling(whether: bool) {
     CLINGS.set(whether);
 }

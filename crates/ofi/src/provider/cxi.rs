@@ -134,7 +134,6 @@ const CONTROL: Variable = Variable::new(
 )
 .since(Version::new(2, 1));
 
-/// For a user who has optimised regions.
 const COPIES: Variable = Variable::new(
     "FI_CXI_DISABLE_NON_INJECT_RMA_IDC",
     Fact::manual(

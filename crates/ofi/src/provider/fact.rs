@@ -80,7 +80,6 @@ macro_rules! facts {
         };
 
         impl Profile {
-            /// Every fact by its name, with its value in words.
             pub(crate) fn facts(&self) -> Vec<(&'static str, Fact<String>)> {
                 vec![$((stringify!($fact), self.$fact.in_words()),)*]
             }

@@ -68,7 +68,6 @@ impl fmt::Display for Provider {
     }
 }
 
-/// What to try for the user's choice, in order.
 pub(crate) fn candidates(provider: Provider) -> &'static [&'static Profile] {
     use {cxi::CXI, efa::EFA, shm::SHM, tcp::TCP, tcp::TCP_RXM, verbs::VERBS};
     match provider {

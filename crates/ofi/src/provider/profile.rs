@@ -140,7 +140,6 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    /// The NICs of this kind that a sysfs shows.
     pub(crate) fn of_machine(&self, sysfs: &Path) -> Vec<String> {
         let class = sysfs.join("class").join(self.class);
         let is_one = |name: &String| match self.driver {
@@ -157,7 +156,6 @@ impl Nic {
         names
     }
 
-    /// Those of them with an active port, where the kernel shows ports.
     pub(crate) fn active(&self, sysfs: &Path) -> Vec<String> {
         let class = sysfs.join("class").join(self.class);
         let is_active = |name: &String| {
@@ -182,8 +180,6 @@ pub(crate) struct ByName {
 }
 
 impl ByName {
-    /// What helps a libfabric of this version to take these NICs for such, if their names are what
-    /// keeps it from it.
     pub(crate) fn help(&self, version: Version, nics: &[String]) -> Option<String> {
         if version >= self.until {
             return None;
@@ -218,7 +214,6 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// As many as the rail itself needs.
     const NONE: Self = Self { least: 0, each_peer: 0, most: 0 };
 
     /// For so many peers.
@@ -249,7 +244,6 @@ pub struct Striping {
 }
 
 impl Striping {
-    /// NICs reach their rate with operations of some hundred KiB.
     const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
     /// Where software moves the bytes a segment costs a few microseconds, and rates are such that

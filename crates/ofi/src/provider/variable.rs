@@ -40,7 +40,6 @@ impl Variable {
         self
     }
 
-    /// Whether a libfabric of this version reads it.
     pub(crate) fn is_of(&self, library: Version) -> bool {
         self.since.is_none_or(|since| library >= since)
     }

@@ -33,7 +33,6 @@ impl PciAddress {
         path.file_name()?.to_str()?.parse().ok()
     }
 
-    /// Whether both are functions of one device.
     pub(super) fn is_same_device(self, other: Self) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }

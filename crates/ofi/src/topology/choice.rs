@@ -54,14 +54,12 @@ pub fn choose(
     ranking
 }
 
-/// The NICs at the least distance; all, if no distance is known.
 fn nearest(distances: &[Option<Distance>]) -> Vec<usize> {
     let least = distances.iter().flatten().min();
     let is_near = |nic: &usize| least.is_none() || distances[*nic].as_ref() == least;
     (0..distances.len()).filter(is_near).collect()
 }
 
-/// The part of the `near` NICs that number `at` of `count` PEs gets.
 fn share(near: &[usize], at: usize, count: usize) -> Vec<usize> {
     if near.is_empty() {
         return Vec::new();

@@ -57,7 +57,6 @@ pub struct Topology {
     root: PathBuf,
 }
 
-/// Where a device is.
 struct Place {
     /// The root complex, the bridges below it, and the device.
     way: Vec<String>,
@@ -112,7 +111,6 @@ impl Topology {
         own.or_else(|| self.place(self.physical(device)?)?.numa_node)
     }
 
-    /// The physical function behind a virtual one; any other function is its own.
     fn physical(&self, device: PciAddress) -> Option<PciAddress> {
         let directory = self.directory(device)?;
         match fs::canonicalize(directory.join("physfn")) {

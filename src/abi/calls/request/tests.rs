@@ -47,7 +47,6 @@ fn verb(desc: c_int, is_nbi: c_int) -> RmaVerb {
     RmaVerb { desc, is_nbi, ..RmaVerb::default() }
 }
 
-/// A place of memory, with a handle.
 fn place(addr: usize, handle: &mut c::nvt_mem_handle) -> RmaMem {
     RmaMem { ptr: ptr::without_provenance_mut(addr), offset: 0, handle }
 }
@@ -159,7 +158,6 @@ impl ByHand {
         see(&put, &self.signal)
     }
 
-    /// The length of its one part, if it is a common one.
     fn common(&mut self, lens: [usize; 3], desc: c_int, signal_bytes: c_int) -> Option<usize> {
         let signal_bytes = AmoBytes { elembytes: signal_bytes, ..AmoBytes::default() };
         let amo = Amo { code: c::NVT_AMO_SIGNAL_SET, float: false };
@@ -220,7 +218,6 @@ fn vectors_of_a_put_with_signal_have_one_length_and_a_beginning() {
     }
 }
 
-/// Every operation of the headers, and whether it returns the word from before.
 const OPERATIONS: [(c_int, AtomicOp, bool); 17] = [
     (c::NVT_AMO_INC, AtomicOp::Inc, false),
     (c::NVT_AMO_SET, AtomicOp::Set, false),

@@ -14,7 +14,6 @@ fn there_are_a_power_of_two_of_rings_up_to_a_most() {
     assert!(Sizes::new(4 * c::NLF_MAX_RINGS, 64).is_err());
 }
 
-/// Each part has its pages, and as many as it takes.
 #[test]
 fn parts_share_no_page_and_none_is_left_out() {
     for (rings, slots) in [(1, 64), (2, 256), (32, 1 << 12)] {

@@ -27,7 +27,6 @@ use engine::wire::handle::HandleBytes;
 use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 const LEN: usize = 1 << 17;
-/// Each operation has a place of its own, at the peer and here.
 const PLACE: usize = 512;
 const BYTES: usize = 64;
 const RINGS: usize = 2;
@@ -118,7 +117,6 @@ impl Pair {
     }
 }
 
-/// What memory has at first: words of zero in the beginning of each place.
 fn byte(pe: u32, at: usize) -> u8 {
     if at % PLACE < BYTES { 0 } else { (at * 7 + pe as usize * 101 + (at >> 8)) as u8 | 1 }
 }
@@ -148,7 +146,6 @@ fn push(shared: &Shared, ring: usize, descriptor: &Descriptor) -> u64 {
 /// What must be in memory when a slot is done: a PE, an address, the bytes.
 type Effect = (u32, usize, Vec<u8>);
 
-/// An operation of any kind, and what it does.
 fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor, Vec<Effect>) {
     let to = random.below(2) as u32;
     let (pe, len) = (Pe(to), [1, 8, 60, 400][random.below(4)]);
@@ -282,7 +279,6 @@ fn small(is_get: bool) -> Descriptor {
     }
 }
 
-/// Turns the lane until `over`, a batch being taken whenever a ring has one.
 fn progress_until(
     consumer: &mut Consumer,
     lane: &mut Lane<FakePort>,
@@ -314,8 +310,6 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     assert_eq!(published(&shared, 0), 0);
 }
 
-/// What makes data visible before it is published runs the lane, and what fails in these iterations
-/// looks over to the rings that come after.
 #[test]
 fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut random = Random(3);

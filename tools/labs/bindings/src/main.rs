@@ -91,8 +91,6 @@ fn write(builder: Builder, path: &str) {
     println!("{path}");
 }
 
-/// Gives each of libfabric's macros the type of the field or argument it is used in, where C leaves
-/// it open.
 #[derive(Debug)]
 struct LibfabricMacros;
 

@@ -33,7 +33,6 @@ pub(crate) enum HeapAt {
     Nowhere(u64),
 }
 
-/// An address that there is nothing at.
 const NOWHERE: u64 = 1 << 44;
 
 /// A context, and what it is made of.
@@ -180,12 +179,10 @@ impl<'m> Bed<'m> {
         }
     }
 
-    /// Where a PE's heap is in this process.
     pub(crate) fn heap(&self, pe: u32) -> usize {
         self.heaps[pe as usize].addr
     }
 
-    /// Where a region's memory of a PE is, with its length.
     pub(crate) fn region(&self, index: usize, pe: u32) -> Option<(usize, u64)> {
         match index {
             LOCAL if pe == 0 => Some((self.out.addr, self.out.len as u64)),
@@ -205,7 +202,6 @@ impl<'m> Bed<'m> {
         unsafe { AtomicU64::from_ptr((self.own[0].addr as *mut u64).add(round as usize)) }
     }
 
-    /// Brings heaps into the state of an image, before anything runs.
     pub(crate) fn set(&self, image: &Image) -> Result<(), MachineError> {
         for pe in 0..PES {
             let (bytes, to) = (image.heap(pe), self.heap(pe));
@@ -219,7 +215,6 @@ impl<'m> Bed<'m> {
         Ok(())
     }
 
-    /// What is in memory, when nothing runs.
     pub(crate) fn image(&self, threads: u64) -> Result<Image, MachineError> {
         let mut image = Image::default();
         let mut bytes = vec![0; HEAP];
@@ -249,13 +244,11 @@ impl<'m> Bed<'m> {
         unsafe { ((self.status.addr + 4 * thread as usize) as *const i32).read_volatile() }
     }
 
-    /// The context's first error, when nothing runs.
     pub(crate) fn error(&self) -> c::nlf_error {
         // SAFETY: the memory is an `nlf_error`.
         unsafe { (self.error.addr as *const c::nlf_error).read_volatile() }
     }
 
-    /// Whether a producer has given up slots.
     pub(crate) fn is_abandoned(&self) -> bool {
         let error = self.error.addr as *mut c::nlf_error;
         // SAFETY: the memory is an `nlf_error`, of which producers change this word atomically.

@@ -13,7 +13,6 @@ use crate::machines::machine::{Machine, MachineError};
 use crate::models::{self, Shape, area, mix};
 use crate::peers::{Answer, Peers, Word};
 
-/// How long a kernel may take. They take milliseconds; a GPU that others use, longer.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A kernel with what it is run with.
@@ -93,7 +92,6 @@ fn asked(area: usize, word: Word) -> Option<u64> {
     (index < AREA).then_some(index)
 }
 
-/// A word behind the answer, then the answer.
 fn answer_wait(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError> {
     if let Some(index) = asked(area::PONG, word) {
         peers.set(bed, area::PONG, index + 1, mix(index / 2, value))?;
@@ -102,7 +100,6 @@ fn answer_wait(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(
     Ok(())
 }
 
-/// Of the first half of eight words, the same in the other half.
 fn answer_words(peers: &Peers, bed: &Bed<'_>, word: Word, value: u64) -> Result<(), MachineError> {
     match asked(area::PONG, word) {
         Some(index) => peers.set(bed, area::PONG, index + 4, value),
@@ -158,7 +155,6 @@ impl Check {
     }
 }
 
-/// Runs all checks with the kernels' heap there. Returns how many there were.
 pub(crate) fn run_all(
     machine: &dyn Machine,
     heap: HeapAt,
@@ -235,7 +231,6 @@ pub(crate) fn run(
     models::check(check.kernel, &bed.image(shape.threads)?, &shape).map_err(named)
 }
 
-/// A kernel still runs on this memory: it stays.
 fn leave(bed: Bed<'_>, error: MachineError) -> MachineError {
     std::mem::forget(bed);
     error
@@ -264,7 +259,6 @@ fn stopped(machine: &dyn Machine) -> Result<(), MachineError> {
     })
 }
 
-/// Runs `push_two` without end, until `step` says that the proxy stops or the kernel has ended.
 fn ends_with(
     machine: &dyn Machine,
     spins: u64,

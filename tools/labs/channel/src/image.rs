@@ -58,7 +58,6 @@ impl Image {
         area * AREA as usize + index as usize
     }
 
-    /// A word of an area of a PE's heap.
     pub(crate) fn word(&self, pe: u32, area: usize, index: u64) -> u64 {
         self.heaps[pe as usize][Self::at(area, index)]
     }

@@ -41,7 +41,6 @@ use crate::machines::gpu::{Gpu, NoGpu};
 use crate::machines::host::Host;
 use crate::machines::machine::{Machine, MachineError};
 
-/// Checks the device channel.
 #[derive(Parser, Debug)]
 #[command(name = "nvshmem-channel-check", version)]
 struct Options {
@@ -68,7 +67,6 @@ struct Options {
     require_gpu: bool,
 }
 
-/// Where heaps are.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 enum Where {
     Host,
@@ -87,7 +85,6 @@ impl Options {
     }
 }
 
-/// The variable that names the provider.
 const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 fn main() -> ExitCode {
@@ -141,7 +138,6 @@ fn run(options: &Options) -> Result<(), MachineError> {
     Ok(())
 }
 
-/// A PE's part of a job.
 fn pe(options: &Options, machine: &dyn Machine, place: &Place) -> Result<(), MachineError> {
     let job = Job::new(machine, place)?;
     let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));

@@ -38,7 +38,6 @@ impl Shape {
     }
 }
 
-/// `nlfk_mix` of the kernels.
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = (a.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ (b.wrapping_add(1)).wrapping_mul(0xd1b5_4a32_d192_ed03);
@@ -47,7 +46,6 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// Puts before a kernel runs what it expects.
 pub(crate) fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
     match kernel {
         "fetches" => {
@@ -90,7 +88,6 @@ pub(crate) fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
     }
 }
 
-/// What is wrong after a kernel; nothing, if it did what it should.
 pub(crate) fn check(kernel: &str, image: &Image, shape: &Shape) -> Result<(), String> {
     match kernel {
         "put" => put(image, shape),
@@ -123,7 +120,6 @@ fn equal(what: impl Fn() -> String, found: u64, expected: u64) -> Result<(), Str
     }
 }
 
-/// The words of an area at every PE: those given, and zero elsewhere.
 fn area_is(
     image: &Image,
     area: usize,
@@ -180,7 +176,6 @@ fn value_of(n: u64) -> u64 {
     if n % 2 == 0 { n } else { mix(n, 1) | 1 << 63 }
 }
 
-/// Signals of the operations that `is_set` says set, and sums of those that add.
 fn signals(
     image: &Image,
     count: u64,
@@ -211,7 +206,6 @@ fn signal(image: &Image, shape: &Shape) -> Result<(), String> {
     signals(image, shape.units() * shape.rounds, |_| true, |_| true)
 }
 
-/// Width of the words that a part of a kernel works on.
 enum Words {
     Four,
     Eight,
@@ -271,7 +265,6 @@ fn atomics(image: &Image, shape: &Shape) -> Result<(), String> {
     Ok(())
 }
 
-/// That the values are those expected, in any order.
 fn same_set(what: &str, mut found: Vec<u64>, expected: Vec<u64>) -> Result<(), String> {
     found.sort_unstable();
     if found == expected { Ok(()) } else { Err(format!("{what}: {found:x?}, not {expected:x?}")) }
@@ -345,7 +338,6 @@ fn mixed(image: &Image, shape: &Shape) -> Result<(), String> {
     equal(|| String::from("the sum of what was fetched"), told, fetched)
 }
 
-/// What each of the wrong calls of `nlfk_errors` is answered with.
 const REFUSED: [u32; 27] = [
     c::NLF_ERROR_PE,
     c::NLF_ERROR_PE,

@@ -18,7 +18,6 @@ use crate::machines::machine::MachineError;
 /// Taken from a ring at once.
 const BATCH: usize = 16;
 
-/// Operations taken and not delivered. Beyond it nothing more is taken.
 const PENDING: usize = 256;
 
 /// A word of a PE that an operation has changed.
@@ -56,13 +55,11 @@ struct Pending {
 }
 
 impl Peers {
-    /// Peers of a bed with that many rings. The seed decides in which order they deliver.
     pub(crate) fn new(n_rings: usize, seed: u64, answer: Option<Answer>) -> Self {
         let ends = vec![VecDeque::new(); n_rings];
         Self { pending: VecDeque::new(), first: 0, ends, random: seed | 1, answer, taken: 0 }
     }
 
-    /// Takes what there is, up to a batch of each ring, and delivers some of what was taken.
     pub(crate) fn step(&mut self, bed: &mut Bed<'_>) -> Result<(), MachineError> {
         for index in 0..bed.rings.len() {
             for _ in 0..BATCH {
@@ -105,12 +102,10 @@ impl Peers {
         Ok(())
     }
 
-    /// Whether everything that was taken is delivered.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Delivers one, if its fences let it.
     fn deliver(&mut self, bed: &mut Bed<'_>, index: usize) -> Result<(), MachineError> {
         let Some(one) = self.pending.get(index) else { return Ok(()) };
         if one.delivered {
@@ -175,7 +170,6 @@ impl Peers {
         Ok(())
     }
 
-    /// Changes a word, and lets the peer answer. Returns what was there.
     fn atomic(
         &self,
         bed: &Bed<'_>,
@@ -221,7 +215,6 @@ impl Peers {
     }
 }
 
-/// The PE that an operation is for; None for a fence to all.
 fn target(descriptor: &Descriptor) -> Option<Pe> {
     match *descriptor {
         Descriptor::Put { pe, .. }
@@ -241,7 +234,6 @@ fn meets(one: Option<Pe>, other: Option<Pe>) -> bool {
     }
 }
 
-/// Where a place is in this process, after all checks.
 fn at(bed: &Bed<'_>, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineError> {
     let region = if pe.0 < PES { bed.region(place.region().index(), pe.0) } else { None };
     match region {

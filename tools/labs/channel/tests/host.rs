@@ -2,7 +2,6 @@
 
 use std::process::Command;
 
-/// Runs the program, and returns what it prints.
 fn check(arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvshmem-channel-check"));
     let output = command.arg("--host").args(arguments).output().expect("it starts");

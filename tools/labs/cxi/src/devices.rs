@@ -7,11 +7,8 @@ use std::sync::OnceLock;
 
 use crate::persona::{broken, flag};
 
-/// Most devices of the stand-in.
 const DEVICES: c_int = 64;
-/// What `fake_cuda_count` calls kernels that run.
 const KERNELS: u32 = 12;
-/// GDRCopy pins whole pages of the device.
 const GPU_PAGE: usize = 64 << 10;
 
 type Window = extern "C" fn(usize, usize) -> usize;
@@ -41,7 +38,6 @@ pub(crate) struct Allocation {
 }
 
 impl Cuda {
-    /// The driver of this process. None without.
     pub(crate) fn get() -> Option<&'static Self> {
         static CUDA: OnceLock<Option<Cuda>> = OnceLock::new();
         CUDA.get_or_init(|| {
@@ -65,18 +61,15 @@ impl Cuda {
         .as_ref()
     }
 
-    /// Whether the provider copies by GDRCopy (`cuda_is_gdrcopy_enabled`).
     pub(crate) fn has_gdrcopy(&self) -> bool {
         self.gdrcopy.is_some()
     }
 
-    /// Where the NIC finds memory of a device. None for other memory.
     pub(crate) fn window(&self, addr: usize, len: usize) -> Option<usize> {
         let window = (self.window)(addr, len);
         (window != 0).then_some(window)
     }
 
-    /// The allocation that an address is in (`cuda_get_base_addr`). None where CUDA does not tell.
     pub(crate) fn allocation(&self, addr: usize) -> Option<Allocation> {
         let (mut base, mut len) = (0, 0);
         // SAFETY: places for both answers.
@@ -99,8 +92,6 @@ impl Cuda {
         }
     }
 
-    /// Registers memory of the host with CUDA (`cudaHostRegister`), which on a busy device may wait
-    /// for its kernels.
     pub(crate) fn register_host(&self, what: &str) {
         if (0..DEVICES).any(|device| (self.count)(device, KERNELS) > 0) {
             broken(&format!(

@@ -72,7 +72,6 @@ unsafe extern "C" fn open_domain(
     }
 }
 
-/// `struct fi_cxi_dom_ops`, as far as it is used here.
 #[repr(C)]
 struct Operations {
     counter: Option<unsafe extern "C" fn()>,

@@ -22,9 +22,7 @@ use crate::persona::{Persona, broken, number};
 
 /// The libfabric in which cxi knows `FI_OPT_CUDA_API_PERMITTED`: HPE's 1.22.
 const CUDA_OPTION: Version = Version::new(1, 22);
-/// `CXIP_EP_MAX_MULTI_RECV`.
 const MULTI_RECEIVE: usize = (1 << 24) - 1;
-/// `CXIP_OFLOW_BUF_MIN_POSTED`.
 const OVERFLOW_BUFFERS: usize = 3;
 
 pub(crate) unsafe extern "C" fn open(
@@ -92,7 +90,6 @@ unsafe extern "C" fn control(endpoint: *mut fid, command: c_int, argument: *mut 
     }
 }
 
-/// Endpoints that this process has enabled on a NIC, with a change.
 fn enabled_on(state: &State, change: isize) -> usize {
     static ENABLED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
     let mut enabled = ENABLED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,11 +14,9 @@ use libfabric_sys::{
 
 use crate::persona::{Persona, number};
 
-/// What data goes by.
 const CARRIER: &CStr = c"tcp;ofi_rxm";
 const NAME: &CStr = c"cxi";
 
-/// `CXIP_MSG_ORDER`.
 const ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_WAW
     | FI_ORDER_RMA_WAW
@@ -27,10 +25,8 @@ const ORDER: u64 = FI_ORDER_SAS
     | FI_ORDER_ATOMIC_RAR;
 /// `CXIP_INJECT_SIZE`.
 pub(crate) const INJECT: usize = 192;
-/// `CXIP_DEFAULT_TX_SIZE` and its like for receives.
 const QUEUE: usize = 1024;
 
-/// The real names of fabric and domain, by the names that the persona gives.
 static NAMES: Mutex<BTreeMap<CString, (CString, CString)>> = Mutex::new(BTreeMap::new());
 
 /// The NICs that match the hints, as a list of the real library's.

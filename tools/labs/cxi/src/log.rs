@@ -11,7 +11,6 @@ use libfabric_sys::{
 
 use crate::info::text;
 
-/// The table of whoever takes the log.
 #[derive(Clone, Copy)]
 struct Taker(*const fi_ops_log);
 
@@ -20,7 +19,6 @@ unsafe impl Send for Taker {}
 
 static TAKER: Mutex<Option<Taker>> = Mutex::new(None);
 
-/// A line of the log about memory. Without a taker, and without `FI_LOG_LEVEL`, nobody sees it.
 pub(crate) fn say(provider: &str, level: u32, line: &str) {
     let taker = *TAKER.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(Taker(table)) = taker else {
@@ -69,7 +67,6 @@ pub(crate) unsafe fn open(
 type Bind = unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int;
 type Close = unsafe extern "C" fn(*mut fid) -> c_int;
 
-/// A table of operations that lives as long as the process.
 fn table(bind: Bind, close: Close) -> *mut fi_ops {
     // SAFETY: a number and functions that may be missing: all zero is one.
     let mut operations: fi_ops = unsafe { std::mem::zeroed() };

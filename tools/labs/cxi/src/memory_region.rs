@@ -17,17 +17,12 @@ use crate::hook::{Hook, State};
 use crate::log::say;
 use crate::persona::{Persona, broken, flag, number};
 
-/// The libfabric in which cxi knows dma-bufs.
 const DMA_BUFS: Version = Version::new(2, 5);
-/// The libfabric in which a monitor that the user has named and that does not start is an error.
 const REFUSES: Version = Version::new(2, 5);
-/// `CXIP_IS_PROV_MR_KEY_BIT`, and the bit of optimised regions in `struct cxip_mr_key`.
 const PROVIDERS: u64 = 1 << 63;
 const OPTIMISED: u64 = 1 << 62;
-/// `CXIP_BUFFER_ID_MAX`.
 const BUFFER_IDS: usize = 1 << 16;
 
-/// A region, and how far it has come. By the address of its object.
 #[derive(Clone, Copy, Debug)]
 struct Stage {
     addr: usize,
@@ -43,7 +38,6 @@ struct Stage {
 
 static STAGES: Mutex<BTreeMap<usize, Stage>> = Mutex::new(BTreeMap::new());
 
-/// Reads or changes the stage of a region.
 fn with_stage<R>(region: *mut fid, run: impl FnOnce(&mut Stage) -> R) -> R {
     let mut stages = STAGES.lock().unwrap_or_else(PoisonError::into_inner);
     match stages.get_mut(&(region as usize)) {
@@ -52,8 +46,6 @@ fn with_stage<R>(region: *mut fid, run: impl FnOnce(&mut Stage) -> R) -> R {
     }
 }
 
-/// Where the NIC maps memory: the address, and for memory of a device whether GDRCopy maps it as
-/// well.
 fn map(state: &State, memory: iovec) -> Result<(usize, Option<bool>), c_int> {
     let (addr, len) = (memory.iov_base as usize, memory.iov_len);
     let Some(cuda) = Cuda::get() else { return Ok((addr, None)) };
@@ -82,8 +74,6 @@ fn map(state: &State, memory: iovec) -> Result<(usize, Option<bool>), c_int> {
     Ok((window.unwrap_or_else(|| broken("memory of a device is not whole")), Some(pinned)))
 }
 
-/// Starts the cache of what is mapped (`cxip_iomm_init`): whether memory of devices is kept there,
-/// or the code of the domain's refusal.
 pub(crate) fn start_cache() -> Result<bool, c_int> {
     let starts = || {
         if number("FI_MR_CACHE_MAX_COUNT", 1) == 0 {
@@ -113,7 +103,6 @@ pub(crate) unsafe extern "C" fn register(
     flags: u64,
     region: *mut *mut fid_mr,
 ) -> c_int {
-    /// Never used twice.
     static KEYS: AtomicU64 = AtomicU64::new(1);
     // SAFETY: called as `fi_mr(3)` says, on a domain of the persona, whose first field its
     // identifier is.
@@ -239,8 +228,6 @@ unsafe extern "C" fn close(region: *mut fid) -> c_int {
     }
 }
 
-/// Where the NIC finds the local memory of a transfer, which the caller names by a descriptor, or
-/// leaves to the provider.
 pub(crate) fn local(state: &State, buf: *mut c_void, len: usize, desc: *mut c_void) -> *mut c_void {
     let named = !desc.is_null() && state.heeds_descriptors.load(Ordering::Acquire);
     if named {

@@ -21,12 +21,9 @@ use crate::persona::{broken, flag, number};
 /// Receives of the carrier, and bytes of each.
 const RECEIVES: usize = 64;
 const LONGEST: usize = 16 << 10;
-/// `LES_PER_EP_MAX`.
 const MATCH_ENTRIES: usize = 16 << 10;
-/// `CXIP_OFLOW_BUF_SIZE`.
 const OVERFLOW: usize = 12 << 20;
 
-/// A receive of the carrier. The address of its context is its own.
 #[repr(C)]
 struct Receive {
     context: fi_context2,
@@ -73,7 +70,6 @@ impl Messages {
         lists.receives.sort_unstable();
     }
 
-    /// Takes a receive of the caller's.
     pub(crate) fn receive(
         &self,
         state: &State,
@@ -157,7 +153,6 @@ impl Messages {
 }
 
 impl Lists {
-    /// A message has come. One that nobody waits for takes a part of an overflow buffer.
     fn take_in(&mut self, state: &State, bytes: Vec<u8>) {
         let limits = Limits::get();
         let len = bytes.len();
@@ -172,7 +167,6 @@ impl Lists {
         }
     }
 
-    /// Brings messages and the caller's receives together; what is left takes match entries.
     fn match_all(&mut self, state: &State) {
         while let (Some(bytes), Some(&(buf, len, context))) =
             (self.unexpected.front(), self.posted.front())
@@ -197,7 +191,6 @@ impl Lists {
     }
 }
 
-/// What the environment says when the provider starts.
 struct Limits {
     /// Messages are matched by the NIC alone.
     hardware: bool,
@@ -216,7 +209,6 @@ impl Limits {
     }
 }
 
-/// Allocates another buffer for unexpected messages (`cxip_ptelist_buf_alloc`).
 pub(crate) fn register_buffer(state: &State) {
     if state.devices && !flag("FI_CXI_DISABLE_HOST_REGISTER", false) {
         if let Some(cuda) = Cuda::get() {

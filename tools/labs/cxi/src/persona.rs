@@ -32,13 +32,10 @@ impl Persona {
         })
     }
 
-    /// Whether regions that peers reach are optimised ones.
     pub(crate) fn optimises(&self) -> bool {
         flag("FI_CXI_OPTIMIZED_MRS", true)
     }
 
-    /// Whether small writes from memory of devices are CUDA's copies, as the environment is when
-    /// the provider starts.
     pub(crate) fn copies_by_cuda(&self) -> bool {
         let told =
             self.version >= Version::new(2, 3) && flag("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", false);
@@ -46,7 +43,6 @@ impl Persona {
     }
 }
 
-/// A switch in the environment, as `fi_param_get_bool` reads it.
 pub(crate) fn flag(name: &str, default: bool) -> bool {
     match env::var(name).unwrap_or_default().to_lowercase().as_str() {
         "" => default,
@@ -61,19 +57,16 @@ pub(crate) fn number(name: &str, default: usize) -> usize {
     text.parse().unwrap_or_else(|_| refuse(&format!("{name} is `{text}`; expected: a number")))
 }
 
-/// A lab that is not as somebody meant it proves nothing.
 fn refuse(what: &str) -> ! {
     eprintln!("cxi-lab: {what}");
     process::abort()
 }
 
-/// Ends the process, as a rule is broken.
 pub(crate) fn broken(rule: &str) -> ! {
     eprintln!("cxi-lab: broken: {rule}");
     process::abort()
 }
 
-/// The real library's text for an error code, which lives as long as the process.
 pub(crate) fn error_text(code: c_int) -> *const c_char {
     static TEXTS: Mutex<BTreeMap<c_int, CString>> = Mutex::new(BTreeMap::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

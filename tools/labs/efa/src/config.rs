@@ -20,7 +20,6 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// The configuration of this process. None where there is no lab.
     pub(crate) fn get() -> Option<&'static Self> {
         static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
         CONFIG.get_or_init(Self::read).as_ref()
@@ -57,7 +56,6 @@ fn number(variable: &str, default: u64) -> u64 {
     }
 }
 
-/// A lab that is not as somebody meant it proves nothing.
 fn refuse(variable: &str, value: &str, expected: &str) -> ! {
     eprintln!("efa-lab: {variable} is `{value}`; expected: {expected}");
     process::abort()

@@ -32,7 +32,6 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Those of a script, or what was expected of it.
     pub(crate) fn parse(script: &str) -> Result<Self, String> {
         let mut faults = Self::default();
         for fault in script.split(';').filter(|fault| !fault.is_empty()) {
@@ -64,7 +63,6 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Whether this operation is the one at which the NIC dies.
     pub(crate) fn kills(&self, nic: u16) -> bool {
         match self.kill {
             Some((victim, at)) if victim == nic => {
@@ -79,7 +77,6 @@ impl Faults {
         self.register.is_some_and(|at| now() == at)
     }
 
-    /// Whether this post finds the send queue full.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.is_some_and(|(every, count)| {
             self.posts.fetch_add(1, Ordering::Relaxed) % (every + count) >= every
@@ -90,27 +87,22 @@ impl Faults {
         self.device == Some(nic)
     }
 
-    /// Whether the NIC has no protection domain to give.
     pub(crate) fn refuses_domain(&self, nic: u16) -> bool {
         self.domain == Some(nic)
     }
 
-    /// How many address handles a NIC has, if not what it has.
     pub(crate) fn handles(&self) -> Option<usize> {
         self.handles.map(|most| most as usize)
     }
 
-    /// How many pages a NIC can register, if not what it can.
     pub(crate) fn pages(&self) -> Option<u64> {
         self.pages
     }
 
-    /// Whether what waits for a receive holds up all of its queue pair.
     pub(crate) fn holds_up(&self) -> bool {
         self.held
     }
 
-    /// Whether the NIC has no further queue pair to give.
     pub(crate) fn refuses_pair(&self, nic: u16) -> bool {
         let now = || self.pairs.fetch_add(1, Ordering::Relaxed) + 1;
         self.pair.is_some_and(|(victim, at)| victim == nic && now() >= at)

@@ -51,7 +51,6 @@ const P5: Persona = Persona {
     device: 0,
 };
 
-/// What is known of them is in `docs/providers.md`, with its sources.
 const PERSONAS: [Persona; 4] = [
     Persona {
         name: "p4d",
@@ -84,12 +83,10 @@ impl Persona {
         self.nics_per_root * self.first_bus.len() as u16
     }
 
-    /// Whether the NICs can do all of that.
     pub(crate) fn can(&self, caps: u32) -> bool {
         self.caps & caps == caps
     }
 
-    /// Bus and device number of a NIC.
     pub(crate) fn place(&self, nic: u16) -> (u8, u8) {
         let root = self.first_bus[usize::from(nic / self.nics_per_root)];
         (root + (nic % self.nics_per_root) as u8, self.device)

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 
-/// What the NIC is called, as the kernel names RDMA devices by their place.
 pub(crate) fn name(config: &Config, nic: u16) -> String {
     let (bus, device) = config.persona.place(nic);
     format!("rdmap{bus}s{device}")
@@ -32,7 +31,6 @@ pub(crate) fn make(config: &Config) -> io::Result<PathBuf> {
     Ok(root)
 }
 
-/// A link that another process may make at the same time.
 fn link(target: &Path, name: &Path) -> io::Result<()> {
     match symlink(target, name) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

@@ -68,7 +68,6 @@ pub(crate) struct Outcome {
 }
 
 impl Case {
-    /// A program of `cuda/nvshmem`, with its arguments.
     pub(crate) fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         let dies = program == "peer-death";
         let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -83,7 +82,6 @@ impl Case {
         }
     }
 
-    /// A perftest, with its arguments in one line.
     pub(crate) fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
     }
@@ -104,8 +102,6 @@ impl Case {
         }
     }
 
-    /// A program of pplx-kernels, built with the stand-in for MPI of `cuda/nvshmem/mpi`, with at
-    /// least the PEs that it wants.
     pub(crate) fn pplx(example: &Example, pes: u32) -> Self {
         let Example { program, args, pes: fewest, says, gpus } = *example;
         // Its buffers for 256 experts.
@@ -129,7 +125,6 @@ impl Case {
         Self { proof, pes, gpus, ..Self::own(program, args, Bootstrap::Uid) }
     }
 
-    /// A program that knows nothing of ids in files.
     fn upstream(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         let bootstrap = if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap };
         Self { bootstrap, ..Self::own(program, args, bootstrap) }
@@ -147,7 +142,6 @@ impl Case {
         }
     }
 
-    /// Judges what has happened. `dir` has the files of counters.
     pub(crate) fn judge(&self, pes: u32, ended: &[Ended], dir: &Path) -> Outcome {
         let took = ended.iter().map(|pe| pe.after).max().unwrap_or_default();
         let printed = ended.first().map_or_else(String::new, |pe| pe.stdout.clone());
@@ -193,7 +187,6 @@ impl Case {
     }
 }
 
-/// What is wrong with what an example has printed.
 fn unsaid(line: &str, pes: u32, ended: &[Ended]) -> Option<String> {
     let lines = || ended.iter().flat_map(|pe| pe.stdout.lines().chain(pe.stderr.lines()));
     let wrong = |line: &&str| {
@@ -243,7 +236,6 @@ fn ended_badly(ended: &[Ended]) -> Option<String> {
     Some(format!("PE {pe} {}{last}", one.end))
 }
 
-/// The last thing a PE has said that looks like a reason.
 fn last_words(pe: &Ended) -> String {
     let result =
         pe.stdout.lines().find(|line| line.starts_with("RESULT") && line.contains("FAILED"));
@@ -273,7 +265,6 @@ fn death(ended: &[Ended]) -> Option<String> {
 }
 
 impl Outcome {
-    /// It was not run, as this is missing.
     pub(crate) fn skipped(missing: String) -> Self {
         let (took, traffic) = (Duration::ZERO, Traffic::default());
         Self {
@@ -286,7 +277,6 @@ impl Outcome {
         }
     }
 
-    /// Whether it has run and did what it should.
     pub(crate) fn worked(&self) -> bool {
         self.fault.is_none() && self.skipped.is_none()
     }

@@ -19,7 +19,6 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Whether anything has gone to another PE.
     pub(crate) fn is_some(self) -> bool {
         self.writes + self.reads + self.messages > 0
     }
@@ -34,8 +33,6 @@ impl Traffic {
         }
     }
 
-    /// From the files that the transport has written for a PE, one for each of its jobs; the error
-    /// says what is wrong with one.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let later = (2..).map(|job| PathBuf::from(format!("{}.{job}", path.display())));
         let later = later.take_while(|path| path.is_file());

@@ -42,7 +42,6 @@ pub(crate) struct Ended {
 }
 
 impl Job {
-    /// Runs the job to its end. A PE that fails is no error of this.
     pub(crate) fn run(&self) -> io::Result<Vec<Ended>> {
         let mut server = Server::new();
         let names: Vec<String> = (0..self.pes).map(|pe| format!("pe-{pe}")).collect();

@@ -34,7 +34,6 @@ pub(crate) struct For<'a> {
 }
 
 impl Library {
-    /// The one that the options name.
     pub(crate) fn of(options: &Options) -> Result<Self, String> {
         if let Some(root) = options.nccl.clone() {
             let version = version(&root.join("include/nccl.h"), |part| format!("NCCL_{part}"))?;
@@ -60,7 +59,6 @@ impl Library {
         format!("{name} {}", self.version)
     }
 
-    /// The file of this project's that it loads.
     pub(crate) fn plugin(&self, directory: &Path) -> PathBuf {
         directory.join(match self.transports {
             Some(number) => format!("nvshmem_transport_libfabric.so.{number}"),
@@ -128,7 +126,6 @@ impl Library {
     }
 }
 
-/// The version that a header defines in three parts, by these names.
 fn version(header: &Path, name: impl Fn(&str) -> String) -> Result<String, String> {
     let path = header.display();
     let text = fs::read_to_string(header).map_err(|error| format!("{path}: {error}"))?;

@@ -14,7 +14,6 @@ const CONTROL: &str = "nvidia-cuda-mps-control";
 pub(crate) struct Mps(Vec<(String, String)>);
 
 impl Mps {
-    /// Starts the service, with its pipes and logs in `dir`.
     pub(crate) fn start(dir: &Path) -> io::Result<Self> {
         let mut directories = Vec::new();
         for (name, at) in [("PIPE", "pipes"), ("LOG", "logs")] {
@@ -34,7 +33,6 @@ impl Mps {
         Ok(mps)
     }
 
-    /// What the PEs need in their environment, `pes` of them on one GPU.
     pub(crate) fn env(&self, pes: u32) -> Vec<(String, String)> {
         let share = (100 / pes.max(1)).max(1);
         let share = (String::from("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), share.to_string());

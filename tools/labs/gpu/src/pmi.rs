@@ -11,7 +11,6 @@ use std::process::Stdio;
 /// Longest line either side sends. MPICH's limit is 1024.
 const MAX_LINE: usize = 4096;
 
-/// The name of the one key-value space that a job has.
 const SPACE: &str = "job";
 
 /// The server's end of the sockets to all PEs.
@@ -31,7 +30,6 @@ struct Connection {
 }
 
 impl Server {
-    /// A server without PEs.
     pub(crate) fn new() -> Self {
         Self { pes: Vec::new(), values: HashMap::new() }
     }
@@ -113,7 +111,6 @@ impl Server {
 }
 
 impl Connection {
-    /// Takes a whole line, if one has arrived.
     fn next_line(&mut self) -> io::Result<Option<String>> {
         loop {
             if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
@@ -142,7 +139,6 @@ impl Connection {
         }
     }
 
-    /// Sends a line. A PE that is gone does not hear it.
     fn say(&mut self, line: &str) {
         if self.socket.write_all(format!("{line}\n").as_bytes()).is_err() {
             self.open = false;
@@ -155,7 +151,6 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
 
-    /// The PE's end of a connection.
     fn server(size: u32) -> (Server, Vec<BufReader<UnixStream>>) {
         let mut server = Server::new();
         let mut pes = Vec::new();

@@ -19,7 +19,6 @@ use crate::programs::{self, EXAMPLES, Example, NCCL_PROGRAMS, PERFTESTS, PPLX, d
 /// that the case of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
-/// Runs what the options say. Whether all of it worked.
 pub(crate) fn all(options: &Options) -> Result<bool, String> {
     let library = Library::of(options)?;
     let plugin = library.plugin(&options.plugin_dir);
@@ -140,7 +139,6 @@ fn shortened(text: &str) -> String {
     if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).collect() }
 }
 
-/// The cases, each with the directory of its program.
 fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, String> {
     let wanted = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
@@ -185,7 +183,6 @@ fn gpus() -> Option<u32> {
     u32::try_from(entries.count()).ok()
 }
 
-/// The names of the executables in a directory, sorted.
 fn executables(directory: &Path) -> Result<Vec<String>, String> {
     let told = |error: io::Error| format!("{}: {error}", directory.display());
     let mut names = Vec::new();

@@ -12,17 +12,13 @@ use nvshmem_sim::{BoxError, Job, JobSettings, Outcome, Pattern};
 use super::{FABRICS, Lab, Library, PERSONAS, best, on_device, trial};
 use crate::job::{SCENARIOS, cases, job, run, says};
 
-/// Writes of each NIC that a device shows late.
 const LATE: u32 = 64;
 
-/// Bytes of each piece of data: less than [`LATE`] packets of two NICs, of all lengths that go
-/// different ways.
 const LENGTHS: [u64; 4] = [8, 209, 4096, 300_000];
 
 const HEAP: u64 = 96 << 20;
 const CHUNK: u64 = 2 << 20;
 
-/// What is registered, as the log says it.
 const DIRECT: &str = "registered with 2 rail(s) by dma-buf";
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -85,7 +81,6 @@ pub(super) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A job that looks at data on devices which show NICs' writes late.
 fn late(lab: &Lab, fabric: &str) -> JobSettings {
     let job = on_device(job("looks", 2)).heap(32 << 20, 2 << 20);
     lab.on(job, "p5en", 2, fabric)
@@ -94,7 +89,6 @@ fn late(lab: &Lab, fabric: &str) -> JobSettings {
         .env("EFA_LAB_POSTED", LATE)
 }
 
-/// Checks that the NICs reach all of the heap, and that libfabric has asked CUDA for no copy.
 fn is_direct(text: &str) -> Result<(), Failed> {
     let chunks = text.matches(DIRECT).count() as u64;
     let copies = text.matches("cudaMemcpy").count();
@@ -104,7 +98,6 @@ fn is_direct(text: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each PE looks at data of the other one as soon as it may.
 pub(crate) fn looks(job: &mut Job) -> Result<(), BoxError> {
     let me = job.pe();
     let host = job.init()?;

@@ -60,7 +60,6 @@ pub(super) fn trial() -> Trial {
     })
 }
 
-/// Puts from each PE to each other one, none of which prefers a rail.
 pub(crate) fn spread(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
@@ -85,7 +84,6 @@ pub(crate) fn spread(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The kernel's name of the NIC at an address.
 fn kernel_name(address: &str) -> String {
     let number = |from: usize| u8::from_str_radix(&address[from..from + 2], 16).unwrap_or(0);
     format!("rdmap{}s{}", number(5), number(8))

@@ -20,16 +20,12 @@ use test_support::seeds::draw;
 
 use crate::job::{SCENARIOS, cases, efa_names, fails, job, run, says};
 
-/// Machines, as the lab knows them, with the fabrics that their NICs have where libfabric has both.
 const PERSONAS: [&str; 4] = ["p5", "p4d", "p5en", "p6"];
 
-/// What is asked of the plugin: to choose, or one fabric.
 const FABRICS: [&str; 2] = ["auto", "efa"];
 
-/// How the end of a job begins to read when memory cannot be registered.
 const REFUSED: &str = "fi_mr_regattr failed: rail rdmap";
 
-/// How the log says that puts are no NIC's.
 const SOFTWARE: &str =
     "take the target's processor and its proxy thread, as these NICs do not write";
 
@@ -46,7 +42,6 @@ enum Library {
 }
 
 impl Library {
-    /// Those that all is run with.
     const ALL: [Self; 2] = [Self::Second, Self::System];
 
     fn name(self) -> &'static str {
@@ -57,7 +52,6 @@ impl Library {
         }
     }
 
-    /// The library to name to PEs; none where it is the system's.
     fn find(self) -> Need<Option<PathBuf>> {
         reaches_other_processes()?;
         match self {
@@ -94,7 +88,6 @@ fn direct_since(persona: &str) -> Option<Version> {
     }
 }
 
-/// What a libfabric says that it is.
 fn version(library: &Path) -> Need<Version> {
     // SAFETY: libfabric sets nothing up before it is asked for something, and the function is as
     // its manual has it.
@@ -106,7 +99,6 @@ fn version(library: &Path) -> Need<Version> {
     Ok(Version::from_packed(packed))
 }
 
-/// Whether the libfabric that programs find has efa built in, which it then is linked for.
 fn system_has_efa() -> Need<()> {
     // SAFETY: libfabric sets nothing up before it is asked for something.
     let library = unsafe { libloading::Library::new("libfabric.so.1") };
@@ -137,14 +129,12 @@ impl Lab {
         Self { dir, library, seed: given.unwrap_or_else(draw) }
     }
 
-    /// The job, with its PEs on one host.
     fn on_one_host(job: JobSettings) -> JobSettings {
         let all = 0..job.n_pes;
         let job = job.pes_per_node(all.end);
         all.fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", 1))
     }
 
-    /// The job, with the provider on NICs of this lab.
     fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
         let mut paths = efa_names().into_os_string();
         if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -199,13 +189,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The machine whose NICs do all that NICs do.
 const P5EN: Library = Library::Direct("p5en");
 
-/// PEs, and NICs of each.
 const SHAPES: [(u32, u8); 4] = [(2, 2), (2, 1), (4, 4), (2, 8)];
 
-/// A covering array of machines, fabrics, libraries, sizes and traffic.
 fn everywhere() -> Vec<Trial> {
     let sizes = [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SHAPES.len(), SCENARIOS.len()];
     let trial_of = |[persona, fabric, library, shape, scenario]: [usize; 5]| {
@@ -231,7 +218,6 @@ fn everywhere() -> Vec<Trial> {
     cases(sizes).map(trial_of).collect()
 }
 
-/// What NICs are there, and what they are used for.
 fn by_machine() -> Vec<Trial> {
     vec![
         trial(String::from("is_found_without_being_named"), P5EN, |lab| {
@@ -284,12 +270,10 @@ fn by_machine() -> Vec<Trial> {
     ]
 }
 
-/// Many small operations between two PEs.
 fn storm() -> JobSettings {
     job("storm", 2).heap(32 << 20, 4 << 20).param("operations", 4_000)
 }
 
-/// What is to happen alike on both fabrics.
 fn on_both_fabrics() -> Vec<Trial> {
     let mut trials = Vec::new();
     for fabric in ["efa-direct", "efa"] {
@@ -342,7 +326,6 @@ fn on_both_fabrics() -> Vec<Trial> {
     trials
 }
 
-/// Heaps on a device that the fabric does not reach.
 fn staged() -> Vec<Trial> {
     let sizes = [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SCENARIOS.len()];
     let trial_of = |[persona, fabric, library, scenario]: [usize; 4]| {
@@ -375,13 +358,10 @@ fn staged() -> Vec<Trial> {
     cases(sizes).map(trial_of).collect()
 }
 
-/// The job, with heaps and buffers on a device: a stand-in, whose memory faults when the CPU
-/// touches it.
 fn on_device(job: JobSettings) -> JobSettings {
     job.memory(MemoryKind::Device).cuda_driver(fake_cuda_dir())
 }
 
-/// What each NIC of a PE has counted of one kind, as it says in the end.
 fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("efa-lab: ")) {
@@ -399,7 +379,6 @@ fn library_of(fabric: &str, persona: &'static str) -> Library {
     if fabric == "efa-direct" { Library::Direct(persona) } else { Library::Second }
 }
 
-/// The fabric that is right for a machine with the libfabric that a PE says it has found.
 fn best(text: &str, persona: &str) -> &'static str {
     let found = text.split("INFO libfabric ").nth(1).and_then(|rest| {
         let (major, minor) = rest.split(' ').next()?.split_once('.')?;

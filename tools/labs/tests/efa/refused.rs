@@ -8,10 +8,8 @@ use libtest_mimic::{Failed, Trial};
 use super::{Lab, Library, REFUSED, counted, library_of, trial};
 use crate::job::{fails, job, says};
 
-/// What is said where efa is not used and its NICs are there.
 const HIDDEN: &str = "this machine has NICs of efa (rdmap79s0, rdmap80s0, rdmap81s0), and provider tcp is used in its place: ";
 
-/// NICs of a p5, in order.
 const NICS: [&str; 3] = ["rdmap79s0", "rdmap80s0", "rdmap81s0"];
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -149,7 +147,6 @@ pub(super) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The NIC with this number has written nothing, and another one has.
 fn writes_by_others(text: &str, lacking: usize) -> Result<(), Failed> {
     let written = counted(text, " writes");
     let of = |nic: &&str| written.get(*nic).is_some_and(|writes| *writes > 0);

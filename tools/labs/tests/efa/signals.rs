@@ -14,20 +14,14 @@ use crate::job::{job, run, says};
 /// piece by piece.
 const LENGTHS: [u64; 3] = [209, 4 << 10, 300 << 10];
 
-/// How often each.
 const ROUNDS: u64 = 10;
 
-/// How long a PE looks at a word without calling the plugin.
 const PATIENCE: &str = "patience";
 
-/// Bytes that each PE puts with one signal, and those of each of its segments: more than there are
-/// receives.
 const FLOOD: u64 = 8 << 20;
 const SEGMENT: u64 = 4096;
-/// Receives of a rail.
 const RECEIVES: u64 = 1024;
 
-/// How often nothing more has come before nothing more does.
 const LOOKS: u32 = 200;
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -155,7 +149,6 @@ fn add() -> Amo {
     Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1)
 }
 
-/// Waits for a word of this PE's without calling the plugin.
 fn look_at(ops: &Ops, word: SymAddr, value: u64, patience: Duration) -> Result<(), String> {
     let start = Instant::now();
     let read = || ops.local(word, 8)?.load_acquire();

@@ -53,7 +53,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the number of operations in one repeat.
     pub(crate) fn ops(&self) -> u64 {
         match self.op {
             Op::Put | Op::Get | Op::PutSignal => self.window,

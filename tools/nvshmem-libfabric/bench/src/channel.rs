@@ -29,10 +29,8 @@ const PUTS: u64 = 16 << 10;
 const BYTES: usize = 8;
 const RINGS: u64 = 4;
 
-/// What a repeat may take on any machine that is not stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures, and keeps the figure.
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let mut all = Vec::new();
     for _ in 0..options.jobs {
@@ -50,7 +48,6 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     report.ratio(String::from("channel_rate_over_direct_shm"), &all)
 }
 
-/// The process that is measured: `part` is its schedule.
 pub(crate) fn process(part: &str) -> Result<(), BoxError> {
     let schedule: Schedule = serde_json::from_str(part)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -76,7 +73,6 @@ pub(crate) fn process(part: &str) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Opens a PE's channel with a symmetric heap.
 fn open(bootstrap: TcpBootstrap) -> Result<(Channel, usize), BoxError> {
     let mut options = ChannelOptions::from_env()?;
     (options.rings, options.slots) = (RINGS as u32, PUTS / RINGS);

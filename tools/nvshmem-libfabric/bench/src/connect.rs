@@ -11,10 +11,8 @@ use crate::report::Report;
 
 pub(crate) const SCENARIO: (&str, Scenario) = ("connect", scenario);
 
-/// Bytes of the heap, in one chunk.
 const HEAP: u64 = 2 << 20;
 
-/// Starts the jobs and keeps the medians of the slowest PE's figures.
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     for &provider in &options.only {
         for &n_pes in &options.pes {
@@ -40,7 +38,6 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     Ok(())
 }
 
-/// One PE: connects, then puts a word to every other PE.
 fn scenario(job: &mut Job) -> Result<(), BoxError> {
     const WORD: u64 = 8;
     let (me, n_pes) = (job.pe(), job.n_pes());

@@ -36,7 +36,6 @@ pub extern "C" fn nvshmem_bench_mark() {
     std::hint::black_box("nvshmem_bench_mark");
 }
 
-/// Connects the PEs.
 pub(crate) fn connect(job: &Job) -> Result<TcpStream, BoxError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let ports = job.bootstrap().allgather(&listener.local_addr()?.port().to_le_bytes())?;
@@ -93,7 +92,6 @@ impl Commands {
         Ok(Self { stream, commands })
     }
 
-    /// Returns the next command, if there is one.
     pub(crate) fn take(&self) -> Result<Option<Command>, BoxError> {
         match self.commands.try_recv() {
             Ok(command) => Ok(Some(command)),

@@ -25,13 +25,11 @@ pub(crate) struct Callgrind {
 }
 
 impl Callgrind {
-    /// For a process whose dumps go to the directory, under that name.
     pub(crate) fn new(dir: &Path, name: &str) -> std::io::Result<Self> {
         fs::create_dir_all(dir)?;
         Ok(Self { out: dir.join(format!("callgrind.{name}.out")) })
     }
 
-    /// Returns what to put in front of the process's command.
     pub(crate) fn prefix(&self) -> Vec<OsString> {
         let words = "valgrind --quiet --tool=callgrind --compress-strings=no --compress-pos=no \
                      --separate-threads=yes --dump-before=nvshmem_bench_mark";
@@ -101,7 +99,6 @@ fn is_plugin(object: &str) -> bool {
     object.contains("nvshmem_transport_libfabric")
 }
 
-/// Counts in the plugin, in jobs without CUDA and with a stand-in for it.
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let case = |op| Case { op, bytes: 8, window: 64, sides: vec![Side::Plugin] };
     let cases = [Op::Put, Op::PutSignal, Op::Quiet, Op::Progress].map(case);

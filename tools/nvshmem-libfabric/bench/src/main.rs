@@ -32,7 +32,6 @@ use report::Report;
 const SUITES: [&str; 7] =
     ["puts", "signal", "staged", "channel", "connect", "instructions", "nccl"];
 
-/// What the plugin costs: beside raw libfabric, and in instructions
 #[derive(Debug, Parser)]
 #[command(name = "nvshmem-bench")]
 struct Options {
@@ -69,7 +68,6 @@ struct Options {
     keep: Option<PathBuf>,
 }
 
-/// A provider that needs no hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Provider {
     /// libfabric's own tcp, with reliable datagram endpoints: libfabric 2.x
@@ -81,7 +79,6 @@ enum Provider {
 }
 
 impl Provider {
-    /// Returns the name in figures, libfabric's name, and the address to open, if there is one.
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Provider::Tcp => ("tcp", "tcp", "127.0.0.1"),
@@ -105,7 +102,6 @@ impl Options {
         Ok(path.to_string_lossy().into_owned())
     }
 
-    /// Returns what the raw side opens.
     fn raw(&self, provider: Provider, delivered: bool) -> Result<RawOptions, BoxError> {
         let (_, name, source) = provider.names();
         let library = self.library(provider)?;
@@ -134,7 +130,6 @@ impl Options {
             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 60))
     }
 
-    /// Returns a job for a plan. Of two chunks the first is on a device, the last in host memory.
     fn job(&self, plan: &Plan, provider: Provider, rails: usize) -> Result<JobSettings, BoxError> {
         let job = self.on(plan.job(Layout::V7, &self.plugin_dir)?, provider, rails)?;
         if plan.chunks < 2 {
@@ -151,15 +146,12 @@ impl Options {
     }
 }
 
-/// A path from the command line for PEs, which have a working directory of their own.
 fn absolute(path: &str) -> std::io::Result<PathBuf> {
     std::path::absolute(path)
 }
 
-/// The variable by which this program, started again, learns which process of a measurement it is.
 const PART: &str = "NVSHMEM_BENCH_PART";
 
-/// Returns the command of such a process, behind a prefix such as valgrind.
 fn part(prefix: Vec<std::ffi::OsString>, name: &str) -> Result<Command, BoxError> {
     let mut words = prefix.into_iter().chain([env::current_exe()?.into_os_string()]);
     let mut command = Command::new(words.next().unwrap_or_default());

@@ -19,12 +19,10 @@ use crate::report::Report;
 /// What tells this program that it is the process that is counted.
 pub(crate) const PART: &str = "nccl";
 
-/// Calls of the two sections of each: no more than rails and windows have room for.
 const LENGTHS: [u64; 2] = [8, 40];
 
 const BYTES: usize = 8;
 
-/// Counts, and keeps the figures.
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let dir = PrivateDir::new("nvshmem-bench")?;
     let callgrind = Callgrind::new(options.keep.as_deref().unwrap_or(dir.path()), PART)?;
@@ -46,7 +44,6 @@ fn good(status: Status) -> Result<(), BoxError> {
     if status == Status::SUCCESS { Ok(()) } else { Err(format!("a call: {status:?}").into()) }
 }
 
-/// A group of one rank, its contexts, memory and signals. Pointers are NCCL's.
 struct Rank {
     group: *mut c_void,
     contexts: *mut c_void,
@@ -78,7 +75,6 @@ impl Rank {
         }
     }
 
-    /// Starts a put, with a signal or not, and returns its request.
     fn put(&self, signals: bool) -> Result<*mut c_void, BoxError> {
         let Self { contexts, memory, signals: words, .. } = *self;
         let (mine, theirs, mut request) = (0, 64, null_mut());
@@ -109,7 +105,6 @@ impl Rank {
         Ok(request)
     }
 
-    /// Waits for a request.
     fn finish(&self, request: *mut c_void) -> Result<(), BoxError> {
         let mut done = 0;
         while done == 0 {
@@ -124,7 +119,6 @@ impl Rank {
     }
 }
 
-/// The process that is counted. Its end takes everything with it.
 pub(crate) fn process() -> Result<(), BoxError> {
     // SAFETY: a place that lives as long as the process, and no logger.
     good(unsafe { (V16.init)(Box::leak(Box::new(null_mut())), 1, None) })?;

@@ -23,10 +23,8 @@ pub const SCENARIO: (&str, Scenario) = ("bench", scenario);
 /// begins and ends a section. Multiples of what one acknowledgement covers.
 pub const SECTIONS: [u64; 2] = [16 * 64, 144 * 64];
 
-/// Operations between two polls: what NVSHMEM's proxy takes from its channel at a time.
 const BATCH: usize = 32;
 
-/// Exchanges before the clock starts: the first finds the peer asleep.
 const WARM: u64 = 4;
 
 type Result<T> = std::result::Result<T, BoxError>;
@@ -108,7 +106,6 @@ fn bind(index: usize) -> std::io::Result<()> {
     if status == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// What operations read and write in one chunk of the heap: the same places on both PEs.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     from: SymAddr,
@@ -169,7 +166,6 @@ impl<'a> Pe<'a> {
         Ok(self.ops.progress()?)
     }
 
-    /// Moves a side's data.
     #[inline]
     fn turn(&mut self, side: Side) -> Result<()> {
         if side == Side::Raw { self.raw()?.turn() } else { self.progress() }
@@ -179,7 +175,6 @@ impl<'a> Pe<'a> {
         Ok(self.ops.local(at, 8)?)
     }
 
-    /// Waits until everything is delivered, to all PEs of the job as the reference does.
     #[inline]
     fn quiet_all(&self) -> Result<()> {
         Ok((0..2).try_for_each(|pe| self.ops.quiet_pe(pe))?)
@@ -224,7 +219,6 @@ impl<'a> Pe<'a> {
         })
     }
 
-    /// Sends the message of that number.
     #[inline]
     fn send(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
         exchange.sent.store_release(number)?;
@@ -240,7 +234,6 @@ impl<'a> Pe<'a> {
         unsafe { self.raw()?.post(RawOp::Send, 0, from, 0, exchange.bytes as usize) }
     }
 
-    /// Waits for the message of that number.
     #[inline]
     fn wait(&mut self, exchange: &Exchange<'_>, number: u64) -> Result<()> {
         if exchange.side == Side::Raw {
@@ -300,7 +293,6 @@ impl<'a> Pe<'a> {
     }
 }
 
-/// A side's window of a case, ready to be issued.
 struct Window {
     side: Side,
     pieces: Vec<Piece>,
@@ -383,7 +375,6 @@ impl Leader<'_> {
         Ok(Window { side, pieces: places.map(piece).collect::<Result<_>>()?, signal })
     }
 
-    /// Posts a window, with a poll after every [`BATCH`], and waits for all of it.
     #[inline]
     fn issue(&mut self, case: &Case, window: &Window) -> Result<()> {
         if window.side == Side::Raw {
@@ -508,7 +499,6 @@ impl Leader<'_> {
         Ok(start.elapsed())
     }
 
-    /// Messages to the peer and their answers.
     fn ping_pong(&mut self, at: usize, case: &Case, side: Side, count: u64) -> Result<Duration> {
         let exchange = self.pe.exchange(case, side)?;
         let (first, all) = (self.number + 1, WARM + count);
@@ -522,7 +512,6 @@ impl Leader<'_> {
         Ok(took)
     }
 
-    /// Fetching atomics, one after the other.
     fn fetch_add(&mut self, count: u64) -> Result<Duration> {
         let (pe, memory) = (&self.pe, self.pe.memory(Side::Plugin));
         let amo = Amo { fetch_to: Some(memory.result), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
@@ -546,7 +535,6 @@ impl Leader<'_> {
         Ok(took)
     }
 
-    /// Fences, each with a signal behind it, while puts are under way.
     fn fences(&mut self, window: &Window, count: u64) -> Result<Duration> {
         let pe = &self.pe;
         let signal = pe.amo(c::NVT_AMO_SIGNAL_SET, pe.memory(window.side).signal)?;
@@ -592,8 +580,6 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Issues windows that are all delivered before the first poll for their completions: as few
-    /// polls find nothing as the interface allows.
     fn count_windows(&mut self, case: &Case, window: &Window, count: u64) -> Result<()> {
         let (ops, memory) = (self.pe.ops, self.pe.memory(window.side));
         let last = (case.window - 1) * case.bytes;

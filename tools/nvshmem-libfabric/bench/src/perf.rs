@@ -14,10 +14,8 @@ use crate::rounds::{Rounds, Schedule, Spread};
 const WINDOW: u64 = 64;
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// Bytes of the operations whose rate is counted.
 const RATE_SIZES: [u64; 2] = [8, 64];
 
-/// Largest operation that is waited for by itself.
 const MOST_LATENCY: u64 = 64 << 10;
 
 /// About what a round takes. Each row has at least so many of them, however little time it has.

@@ -14,10 +14,8 @@ use serde::{Deserialize, Serialize};
 
 type Result<T> = std::result::Result<T, BoxError>;
 
-/// Completions taken in one poll, as in the plugin.
 const POLL_BATCH: usize = 32;
 
-/// Empty polls before each further one gives up the core, as in the plugin.
 const SPINS: u32 = 8;
 
 /// Bytes of [`Raw::record`], and of its part before the address.
@@ -37,11 +35,9 @@ pub struct RawOptions {
     pub delivered: bool,
 }
 
-/// An open object of libfabric: all of them begin with a `fid`.
 struct Object<T>(NonNull<T>);
 
 impl<T> Object<T> {
-    /// Calls what opens an object.
     fn open(library: &Library, call: &str, open: impl FnOnce(*mut *mut T) -> i32) -> Result<Self> {
         let mut object = ptr::null_mut();
         check(library, call, open(&mut object) as isize)?;
@@ -65,7 +61,6 @@ impl<T> Drop for Object<T> {
     }
 }
 
-/// Turns a return code below zero into an error in libfabric's words.
 fn check(library: &Library, call: &str, code: isize) -> Result<()> {
     if code < 0 {
         return Err(format!("raw {call}: {} ({code})", library.strerror(code as i32)).into());
@@ -73,7 +68,6 @@ fn check(library: &Library, call: &str, code: isize) -> Result<()> {
     Ok(())
 }
 
-/// An `fi_info`.
 struct Info {
     library: &'static Library,
     raw: NonNull<fi::fi_info>,
@@ -87,7 +81,6 @@ impl Drop for Info {
 }
 
 impl Info {
-    /// Returns the provider's first answer on the plugin's ladder.
     fn choose(library: &'static Library, options: &RawOptions) -> Result<Self> {
         let ladder = [
             (fi::FI_PROGRESS_AUTO, fi::FI_THREAD_COMPLETION),
@@ -161,7 +154,6 @@ impl Info {
     }
 }
 
-/// Room that a provider may use while an operation is in flight.
 #[repr(C, align(64))]
 struct Context([MaybeUninit<u8>; 64]);
 
@@ -306,7 +298,6 @@ impl Raw {
         Ok(record)
     }
 
-    /// Takes the peer's record.
     pub(crate) fn connect(&mut self, record: &[u8; RECORD]) -> Result<()> {
         let word = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| record[at + i]));
         let (mut address, packed) = (fi::FI_ADDR_NOTAVAIL, record[RECORD_HEAD..].as_ptr().cast());
@@ -375,7 +366,6 @@ impl Raw {
         }
     }
 
-    /// Takes completions, and gives up the core when there have been none for a while.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<()> {
         let mut entries = [const { MaybeUninit::<fi::fi_cq_entry>::uninit() }; POLL_BATCH];

@@ -10,12 +10,10 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Keeps a figure.
     pub(crate) fn push(&mut self, name: String, value: f64, unit: &'static str) {
         self.measures.push((name, value, unit));
     }
 
-    /// Prints and keeps the median of some ratios.
     pub(crate) fn ratio(&mut self, name: String, ratios: &[f64]) -> Result<(), BoxError> {
         let Spread { median, p10, p90 } = Spread::of(ratios).ok_or("a side without rounds")?;
         println!("    {name:<58}{median:.4}  p10..p90 {p10:.4}..{p90:.4}");
@@ -53,7 +51,6 @@ impl Report {
         Ok(())
     }
 
-    /// Prints a line for each figure. One that is no number did not take place.
     pub(crate) fn print(&self) -> Result<(), BoxError> {
         println!();
         for (name, value, unit) in &self.measures {

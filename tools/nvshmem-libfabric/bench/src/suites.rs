@@ -6,15 +6,11 @@ use nvshmem_sim::BoxError;
 use crate::report::Report;
 use crate::{Options, Provider};
 
-/// Sizes of puts and gets, and their windows: small operations are posted as a benchmark's user
-/// would, a few large ones fill any pipe.
 const TRANSFERS: [(u64, u64); 6] =
     [(8, 64), (64, 64), (4 << 10, 64), (64 << 10, 16), (1 << 20, 4), (16 << 20, 4)];
 
-/// Sizes of puts with signal, and their windows.
 const SIGNALLED: [(u64, u64); 3] = [(8, 64), (4 << 10, 64), (64 << 10, 16)];
 
-/// Puts and gets, beside raw libfabric.
 pub(crate) fn puts(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let sides = vec![Side::Raw, Side::Plugin];
     let case =
@@ -48,8 +44,6 @@ pub(crate) fn signal(options: &Options, report: &mut Report) -> Result<(), BoxEr
     Ok(())
 }
 
-/// Puts and gets of device memory that the fabric does not reach, beside host memory in the same
-/// processes.
 pub(crate) fn staged(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     const CASES: [(Op, u64, u64); 6] = [
         (Op::Put, 1 << 20, 32),
@@ -73,7 +67,6 @@ fn plan(options: &Options, cases: &[Case], raw: Option<RawOptions>, chunks: u64)
     Plan { cases: cases.to_vec(), schedule, raw, chunks, is_controlled: true }
 }
 
-/// Runs a plan's jobs on a provider and keeps their figures.
 fn jobs(
     options: &Options,
     report: &mut Report,

@@ -27,7 +27,6 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     ]
 }
 
-/// Variables of libfabric that have made jobs fail, and what each does here.
 const VARIABLES: [(&str, &str, &str); 6] = [
     (
         "FI_PROVIDER",
@@ -53,7 +52,6 @@ const VARIABLES: [(&str, &str, &str); 6] = [
     ("FI_EFA_IFACE", "hides other NICs of efa", "unset it; NVSHMEM_LIBFABRIC_DEVICES chooses"),
 ];
 
-/// What variables of libfabric do that this transport neither sets nor wants.
 fn other_variables(value: &dyn Fn(&str) -> Option<String>) -> Check {
     const ID: &str = "libfabric-environment";
     let set = |(name, does, helps): &(&str, &str, &str)| {
@@ -67,7 +65,6 @@ fn other_variables(value: &dyn Fn(&str) -> Option<String>) -> Check {
         .details(set)
 }
 
-/// The provider that jobs get.
 fn provider(fabric: &Fabric) -> Check {
     const ID: &str = "provider";
     let Choice { asked, .. } = &fabric.across_hosts;
@@ -106,7 +103,6 @@ fn lines(refused: &[Refused]) -> Vec<String> {
     refused.iter().map(|refused| format!("{}: {}", refused.what, refused.reason)).collect()
 }
 
-/// Each provider that is not taken, with its reasons.
 fn refused(fabric: &Fabric) -> Check {
     const ID: &str = "other-providers";
     let taken = [&fabric.across_hosts.provider, &fabric.one_host.provider];
@@ -157,7 +153,6 @@ fn unique(fabric: &Fabric) -> Vec<Refused> {
     found
 }
 
-/// Names of the devices that RDMA providers open, as the kernel has them.
 fn rdma_devices() -> Vec<String> {
     ["/sys/class/infiniband", "/sys/class/cxi"]
         .iter()

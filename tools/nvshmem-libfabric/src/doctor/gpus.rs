@@ -12,9 +12,7 @@ use super::Check;
 use crate::info::{Info, accepted};
 use crate::probe::{Fabric, Gpus, Rail};
 
-/// NVIDIA's number among PCI vendors.
 const NVIDIA: &str = "0x10de";
-/// How classes of PCI devices begin that draw or compute.
 const DISPLAY: &str = "0x03";
 
 pub(super) fn checks(info: &Info) -> Vec<Check> {
@@ -33,7 +31,6 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     checks
 }
 
-/// A machine without a GPU, or without a driver for it.
 fn none(gpus: &Gpus) -> Check {
     let reason = gpus.error.as_deref().unwrap_or("the driver shows no device");
     let seen = pci_displays(Path::new("/sys/bus/pci/devices"));
@@ -48,7 +45,6 @@ fn none(gpus: &Gpus) -> Check {
     .details(seen)
 }
 
-/// NVIDIA's display devices that the kernel lists.
 fn pci_displays(devices: &Path) -> Vec<String> {
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
     let is = |path: &PathBuf, file: &str, begins: &str| {
@@ -71,7 +67,6 @@ fn driver(gpus: &Gpus) -> Check {
     Check::ok("gpu", format!("{driver}; GPUs: {}", gpus.devices.len())).details(details.collect())
 }
 
-/// The NICs of one PE per GPU, as the transport would choose them.
 fn distances(
     topology: &Topology,
     gpus: &Gpus,
@@ -149,7 +144,6 @@ fn memory(gpus: &Gpus, fabric: &Fabric) -> Check {
         .details(details)
 }
 
-/// How the kernel lets NICs at GPU memory: by dma-bufs, or by a module of NVIDIA's.
 fn peer_memory(gpus: &Gpus, fabric: &Fabric, modules: &Path) -> Check {
     const ID: &str = "peer-memory";
     let dma_buf = gpus.devices.iter().all(|gpu| gpu.dma_buf);
@@ -197,7 +191,6 @@ pub(crate) fn are_few(queues: &str) -> bool {
     queues.trim().parse().is_ok_and(|few: u32| few <= 3)
 }
 
-/// What may hold up copies for staged memory that a kernel waits for.
 pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
     let disabled = env::var("NVSHMEM_DISABLE_CUDA_VMM").unwrap_or_default();
     let owned = !["", "0", "no", "false", "off"].contains(&disabled.to_lowercase().as_str());
@@ -205,7 +198,6 @@ pub(crate) fn staging_context(lazy: bool, settings: &Settings) -> Check {
     staging_context_of(lazy, settings.staging_context, owned, queues.as_deref())
 }
 
-/// `owned`: the heap belongs to a context of the program.
 fn staging_context_of(
     lazy: bool,
     choice: StagingChoice,

@@ -32,7 +32,6 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     ]
 }
 
-/// The soft limit in a line of `/proc/self/limits`; none: unlimited, or not known.
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find(|line| line.starts_with(name))?;
     line[name.len()..].split_whitespace().next()?.parse().ok()
@@ -56,9 +55,7 @@ fn memlock(limits: &str, rdma: bool) -> Check {
     Check::ok(ID, format!("{reason}; no NIC here that locks it is used"))
 }
 
-/// Descriptors that a PE has beside its connections, generously.
 const OTHER_DESCRIPTORS: u64 = 128;
-/// Jobs that a limit should not be in the way of.
 const USUAL_PES: u64 = 64;
 
 fn descriptors(limits: &str, rdma: bool, rails: usize) -> Check {
@@ -106,7 +103,6 @@ fn cores_for(cores: usize, gpus: usize) -> Check {
     Check::ok(ID, format!("{reason}; a PE wants two"))
 }
 
-/// The interface by which PEs that start with an id find one another.
 fn bootstrap(interfaces: &[Interface], named: Option<&str>) -> Check {
     const ID: &str = "bootstrap-interface";
     const NAME: &str = "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME";
@@ -162,7 +158,6 @@ fn bootstrap(interfaces: &[Interface], named: Option<&str>) -> Check {
     }
 }
 
-/// What shared memory a job on one host needs at least.
 const LEAST_SHM: u64 = 256 << 20;
 
 /// `free`: bytes that can still be written there.
@@ -189,7 +184,6 @@ fn shared_memory(mounts: &str, free: Option<u64>) -> Check {
     }
 }
 
-/// PEs of one host find one another, and talk over tcp, by the loopback interface.
 fn loopback(interfaces: &[Interface]) -> Check {
     const ID: &str = "loopback-interface";
     if interfaces.iter().any(|interface| interface.loopback && interface.running) {
@@ -202,8 +196,6 @@ fn loopback(interfaces: &[Interface]) -> Check {
     )
 }
 
-/// Files of processes that have ended without removing them. Names of libfabric and NVSHMEM hold
-/// the number of the process.
 fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     const ID: &str = "left-behind";
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -231,7 +223,6 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     .details(dead.into_iter().take(20).map(|name| directory.join(name).display().to_string()).collect())
 }
 
-/// The process that a file in shared memory is of, if it is libfabric's or NVSHMEM's.
 pub(crate) fn maker(name: &str) -> Option<u32> {
     let numbers: Vec<u32> = name
         .split(|c: char| !c.is_ascii_digit())

@@ -83,7 +83,6 @@ impl Check {
         Self { details, ..self }
     }
 
-    /// Whether it has details that are left out.
     fn is_short(&self) -> bool {
         self.verdict == Verdict::Ok && !self.details.is_empty()
     }
@@ -101,7 +100,6 @@ pub(crate) struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Judges what there is.
     pub(crate) fn of(info: &Info) -> Self {
         let mut checks = versions::checks(info);
         checks.extend(fabric::checks(info));
@@ -131,8 +129,6 @@ impl Diagnosis {
         Self { version: VERSION, usable, summary, checks }
     }
 
-    /// As lines for people: what is worst first, and the details of what is well if all is asked
-    /// for.
     pub(crate) fn text(&self, all: bool) -> String {
         let mut text = format!("nvshmem-libfabric {}: {}\n\n", self.version, self.summary);
         let mut checks: Vec<&Check> = self.checks.iter().collect();

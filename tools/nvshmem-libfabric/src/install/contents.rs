@@ -14,15 +14,11 @@ use crate::info::VERSION;
 use crate::libraries::plugins::{NCCL_FILE, Plugins, file_name, numbers};
 use crate::options::Options;
 
-/// This program.
 const PROGRAM: &str = "nvshmem-libfabric";
-/// The library of the device channel, and what linkers look for.
 const CHANNEL: &str = "libnvshmem_libfabric_channel.so.0";
 const CHANNEL_LINK: &str = "libnvshmem_libfabric_channel.so";
-/// What programs of the device channel include first.
 const HEADER: &str = "nvshmem_libfabric.h";
 
-/// What finds library and headers of the device channel for programs that are built with them.
 const PACKAGES: [(&str, &str); 3] = [
     (
         "lib/pkgconfig/nvshmem_libfabric_channel.pc",
@@ -38,7 +34,6 @@ const PACKAGES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Where shells look for completions.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/nvshmem-libfabric"),
     (Shell::Zsh, "share/zsh/site-functions/_nvshmem-libfabric"),
@@ -83,7 +78,6 @@ pub(super) fn all(plugins: &Plugins) -> Result<Vec<Named>, ToolError> {
     Ok(files)
 }
 
-/// The device channel, where its library is among the plugin files and its headers beside them.
 fn channel(plugins: &Plugins) -> Vec<Named> {
     let library = plugins.directory.join(CHANNEL);
     let include = plugins.directory.join("../include");
@@ -108,8 +102,6 @@ fn channel(plugins: &Plugins) -> Vec<Named> {
     files
 }
 
-/// What is made of the definition of the options: a page of the manual for each command, and
-/// completions.
 fn of_options() -> Result<Vec<Named>, ToolError> {
     let shown = |command: &&Command| !command.is_hide_set();
     let options = Options::command();

@@ -34,7 +34,6 @@ fn is_below(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// For what the file system refuses.
 fn refused<'a>(path: &'a Path, what: &'a str) -> impl Fn(io::Error) -> ToolError + 'a {
     move |error| {
         let hint = match error.kind() {
@@ -78,7 +77,6 @@ pub(crate) fn install(options: &InstallOptions) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Refuses to replace what is not ours, or the file itself.
 fn refuse(content: &Content, target: &Path, name: &str) -> Result<(), ToolError> {
     let Content::File(file) = content else { return Ok(()) };
     if target.symlink_metadata().is_err() {
@@ -138,7 +136,6 @@ fn put(
     staged.into_iter().try_for_each(|(staged, target)| staged.rename(&target))
 }
 
-/// Makes a directory and those above it, and tells which were not there.
 fn make_directories(directory: &Path, fresh: &mut Vec<PathBuf>) -> Result<(), ToolError> {
     if directory.is_dir() {
         return Ok(());
@@ -182,7 +179,6 @@ pub(crate) fn uninstall(options: &UninstallOptions) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Removes a file that was installed, if it is the one still.
 fn remove(prefix: &Path, entry: &Entry) -> Result<(), ToolError> {
     if !may_be_ours(&entry.name) {
         return Ok(());

@@ -27,7 +27,6 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether a file with this digest is one that was installed.
     pub(super) fn is_ours(&self, sha256: &str) -> bool {
         self.sha256 == sha256 || self.before.as_deref() == Some(sha256)
     }
@@ -79,7 +78,6 @@ impl Record {
         Ok(())
     }
 
-    /// What was installed under a name.
     pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
         self.files.iter().find(|entry| entry.name == name)
     }

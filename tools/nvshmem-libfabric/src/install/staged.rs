@@ -59,7 +59,6 @@ impl Content {
         }
     }
 
-    /// Makes it at a path where nothing is.
     fn make(&self, path: &Path) -> io::Result<()> {
         let (mut source, mode): (Box<dyn Read + '_>, u32) = match self {
             Self::Link(to) => return symlink(to, path),
@@ -122,10 +121,8 @@ impl Drop for Staged {
     }
 }
 
-/// Hexadecimal digits at the end of a temporary name.
 const RANDOM_DIGITS: usize = 16;
 
-/// Removes what runs have left of a file that were killed. One that runs at the same time fails.
 pub(super) fn sweep(directory: &Path, name: &str) {
     let prefix = format!(".{name}.");
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

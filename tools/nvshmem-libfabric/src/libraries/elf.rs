@@ -56,11 +56,9 @@ pub(crate) enum ElfError {
     Format(#[from] object::Error),
 }
 
-/// What NVSHMEM's host library prints before its release, when it is asked for its version.
 const NVSHMEM_TEXT: &[u8] = b"NVSHMEM v";
 
 impl Elf {
-    /// The headers of a file.
     pub(crate) fn read(path: &Path) -> Result<Self, ElfError> {
         if !path.is_file() {
             // Reading a directory fails later and says less.
@@ -113,7 +111,6 @@ impl Elf {
         }
     }
 
-    /// The directories of `DT_RPATH`, where it is heeded, for a file at `path`.
     pub(crate) fn rpath_of(&self, path: &Path) -> Vec<PathBuf> {
         match &self.runpath {
             Some(_) => Vec::new(),
@@ -121,13 +118,11 @@ impl Elf {
         }
     }
 
-    /// The directories of `DT_RUNPATH`, for a file at `path`.
     pub(crate) fn runpath_of(&self, path: &Path) -> Vec<PathBuf> {
         directories(self.runpath.as_deref(), path)
     }
 }
 
-/// The directories of a list, with the linker's words in them replaced.
 fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
     let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy();
     let with = |part: &str, word: &str, value: &str| {
@@ -147,7 +142,6 @@ fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The first release that is named among constants.
 fn release_in(constants: &[u8]) -> Option<Release> {
     let starts = constants.windows(NVSHMEM_TEXT.len()).enumerate();
     let mut named = starts.filter(|(_, bytes)| *bytes == NVSHMEM_TEXT);

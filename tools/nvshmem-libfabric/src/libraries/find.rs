@@ -10,7 +10,6 @@ use crate::error::ToolError;
 use crate::libraries::linker::{Linker, program};
 use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
 
-/// Directories in which packages of NVSHMEM put it.
 const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshmem"];
 
 /// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else
@@ -55,7 +54,6 @@ pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>,
     Ok(found)
 }
 
-/// What is wrong with `NVSHMEM_HOME`, where it is set and leads to no NVSHMEM.
 pub(crate) fn wrong_home() -> Option<String> {
     let home = PathBuf::from(env::var_os("NVSHMEM_HOME").filter(|home| !home.is_empty())?);
     let lacks = match home.is_dir() {
@@ -66,7 +64,6 @@ pub(crate) fn wrong_home() -> Option<String> {
     Some(format!("NVSHMEM_HOME={} {lacks}, so it is not heeded", home.display()))
 }
 
-/// Adds what is not there yet. What has the name and is no host library is passed over.
 fn add(found: &mut Vec<Nvshmem>, libraries: Vec<PathBuf>, by: &str, linker: &Linker) {
     for library in libraries {
         let file = |path: &Path| fs::canonicalize(path).ok();
@@ -92,7 +89,6 @@ fn own_packages() -> Option<PathBuf> {
         .then(|| package.parent().map(Path::to_owned))?
 }
 
-/// The host libraries among the packages of a Python.
 pub(crate) fn of_python(python: &Path) -> Vec<PathBuf> {
     // The interpreter alone knows where its packages are.
     let said = child::output(python, &["-c", "import sys\nfor p in sys.path: print(p)"]);
@@ -119,7 +115,6 @@ fn by_cuda_release(lib: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The directories of NVSHMEM in NVIDIA's HPC SDK.
 fn hpc_sdk() -> Vec<PathBuf> {
     let releases = below(PathBuf::from(format!("/opt/nvidia/hpc_sdk/Linux_{}", env::consts::ARCH)));
     let libraries = releases.into_iter().flat_map(|release| below(release.join("comm_libs")));

@@ -58,11 +58,9 @@ pub(crate) struct Found {
 /// A file that asks for others, with its headers.
 pub(crate) type Loaded = (PathBuf, Elf);
 
-/// Most files that a program's libraries are followed through.
 const MOST_LIBRARIES: usize = 512;
 
 impl Linker {
-    /// With the variables of this process.
     pub(crate) fn of_environment() -> Self {
         let list = |name, separators: &[char]| -> Vec<PathBuf> {
             let value = env::var_os(name).unwrap_or_default();
@@ -84,7 +82,6 @@ impl Linker {
         Self { preload, library_path, cache: OnceCell::new() }
     }
 
-    /// The directories of `LD_LIBRARY_PATH`.
     pub(crate) fn library_path(&self) -> &[PathBuf] {
         &self.library_path
     }
@@ -124,7 +121,6 @@ impl Linker {
             })
     }
 
-    /// What is loaded before the program goes by its name inside, whatever its file is called.
     fn preloaded(&self, name: &str) -> Option<Found> {
         let fits = |entry: &PathBuf| {
             let found = if entry.components().count() > 1 {
@@ -142,7 +138,6 @@ impl Linker {
         self.preload.iter().find_map(fits).map(|found| Found { rule: Rule::Preloaded, ..found })
     }
 
-    /// The libraries whose names begin with `prefix` that the linker's cache has.
     pub(crate) fn cached(&self, prefix: &str) -> Vec<PathBuf> {
         let fits = self.cache().iter().filter(|(name, _)| name.starts_with(prefix));
         fits.map(|(_, path)| path.clone()).collect()
@@ -162,8 +157,6 @@ impl Linker {
         })
     }
 
-    /// The library that a program comes to through what it is linked against, if its name begins
-    /// with `prefix`, with the way there.
     pub(crate) fn library_of(&self, program: &Path, prefix: &str) -> Option<(Found, Vec<Loaded>)> {
         let elf = Elf::read(program).ok()?;
         let mut queue = vec![vec![(program.to_owned(), elf)]];
@@ -191,13 +184,11 @@ impl Linker {
     }
 }
 
-/// A file as the linker sees it: what is not for this machine is passed over.
 fn fitting(path: &Path, rule: Rule) -> Option<Found> {
     let elf = Elf::read(path).ok().filter(|elf| elf.machine == MACHINE)?;
     Some(Found { path: path.to_owned(), rule, elf })
 }
 
-/// The lines of `ldconfig -p`: name, kind and path. Those of other machines are left out.
 fn parse_cache(text: &str) -> Vec<(String, PathBuf)> {
     let kind = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
     let entry = |line: &str| {
@@ -208,7 +199,6 @@ fn parse_cache(text: &str) -> Vec<(String, PathBuf)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// The program that a word of a command line starts: a path, or a name on `PATH`.
 pub(crate) fn program(word: &OsStr) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let runs = |path: &PathBuf| {

@@ -87,7 +87,6 @@ impl Nvshmem {
         Ok(Self::of(library, elf, found_by, linker))
     }
 
-    /// A program that has NVSHMEM linked into it, if it has.
     pub(crate) fn within(program: &Path, linker: &Linker) -> Option<Self> {
         let elf = Elf::read(program).ok()?;
         elf.nvshmem?;
@@ -131,7 +130,6 @@ impl Nvshmem {
         found
     }
 
-    /// The file that it would load.
     fn plugin(&self, linker: &Linker) -> Option<WouldLoad> {
         let name = file_name(self.number?);
         let found = linker.find(&name, &[&(self.library.clone(), self.elf.clone())])?;
@@ -170,7 +168,6 @@ impl Nvshmem {
         })
     }
 
-    /// Release and place, for messages.
     pub(crate) fn describe(&self) -> String {
         let release =
             self.release.map_or_else(|| String::from("of unknown release"), |r| r.to_string());
@@ -178,7 +175,6 @@ impl Nvshmem {
     }
 }
 
-/// What was said of a library, by whom.
 #[derive(Default)]
 struct Said {
     release: Option<Release>,
@@ -224,7 +220,6 @@ impl Said {
     }
 }
 
-/// The number that releases with the same minor version have.
 fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
     let of = |text: &str| release(text).is_some_and(|Release([a, b, _])| (a, b) == (major, minor));
     let layout =
@@ -232,13 +227,11 @@ fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
     layout.map(|layout| layout.major().number().unsigned_abs())
 }
 
-/// What a header with NVSHMEM's versions says.
 struct Header {
     release: Release,
     number: Option<u32>,
 }
 
-/// The header beside a library's directory.
 fn header(lib: &Path) -> Option<Header> {
     let text = fs::read_to_string(lib.parent()?.join("include/non_abi/nvshmem_version.h")).ok()?;
     let value = |name: &str| {
@@ -253,8 +246,6 @@ fn header(lib: &Path) -> Option<Header> {
     Some(Header { release, number: value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION") })
 }
 
-/// The numbers in the names of transports in a directory. Transports for libfabric are left out:
-/// ours may be among them.
 fn neighbours(directory: &Path) -> Vec<u32> {
     let number = |name: &str| {
         let (name, number) = name.split_once(".so.")?;
@@ -283,13 +274,11 @@ pub(crate) fn in_directory(directory: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// The host libraries of a prefix, or of the directory itself.
 pub(crate) fn in_prefix(prefix: &Path) -> Vec<PathBuf> {
     let places = [prefix.to_owned(), prefix.join("lib"), prefix.join("lib64")];
     places.iter().flat_map(|place| in_directory(place)).collect()
 }
 
-/// Whether a number is of a file that this project has.
 pub(crate) fn is_served(number: u32) -> bool {
     numbers().contains(&number)
 }

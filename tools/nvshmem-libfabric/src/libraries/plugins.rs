@@ -10,7 +10,6 @@ use serde::Serialize;
 use crate::error::ToolError;
 use crate::libraries::elf::{Elf, MACHINE};
 
-/// What our file of a major is called, which is also its name inside.
 pub(crate) fn file_name(number: u32) -> String {
     nvshmem_abi::file_name("libfabric", number)
 }
@@ -18,7 +17,6 @@ pub(crate) fn file_name(number: u32) -> String {
 /// What NCCL makes of `NCCL_RMA_PLUGIN=nvshmem-libfabric`.
 pub(crate) const NCCL_FILE: &str = "libnccl-rma-nvshmem-libfabric.so";
 
-/// The majors that are served.
 pub(crate) fn numbers() -> Vec<u32> {
     Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
 }
@@ -146,7 +144,6 @@ impl Plugins {
 }
 
 impl Plugin {
-    /// Reads a file that has the name of a major.
     fn read(number: u32, path: &Path) -> Result<Self, String> {
         let (version, soname) = version(path)?;
         if soname != file_name(number) {
@@ -158,7 +155,6 @@ impl Plugin {
     }
 }
 
-/// The version of a file of this project, and its name inside.
 fn version(path: &Path) -> Result<(String, String), String> {
     let elf = Elf::read(path).map_err(|error| error.to_string())?;
     let version = elf.transport.ok_or("it is not of this project: it has no note of it")?;

@@ -5,8 +5,6 @@ const CATALOGUE: &str = include_str!("../../../../docs/errors.md");
 /// Letters that a text has at least, so that it says something without what was put into it.
 const LEAST: usize = 12;
 
-/// The longest text of this project and the longest of libfabric that a message contains, with `…`
-/// for what differs; empty if it has none.
 pub(super) fn known(message: &str) -> String {
     let longest = |ours: bool| {
         let texts = CATALOGUE.lines().filter_map(text_of).filter(|(_, is_ours)| *is_ours == ours);
@@ -16,7 +14,6 @@ pub(super) fn known(message: &str) -> String {
     longest(true).into_iter().chain(longest(false)).collect::<Vec<_>>().join("; ")
 }
 
-/// The text that a row of the catalogue begins with, and whether it is one of our own.
 fn text_of(row: &'static str) -> Option<(&'static str, bool)> {
     let cell = row.strip_prefix("| ")?;
     let quoted = |quote: &str, end: &str| cell.strip_prefix(quote)?.split(end).next();
@@ -24,7 +21,6 @@ fn text_of(row: &'static str) -> Option<(&'static str, bool)> {
     Some(ours.map_or((cell.split([',', '|']).next()?.trim(), false), |text| (text, true)))
 }
 
-/// Whether a message has all parts of a text in their order.
 fn contains(message: &str, text: &str) -> bool {
     let mut rest = message;
     text.chars().filter(|letter| letter.is_alphabetic()).count() >= LEAST

@@ -14,18 +14,15 @@ use crate::doctor::Diagnosis;
 use crate::info::Info;
 use crate::probe::{Choice, Rail};
 
-/// What is told of NICs, by directories and files of sysfs.
 const NICS: [(&str, &[&str]); 3] = [
     ("class/infiniband/*", &["hca_type", "fw_ver", "device/vendor", "device/device"]),
     ("class/infiniband/*/ports/*", &["state", "rate", "link_layer"]),
     ("class/cxi/*", &["device/vendor", "device/device"]),
 ];
 
-/// Modules of the kernel between NICs and GPUs.
 const MODULES: &str =
     "efa cxi_user cxi_ss1 mlx5_ib bnxt_re irdma rdma_rxe nvidia nvidia_peermem gdrdrv";
 
-/// Variables whose values are told: switches and sizes.
 const TOLD: &str = "
     CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
@@ -46,8 +43,6 @@ const TOLD: &str = "
     NVSHMEM_IB_ENABLE_IBGDA NVSHMEM_IB_GID_INDEX NVSHMEM_MAX_MEMORY_PER_GPU
     NVSHMEM_PROXY_REQUEST_BATCH_MAX NVSHMEM_REMOTE_TRANSPORT NVSHMEM_SYMMETRIC_SIZE";
 
-/// Settings of this transport that hold names of files, hosts, interfaces or addresses. The values
-/// of all others are.
 const NOT_TOLD: [&str; 5] = [
     "NVSHMEM_LIBFABRIC_LIBRARY",
     "NVSHMEM_LIBFABRIC_FABRIC",
@@ -56,7 +51,6 @@ const NOT_TOLD: [&str; 5] = [
     "NVSHMEM_LIBFABRIC_BOOTSTRAP",
 ];
 
-/// All of it, under heads.
 pub(super) fn there(info: &Info) -> String {
     let diagnosis = Diagnosis::of(info);
     let checks = diagnosis.checks.iter().map(|check| {
@@ -69,7 +63,6 @@ pub(super) fn there(info: &Info) -> String {
         + &section("environment", &environment())
 }
 
-/// Lines under a head.
 pub(super) fn section(name: &str, lines: &[String]) -> String {
     let lines = lines.iter().map(|line| format!("{}\n", line.trim_end()));
     format!("\n==== {name}\n{}", lines.collect::<String>())
@@ -110,7 +103,6 @@ fn of_sysfs(sysfs: &Path) -> Vec<String> {
     lines
 }
 
-/// The directories that a pattern stands for, in order.
 fn matching(root: &Path, pattern: &str) -> Vec<PathBuf> {
     pattern.split('/').fold(vec![root.to_owned()], |found, part| {
         let mut below: Vec<PathBuf> = match part {
@@ -162,14 +154,12 @@ fn provider(Choice { asked, provider, rails, reaches_gpus, refused }: &Choice) -
     format!("provider {asked}: none. {}", reasons.join(" "))
 }
 
-/// How many rails there are, and how fast their links.
 pub(super) fn speeds(rails: &[Rail]) -> String {
     let speeds = rails.iter().filter_map(|rail| rail.link_speed);
     let speeds = speeds.map(|mbit| format!(", {} Gbit/s", f64::from(mbit) / 1e3));
     format!("{} rail(s){}", rails.len(), speeds.collect::<String>())
 }
 
-/// The variables that are told, with their values.
 fn environment() -> Vec<String> {
     let settings = Settings::default().describe();
     let settings = settings.iter().map(|row| row.name).filter(|name| !NOT_TOLD.contains(name));

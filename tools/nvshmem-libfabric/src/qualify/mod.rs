@@ -30,13 +30,11 @@ use crate::probe::Choice;
 use crate::selftest::hosts::check_here;
 use crate::selftest::{PROVIDER, SCENARIOS};
 
-/// After this long no part is begun any more.
 const MOST_TIME: Duration = Duration::from_secs(540);
 
 /// Of the rate of the link, and of that of one NIC times the NICs, what must be reached.
 const ENOUGH: f64 = 0.7;
 
-/// The parts, each with its settings: every scenario of `selftest`, then `perf`.
 const PARTS: [(Tried, &str); 4] = [
     (Tried::OneNic, "one-nic"),
     (Tried::AllNics, "all-nics"),
@@ -44,7 +42,6 @@ const PARTS: [(Tried, &str); 4] = [
     (Tried::Direct, "direct"),
 ];
 
-/// A run of `selftest`, of which these fields are read.
 #[derive(Debug, Deserialize)]
 struct Ran {
     scenario: String,
@@ -96,7 +93,6 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
     Ok(report.count(FAILED) == 0)
 }
 
-/// What later rows are judged by.
 #[derive(Debug, Default)]
 struct Seen {
     nothing_opened: bool,
@@ -105,7 +101,6 @@ struct Seen {
     staged: Option<f64>,
 }
 
-/// What rows are tried on.
 struct Bed<'a> {
     options: &'a QualifyOptions,
     plugins: PathBuf,
@@ -135,7 +130,6 @@ impl<'a> Bed<'a> {
         Ok(Self { options, plugins: plugins.directory, taken, gpus })
     }
 
-    /// What is tried, in one line.
     fn head(&self) -> String {
         let hosts = self.options.reach.hosts.len().max(1);
         let short = if self.options.short { ", short" } else { "" };
@@ -143,7 +137,6 @@ impl<'a> Bed<'a> {
         format!("{asked}, {hosts} host(s){short}, {}", machine::speeds(rails))
     }
 
-    /// Why a part is not tried.
     fn refuses(&self, tried: Tried, seen: &Seen) -> Option<&'static str> {
         let only = &self.options.only;
         match tried {
@@ -185,7 +178,6 @@ impl<'a> Bed<'a> {
         settings
     }
 
-    /// What the tool answers with the settings of a part, or what it says instead.
     fn ask<T: for<'t> Deserialize<'t>>(
         &self,
         tried: Tried,
@@ -265,7 +257,6 @@ impl<'a> Bed<'a> {
         }
     }
 
-    /// Judges figures by the link, by one NIC, and by staging.
     fn judge(&self, tried: Tried, figures: &[Figure], seen: &mut Seen) -> (&'static str, String) {
         let of = |test: &'static str| figures.iter().filter(move |figure| figure.test == test);
         let most = |test| of(test).map(|figure| figure.value).fold(0.0, f64::max);

@@ -60,7 +60,6 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// A file that is not there yet.
     pub(super) fn new(path: &Path, head: String, there: String) -> Result<Self, ToolError> {
         if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already", path.display());
@@ -87,13 +86,11 @@ impl Report {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
-    /// The rows in one line.
     pub(super) fn summary(&self) -> String {
         let counts = [OK, SLOW, FAILED, NOT_RUN].map(|is| format!("{} {is}", self.count(is)));
         counts.join(", ")
     }
 
-    /// Writes `FILE.part`, or `FILE` when nothing is tried next.
     pub(super) fn write(&self, next: Option<&str>) -> Result<(), ToolError> {
         let mut part = self.path.clone().into_os_string();
         part.push(".part");

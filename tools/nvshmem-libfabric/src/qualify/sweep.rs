@@ -17,10 +17,8 @@ use crate::doctor::host::maker;
 
 const SHM: &str = "/dev/shm";
 
-/// How long files of PEs are looked for: each dies when the kernel has ended its parent.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the process reads before the end of its input where all jobs have ended.
 const DONE: &[u8] = b"done";
 
 /// The process, which cleans up when this is dropped.
@@ -51,7 +49,6 @@ impl Drop for Sweeper {
     }
 }
 
-/// Waits until the process that has started this ends, and cleans up.
 pub(crate) fn serve() -> io::Result<()> {
     let before: BTreeSet<OsString> = names(SHM).collect();
     let directory = PrivateDir::new("nlf-qualify")?;

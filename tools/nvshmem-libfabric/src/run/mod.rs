@@ -32,13 +32,11 @@ pub(crate) const NOT_FOUND: u8 = 127;
 const NOT_STARTED: u8 = 126;
 pub(crate) const FAILED: u8 = 125;
 
-/// What stands for a file of ours for each NVSHMEM.
 const EACH: &str = "a file for every NVSHMEM: each takes the one that it asks for";
 
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
 
-/// A variable for the program.
 #[derive(Debug)]
 struct Variable {
     name: &'static str,
@@ -46,7 +44,6 @@ struct Variable {
     why: String,
 }
 
-/// What will be done.
 #[derive(Debug, Default)]
 struct Plan {
     program: Option<PathBuf>,
@@ -114,12 +111,10 @@ impl Plan {
         plan
     }
 
-    /// What there is; or that it is missing.
     fn have<T>(&mut self, found: Result<T, ToolError>) -> Option<T> {
         found.map_err(|error| self.missing.push((error, FAILED))).ok()
     }
 
-    /// Our file for the NVSHMEM of the command line; all of them where none is known.
     fn set_nvshmem(&mut self, options: &RunOptions, plugins: Option<&Plugins>) {
         let all = plugins.map_or(&[][..], |plugins| &plugins.files);
         let mut files: Vec<&Plugin> = all.iter().collect();
@@ -192,7 +187,6 @@ impl Plan {
         Ok(())
     }
 
-    /// What has NCCL load the file for it, and use it.
     fn set_nccl(&mut self, plugins: &Plugins) -> Result<(), ToolError> {
         let path = plugins.nccl()?.path.to_string_lossy().into_owned();
         self.set("NCCL_RMA_PLUGIN", path, "NCCL 2.30.7 and later load it by this");
@@ -201,7 +195,6 @@ impl Plan {
         Ok(())
     }
 
-    /// Which fabric is to be used.
     fn set_fabric(&mut self, options: &RunOptions) -> Result<(), ToolError> {
         if let Some(provider) = &options.provider {
             self.set("NVSHMEM_LIBFABRIC_PROVIDER", provider.clone(), "--provider");
@@ -245,14 +238,12 @@ fn absolute(file: &Path) -> Result<String, ToolError> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// Whether a library of `LD_PRELOAD` is the runtime of a sanitizer.
 fn is_sanitizer(library: &str) -> bool {
     let name = Path::new(library).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let runtimes = ["libasan", "libtsan", "libubsan", "liblsan", "libclang_rt."];
     runtimes.iter().any(|runtime| name.starts_with(runtime))
 }
 
-/// The NVSHMEM that a command line uses.
 struct Used {
     nvshmem: Nvshmem,
     /// How that is known.
@@ -286,7 +277,6 @@ fn used(options: &RunOptions, words: &[OsString]) -> Result<Used, ToolError> {
     Ok(Used { nvshmem: first, found, is_guess: true })
 }
 
-/// The program that a command line begins with.
 fn program_of(words: &[OsString]) -> Result<PathBuf, Failed> {
     let first = words.first().cloned().unwrap_or_default();
     if let Some(program) = linker::program(&first) {
@@ -302,7 +292,6 @@ fn program_of(words: &[OsString]) -> Result<PathBuf, Failed> {
     Err((ToolError::new(message, "give a path, or a name that is on PATH"), NOT_FOUND))
 }
 
-/// What a kernel that waits for staged data hangs by, with these variables.
 fn held_up() -> Option<String> {
     let (settings, ..) = accepted();
     // Unless it is told otherwise, CUDA loads kernels at their first launch.
@@ -313,7 +302,6 @@ fn held_up() -> Option<String> {
     (check.verdict == Verdict::Warning).then(|| format!("{}: {remedy}", check.reason))
 }
 
-/// What hangs with few queues, where the transport has no context of its own for copies.
 fn few_queues() -> Option<String> {
     let queues = env::var(QUEUES).ok().filter(|queues| are_few(queues))?;
     Some(format!(
@@ -322,7 +310,6 @@ fn few_queues() -> Option<String> {
     ))
 }
 
-/// That it would load ours anyway.
 fn beside_ours(nvshmem: &Nvshmem) -> Option<String> {
     let file = nvshmem.would_load.as_ref()?;
     let version = file.ours.as_ref()?;
@@ -333,7 +320,6 @@ fn beside_ours(nvshmem: &Nvshmem) -> Option<String> {
     ))
 }
 
-/// What launchers do not do by themselves.
 fn forwarding(words: &[OsString]) -> Option<String> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     let launchers = ["mpirun", "mpiexec", "orterun", "prterun"];
@@ -345,7 +331,6 @@ fn forwarding(words: &[OsString]) -> Option<String> {
     })
 }
 
-/// A word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

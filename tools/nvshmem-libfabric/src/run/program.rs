@@ -67,7 +67,6 @@ fn is_python(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
 
-/// The Python that a script's first line names.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
     // A line longer than the kernel reads names none.

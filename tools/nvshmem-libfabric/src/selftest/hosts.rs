@@ -25,19 +25,13 @@ use crate::options::{Memory, Reach};
 use crate::probe::{self, Choice, Fabric, Gpus, Refused};
 use crate::selftest::named::Named;
 
-/// What a host may take to say what it has: a login, and drivers that start many GPUs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The host that needs no agent.
 const HERE: &str = "localhost";
 
-/// Where the agent's words have the name of the host, if not behind them.
 const NAME: &str = "{host}";
 
-/// The line that says that the host has been reached. What its shell says before is nobody's
-/// concern.
 const REACHED: &str = "nvshmem-libfabric: reached";
-/// The line that says that there is no such program.
 const ABSENT: &str = "nvshmem-libfabric: absent";
 
 /// A host that has what it takes.
@@ -55,7 +49,6 @@ pub(crate) struct Host {
     pub(crate) gpus: usize,
 }
 
-/// What a host says of itself: a part of what `info --json` prints.
 #[derive(Debug, Deserialize)]
 struct Said {
     plugins: Option<Files>,
@@ -76,7 +69,6 @@ struct File {
     version: String,
 }
 
-/// Why a host cannot take part.
 #[derive(Debug)]
 enum Problem {
     /// The agent is no program of this host.
@@ -185,7 +177,6 @@ fn merged(named: &[Named]) -> Vec<Named> {
     hosts
 }
 
-/// The words of a command that is given as one text.
 fn words(text: &str) -> Result<Vec<String>, ToolError> {
     let words = shlex::split(text).filter(|words| !words.is_empty());
     words.ok_or_else(|| {
@@ -195,7 +186,6 @@ fn words(text: &str) -> Result<Vec<String>, ToolError> {
     })
 }
 
-/// The agent for a host.
 fn with_name(agent: &[String], name: &str) -> Vec<OsString> {
     let mut words: Vec<OsString> =
         agent.iter().map(|word| word.replace(NAME, name).into()).collect();
@@ -233,7 +223,6 @@ fn host(
     Ok(Host { name, slots, remote, taken, each, gpus: said.gpus.devices.len() })
 }
 
-/// What a shell is to do to ask its host's tool something.
 fn script(tool: &Path, question: &str, plugin_dir: Option<&Path>) -> String {
     let settings =
         env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
@@ -258,7 +247,6 @@ fn shown(words: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// Reads what has come back.
 fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem> {
     let last = child::last_words(answer);
     let said = answer.text(Stream::Out);
@@ -281,7 +269,6 @@ fn understand(answer: &Ended, shown: &str, tool: &Path) -> Result<Said, Problem>
         .map_err(|error| broken(format!("its answer cannot be read: {error}")))
 }
 
-/// That the plugin files are there and of this version. Gives their directory.
 fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
     let Some(plugins) = &said.plugins else {
         return Err(Problem::Plugins(said.plugins_error.clone().unwrap_or_default()));
@@ -400,14 +387,12 @@ pub(crate) fn check_memory(memory: Memory, hosts: &[Host]) -> Result<(), ToolErr
 }
 
 impl Host {
-    /// Its rails, by the names that NVSHMEM_LIBFABRIC_DEVICES takes.
     pub(crate) fn rails(&self) -> String {
         let rails: Vec<&str> = self.taken.rails.iter().map(|rail| rail.name.as_str()).collect();
         format!("{}: {}", self.name, rails.join(", "))
     }
 }
 
-/// A line for each host, for people.
 pub(crate) fn table(hosts: &[Host]) -> String {
     let mut text = String::from("PEs  provider      rails");
     for host in hosts {

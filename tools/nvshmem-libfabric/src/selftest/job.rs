@@ -10,13 +10,10 @@ use super::hosts::Host;
 use crate::libraries::plugins::Plugins;
 use crate::options::Memory;
 
-/// What the scenarios need, in chunks that cut operations.
 const HEAP: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
-/// Chunks of device memory are multiples of this.
 const DEVICE_CHUNK: u64 = 2 << 20;
 
-/// Lines of a PE that has failed that are shown.
 const MOST_LINES: usize = 40;
 
 /// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where
@@ -27,7 +24,6 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// What probably helps hosts that do not reach each other; nothing on this host alone.
     pub(crate) fn hint(&self) -> String {
         let rails: Vec<String> = self.hosts.iter().map(|(host, _)| host.rails()).collect();
         if rails.is_empty() {
@@ -51,7 +47,6 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// A job of one of the scenarios of traffic.
     pub(crate) fn job(&self, scenario: &str, place: &Place<'_>) -> JobSettings {
         let job = JobSettings::new(scenario, place.pes, self.layout, &self.plugins.directory)
             .deadline(self.deadline)
@@ -64,7 +59,6 @@ impl Trial<'_> {
         }
     }
 
-    /// Any job, on the provider, the memory and the hosts, with what the environment sets.
     pub(crate) fn on(&self, job: JobSettings, place: &Place<'_>) -> JobSettings {
         let mut job = job
             .inherits_settings()
@@ -84,8 +78,6 @@ impl Trial<'_> {
     }
 }
 
-/// How the job has failed: which PE first, and why, in the transport's own words where it has said
-/// why.
 pub(crate) fn failure(report: &JobReport) -> String {
     let mut text = report.cause.clone().unwrap_or_default();
     if let Some(pe) = failed_first(report) {
@@ -104,7 +96,6 @@ pub(crate) fn failure(report: &JobReport) -> String {
     text.trim_start().to_owned()
 }
 
-/// Why figures could not be had: how the job has failed, or whatever else it is.
 pub(crate) fn why(error: &BoxError) -> String {
     match error.downcast_ref::<JobFailed>() {
         Some(JobFailed(report)) => failure(report),
@@ -112,7 +103,6 @@ pub(crate) fn why(error: &BoxError) -> String {
     }
 }
 
-/// What the PE that failed first has logged in the end.
 pub(crate) fn log_of_failure(report: &JobReport) -> String {
     let output = failed_first(report).map_or(&[][..], |pe| &pe.output);
     let last = &output[output.len().saturating_sub(MOST_LINES)..];
@@ -123,7 +113,6 @@ fn failed_first(report: &JobReport) -> Option<&PeReport> {
     report.pes.iter().find(|pe| pe.pe == report.first_failure.unwrap_or(0))
 }
 
-/// The first error in a PE's log, with the lines that belong to it, without the call's name.
 fn first_error(pe: &PeReport) -> Option<String> {
     let mut lines = pe.output.iter().map(|(_, line)| line.as_str());
     let error = lines.by_ref().find_map(|line| Some(line.split_once(" NVSHMEM ERROR ")?.1))?;
@@ -135,7 +124,6 @@ fn first_error(pe: &PeReport) -> Option<String> {
     Some([error].into_iter().chain(more).collect::<Vec<_>>().join("\n"))
 }
 
-/// The line of the log with provider and rails.
 pub(crate) fn opened(report: &JobReport) -> Option<String> {
     let mut lines = report.pes.first()?.output.iter().map(|(_, line)| line);
     let line = lines.find(|line| line.contains("rail(s)"))?;

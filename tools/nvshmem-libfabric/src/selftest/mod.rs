@@ -57,7 +57,6 @@ pub(crate) struct Run {
     pub(crate) opened: Option<String>,
 }
 
-/// What became of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Went {
     Passed,
@@ -147,7 +146,6 @@ pub(crate) fn runs(
     Ok(runs)
 }
 
-/// Any two of more than two hosts, a PE on each.
 fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
     let firsts = hosts.iter().enumerate().filter(|_| hosts.len() > 2);
     firsts.flat_map(|(at, first)| {
@@ -156,7 +154,6 @@ fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
     })
 }
 
-/// The providers that PEs of this machine can use by themselves: what is chosen, and shared memory.
 fn providers(fabric: &Fabric) -> Result<Vec<String>, ToolError> {
     let mut found: Vec<String> = fabric.one_host.provider.iter().cloned().collect();
     let local = fabric.providers.iter().filter(|choice| choice.asked == "shm");
@@ -212,7 +209,6 @@ fn one(
     })
 }
 
-/// A line for people, and behind that of a failure what was logged, if all is asked for.
 pub(crate) fn line(run: &Run, all: bool) -> String {
     let verdict = if run.passed { "ok" } else { "FAILED" };
     let mut text = format!(
@@ -261,7 +257,6 @@ pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
     Ok(passed == runs.len())
 }
 
-/// Which two hosts work with each other, where pairs were tried by themselves.
 fn pair_table(runs: &[Run]) -> String {
     let pairs: Vec<(&String, &String, bool)> = runs
         .iter()

@@ -46,12 +46,10 @@ impl Scratch {
         Self(path)
     }
 
-    /// A path in it.
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file, with the directories above it.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.at(name);
         fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
@@ -59,7 +57,6 @@ impl Scratch {
         path
     }
 
-    /// Writes a script for the shell.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         self.executable(name, &format!("#!/bin/sh\n{text}\n"))
     }
@@ -97,7 +94,6 @@ pub(crate) struct State {
     inode: u64,
 }
 
-/// All that is in a directory.
 pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
     let mut found = BTreeMap::new();
     let mut open = vec![directory.to_owned()];
@@ -123,7 +119,6 @@ pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
     found
 }
 
-/// The tool, in an environment that says nothing of NVSHMEM.
 pub(crate) fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(TOOL);
     command.args(arguments);
@@ -138,7 +133,6 @@ pub(crate) fn tool(arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command has printed, when it ends well.
 pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
     let output = command.output()?;
     if !output.status.success() {
@@ -147,7 +141,6 @@ pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What a command has printed, when it ends with a status: a message and a hint, or what clap says.
 pub(crate) fn bad(command: &mut Command, status: i32) -> Result<String, Failed> {
     let output = command.output()?;
     let said = said(&output);
@@ -165,12 +158,10 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-/// JSON that a command has printed.
 pub(crate) fn json(command: &mut Command) -> Result<Value, Failed> {
     Ok(serde_json::from_str(&good(command)?)?)
 }
 
-/// That something holds, or what does not.
 pub(crate) fn expect(holds: bool, told: impl FnOnce() -> String) -> Result<(), Failed> {
     if holds { Ok(()) } else { Err(told().into()) }
 }
@@ -179,7 +170,6 @@ pub(crate) fn file_name(number: u32) -> String {
     format!("nvshmem_transport_libfabric.so.{number}")
 }
 
-/// Installs a library that was built with this program as `make install` does.
 fn install(kind: &str, library: &str, directory: &Path) {
     let built = built::directory(&format!("install-{kind}"), &[(library, library)]).join(library);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
@@ -206,8 +196,6 @@ pub(crate) struct MadeUp {
 }
 
 impl MadeUp {
-    /// One of a release, with headers and two transports, that looks beside itself first, as
-    /// NVIDIA's packages do.
     pub(crate) fn new(scratch: &Scratch, name: &str, release: &str, number: u32) -> Self {
         let made = Self { prefix: scratch.at(name), number };
         fs::create_dir_all(made.prefix.join("lib")).expect("directories");
@@ -233,7 +221,6 @@ impl MadeUp {
         made
     }
 
-    /// Compiles the host library, linked in some way.
     pub(crate) fn host_library(&self, release: &str, flags: &[&str]) {
         let (release, number) =
             (format!("-DRELEASE=\"{release}\""), format!("-DNUMBER=\"{}\"", self.number));
@@ -247,12 +234,10 @@ impl MadeUp {
         self.prefix.join("lib/libnvshmem_host.so.3")
     }
 
-    /// The file that it asks for, beside it.
     pub(crate) fn transport(&self) -> PathBuf {
         self.prefix.join("lib").join(file_name(self.number))
     }
 
-    /// A program that is linked to it.
     pub(crate) fn program(&self, path: &Path) {
         let rpath = format!("-Wl,-rpath,{}", self.prefix.join("lib").display());
         let library = self.library().display().to_string();
@@ -260,7 +245,6 @@ impl MadeUp {
     }
 }
 
-/// Compiles the stand-in. A library that was compiled in the same way before is copied.
 fn compile(output: &Path, flags: &[&str]) {
     static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let key: Vec<String> = flags.iter().map(|flag| String::from(*flag)).collect();
@@ -276,7 +260,6 @@ fn compile(output: &Path, flags: &[&str]) {
     compiled.insert(key, fs::read(output).expect("what was compiled"));
 }
 
-/// The NVSHMEM of a release that `scripts/nvshmem-wheels.sh` has fetched.
 pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps/nvshmem").join(release);
     match fs::canonicalize(&path) {
@@ -287,9 +270,7 @@ pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
     }
 }
 
-/// Waits for something that is certain to come.
 pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, String> {
-    /// Nothing takes as long, but for a machine that is very busy.
     const PATIENCE: Duration = Duration::from_secs(60);
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -305,13 +286,10 @@ pub(crate) fn signal(process: impl Display, signal: &str) -> Result<(), Failed> 
     good(Command::new("kill").args([signal, &process.to_string()])).map(drop)
 }
 
-/// A case that needs nothing that a machine may lack.
 pub(crate) fn trial(name: &str, run: fn() -> Result<(), Failed>) -> Trial {
     Trial::test(name, run)
 }
 
-/// A case for each release whose package may have been fetched: those that
-/// `scripts/nvshmem-wheels.txt` lists, by which every plugin file is asked for by some.
 pub(crate) fn of_wheels(name: &str, run: fn(&MadeUp) -> Result<(), Failed>) -> Vec<Trial> {
     const LIST: &str = include_str!("../../../../scripts/nvshmem-wheels.txt");
     let listed = |release: &str| LIST.lines().any(|line| line.split(' ').next() == Some(release));

@@ -16,7 +16,6 @@ use test_support::{built, needs};
 
 use crate::bed::{MadeUp, Scratch, TOOL, expect, plugins, trial};
 
-/// The pages with commands, and how many blocks of each are run at least.
 const PAGES: [(&str, usize); 11] = [
     ("README.md", 4),
     ("docs/tool.md", 9),
@@ -31,14 +30,10 @@ const PAGES: [(&str, usize); 11] = [
     ("docs/environments/kubernetes.md", 1),
 ];
 
-/// Pages outside of the full tier.
 const FIRST: usize = 3;
 
-/// What the first line of a block begins with that is not run.
 const NOT_RUN: &str = "# Not run in the tests";
 
-/// The tool in front of the tool: what depends on the machine is no failure, and what takes long is
-/// shorter, but for the full tier.
 const WRAPPER: &str = r#"
 tool=OPT/bin/nvshmem-libfabric
 case "FULL $*" in
@@ -79,14 +74,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The blocks of a page that are lines for a shell.
 fn blocks(page: &str) -> Result<Vec<String>, Failed> {
     let text = fs::read_to_string(root().join(page))?;
     let blocks = text.split("\n```sh\n").skip(1);
     Ok(blocks.filter_map(|rest| Some(rest.split("\n```").next()?.to_owned())).collect())
 }
 
-/// A place with all that the pages take for granted.
 struct Place {
     scratch: Scratch,
 }
@@ -137,7 +130,6 @@ impl Place {
         Ok(Self { scratch })
     }
 
-    /// The shell there, in an environment that says nothing of NVSHMEM but where it is.
     fn shell(&self, options: &[&str], script: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["900", "bash"]).args(options).args(["-c", script]).stdin(Stdio::null());
@@ -186,7 +178,6 @@ fn every_page() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the errors are in that users meet.
 const WITH_ERRORS: [&str; 8] = [
     "crates/libfabric-sys/src/library.rs",
     "src/settings/error.rs",
@@ -198,8 +189,6 @@ const WITH_ERRORS: [&str; 8] = [
     "src/bootstrap/error.rs",
 ];
 
-/// Every text of the page is in the sources, and every error of the kinds that users meet on the
-/// page.
 fn errors() -> Result<(), Failed> {
     let page = fs::read_to_string(root().join("docs/errors.md"))?;
     let keys: Vec<String> = page.lines().filter_map(key).collect();
@@ -238,7 +227,6 @@ fn errors() -> Result<(), Failed> {
     expect(all > 40, || format!("{all} errors"))
 }
 
-/// The text that a row of the page begins with.
 fn key(row: &str) -> Option<String> {
     let cell = row.strip_prefix("| ")?;
     let text = match cell.strip_prefix("`` ") {
@@ -248,7 +236,6 @@ fn key(row: &str) -> Option<String> {
     Some(plain(text))
 }
 
-/// Texts in a source, in the form that the page has them in.
 fn strings(source: &str) -> Vec<String> {
     // A text that goes on in the next line is one.
     let mut parts = source.split("\\\n");
@@ -270,7 +257,6 @@ fn strings(source: &str) -> Vec<String> {
     found
 }
 
-/// A text with `…` for what is put into it.
 fn plain(text: &str) -> String {
     let mut pieces = text.split('{');
     let mut plain = String::from(pieces.next().unwrap_or_default());

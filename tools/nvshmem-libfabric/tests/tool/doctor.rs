@@ -33,7 +33,6 @@ fn doctor(options: &[&str]) -> Command {
     command
 }
 
-/// What a parent ignores its children inherit, and then no wait for a process ends.
 fn ignored_ends() -> Result<(), Failed> {
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' CHLD; exec \"$@\"", "sh", TOOL, "doctor", "--plugin-dir"]);
@@ -45,13 +44,11 @@ fn ignored_ends() -> Result<(), Failed> {
     expect(status.success(), || format!("{status}"))
 }
 
-/// The check of a name.
 fn check(diagnosis: &Value, id: &str) -> Value {
     let checks = diagnosis["checks"].as_array().cloned().unwrap_or_default();
     checks.into_iter().find(|check| check["id"] == id).unwrap_or_default()
 }
 
-/// That every check has its place in the documentation.
 fn documented(diagnosis: &Value) -> Result<(), Failed> {
     let page = include_str!("../../../../docs/tool.md");
     for check in diagnosis["checks"].as_array().into_iter().flatten() {
@@ -61,7 +58,6 @@ fn documented(diagnosis: &Value) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A diagnosis that ends with a status.
 fn diagnosed(command: &mut Command, status: i32) -> Result<Value, Failed> {
     let output = command.output()?;
     if output.status.code() != Some(status) {
@@ -166,7 +162,6 @@ fn crash() -> Result<(), Failed> {
     expect(reason.contains("signal: 6"), || reason.clone())
 }
 
-/// Only files of processes that have ended are to be removed: those of others are in use.
 fn files_left_behind() -> Result<(), Failed> {
     struct Files(Vec<PathBuf>);
     impl Drop for Files {

@@ -23,7 +23,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// What `info` says of one NVSHMEM.
 fn of(made: &MadeUp) -> Result<Value, Failed> {
     let path = made.prefix.display().to_string();
     let info = json_of(&mut tool(&["info", "--json", "--only", "nvshmem", "--nvshmem", &path]))?;

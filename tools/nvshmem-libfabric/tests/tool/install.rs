@@ -63,7 +63,6 @@ fn prefix() -> Result<(), Failed> {
     expect(!fresh.exists(), || String::from("the prefix was made for it"))
 }
 
-/// The same files and the same record; and each undoes what the other has done.
 fn by_make() -> Result<(), Failed> {
     let scratch = Scratch::new();
     scratch.write("one/include/other.h", "somebody's");
@@ -97,8 +96,6 @@ fn by_make() -> Result<(), Failed> {
     expect(!again.status.success() && said.contains("name another PREFIX"), || said.clone())
 }
 
-/// Headers and library of a version that had the device channel go with an update to one that has
-/// it not.
 fn update() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let prefix = scratch.at("prefix");
@@ -121,7 +118,6 @@ fn update() -> Result<(), Failed> {
     expect(left.is_empty(), || format!("{left:?}"))
 }
 
-/// A page of the manual for each command that `--help` lists, and completions that offer it.
 fn pages() -> Result<(), Failed> {
     let share = packages::prefix().join("share");
     let help = good(&mut tool(&["--help"]))?;
@@ -187,7 +183,6 @@ fn prefix_keeps() -> Result<(), Failed> {
     expect(victim.exists() && scratch.at("empty").exists(), || String::from("others' files"))
 }
 
-/// Killed before each of its renames in turn, which are those that an uninstall has to know of.
 fn killed() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let killer = scratch.at("killer.so");
@@ -227,8 +222,6 @@ fn killed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Links that another user has put there under names that the tool may use on its way, if these can
-/// be foreseen.
 fn planted() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let victim = scratch.write("victim", "precious");

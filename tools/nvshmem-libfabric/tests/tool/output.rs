@@ -22,7 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Every command, with little to do.
 fn commands(scratch: &Scratch) -> Result<Vec<Command>, Failed> {
     let at = |name: &str| scratch.at(name).display().to_string();
     let (new, old) = (at("new"), at("old"));
@@ -169,7 +168,6 @@ fn colours() -> Result<(), Failed> {
     expect(!escape(&String::from_utf8_lossy(&output.stdout)), || format!("{output:?}"))
 }
 
-/// Commands and options of earlier versions.
 fn old_names() -> Result<(), Failed> {
     for (line, instead) in [
         (&["top", "--once"][..], "NVSHMEM_LIBFABRIC_COUNTERS="),

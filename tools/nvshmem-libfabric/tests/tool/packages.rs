@@ -34,7 +34,6 @@ fn root() -> PathBuf {
     fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).expect("the source")
 }
 
-/// The user's programs, without what is set for other tests.
 fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -48,7 +47,6 @@ fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A Python that takes a line.
 fn python(line: &str) -> Need<()> {
     let output = command("python3").args(["-c", line]).output();
     let output = output.map_err(|error| format!("no python3: {error}"))?;
@@ -58,7 +56,6 @@ fn python(line: &str) -> Need<()> {
     Err(format!("python3 does not take `{line}`: make deps"))
 }
 
-/// A pip that installs into environments that have none of their own.
 fn pip() -> Need<()> {
     python("import pip, venv; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)")
 }
@@ -68,8 +65,6 @@ fn dpkg() -> Need<()> {
     found.map(|_| ()).map_err(|error| format!("no dpkg here: {error}"))
 }
 
-/// `make` of this tree on what was built with this program, which it finds in place of a build of
-/// its own.
 pub(crate) fn make(target: &str, prefix: &Path) -> Command {
     static STAGE: OnceLock<PathBuf> = OnceLock::new();
     let stage = STAGE.get_or_init(|| {
@@ -107,7 +102,6 @@ pub(crate) fn prefix() -> &'static Path {
     })
 }
 
-/// Makes a package, and gives its file. What comes with it is what it should be.
 fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     let out = scratch.at("packages");
     // What was made before goes.
@@ -128,7 +122,6 @@ fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
     Ok(files.remove(0))
 }
 
-/// That all plugin files are in a directory, as the tool sees them, which came with them.
 fn has_all_files(info: &Value, directory: &Path) -> Result<(), Failed> {
     let directory = fs::canonicalize(directory)?;
     expect(info["plugins"]["directory"] == directory.display().to_string(), || {
@@ -141,7 +134,6 @@ fn has_all_files(info: &Value, directory: &Path) -> Result<(), Failed> {
     expect(info["plugins"]["nccl"]["version"] == VERSION, || format!("{info:#}"))
 }
 
-/// That manual and completions are in a directory, and the record of a prefix is not.
 fn has_pages(directory: &Path, page: &str, zsh: &str) -> Result<(), Failed> {
     let share = directory.join("share");
     for name in [
@@ -155,7 +147,6 @@ fn has_pages(directory: &Path, page: &str, zsh: &str) -> Result<(), Failed> {
     expect(!share.join("nvshmem-libfabric").exists(), || String::from("a package has no record"))
 }
 
-/// That `doctor` finds nothing wrong with what was installed.
 fn is_well(doctor: &mut Command) -> Result<(), Failed> {
     doctor.args(["doctor", "--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
     let diagnosis: Value = serde_json::from_slice(&doctor.output()?.stdout)?;
@@ -164,14 +155,12 @@ fn is_well(doctor: &mut Command) -> Result<(), Failed> {
     expect(files.is_some_and(|check| check["verdict"] == "ok"), || format!("{diagnosis:#}"))
 }
 
-/// A program of the device channel is compiled against headers and library of a package, and runs.
 fn channel(scratch: &Scratch, include: &Path, lib: &Path) -> Result<(), Failed> {
     let flags =
         format!("-I {} -L {} -lnvshmem_libfabric_channel", include.display(), lib.display());
     built_by(scratch, &flags, lib)
 }
 
-/// The same by flags that somebody has told.
 fn built_by(scratch: &Scratch, flags: &str, lib: &Path) -> Result<(), Failed> {
     let program = scratch.at("channel");
     let mut compile = command("cc");
@@ -181,7 +170,6 @@ fn built_by(scratch: &Scratch, flags: &str, lib: &Path) -> Result<(), Failed> {
     good(command(&program).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")).map(|_| ())
 }
 
-/// A program of the device channel.
 fn example() -> PathBuf {
     root().join("crates/channel-c/tests/example.c")
 }
@@ -191,7 +179,6 @@ fn pkg_config() -> Need<()> {
     found.map(|_| ()).map_err(|error| format!("no pkg-config here: {error}"))
 }
 
-/// Also where the prefix has another name than when it was installed.
 fn by_pkg_config((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
     for prefix in [prefix(), &moved(&scratch)?] {
@@ -214,7 +201,6 @@ fn moved(scratch: &Scratch) -> Result<PathBuf, Failed> {
     Ok(moved)
 }
 
-/// What README shows of the device channel compiles as it is, but for what nvcc alone knows.
 fn by_readme() -> Result<(), Failed> {
     let readme = fs::read_to_string(root().join("README.md"))?;
     let blocks: Vec<&str> = readme.split("```c++\n").skip(1).collect();
@@ -235,7 +221,6 @@ fn cmake() -> Need<()> {
     found.map(|_| ()).map_err(|error| format!("no cmake here: {error}"))
 }
 
-/// And a version that has another interface is refused.
 fn by_cmake((): ()) -> Result<(), Failed> {
     let scratch = Scratch::new();
     let moved = moved(&scratch)?;

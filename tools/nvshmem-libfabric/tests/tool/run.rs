@@ -27,7 +27,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// `run` of a command line.
 fn run(options: &[&str], line: &[&str]) -> Command {
     let mut command = tool(&["run", "--plugin-dir"]);
     command.arg(plugins()).args(options).arg("--").args(line);
@@ -38,7 +37,6 @@ fn ours(number: u32) -> String {
     format!("loaded {}\n", plugins().join(file_name(number)).display())
 }
 
-/// NVIDIA's library cannot be run here without a GPU; which file it would be given can be told.
 fn wheel(made: &MadeUp) -> Result<(), Failed> {
     let path = made.prefix.display().to_string();
     let said = good(&mut run(&["--nvshmem", &path, "--dry-run"], &["true"]))?;
@@ -46,7 +44,6 @@ fn wheel(made: &MadeUp) -> Result<(), Failed> {
     expect(said.contains(&preload), || said.clone())
 }
 
-/// What follows the program is its own, whatever it looks like.
 fn no_dashes() -> Result<(), Failed> {
     let mut command = tool(&["run", "--any-nvshmem", "--provider", "tcp", "--plugin-dir"]);
     command.arg(plugins()).args(["echo", "-e", "--provider", "shm", "--", "--help"]);
@@ -77,7 +74,6 @@ fn every_release() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Launchers start the program as their own options say, and hand the environment on.
 fn launchers() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "nvshmem", "3.6.5", 5);
@@ -172,7 +168,6 @@ fn dry_run() -> Result<(), Failed> {
     expect(tree(&scratch.0) == before, || String::from("nothing is changed"))
 }
 
-/// What would be set and what is missing, each without the other's being there.
 fn missing() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
@@ -223,7 +218,6 @@ fn missing() -> Result<(), Failed> {
     expect(said.contains("NVSHMEM_HOME=/nonexistent is no directory"), || said.clone())
 }
 
-/// Where copies may wait behind the kernel that waits for them.
 fn hangs() -> Result<(), Failed> {
     let few = |options: &[&str], variables: &[(&str, &str)]| {
         let mut command = run(&[&["--any-nvshmem"], options].concat(), &["true"]);
@@ -242,7 +236,6 @@ fn hangs() -> Result<(), Failed> {
     expect(said.contains("stands still while") && said.contains("unset it"), || said.clone())
 }
 
-/// No NVSHMEM is looked for, and nothing is preloaded.
 fn nccl() -> Result<(), Failed> {
     let file = plugins().join("libnccl-rma-nvshmem-libfabric.so").display().to_string();
     let print = "echo $NCCL_RMA_PLUGIN $NCCL_GIN_TYPE $LD_PRELOAD \

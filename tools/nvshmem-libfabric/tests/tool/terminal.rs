@@ -16,7 +16,6 @@ pub(crate) struct OnTerminal {
 }
 
 impl OnTerminal {
-    /// Starts a command whose output and errors are a new terminal's.
     pub(crate) fn start(mut command: Command, columns: u16) -> io::Result<Self> {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&screen)?;
@@ -30,7 +29,6 @@ impl OnTerminal {
         Ok(Self { child: command.spawn()?, screen: screen.into() })
     }
 
-    /// What the command has printed next; nothing when it has ended.
     fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
         match self.screen.read(piece) {
             // Nobody has the other side any more.
@@ -41,7 +39,6 @@ impl OnTerminal {
         }
     }
 
-    /// All that it prints, and how it ends.
     pub(crate) fn finish(mut self) -> io::Result<(String, ExitStatus)> {
         let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
         loop {

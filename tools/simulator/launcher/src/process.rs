@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// How long the pipes of an ended process are still read: a grandchild may hold them open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Which stream a line was printed on.
@@ -48,7 +47,6 @@ impl fmt::Display for End {
     }
 }
 
-/// The launcher's end of an output stream.
 struct Pipe {
     stream: Stream,
     source: Box<dyn Source>,
@@ -59,7 +57,6 @@ trait Source: Read + AsRawFd + Send {}
 impl<T: Read + AsRawFd + Send> Source for T {}
 
 impl Pipe {
-    /// Takes the lines that are there. Returns whether more may come.
     fn read(&mut self, output: &mut Vec<(Stream, String)>) -> bool {
         let mut buffer = [0; 16 << 10];
         let mut open = true;
@@ -148,12 +145,10 @@ impl Process {
         self.exit
     }
 
-    /// Standard input, if it is a pipe.
     pub(crate) fn stdin(&mut self) -> Option<impl io::Write + use<>> {
         self.child.stdin.take()
     }
 
-    /// Whether it has ended and all its output was read.
     pub(crate) fn is_over(&self) -> bool {
         self.exit.is_some() && self.pipes.is_empty()
     }
@@ -162,7 +157,6 @@ impl Process {
         self.pipes.iter().map(|pipe| pollfd(pipe.source.as_raw_fd(), libc::POLLIN))
     }
 
-    /// Reads what it has printed and looks whether it has ended, without waiting.
     pub(crate) fn look(&mut self) {
         let late = self.exit.is_some_and(|(_, when)| when.elapsed() > DRAIN);
         self.pipes.retain_mut(|pipe| pipe.read(&mut self.output) && !late);

@@ -20,8 +20,6 @@ pub fn shell(agent: &[OsString]) -> Command {
     command
 }
 
-/// Whether a name is one that a shell takes for a variable's: anything else in its place would be
-/// executed.
 fn is_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::process::{End, Process, Stream, poll};
 use crate::shared_memory::SharedMemory;
 
-/// How often ends of processes are looked for, where no pipe tells earlier.
 const TICK: Duration = Duration::from_millis(4);
 
 /// How long a job may take.

@@ -25,14 +25,12 @@ impl SharedMemory {
         Self { before: files().collect(), mapped: BTreeSet::new() }
     }
 
-    /// Notes what a process that is about to be killed has mapped.
     pub(crate) fn note_mapped(&mut self, pid: u32) {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         let paths = maps.lines().filter_map(|line| Some(PathBuf::from(&line[line.find(SHM)?..])));
         self.mapped.extend(paths);
     }
 
-    /// Removes what a process has left. All processes of the job have ended.
     pub(crate) fn remove_of(&self, pid: u32) -> Vec<PathBuf> {
         files()
             .filter(|path| !self.before.contains(path))
@@ -56,7 +54,6 @@ fn files() -> impl Iterator<Item = PathBuf> {
     fs::read_dir(SHM).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Whether a file's name holds the number, not as part of a longer one.
 fn names(path: &Path, pid: u32) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.parse() == Ok(pid))

@@ -17,8 +17,6 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// A map of an address to a word, in one bucket, which is the map's own last word, as it is in
-    /// libstdc++.
     pub(crate) fn new(entry: Option<(usize, usize)>) -> Map {
         let mut node = entry.map(|(key, value)| {
             let key = std::ptr::without_provenance_mut(key);

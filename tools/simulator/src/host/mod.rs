@@ -30,10 +30,8 @@ use crate::memory::spin::Spinner;
 use crate::pe::bootstrap::Bootstrap;
 use crate::pe::job::Job;
 
-/// What a transport for the proxy has to offer for each PE.
 const NEEDED: i32 = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ;
 
-/// What makes the host treat a transport as peer-to-peer memory.
 const MAPPED: i32 =
     c::NVT_CAP_MAP | c::NVT_CAP_MAP_GPU_ST | c::NVT_CAP_MAP_GPU_LD | c::NVT_CAP_MAP_GPU_ATOMICS;
 
@@ -278,13 +276,11 @@ impl<'a> Host<'a> {
     }
 }
 
-/// What nobody uses any more.
 fn sole(shared: Arc<Shared>) -> Result<Shared> {
     Arc::try_unwrap(shared)
         .map_err(|_| Error::Usage("operations are still in use at finalize".into()))
 }
 
-/// Asks for every PE, this one too, in order.
 fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
     let ask = |pe: u32| {
         let mut gpu_uuid = [0; 16];
@@ -304,8 +300,6 @@ fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
     (0..job.settings.n_pes).map(ask).collect()
 }
 
-/// The symmetric heap, and its last chunk by its user's own address where a user's buffer is
-/// mapped.
 fn new_heap(
     job: &Job,
     bytes: u64,
@@ -341,7 +335,6 @@ fn choose_devices(job: &Job, transport: &Transport) -> Result<Vec<i32>> {
     Ok((first..first + each).map(|i| (i % n) as i32).collect())
 }
 
-/// Adds why the job was ended, when that is what made a call fail.
 fn with_reason(error: Error, bootstrap: &Bootstrap) -> Error {
     match (error, bootstrap.abort_reason()) {
         (Error::Status { call, status, .. }, Some(reason)) => {

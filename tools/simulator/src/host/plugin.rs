@@ -10,7 +10,6 @@ use nvshmem_abi::{CUDA_TABLE_SLOTS, INIT_SYMBOL, Layout, Major, c, file_name};
 
 use crate::error::{Error, Result, check, explain};
 
-/// The remote transports that NVSHMEM has heard of. By any other name it loads nothing.
 const KNOWN: [&str; 4] = ["ibrc", "ucx", "ibdevx", "libfabric"];
 
 /// A loaded plugin. It is unloaded as that host would: NVSHMEM 3.6 and older close the library,
@@ -25,8 +24,6 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Opens the file that a host of this layout opens for the transport that the environment
-    /// names.
     pub(crate) fn load(dir: &Path, layout: Layout) -> Result<Plugin> {
         let named = std::env::var("NVSHMEM_REMOTE_TRANSPORT");
         let named = named.unwrap_or_else(|_| String::from("libfabric"));
@@ -42,8 +39,6 @@ impl Plugin {
         Ok(Plugin { library, path, layout, idle })
     }
 
-    /// Notes whether the plugin has a transport that has not been finalized: a host that ends
-    /// without finalizing it does not unload it either.
     pub(crate) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
     }

@@ -19,14 +19,10 @@ use crate::memory::address::{Place, SymAddr};
 use crate::pe::bootstrap::Fatal;
 use crate::pe::payload_text;
 
-/// Requests between two calls of `progress`: NVSHMEM_PROXY_REQUEST_BATCH_MAX's default.
 const BATCH: usize = 32;
 
-/// Most puts that are announced in a row: NVSHMEM_TRANSPORT_BATCH_MAX_OPS' default.
 const ANNOUNCED: usize = 16;
 
-/// Requests that may wait. A sender is held when there are more, as a device is whose channel is
-/// full.
 const QUEUE: usize = 4096;
 
 /// What the thread is to do; whether it is a put is seen by the one before it.

@@ -191,7 +191,6 @@ impl Ops {
         Ok(answers)
     }
 
-    /// The arguments of a correct put, which is one piece.
     fn sound(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<RawRma> {
         let pieces = self.plan(pe, to, from, len)?;
         let [piece] = pieces[..] else {

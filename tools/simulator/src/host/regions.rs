@@ -11,7 +11,6 @@ use crate::memory::address::{BufferId, Place, Region, SymAddr};
 use crate::memory::local::{Local, Mapping};
 use crate::pe::bootstrap::Bootstrap;
 
-/// Largest piece of a local buffer that is registered as one, as in NVSHMEM.
 const MAX_LOCAL_CHUNK: u64 = 2 << 30;
 
 const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
@@ -91,8 +90,6 @@ impl Regions {
         self.heap.len()
     }
 
-    /// Registers the heap's chunks up to `end`, in order, each with its exchange of handles.
-    /// Collective.
     pub(crate) fn register_heap(
         &self,
         end: u64,
@@ -119,8 +116,6 @@ impl Regions {
         Ok(())
     }
 
-    /// Releases everything in NVSHMEM's order: the heap's handles, the heap's memory, and then the
-    /// buffers, before the transport is finalized.
     pub(crate) fn end(self, transport: &Transport) -> Result<()> {
         for chunk in read(&self.chunks).iter() {
             transport.release_mem_handle(&chunk.get(self.me as usize))?;
@@ -131,7 +126,6 @@ impl Regions {
         buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
     }
 
-    /// Releases what can be released, and frees nothing.
     pub(crate) fn release(&self, transport: &Transport) {
         for chunk in read(&self.chunks).iter() {
             let _ = transport.release_mem_handle(&chunk.get(self.me as usize));
@@ -156,8 +150,6 @@ impl Regions {
         Ok(BufferId(buffers.len() as u32 - 1))
     }
 
-    /// Releases the handles of a buffer. Its memory stays until the end, since a place in it may
-    /// still be used as unregistered memory.
     pub(crate) fn release_buffer(&self, id: BufferId, transport: &Transport) -> Result<()> {
         let mut buffers = write(&self.buffers);
         buffers.get_mut(id.0 as usize).ok_or_else(|| no_buffer(id))?.release(transport)
@@ -284,7 +276,6 @@ impl Buffer {
 }
 
 impl Handles {
-    /// Keeps a copy of handles that lie one after the other.
     fn new(bytes: &[u8]) -> Handles {
         Handles([&[0], bytes].concat().into())
     }

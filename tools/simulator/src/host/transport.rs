@@ -20,14 +20,12 @@ pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 /// [`POISON`] as an `int`.
 pub(crate) const POISON_INT: i32 = POISON as u32 as i32;
 
-/// Slot of the transport in the host's table.
 const TRANSPORT_INDEX: i32 = 1;
 
 const SUCCESS: i32 = c::NVT_STATUS_SUCCESS;
 /// The status of a function that is not there, which [`Transport::init`] has refused.
 const MISSING: i32 = c::NVT_STATUS_INTERNAL;
 
-/// The host's numbers for itself and for the region at hand where it flushes regions.
 const ISSUER: u64 = 1;
 const REGION: u64 = 1;
 
@@ -168,7 +166,6 @@ impl Transport {
     /// # Safety
     /// The transport is filled.
     unsafe fn raw_connect(&self, ids: &mut [i32], qps: &mut [i32]) -> i32 {
-        /// An array and its length; NULL where it is empty.
         fn array(of: &mut [i32]) -> (*mut i32, i32) {
             (if of.is_empty() { null_mut() } else { of.as_mut_ptr() }, of.len() as i32)
         }
@@ -344,7 +341,6 @@ impl Transport {
         status.unwrap_or(MISSING)
     }
 
-    /// Orders what is issued to a PE later behind what was issued before.
     pub(crate) fn fence(&self, pe: u32, qp: i32) -> i32 {
         let (raw, pe) = (self.raw, pe as i32);
         // SAFETY: the transport is connected; no memory is passed.
@@ -371,7 +367,6 @@ impl Transport {
 }
 
 impl Transport {
-    /// Calls the plugin's entry point and reads what it has set.
     pub(crate) fn init(plugin: Plugin, layout: Layout) -> Result<Transport> {
         let raw = plugin.init(layout.api_version())?;
         plugin.set_idle(false);
@@ -451,7 +446,6 @@ impl Transport {
         }
     }
 
-    /// Asks whether a PE can be reached, and notes the answer for the plugin.
     pub(crate) fn can_reach_peer(&mut self, mut peer: c::nvt_pe_info) -> Result<i32> {
         let (pe, mut access) = (peer.pe, 0);
         // SAFETY: the transport is filled, and both pointers are to locals.
@@ -461,7 +455,6 @@ impl Transport {
         Ok(access)
     }
 
-    /// Number of NICs that the plugin offers to the host, each with its directory.
     pub(crate) fn n_devices(&self) -> Result<usize> {
         // SAFETY: `raw` is a transport of this layout.
         let (n, paths) = unsafe {
@@ -475,7 +468,6 @@ impl Transport {
         Ok(n)
     }
 
-    /// Connects to all PEs. `devices` are the NICs chosen; none when the plugin manages them.
     pub(crate) fn connect(&self, devices: &[i32]) -> Result<()> {
         let mut devices = devices.to_vec();
         if devices.is_empty() && self.layout.major() != Major::V7 {
@@ -518,13 +510,11 @@ impl Transport {
         check(unsafe { self.raw_release(&raw mut copy) }, || "release_mem_handle".to_string())
     }
 
-    /// The answers to NULL in place of a handle to release and of a PE to reach.
     pub(crate) fn null_answers(&self) -> [i32; 2] {
         // SAFETY: NULL is what the calls are to refuse.
         unsafe { [self.raw_release(null_mut()), self.raw_reach(null_mut(), null_mut())] }
     }
 
-    /// Whether this layout has a put with signal of its own.
     pub(crate) fn has_put_signal(&self) -> bool {
         self.layout >= Layout::V4
     }
@@ -546,33 +536,28 @@ impl Transport {
         unsafe { self.raw_put_signal(pe, vectors.pointers(), signal, &raw mut mem, qp) }
     }
 
-    /// Waits for what was issued to a PE.
     #[inline]
     pub(crate) fn quiet(&self, pe: u32, qp: i32) -> i32 {
         // SAFETY: the transport is connected; no memory is passed. So below.
         unsafe { self.raw_quiet(pe as i32, qp) }
     }
 
-    /// Lets the plugin work.
     #[inline]
     pub(crate) fn progress(&self) -> i32 {
         // SAFETY: see `quiet`.
         unsafe { self.raw_progress() }
     }
 
-    /// Makes what has landed visible to the GPU.
     pub(crate) fn enforce_cst(&self) -> i32 {
         // SAFETY: see `quiet`.
         unsafe { self.raw_enforce_cst() }
     }
 
-    /// Lets the plugin describe itself on its output.
     pub(crate) fn show_info(&self) -> Result<()> {
         // SAFETY: see `quiet`.
         check(unsafe { self.raw_show_info(0) }, || "show_info".to_string())
     }
 
-    /// Ends the transport. The plugin frees it.
     pub(crate) fn finalize(self) -> Result<()> {
         // SAFETY: `raw` is not used afterwards: the caller owns the transport.
         let status = unsafe { self.raw_finalize() };
@@ -598,7 +583,6 @@ impl Vectors {
         local: &mut [c::nvt_rma_memdesc],
         bytes: &mut [c::nvt_rma_bytesdesc],
     ) -> Vectors {
-        /// Begin and end; an empty vector is two null pointers.
         fn bounds<T>(slice: &mut [T]) -> (*mut T, *mut T) {
             let range = slice.as_mut_ptr_range();
             if slice.is_empty() { (null_mut(), null_mut()) } else { (range.start, range.end) }

@@ -17,7 +17,6 @@ impl Collective {
         Self { open: None, parts: vec![None; n_pes], finished: vec![false; n_pes], completed: 0 }
     }
 
-    /// A PE joins. When it is the last, returns what all have brought.
     pub(crate) fn join(
         &mut self,
         pe: usize,
@@ -42,7 +41,6 @@ impl Collective {
         Ok(Some(self.parts.iter_mut().filter_map(Option::take).flatten().collect()))
     }
 
-    /// A PE has finished its scenario.
     pub(crate) fn finish(&mut self, pe: usize) -> Result<(), String> {
         self.finished[pe] = true;
         self.stuck()
@@ -62,7 +60,6 @@ impl Collective {
         self.completed
     }
 
-    /// What a PE was last seen doing, for reports about one that hangs.
     pub(crate) fn doing(&self, pe: usize) -> String {
         match &self.open {
             Some((name, ..)) if self.parts[pe].is_some() => {

@@ -16,7 +16,6 @@ use crate::memory::device_memory::MemoryKind;
 use crate::pe::ENV_PE;
 use crate::settings::{JobSettings, is_setting};
 
-/// How long a PE that has ended is heard for what it has sent before.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Where a PE of another host is started, and what is started there.
@@ -100,7 +99,6 @@ impl JobSettings {
         })
     }
 
-    /// What starts a PE, and the launcher's end of its streams.
     fn command(&self, pe: u32, program: &Path, dir: &Path) -> io::Result<(Link, Command)> {
         let (mut link, streams) = Link::pair()?;
         let inherited = std::env::vars_os()
@@ -134,7 +132,6 @@ impl JobSettings {
         Ok((link, command))
     }
 
-    /// The environment of a PE on top of the launcher's.
     fn env_for(&self, pe: u32) -> io::Result<BTreeMap<String, OsString>> {
         let mut env: BTreeMap<String, OsString> = BTreeMap::new();
         env.insert("NVSHMEM_REMOTE_TRANSPORT".into(), "libfabric".into());
@@ -236,7 +233,6 @@ impl Launch<'_> {
         }
     }
 
-    /// Judges a PE by how its process has ended and what it has said.
     fn judge(&mut self, pe: usize, end: End) {
         let state = &mut self.pes[pe];
         state.judged = true;
@@ -275,7 +271,6 @@ impl Launch<'_> {
         self.pes[pe].outcome = Some(outcome);
     }
 
-    /// Tells every PE that the job has failed. The first reason stays.
     fn abort(&mut self, text: String) {
         if self.cause.is_none() {
             self.tell_all(&ToPe::Abort(text.clone()));

@@ -40,7 +40,6 @@ impl MemoryKind {
         matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
     }
 
-    /// What a user of such a heap has buffers of.
     pub(crate) fn of_buffers(self) -> MemoryKind {
         if self.is_vmm() { MemoryKind::Device } else { self }
     }
@@ -81,7 +80,6 @@ enum How {
 }
 
 impl DeviceMemory {
-    /// Memory of one allocation, zeroed.
     pub(crate) fn allocate(gpu: &'static Gpu, kind: MemoryKind, len: usize) -> Result<Self> {
         let mut base = 0;
         // SAFETY: a place for the address; an `int` that outlives the call.
@@ -159,8 +157,6 @@ impl DeviceMemory {
         Ok(DeviceMemory { gpu, base, len, step, how: How::Mapped { handles: Vec::new(), owns } })
     }
 
-    /// Maps an allocation behind the last one, open for the device, and for the CPU if it is the
-    /// host's memory.
     fn map_next(&mut self, handle: usize, is_host: bool) -> Result<()> {
         let How::Mapped { handles, .. } = &mut self.how else {
             return Err(Error::Usage("this memory is not of the VMM interface".into()));
@@ -177,7 +173,6 @@ impl DeviceMemory {
         gpu.bound(|calls| unsafe { calls.set_access(at, step, access.as_ptr(), count) })
     }
 
-    /// New device memory holds anything.
     fn zeroed(self) -> Result<Self> {
         self.gpu.write(self.base, self.len, self.cut(), |_, block| block.fill(0))?;
         Ok(self)

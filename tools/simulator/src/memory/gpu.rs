@@ -27,13 +27,11 @@ pub(crate) const NUMA_NODE: Location = [3, 0];
 pub(crate) struct Properties([c_int; 8]);
 
 impl Properties {
-    /// Memory that stays where it is, shared with nobody.
     pub(crate) fn pinned([kind, id]: Location) -> Properties {
         Properties([1, 0, kind, id, 0, 0, 0, 0])
     }
 }
 
-/// `CUmemAccessDesc`: a location that reads and writes.
 pub(crate) fn access([kind, id]: Location) -> [c_int; 3] {
     [kind, id, 3]
 }
@@ -102,7 +100,6 @@ calls! {
 }
 
 impl Calls {
-    /// Turns a result into an error with the driver's name for it.
     pub(crate) fn check(&self, call: &str, status: Status) -> Result<()> {
         if status == 0 {
             return Ok(());
@@ -134,7 +131,6 @@ fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F> {
     }
 }
 
-/// An error of the device or its driver.
 pub(crate) fn device(error: impl Display) -> Error {
     Error::Device(error.to_string())
 }
@@ -154,8 +150,6 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// The device of this process: number `pe` of those that there are, beginning again at the
-    /// first. Loads and starts the driver when called first.
     pub(crate) fn of_process(pe: u32) -> Result<&'static Gpu> {
         static GPU: OnceLock<Result<Gpu>> = OnceLock::new();
         GPU.get_or_init(|| Gpu::start(pe)).as_ref().map_err(Clone::clone)
@@ -181,7 +175,6 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// A stream that neither waits for the legacy stream nor holds it, for the life of the process.
     pub(crate) fn new_stream(&self) -> Result<usize> {
         let mut stream = 0;
         // SAFETY: a place for the handle; CU_STREAM_NON_BLOCKING is 1.
@@ -206,7 +199,6 @@ impl Gpu {
         unsafe { self.calls.set_current(raw) }
     }
 
-    /// Calls the driver with the context bound.
     pub(crate) fn bound<R>(&self, f: impl FnOnce(&Calls) -> Result<R>) -> Result<R> {
         let _bound = self.context.bind().map_err(device)?;
         f(&self.calls)
@@ -252,8 +244,6 @@ impl Gpu {
         })
     }
 
-    /// Has each part of some memory copied: from its offset on, of its length, on that stream and
-    /// by that page-locked memory.
     fn copy(
         &self,
         base: usize,

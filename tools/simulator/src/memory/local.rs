@@ -66,7 +66,6 @@ impl Mapping {
         Ok(Mapping { start, len: whole - align as usize, owner: Owner::Pages { base, whole } })
     }
 
-    /// Memory for a buffer of a kind that has one address and one allocation.
     pub(crate) fn of_kind(
         kind: MemoryKind,
         len: u64,
@@ -82,7 +81,6 @@ impl Mapping {
         }
     }
 
-    /// Memory of the driver's.
     pub(crate) fn of_device(memory: DeviceMemory) -> Mapping {
         let start = std::ptr::with_exposed_provenance_mut(memory.base());
         Mapping { start, len: memory.len(), owner: Owner::Device(memory) }
@@ -267,7 +265,6 @@ impl<'a> Local<'a> {
         Ok(())
     }
 
-    /// The word, which is not touched here: it may be memory that the CPU does not reach.
     fn word(&self) -> Result<&AtomicU64> {
         if self.len < 8 || self.start as usize % 8 != 0 {
             return Err(Error::Usage("a word is eight bytes at a multiple of eight".into()));

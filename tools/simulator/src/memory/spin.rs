@@ -57,7 +57,6 @@ enum End {
 }
 
 impl Spinner {
-    /// Starts it, and waits until it runs.
     pub(crate) fn start(gpu: &'static Gpu, deadline: Duration) -> Result<Spinner> {
         type FakeSpin = unsafe extern "C" fn(usize) -> usize;
         // SAFETY: the type of this function of the stand-in.
@@ -110,7 +109,6 @@ impl Drop for Spinner {
     }
 }
 
-/// Puts the kernel on a stream. The words stay until the process ends, as does the module.
 fn launch(gpu: &Gpu, stream: &Stream, deadline: Duration) -> Result<usize> {
     let memory = PinnedMemory::new(&gpu.context, WORDS).map_err(device)?;
     let words = memory.addr();

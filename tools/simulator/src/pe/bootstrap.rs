@@ -53,7 +53,6 @@ unsafe impl Send for Bootstrap {}
 // SAFETY: as above.
 unsafe impl Sync for Bootstrap {}
 
-/// What the C callbacks see through `comm_state`.
 #[derive(Debug)]
 struct Shared {
     n_pes: u32,
@@ -65,7 +64,6 @@ struct Shared {
 }
 
 impl Bootstrap {
-    /// Connects to the launcher as one PE.
     pub(crate) fn connect(pe: u32, settings: &JobSettings, is_remote: bool) -> Result<Bootstrap> {
         let link = Link::of_process().map_err(gone)?;
         if is_remote {
@@ -115,7 +113,6 @@ impl Bootstrap {
         self.shared.join("allgather", part)
     }
 
-    /// The handle as the plugin gets it.
     pub(crate) fn handle(&self) -> *mut c::nvt_bootstrap_handle {
         self.handle
     }
@@ -124,7 +121,6 @@ impl Bootstrap {
         self.node
     }
 
-    /// Why the launcher has ended the job, when it has and this PE has been told.
     pub(crate) fn abort_reason(&self) -> Option<String> {
         lock(&self.shared.aborted).clone()
     }
@@ -133,7 +129,6 @@ impl Bootstrap {
         self.shared.fatal.clone()
     }
 
-    /// Sends a message that has no answer.
     pub(crate) fn tell(&self, message: &FromPe) -> Result<()> {
         lock(&self.shared.link).send(message).map_err(gone)
     }

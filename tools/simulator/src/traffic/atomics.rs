@@ -8,7 +8,6 @@ use crate::traffic::Resident;
 
 const ROUNDS: u64 = 40;
 
-/// Integers in all widths, and floating point where the layout has it.
 fn kinds(major: Major) -> Vec<(i32, bool)> {
     let mut kinds = vec![(4, false), (8, false), (2, false)];
     if major >= Major::V6 {
@@ -17,7 +16,6 @@ fn kinds(major: Major) -> Vec<(i32, bool)> {
     kinds
 }
 
-/// The bits of a small number.
 fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
     match (float, bytes) {
         (true, 8) => (value as f64).to_bits(),
@@ -46,7 +44,6 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A word of each PE, zeroed, that all PEs then work on.
 fn words(host: &Host<'_>, count: u64) -> Result<SymAddr, BoxError> {
     let words = host.alloc(count * 8, 8)?;
     host.local(words, count * 8)?.set(0)?;
@@ -72,7 +69,6 @@ fn expect(what: &str, kind: (i32, bool), found: u64, expected: u64) -> Result<()
         .into())
 }
 
-/// Add, increment and signal add, in neighbouring words.
 fn sums(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let at = words(host, 3)?;
     for round in 0..ROUNDS {
@@ -97,7 +93,6 @@ fn sums(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// And, or, exclusive or, set: each PE has a bit of its own.
 fn bits(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let at = words(host, 4)?;
     let mine = 1u64 << host.user().pe();
@@ -122,7 +117,6 @@ fn bits(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Does a fetching operation and waits for its flag, as the device does.
 fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Result<u64, BoxError> {
     let result = host.local(into, 16)?;
     let flag = result.part(8, 8)?;
@@ -133,7 +127,6 @@ fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Resul
     Ok(result.part(0, 8)?.load_acquire()?)
 }
 
-/// Fetch and add, increment, and, or, exclusive or, fetch: what is returned fits what is stored.
 fn fetches(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let at = words(host, 6)?;
     let into = host.alloc(16, 16)?;
@@ -185,7 +178,6 @@ fn fetches(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Swap hands values around without losing one; compare and swap counts without missing one.
 fn swaps(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let at = words(host, 2)?;
     let into = host.alloc(16, 16)?;

@@ -5,7 +5,6 @@ use crate::traffic::Resident;
 use crate::{Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 use nvshmem_abi::c;
 
-/// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [
     0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 63, 64, 65, 127, 128, 129, 255, 1000, 4095, 4096, 4097,
     65_537, 300_001, 1_200_007,
@@ -20,7 +19,6 @@ const USER: u64 = 0;
 const PROXY: u64 = 1;
 const KINDS: [u64; 2] = [USER, PROXY];
 
-/// One transfer: the same offset at the source and in the sender's part of the target.
 #[derive(Clone, Copy)]
 struct Piece {
     offset: u64,
@@ -68,7 +66,6 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Very many small operations between all PEs, none lost, none twice, none astray.
 pub(super) fn storm(job: &mut Job) -> Result<(), BoxError> {
     const SLOT: u64 = 64;
     let n = u64::from(job.n_pes());
@@ -186,7 +183,6 @@ fn exchange(job: &Job, host: &Host<'_>, pieces: &[Piece], area: u64) -> Result<(
     Ok(host.unregister(buffer)?)
 }
 
-/// That an area has the pieces and, beside them, what it had before.
 fn check(
     area: &[u8],
     pieces: impl Iterator<Item = Piece>,
@@ -244,7 +240,6 @@ fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A put and a get of a whole chunk, the largest that the host passes in one call.
 pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {
     const CHUNK: u64 = 64 << 20;
     let (me, n) = (job.pe(), job.n_pes());

@@ -8,7 +8,6 @@ use crate::traffic::Resident;
 
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;
-/// Data, then a flag word, then a word for the answer.
 const SLOT: u64 = 64 << 10;
 const FLAG: u64 = SLOT - 16;
 const ANSWER: u64 = SLOT - 8;

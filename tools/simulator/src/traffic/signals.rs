@@ -5,10 +5,8 @@ use nvshmem_abi::c;
 
 use crate::traffic::Resident;
 
-/// Transfers under way from one PE to another, each with a place and a signal word of its own.
 const SLOTS: u64 = 4;
 
-/// Where everything is, the same on every PE.
 struct Places {
     /// Data from each sender, by slot.
     inbox: SymAddr,
@@ -42,7 +40,6 @@ impl Places {
     }
 }
 
-/// Bytes of a round's payload: none, small, around the limits, and large.
 fn length(sender: u32, receiver: u32, round: u64, most: u64) -> u64 {
     let mut x = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(sender * 31 + receiver) << 40;
     x ^= x >> 29;

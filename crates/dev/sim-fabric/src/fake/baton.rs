@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 
-/// The holder where nobody may run: before the start, and after the end.
 const NOBODY: usize = usize::MAX;
 
 #[derive(Debug)]
@@ -42,13 +41,11 @@ impl Baton {
         self.hand_on(&mut state);
     }
 
-    /// Waits for a runner's first iteration.
     pub(super) fn enter(&self, runner: usize) {
         self.lock().threads[runner] = Some(std::thread::current());
         self.wait(runner);
     }
 
-    /// Lets somebody else run, and waits for the next iteration. Nothing outside a race.
     pub(super) fn pass(&self) {
         let me = self.holder.load(Ordering::Acquire);
         if me != NOBODY {
@@ -57,14 +54,12 @@ impl Baton {
         }
     }
 
-    /// A runner has ended; the others go on.
     pub(super) fn leave(&self, runner: usize) {
         let mut state = self.lock();
         state.running.retain(|other| *other != runner);
         self.hand_on(&mut state);
     }
 
-    /// Who has not entered yet finds the baton when it does.
     fn hand_on(&self, state: &mut State) {
         let next = state.pick();
         self.holder.store(next.unwrap_or(NOBODY), Ordering::Release);

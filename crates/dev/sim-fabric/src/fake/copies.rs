@@ -11,7 +11,6 @@ use engine::port::copies::{
 };
 use engine::port::{PortError, Posted};
 
-/// Most calls whose copies are under way in a direction.
 const MOST_CALLS: usize = 2;
 
 /// The copies of one PE.
@@ -32,7 +31,6 @@ enum Soon {
     Apply(Atomic, SoonOrder),
 }
 
-/// What may arrive in any order arrives the other way round, where nothing lies on anything else.
 fn turn_round(soon: &mut [(usize, Soon)]) {
     let end = |(addr, soon): &(usize, Soon)| match soon {
         Soon::Store(bytes, SoonOrder::Any) => Some(addr + bytes.len()),
@@ -196,7 +194,6 @@ impl CopyPort for FakeCopies {
 }
 
 impl FakeCopies {
-    /// What was to be done soon is done, or lost.
     fn flush(&mut self) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
         if world.fail_settling && !self.soon.is_empty() {

@@ -17,7 +17,6 @@ use engine::port::{
 };
 use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet};
 
-/// Nanoseconds that pass with each poll.
 const POLL_TIME: u64 = 200;
 
 /// A lane's port into the fake fabric.
@@ -60,7 +59,6 @@ impl FakePort {
         Self { has_fast_path, ..self }
     }
 
-    /// Whether the fabric has room for something to a peer over a rail.
     fn has_room(&self, rail: RailId, to: PeerAddr) -> bool {
         let mut world = self.fabric.lock();
         let used = self.wr_ids[rail.index()].len() + self.leaving[rail.index()].len();
@@ -68,7 +66,6 @@ impl FakePort {
         !full && world.takes(self.lane, rail, target(to).pe)
     }
 
-    /// Takes a transfer, whose doorbell is still owed where there is one.
     fn take(
         &mut self,
         rail: RailId,
@@ -103,7 +100,6 @@ impl FakePort {
         Ok(Posted::Yes)
     }
 
-    /// Takes a message, whatever its length.
     fn send_bytes(
         &mut self,
         rail: RailId,
@@ -395,7 +391,6 @@ impl Clock for FakePort {
     }
 }
 
-/// Whose rail an address is of, and in which generation.
 fn target(to: PeerAddr) -> Target {
     Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
 }

@@ -26,14 +26,10 @@ use engine::ids::WrId;
 use engine::port::registration::is_unclosed;
 use engine::port::{Failure, POLL_BATCH, PeerAddr, PortError};
 
-/// Completions of peers' writes that wait for the lane, beside those of its own transfers. Behind
-/// them the connections wait.
 const COMES_IN: usize = 1024;
 
-/// Room in a queue of completions for what peers' writes bring, beside those of our own.
 const QUEUE_MARGIN: usize = 256;
 
-/// Most peers that are tried in vain in an iteration.
 const REFUSALS: usize = 8;
 
 /// A transfer that the lane hands over.
@@ -82,7 +78,6 @@ pub(super) struct Ends {
     pub(super) done: Receiver<Done>,
 }
 
-/// The peers for which there was no room in an iteration.
 #[derive(Default)]
 struct Refusals {
     peers: [Option<PeerAddr>; REFUSALS],
@@ -90,7 +85,6 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Whether nothing more is tried for a peer in this iteration.
     fn has(&self, peer: PeerAddr) -> bool {
         self.count == REFUSALS || self.peers[..self.count].contains(&Some(peer))
     }
@@ -181,12 +175,10 @@ impl Connection {
         self.endpoint.vector().insert(addresses, self.endpoint.address().len())
     }
 
-    /// Another endpoint for this one's place.
     pub(super) fn another(&mut self) -> Result<Another, PortError> {
         self.endpoint.another()
     }
 
-    /// Has the other take its place; nothing that was under way or told is, from here on.
     pub(super) fn replace(&mut self, another: Another) -> Vec<u8> {
         // SAFETY: `&mut self` makes this the only thread that has the endpoint, nothing resolved of
         // it is kept, and no region is bound to it: providers of connections for bulk do not.
@@ -222,7 +214,6 @@ impl Connection {
         moved
     }
 
-    /// Posts a transfer, or lets it wait. Whether the provider has answered for good.
     fn try_post(&mut self, request: Request, refusals: &mut Refusals) -> bool {
         if self.is_broken || refusals.has(request.to) {
             // A queue that is broken is so until the rail is opened again.
@@ -299,7 +290,6 @@ impl Connection {
         self.tell(Done::Failed(Failure { wr_id, is_message: false, error }));
     }
 
-    /// Takes completions. Whether there were any.
     fn poll(&mut self) -> bool {
         if self.is_broken {
             return false;
@@ -346,7 +336,6 @@ impl Connection {
         true
     }
 
-    /// Whether that is the end of an attempt to reach a peer.
     #[cold]
     fn has_reached(&mut self, context: usize, made: bool) -> bool {
         let Some((peer, _)) = self.tried.remove(&context) else { return false };
@@ -367,7 +356,6 @@ impl Connection {
         }
     }
 
-    /// Whether all is told.
     fn tell_untold(&mut self) -> bool {
         while let Some(done) = self.untold.pop_front() {
             match self.done.try_send(done) {

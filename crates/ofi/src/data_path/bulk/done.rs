@@ -45,12 +45,10 @@ impl From<Entry> for fi_cq_data_entry {
 pub(super) struct News(AtomicU64);
 
 impl News {
-    /// One more is in its queue.
     pub(super) fn tell(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// How many there are.
     #[inline]
     pub(super) fn told(&self) -> u64 {
         self.0.load(Ordering::Acquire)

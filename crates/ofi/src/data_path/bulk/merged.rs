@@ -39,7 +39,6 @@ struct Inner {
     reached: Vec<(usize, PeerAddr, bool)>,
 }
 
-/// What comes from one connection.
 #[derive(Debug)]
 struct End {
     done: Receiver<Done>,
@@ -58,12 +57,10 @@ impl Merged {
         (Self(NonNull::from(place)), news)
     }
 
-    /// A further connection.
     pub(super) fn add(&mut self, done: Receiver<Done>) {
         self.inner().ends.push(End { done, under_way: 0 });
     }
 
-    /// What is read in the place of the rail's own queue.
     pub(super) fn direct(&self) -> DirectQueue {
         // SAFETY: who may read the queue is the lane's one thread, as the port has the rail for
         // itself, and it does not while it calls anything else of this value. The port has both
@@ -77,14 +74,12 @@ impl Merged {
         unsafe { &mut *(*self.0.as_ptr()).get() }
     }
 
-    /// Transfers that a connection has been given, and that were not found done.
     pub(super) fn under_way(&self, at: usize) -> u32 {
         // SAFETY: live; nothing is changed but by the lane's thread, whose call this is.
         let inner = unsafe { &*(*self.0.as_ptr()).get() };
         inner.ends.get(at).map_or(u32::MAX, |end| end.under_way)
     }
 
-    /// A connection has been given a transfer.
     pub(super) fn gave(&mut self, at: usize) {
         if let Some(end) = self.inner().ends.get_mut(at) {
             end.under_way += 1;
@@ -96,12 +91,10 @@ impl Merged {
         self.inner().failure.take()
     }
 
-    /// Which connection has reached whom, or has tried in vain, since the last call.
     pub(super) fn next_reached(&mut self) -> Option<(usize, PeerAddr, bool)> {
         self.inner().reached.pop()
     }
 
-    /// All endpoints are others from here on: what came from those before is dropped.
     pub(super) fn forget(&mut self, own: DirectQueue) {
         let inner = self.inner();
         inner.own = own;
@@ -154,8 +147,6 @@ impl Inner {
         }
     }
 
-    /// Takes completions of the connections from place `found` on, up to `count`. How many there
-    /// are then. A failure ends it.
     #[inline(never)]
     fn take(
         &mut self,
@@ -267,7 +258,6 @@ mod tests {
             self.news.tell();
         }
 
-        /// The contexts of what is read, or the code.
         fn read(&self, count: usize) -> Result<Vec<usize>, isize> {
             let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; 8];
             // SAFETY: there is room for as many; this is the only thread.
@@ -303,7 +293,6 @@ mod tests {
         assert_eq!(bed.read(5), Err(AGAIN));
     }
 
-    /// A rail whose own queue fills every poll.
     #[test]
     fn busy_rail_leaves_room_for_bulk() {
         let mut bed = Bed::new(&8);
@@ -339,7 +328,6 @@ mod tests {
         assert_eq!(bed.read(8), Err(AGAIN));
     }
 
-    /// The first completion of a poll ends it where there is room for no other.
     #[test]
     fn what_is_not_looked_at_stays_and_news_of_it_too() {
         let mut bed = Bed::new(&2);

@@ -72,14 +72,12 @@ pub(crate) struct Bulk {
     turn: usize,
 }
 
-/// The lane's end of a connection.
 #[derive(Debug)]
 struct Served {
     worker: Worker,
     routes: HashMap<PeerAddr, Route>,
 }
 
-/// The way to a peer's rail.
 #[derive(Clone, Copy, Debug)]
 struct Route {
     /// What the connection has it by.
@@ -123,12 +121,10 @@ impl Bulk {
         Ok(bulk)
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// The rail's own queue with those of its connections behind it, to be read in its place.
     pub(crate) fn queue(&self) -> DirectQueue {
         self.merged.direct()
     }
@@ -219,7 +215,6 @@ impl Bulk {
         Ok(Some(posted))
     }
 
-    /// A peer was tried. If in vain, it is again with the next transfer.
     #[cold]
     fn reached(&mut self, at: usize, peer: PeerAddr, made: bool) {
         let route = self.connections.get_mut(at).and_then(|link| link.routes.get_mut(&peer));
@@ -228,7 +223,6 @@ impl Bulk {
         }
     }
 
-    /// Why the queue has last answered that there is an error, if that is one of a connection.
     #[cold]
     pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.merged.take_failure()

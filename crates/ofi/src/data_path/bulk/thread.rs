@@ -198,7 +198,6 @@ fn iterations<C: Moves>(shared: &Shared<C>) {
     }
 }
 
-/// Sleeps until there is something to do.
 fn sleep<C: Moves>(shared: &Shared<C>, mut connection: MutexGuard<'_, C>, iteration: Iteration) {
     shared.sleeps.swap(true, Ordering::SeqCst);
     let may_sleep = connection.may_sleep();

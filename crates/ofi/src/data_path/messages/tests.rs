@@ -148,8 +148,6 @@ fn what_a_failed_receive_ends_depends_on_the_provider_and_the_error() {
     }
 }
 
-/// As on efa-direct, where a write with immediate data takes a receive and leaves its buffer as
-/// it was.
 #[test]
 fn a_receive_that_immediate_data_takes_is_posted_again() {
     let rail = rail(Provider::Shm);
@@ -178,7 +176,6 @@ fn a_receive_that_immediate_data_takes_is_posted_again() {
     assert!(messages.receives.iter().all(|receive| receive.posted));
 }
 
-/// It waits where the provider has no room for it, and is posted when there is.
 #[test]
 fn a_receive_that_the_provider_has_no_room_for_is_posted_later() {
     let rail = rail(Provider::TcpRxm);
@@ -221,7 +218,6 @@ fn a_receive_that_the_provider_has_no_room_for_is_posted_later() {
     assert!(messages.receives[left_out].posted, "it is forgotten");
 }
 
-/// A failed send gives its work-request id back, and its buffer is used again.
 #[test]
 fn a_failed_send_is_reported_with_its_wr_id() {
     let rail = rail(Provider::Shm);

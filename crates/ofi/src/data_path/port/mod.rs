@@ -54,7 +54,6 @@ const _: () = {
     assert_send::<OfiPort>();
 };
 
-/// A rail, with what posting needs of it at hand.
 #[derive(Debug)]
 struct PortRail {
     rail: Arc<Rail>,
@@ -70,7 +69,6 @@ struct PortRail {
 }
 
 impl OfiPort {
-    /// A port over rails that no other port uses. It posts the rails' receives.
     pub(crate) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
         let port_rail = |rail: &Arc<Rail>| {
             let gate = rail.domain().gate().clone();
@@ -100,7 +98,6 @@ impl OfiPort {
         })
     }
 
-    /// The same, between ports whose rails may have connections for bulk.
     pub(crate) fn with_joined_addresses(mut self) -> Self {
         self.joins_addresses = true;
         for port_rail in &mut self.rails {
@@ -109,8 +106,6 @@ impl OfiPort {
         self
     }
 
-    /// Opens connections for bulk beside a rail, one in each of these domains. Before peers are
-    /// told its address, on a port that joins addresses.
     pub(crate) fn open_bulk(
         &mut self,
         rail: RailId,
@@ -127,12 +122,10 @@ impl OfiPort {
         Ok(())
     }
 
-    /// The same, with the provider told when more writes follow.
     pub(crate) fn with_batches(self, batches: bool) -> Self {
         Self { batches, ..self }
     }
 
-    /// The same, with another port's endpoints for control messages, one for each rail.
     pub(crate) fn with_control(self, control: Option<OfiPort>) -> Self {
         Self { control: control.map(Box::new), ..self }
     }
@@ -198,7 +191,6 @@ impl OfiPort {
 }
 
 impl OfiPort {
-    /// Takes what has come in on a rail into a packet of any length.
     #[inline(always)]
     fn take_message<const N: usize>(&mut self, rail: RailId, into: &mut PacketOf<N>) -> Incoming {
         let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
@@ -405,7 +397,6 @@ fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
     error
 }
 
-/// A peer's address that says something else.
 #[cold]
 fn no_address(at: usize) -> PortError {
     refused("inserting an address", format!("that of peer {at} cannot be read"))

@@ -196,7 +196,6 @@ struct Others {
 }
 
 impl Others {
-    /// Takes the first entry, and those behind it up to one of a segment's. How many.
     #[inline(never)]
     fn take(
         &mut self,
@@ -255,7 +254,6 @@ impl OfiPort {
         })
     }
 
-    /// Posts a write or a read.
     #[inline]
     fn post_transfer(
         &mut self,
@@ -293,7 +291,6 @@ impl OfiPort {
         answer(port_rail, code, || call)
     }
 
-    /// Polls a rail, whatever stands in the way.
     #[cold]
     fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
         let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
@@ -342,13 +339,11 @@ unsafe fn rma(
     })
 }
 
-/// Whether the segment may carry a value of its own.
 #[inline(always)]
 fn is_inline(transfer: &Transfer) -> bool {
     transfer.len <= size_of::<u64>() && transfer.direction == Direction::Write
 }
 
-/// What the engine is told of a post.
 #[inline]
 fn answer(
     port_rail: &PortRail,
@@ -364,7 +359,6 @@ fn answer(
     }
 }
 
-/// A poll that answered with an error.
 #[cold]
 fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Polled {
     let PortRail { rail, gate, messages, bulk, .. } = port_rail;
@@ -391,7 +385,6 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     Polled::Failed(Box::new(Failure { wr_id, is_message, error: entry.error }))
 }
 
-/// The failure of a rail as a whole.
 #[cold]
 fn broken(error: PortError) -> Polled {
     Polled::Failed(Box::new(Failure { wr_id: None, is_message: false, error }))

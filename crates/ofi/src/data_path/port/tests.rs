@@ -96,7 +96,6 @@ fn of_mr_mode<const MODE: i32>(raw: &mut fi_info) {
     unsafe { (*raw.domain_attr).mr_mode = MODE };
 }
 
-/// What a poll gives: completions, or the text of a failure of the rail as a whole.
 fn polled(port: &mut OfiPort, rail: RailId) -> Result<Vec<WrId>, String> {
     let mut done = [WrId(u32::MAX); POLL_BATCH];
     match port.poll(rail, &mut done) {

@@ -7,14 +7,12 @@ use super::*;
 use crate::objects::info::tests::{edit, empty};
 use crate::options::tests::options;
 
-/// A search that has found tcp's loopback, as a test changes it.
 pub(crate) fn found(options: Options) -> Discovery {
     let tcp = Options { provider: Provider::Tcp, ..crate::options::tests::options() };
     let found = Discovery::run(&tcp, true, MemoryKinds::Host).expect("loopback");
     Discovery { options, ..found }
 }
 
-/// The same, as if it were of another provider.
 pub(crate) fn found_of(provider: Provider, options: Options) -> Discovery {
     Discovery { profile: profile(provider), ..found(options) }
 }
@@ -23,7 +21,6 @@ pub(crate) fn profile(provider: Provider) -> &'static Profile {
     candidates(provider)[0]
 }
 
-/// A sysfs of its own for a test.
 struct Sysfs(PathBuf);
 
 impl Sysfs {
@@ -32,7 +29,6 @@ impl Sysfs {
         Self(std::env::temp_dir().join(name))
     }
 
-    /// With a NIC of a driver.
     fn with(self, nic: &str, driver: &str) -> Self {
         let device = self.0.join("class/infiniband").join(nic).join("device");
         fs::create_dir_all(&device).expect("a folder");
@@ -123,7 +119,6 @@ fn nics_that_carry_nothing_are_told() {
     }
 }
 
-/// Which question is asked of the provider at all, and what comes of each answer.
 #[test]
 fn device_memory_is_asked_for_where_that_makes_sense() {
     let ask = |provider, gpu_direct, kinds, answer: Result<usize, &str>| {
@@ -175,7 +170,6 @@ fn an_answer_without_delivery_or_room_is_not_used() {
     assert_eq!(reason_against(&info), None);
 }
 
-/// Fabrics are asked for by preference, and the user's alone where there is one.
 #[test]
 fn every_fabric_that_refuses_is_told() {
     let library = Library::load(&options().library).expect("a libfabric");

@@ -8,7 +8,6 @@ use super::{Endpoint, MessageBuffer, Rma};
 use engine::wire::message::MAX_MESSAGE;
 
 impl Endpoint {
-    /// The resolved way.
     pub(crate) fn direct(&self) -> Direct {
         // SAFETY: open, and so are its tables of operations, which do not change.
         let (write, read) = unsafe {

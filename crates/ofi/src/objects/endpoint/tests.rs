@@ -17,9 +17,7 @@ type OpenEndpoint =
 
 thread_local! {
     static ANSWER: Cell<c_int> = const { Cell::new(0) };
-    /// What endpoints were told: options, each with its value.
     static TOLD: RefCell<Vec<(u32, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
-    /// How the provider opens an endpoint.
     static OPEN: Cell<Option<OpenEndpoint>> = const { Cell::new(None) };
     static NAME: Cell<usize> = const { Cell::new(0) };
 }
@@ -179,7 +177,6 @@ fn objects_are_closed_once_and_none_before_what_is_made_from_it() {
     assert_eq!(tables::closed(), order[1..]);
 }
 
-/// A provider that has such errors ends the process where they have none.
 #[test]
 fn errors_of_no_operation_have_a_queue_where_the_provider_has_such_errors() {
     for (provider, has) in [(Provider::TcpRxm, false), (Provider::Efa, true)] {
@@ -189,7 +186,6 @@ fn errors_of_no_operation_have_a_queue_where_the_provider_has_such_errors() {
     }
 }
 
-/// As with providers that have messages and no writes.
 #[test]
 fn calls_that_a_provider_does_not_have_are_refused() {
     let rail = some_rail(Provider::TcpRxm);

@@ -10,13 +10,11 @@ use libfabric_sys::{
 use super::*;
 use crate::options::tests::options;
 
-/// An answer of which everything is zero.
 pub(crate) fn empty() -> Info {
     let library = Library::load(&options().library).expect("a libfabric");
     Info { library, raw: NonNull::new(library.allocinfo()).expect("memory") }
 }
 
-/// Lets a test write to what it made.
 pub(crate) fn edit(info: &mut Info, with: impl FnOnce(&mut fi_info)) {
     // SAFETY: owned and live, and not shared.
     with(unsafe { info.raw.as_mut() });
@@ -29,7 +27,6 @@ macro_rules! set {
     };
 }
 
-/// As libfabric frees it.
 fn text(text: &str) -> *mut c_char {
     let text = CString::new(text).expect("no zero");
     // SAFETY: a string.
@@ -107,7 +104,6 @@ fn writes_are_freed_of_their_order_and_of_nothing_else() {
     assert_eq!(info.rx_attr().msg_order, FI_ORDER_SAS);
 }
 
-/// A NIC is told of in parts, and a provider may leave out each.
 #[test]
 fn of_a_nic_what_is_there_is_read() {
     let mut info = empty();

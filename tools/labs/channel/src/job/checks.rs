@@ -11,11 +11,8 @@ use crate::job::pe::{Job, Pe};
 use crate::machines::machine::MachineError;
 use crate::models;
 
-/// Rings and slots of each: those that nothing fills, and the smallest, in which everything waits
-/// for room.
 const RINGS: [(u32, u64); 2] = [(4, 4096), (1, 64)];
 
-/// A PE's part of all checks with heaps there. How many there were.
 pub(crate) fn run(job: &Job<'_>, location: MemoryLocation) -> Result<usize, MachineError> {
     let mut count = 0;
     for rings in RINGS {

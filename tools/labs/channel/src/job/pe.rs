@@ -23,7 +23,6 @@ impl From<ChannelError> for MachineError {
     }
 }
 
-/// The job's bootstrap, which the channel and the PE both use, one after the other.
 #[derive(Clone)]
 struct Meeting(Arc<Mutex<TcpBootstrap>>);
 
@@ -41,7 +40,6 @@ impl Bootstrap for Meeting {
     }
 }
 
-/// Joins the other PEs of a job.
 fn join(place: &Place) -> Result<TcpBootstrap, MachineError> {
     let Place { me, n_pes, address } = place.clone();
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
@@ -97,7 +95,6 @@ pub(crate) struct Pe<'j> {
 }
 
 impl Pe<'_> {
-    /// Sets the heap, which no kernel and no peer uses meanwhile.
     pub(crate) fn write(&self, words: &[u64]) -> Result<(), MachineError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         assert!(bytes.len() == HEAP, "{} bytes", bytes.len());
@@ -111,7 +108,6 @@ impl Pe<'_> {
         }
     }
 
-    /// The heap, which no peer changes meanwhile.
     pub(crate) fn read(&self) -> Result<Vec<u8>, MachineError> {
         let mut bytes = vec![0; HEAP];
         match self.location {

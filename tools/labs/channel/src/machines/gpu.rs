@@ -24,7 +24,6 @@ pub(crate) struct Gpu {
     copies: Mutex<Copies>,
 }
 
-/// What copies to and from memory of the GPU go through.
 #[derive(Debug)]
 struct Copies {
     engine: CopyEngine,
@@ -74,7 +73,6 @@ impl From<CudaError> for MachineError {
 }
 
 impl Gpu {
-    /// Opens the one of a number; the last one, if there are not as many.
     pub(crate) fn open(number: u32) -> Result<Self, NoGpu> {
         let Some(image) = kernels::IMAGE else {
             return Err(NoGpu::Absent(format!("this program was built {}", kernels::BUILT)));

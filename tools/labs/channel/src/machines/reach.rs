@@ -17,7 +17,6 @@ pub(crate) struct Reach<'m> {
 }
 
 impl<'m> Reach<'m> {
-    /// `far`: addresses that the CPU does not reach by itself.
     pub(crate) fn new(machine: &'m dyn Machine, far: Range<usize>) -> Self {
         Self { machine, far }
     }

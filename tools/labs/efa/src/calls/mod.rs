@@ -10,7 +10,6 @@ mod objects;
 mod queues;
 mod refused;
 
-/// Sets `errno`, and answers null.
 fn refuse<T>(code: i32) -> *mut T {
     // SAFETY: the place is this thread's.
     unsafe { *libc::__errno_location() = code };

@@ -108,7 +108,6 @@ impl Cq {
         unsafe { &raw mut (*cq.cast::<Self>()).efa }
     }
 
-    /// The queue that efa's part is of.
     fn from_efa(efa: *mut efadv_cq) -> *mut ibv_cq_ex {
         efa.wrapping_byte_sub(std::mem::offset_of!(Self, efa)).cast()
     }
@@ -157,7 +156,6 @@ impl Cq {
         unsafe { &*cq.cast::<Self>() }.lock().retain(|(known, _)| *known != qp);
     }
 
-    /// Takes the next completion, of a queue pair that is still there.
     fn next(&mut self) -> i32 {
         if self.queue.has_overrun() {
             eprintln!(

@@ -58,7 +58,6 @@ impl Drop for DmaBuf {
     }
 }
 
-/// Has the stand-in for the driver flush what NICs have written, when it is asked to.
 pub(crate) fn heed_flushes() {
     type AtFlush = unsafe extern "C" fn(unsafe extern "C" fn());
     static ONCE: Once = Once::new();

@@ -47,13 +47,11 @@ impl Device {
         Self { ibv, config, nic }
     }
 
-    /// What callers hold.
     pub(crate) fn into_raw(self) -> *mut ibv_device {
         Box::into_raw(Box::new(self)).cast()
     }
 }
 
-/// A C string in a field of fixed length.
 fn text(field: &mut [std::ffi::c_char], value: &str) {
     assert!(value.len() < field.len(), "efa-lab: too long for verbs: {value}");
     for (place, byte) in field.iter_mut().zip(value.bytes()) {
@@ -182,7 +180,6 @@ impl Nic {
         }
     }
 
-    /// Registers memory of this process, for peers at the addresses from `iova` on.
     pub(crate) fn register(
         &self,
         pd: &mut Pd,
@@ -338,7 +335,6 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// Makes an address known to a NIC.
     pub(crate) fn create(nic: &Nic, pd: &mut Pd, gid: Gid) -> Result<*mut ibv_ah, i32> {
         let most = nic.config.faults.handles().unwrap_or(MAX_AHS);
         let number = nic.state.add_ah(domain_of(pd), gid, most).ok_or(libc::ENOMEM)?;

@@ -54,7 +54,6 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// The calls that post to one without the newer verbs.
     pub(crate) fn ops() -> ibv_context_ops {
         ibv_context_ops {
             post_recv: Some(post_recv),
@@ -309,7 +308,6 @@ impl Qp {
         operation.data = Data::Inline(copy);
     }
 
-    /// Rings the doorbell, or takes everything back.
     fn complete(&mut self) -> i32 {
         let code = std::mem::take(&mut self.refused);
         if code != 0 {

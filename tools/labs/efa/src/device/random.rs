@@ -8,7 +8,6 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;

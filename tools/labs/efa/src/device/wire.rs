@@ -22,15 +22,11 @@ use crate::verbs::{
     IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, Status,
 };
 
-/// How far packets overtake each other.
 const WINDOW: usize = 64;
-/// How many packets one poll delivers.
 const PER_POLL: usize = 16;
 /// How long the device's thread leaves work to those who poll.
 const PATIENCE: Duration = Duration::from_micros(200);
-/// Between two tries of a message that finds no receive.
 const NOT_READY: Duration = Duration::from_micros(50);
-/// As many tries as `ibv_qp_attr.rnr_retry` can ask for mean no end.
 const FOR_EVER: u8 = 7;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +114,6 @@ struct State {
 }
 
 impl Wire {
-    /// That of this process.
     pub(crate) fn get(config: &'static Config) -> &'static Self {
         static WIRE: OnceLock<Wire> = OnceLock::new();
         WIRE.get_or_init(|| {
@@ -148,7 +143,6 @@ impl Wire {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what was posted before a doorbell.
     pub(crate) fn post(&self, operations: impl Iterator<Item = Operation>) {
         let mut state = self.lock();
         for operation in operations {
@@ -168,7 +162,6 @@ impl Wire {
         }
     }
 
-    /// Forgets what a queue pair has under way.
     pub(crate) fn flush(&self, gid: Gid, qp: QpId) {
         let mut state = self.lock();
         let State { operations, free, packets, done, .. } = &mut *state;
@@ -184,7 +177,6 @@ impl Wire {
         done.retain(|(_, completion)| completion.qp != qp || completion.source != gid);
     }
 
-    /// Makes all visible that NICs of this process have written to memory of devices.
     pub(crate) fn flush_writes(&self, config: &Config) {
         let mut state = self.lock();
         for nic in 0..config.nics {
@@ -348,7 +340,6 @@ fn count(counter: &std::sync::atomic::AtomicU64, by: u64) {
     counter.fetch_add(by, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Delivers one packet, if the target takes it.
 fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome {
     if operation.nic.is_dead() {
         return Outcome::Failed(Status::Flushed);
@@ -427,21 +418,18 @@ fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome
     }
 }
 
-/// Makes visible what a NIC has written to memory of devices.
 fn push_out(peers: &mut Peers, nic: Gid) {
     if let Ok(posted) = peers.posted(nic) {
         posted.flush(carry_out);
     }
 }
 
-/// A write reaches the memory. The process may be gone, and its memory with it.
 fn carry_out(write: Write) {
     let Write { process, address, data } = write;
     let bytes = data.len() as u64;
     let _ = exchange(process, &[(data.as_ptr() as u64, bytes)], &[(address, bytes)], true);
 }
 
-/// Delivers a message, or the news of a write with immediate data.
 fn notify(operation: &Operation, qp: QpId, known_as: u32, peers: &mut Peers) -> Outcome {
     use std::sync::atomic::Ordering::Relaxed;
     let Ok(queue) = peers.receives(operation.target, qp) else {

@@ -20,7 +20,6 @@ pub(crate) struct CompletionQueue {
 // SAFETY: atomics throughout, with no pointer.
 unsafe impl Shared for CompletionQueue {}
 
-/// Words of a [`Completion`], each an atomic.
 #[derive(Debug)]
 #[repr(C)]
 struct Slot([AtomicU64; 8]);
@@ -46,7 +45,6 @@ pub(crate) struct Completion {
     pub(crate) source_ah: u32,
 }
 
-/// What the file of a completion queue is called.
 pub(crate) fn file(process: u32, number: u32) -> String {
     format!("cq-{process}.{number}")
 }
@@ -88,7 +86,6 @@ impl Completion {
 }
 
 impl Mapping<CompletionQueue> {
-    /// Bytes of the completions of a queue.
     pub(crate) fn bytes(capacity: u32) -> usize {
         capacity as usize * size_of::<Slot>()
     }
@@ -97,7 +94,6 @@ impl Mapping<CompletionQueue> {
         self.entries::<Slot>().len()
     }
 
-    /// Adds a completion, or marks the queue as overrun.
     pub(crate) fn push(&self, completion: &Completion) {
         let slots = self.entries::<Slot>();
         self.lock.with(|| {
@@ -114,7 +110,6 @@ impl Mapping<CompletionQueue> {
         });
     }
 
-    /// Takes the oldest completion. None when there is none.
     pub(crate) fn take(&self) -> Option<Completion> {
         // The owner alone moves the head.
         let head = self.head.load(Ordering::Relaxed);

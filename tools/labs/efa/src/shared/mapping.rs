@@ -39,7 +39,6 @@ impl<T: Shared> Mapping<T> {
         Self::map(file.as_raw_fd(), bytes)
     }
 
-    /// Maps a file that another process has made.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let bytes = file.metadata()?.len() as usize;
@@ -68,7 +67,6 @@ impl<T: Shared> Mapping<T> {
         Ok(Self { at, bytes, shares: PhantomData })
     }
 
-    /// The entries of type `E` behind the `T`.
     pub(crate) fn entries<E: Shared>(&self) -> &[E] {
         let count = (self.bytes - size_of::<T>()) / size_of::<E>();
         // SAFETY: the mapping has these bytes, zeros are a value, and both types begin at multiples

@@ -10,7 +10,6 @@ use super::mapping::Shared;
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
 impl Gid {
-    /// That of a NIC of a host, link local as those of EFA are.
     pub(crate) fn of(host: u32, nic: u16) -> Self {
         let mut raw = [0; 16];
         raw[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -23,7 +22,6 @@ impl Gid {
         format!("nic-{:032x}", u128::from_be_bytes(self.0))
     }
 
-    /// The name of the file of what it has posted to memory of devices.
     pub(crate) fn posted_file(self) -> String {
         format!("{}-posted", self.file())
     }
@@ -175,7 +173,6 @@ impl NicState {
         self.dead.store(1, Ordering::Release);
     }
 
-    /// A new protection domain. None when there are `most`.
     pub(crate) fn add_domain(&self, most: u32) -> Option<Domain> {
         if self.domains.fetch_add(1, Ordering::Relaxed) >= most {
             self.remove_domain();
@@ -201,7 +198,6 @@ impl NicState {
         self.pages.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// Takes a free queue pair. None when there is none.
     pub(crate) fn add_qp(&self, domain: Domain) -> Option<QpId> {
         self.lock.with(|| {
             let from = self.next_qp.load(Ordering::Relaxed) as usize;
@@ -225,13 +221,10 @@ impl NicState {
         self.qps[qp.number as usize].qkey.store(qkey, Ordering::Relaxed);
     }
 
-    /// From here on it receives.
     pub(crate) fn set_ready(&self, qp: QpId) {
         self.qps[qp.number as usize].ready.store(1, Ordering::Release);
     }
 
-    /// The queue pair that a message with this number and key is for. None where there is no such
-    /// one.
     pub(crate) fn qp(&self, number: u32, qkey: u32) -> Option<QpId> {
         let slot = self.qps.get(number as usize)?;
         let generation = slot.generation.load(Ordering::Acquire);
@@ -240,13 +233,10 @@ impl NicState {
         (generation % 2 == 1 && ready && fits).then_some(QpId { number, generation })
     }
 
-    /// The protection domain of a queue pair.
     pub(crate) fn domain_of(&self, qp: QpId) -> Domain {
         Domain(self.qps[qp.number as usize].domain.load(Ordering::Relaxed))
     }
 
-    /// Makes an address known in a protection domain, and returns its handle's number. None when
-    /// there are `most`.
     pub(crate) fn add_ah(&self, domain: Domain, gid: Gid, most: usize) -> Option<u32> {
         self.lock.with(|| {
             let known = self.ah(domain, gid);
@@ -268,7 +258,6 @@ impl NicState {
         self.ahs[number as usize].users.fetch_sub(1, Ordering::Release);
     }
 
-    /// The number of the handle of an address in a protection domain. None where it is unknown.
     pub(crate) fn ah(&self, domain: Domain, gid: Gid) -> Option<u32> {
         let used = self.ahs_used.load(Ordering::Acquire) as usize;
         let halves = gid.halves();
@@ -284,7 +273,6 @@ impl NicState {
         found.map(|at| at as u32)
     }
 
-    /// Registers memory of a process, and returns the key. None when there is no room.
     pub(crate) fn add_mr(&self, region: &Region) -> Option<u32> {
         self.lock.with(|| {
             let from = self.next_mr.load(Ordering::Relaxed) as usize;
@@ -312,7 +300,6 @@ impl NicState {
         self.mrs[key as usize % MAX_MRS].key.store(0, Ordering::Release);
     }
 
-    /// The region of a key. None where there is none.
     pub(crate) fn mr(&self, key: u32) -> Option<Region> {
         let slot = &self.mrs[key as usize % MAX_MRS];
         let there = || key != 0 && slot.key.load(Ordering::Acquire) == key;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::SharedLock;
 use super::mapping::{Mapping, Shared};
 
-/// Longest write: a packet.
 const MAX_BYTES: usize = 9 << 10;
 
 /// The head of the file of a NIC's writes; they follow it, the oldest first.
@@ -73,7 +72,6 @@ impl Mapping<PostedWrites> {
         count as usize * size_of::<Slot>()
     }
 
-    /// Adds a write. Where there is no room, the oldest is carried out first.
     pub(crate) fn push(&self, write: &Write, carry_out: impl FnOnce(Write)) {
         let slots = self.entries::<Slot>();
         self.lock.with(|| {
@@ -89,7 +87,6 @@ impl Mapping<PostedWrites> {
         });
     }
 
-    /// Carries all of them out, in order.
     pub(crate) fn flush(&self, mut carry_out: impl FnMut(Write)) {
         let slots = self.entries::<Slot>();
         self.lock.with(|| {

@@ -45,12 +45,10 @@ pub(crate) struct Receive {
 }
 
 impl Mapping<ReceiveQueue> {
-    /// Bytes of the receives of a queue.
     pub(crate) fn bytes(capacity: u32) -> usize {
         capacity as usize * size_of::<Slot>()
     }
 
-    /// Adds a receive. The caller has seen that there is room.
     pub(crate) fn push(&self, receive: &Receive) {
         let slots = self.entries::<Slot>();
         self.lock.with(|| {
@@ -65,7 +63,6 @@ impl Mapping<ReceiveQueue> {
         });
     }
 
-    /// Takes the oldest receive. None when there is none.
     pub(crate) fn take(&self) -> Option<Receive> {
         let slots = self.entries::<Slot>();
         self.lock.with(|| {

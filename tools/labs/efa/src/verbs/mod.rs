@@ -87,7 +87,6 @@ impl Status {
         found.expect("a completion has one of these")
     }
 
-    /// As libefa tells it through verbs.
     pub(crate) fn as_verbs(self) -> ibv_wc_status {
         match self {
             Self::Ok => IBV_WC_SUCCESS,

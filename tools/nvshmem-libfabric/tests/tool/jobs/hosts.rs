@@ -35,7 +35,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Hosts, and the agent that starts a shell on one.
 struct Bed {
     scratch: Scratch,
     network: Network,
@@ -78,14 +77,11 @@ impl Bed {
         command
     }
 
-    /// The processes that shells on a host have become.
     fn processes(&self, host: &str) -> Vec<u32> {
         let text = fs::read_to_string(self.scratch.at(&format!("process-{host}")));
         text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Waits for a PE on a host, which the tool has become. The shell before it was asked what is
-    /// there.
     fn pe_on(&self, host: &str) -> Result<u32, Failed> {
         let pe = wait(&format!("a PE on {host}"), || {
             let pe = self.processes(host).get(1).copied()?;
@@ -95,13 +91,11 @@ impl Bed {
     }
 }
 
-/// Whether a process is the tool.
 fn is_tool(process: u32) -> bool {
     let program = fs::read_link(format!("/proc/{process}/exe"));
     program.is_ok_and(|program| program == Path::new(TOOL))
 }
 
-/// What a command prints, and its status.
 fn ends(command: &mut Command) -> Result<(Option<i32>, String), Failed> {
     let output = command.output()?;
     let (out, err) = (&output.stdout, &output.stderr);
@@ -122,7 +116,6 @@ fn two() -> Result<(), Failed> {
     expect(bare && asked.lines().count() == 2 + 5 * 3, || asked.clone())
 }
 
-/// Those of `perf`, in the words that are for one host as well.
 fn figures() -> Result<(), Failed> {
     let bed = Bed::new(2, 1)?;
     let perf = |hosts: &str| {
@@ -143,7 +136,6 @@ fn figures() -> Result<(), Failed> {
     Ok(())
 }
 
-/// With no name of a host in the file.
 fn qualify() -> Result<(), Failed> {
     let bed = Bed::new(2, 2)?;
     let out = bed.scratch.at("out.txt");
@@ -160,7 +152,6 @@ fn qualify() -> Result<(), Failed> {
     expect(!told, || file.clone())
 }
 
-/// `a` and `b`, `a` and `c` have a rail between them, `b` and `c` have none.
 fn three() -> Result<(), Failed> {
     let bed = Bed::new(3, 2)?;
     let hosts = bed.network.hosts();
@@ -249,7 +240,6 @@ fn all_gone(bed: &Bed) -> Result<(), Failed> {
     Ok(ended?)
 }
 
-/// The server of OpenSSH, and its client.
 fn sshd() -> Need<PathBuf> {
     network::possible()?;
     let sshd = PathBuf::from("/usr/sbin/sshd");
@@ -259,8 +249,6 @@ fn sshd() -> Need<PathBuf> {
     Err(String::from("no /usr/sbin/sshd (Debian's openssh-server) or no /usr/bin/ssh"))
 }
 
-/// A server on the loopback interface of a network that nobody else has, with keys of its own. It
-/// is one host under two names.
 fn by_sshd(sshd: &Path) -> Result<(), Failed> {
     let (scratch, network) = (Scratch::new(), Arc::new(Namespace::new()?));
     network.ip(&[String::from("link set lo up")])?;

@@ -62,7 +62,6 @@ fn figures() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A stand-in's, whose driver says that PEs were on it.
 fn gpus() -> Result<(), Failed> {
     let mut command = perf("shm", &["--memory", "gpu"]);
     let text = good(command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()))?;

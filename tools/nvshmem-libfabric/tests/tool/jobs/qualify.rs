@@ -22,14 +22,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The tool, in short form.
 fn qualify(out: &Path, options: &[&str]) -> Command {
     let mut command = tool(&["qualify", "--short", "--plugin-dir"]);
     command.arg(plugins()).arg("--out").arg(out).args(options);
     command
 }
 
-/// The verdict of each row, by its name.
 pub(crate) fn verdicts(out: &Path) -> Result<Vec<(String, String)>, Failed> {
     let text = fs::read_to_string(out)?;
     let (_, rows) = text.split_once("==== rows").ok_or_else(|| text.clone())?;
@@ -119,8 +117,6 @@ fn gpus() -> Result<(), Failed> {
     all_are(&out, "direct", NOT_RUN)
 }
 
-/// A device that is not there: the whole reason is printed, and in the file is what the catalogue of
-/// errors has of it.
 fn failures() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("out.txt");
@@ -136,7 +132,6 @@ fn failures() -> Result<(), Failed> {
     all_are(&out, "staged", NOT_RUN)
 }
 
-/// Stopped in the middle of a job, kindly and not.
 fn stopped() -> Result<(), Failed> {
     for how in ["-TERM", "-KILL"] {
         let scratch = Scratch::new();
@@ -175,7 +170,6 @@ fn stopped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes that a process has started, and those that they have.
 fn descendants(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(path).unwrap_or_default();

@@ -37,7 +37,6 @@ fn gpus() -> Result<(), Failed> {
     expect(runs.len() == 5 && runs.iter().all(|run| run["passed"] == true), || format!("{runs:#?}"))
 }
 
-/// A transport that starts nothing, in place of ours.
 fn wrong() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let lib = scratch.at("lib");
@@ -66,7 +65,6 @@ fn wrong() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In one block, before anything is started, and the same of `perf` and `qualify`.
 fn one_mistake() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let out = scratch.at("out.txt").display().to_string();

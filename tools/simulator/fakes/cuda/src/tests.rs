@@ -67,10 +67,8 @@ unsafe extern "C" {
     fn fake_cuda_window(address: usize, len: usize) -> usize;
 }
 
-/// Fails a wait.
 const HANG: Duration = Duration::from_secs(30);
 
-/// What [`fake_cuda_count`] counts.
 const TURNS: u32 = 7;
 const TAKEN: u32 = 8;
 const HELD_UP: u32 = 9;
@@ -91,7 +89,6 @@ macro_rules! call {
     };
 }
 
-/// Memory of the VMM interface.
 fn memory_of_no_context(device: c_int) -> usize {
     const WHOLE: usize = 2 << 20;
     let (mut base, mut handle) = (0, 0);
@@ -143,7 +140,6 @@ impl Bed {
         ask!(fake_cuda_count(self.device, what))
     }
 
-    /// Starts a kernel in the first context.
     fn spin(&self) -> Kernel {
         call!(cuCtxSetCurrent(self.first));
         let gate = ask!(fake_cuda_spin(self.first_stream));
@@ -199,7 +195,6 @@ fn wait(what: &str, mut there: impl FnMut() -> bool) {
 
 type Call = Box<dyn Fn() -> u32 + Send + Sync>;
 
-/// The calls that have their context to themselves, and what each answers in the end.
 fn calls(bed: &Bed) -> Vec<(&'static str, u32, Call)> {
     let (mut memory, mut host, page) = (0, ptr::null_mut(), Box::leak(Box::new([0u8; 4096])));
     call!(cuCtxSetCurrent(bed.first));
@@ -225,7 +220,6 @@ fn calls(bed: &Bed) -> Vec<(&'static str, u32, Call)> {
     ]
 }
 
-/// A kernel that spins for as long as this lives.
 struct Kernel(usize);
 
 impl Drop for Kernel {

@@ -80,7 +80,6 @@ impl Links {
     }
 }
 
-/// Lists what is down, however often it went down.
 fn set<T: PartialEq>(down: &mut Vec<T>, what: T, up: bool) {
     down.retain(|other| *other != what);
     if !up {

@@ -133,7 +133,6 @@ impl World {
         self.flights[at].orphan = true;
     }
 
-    /// The target of a write with immediate data is told of it, some time after the data is there.
     fn tell(&mut self, flight: &Flight) {
         let Some(data) = flight.data else { return };
         if self.lose_next_data > 0 {

@@ -158,7 +158,6 @@ impl Bed {
         self.contexts.context(WrId(wr_id)).expect("one of them") as usize
     }
 
-    /// What the lane is told, in words.
     fn told(&self) -> Vec<String> {
         let wr_id = |context| self.contexts.wr_id(context as *mut c_void);
         let told = |done| match done {
@@ -172,7 +171,6 @@ impl Bed {
     }
 }
 
-/// The calls that were made, each with the peer and the work-request id.
 fn asked(bed: &Bed) -> Vec<(&'static str, u64, u32)> {
     let wr_id = |context| bed.contexts.wr_id(context as *mut c_void);
     let asked = with(|script| std::mem::take(&mut script.asked));
@@ -181,7 +179,6 @@ fn asked(bed: &Bed) -> Vec<(&'static str, u64, u32)> {
     asked.into_iter().map(short).collect()
 }
 
-/// Its own connection may be what has none; the order of what goes to one peer is kept.
 #[test]
 fn a_peer_without_room_waits_and_no_other_does() {
     let mut bed = Bed::new(false);
@@ -250,7 +247,6 @@ fn a_peer_is_reached_when_a_byte_has_come_from_it() {
     }
 }
 
-/// Where it is known that others go on, an error of what comes in is of no concern.
 #[test]
 fn an_error_of_nothing_of_ours_is_that_of_the_connection_unless_it_goes_on() {
     for (outlives, told) in [(false, vec!["None failed: completion 5"]), (true, vec![])] {
@@ -299,7 +295,6 @@ fn who_has_something_to_do_may_not_sleep() {
     assert_eq!(asked(&bed), [("write", 1, 0)], "and is not lost");
 }
 
-/// A lane that does not look has the connection wait, with nothing lost.
 #[test]
 fn what_there_is_no_room_to_tell_is_told_later_and_in_order() {
     let mut bed = Bed::new(false);

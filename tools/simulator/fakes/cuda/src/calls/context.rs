@@ -23,7 +23,6 @@ pub(crate) struct Primary {
     holders: u32,
 }
 
-/// By the device's number.
 static PRIMARIES: Mutex<BTreeMap<usize, Primary>> = Mutex::new(BTreeMap::new());
 
 fn raw(context: Option<&'static Context>) -> Raw {
@@ -190,7 +189,6 @@ extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Status {
     }))
 }
 
-/// What stand-ins for NICs do at a flush.
 static AT_FLUSH: Mutex<Vec<unsafe extern "C" fn()>> = Mutex::new(Vec::new());
 
 /// Has the stand-in for a NIC called at every flush, from now on: what it has written to memory of

@@ -10,7 +10,6 @@ use crate::state::memory::place;
 use crate::state::pages::{Kind, Place};
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer};
 
-/// Which sides of a copy the call says are on the device.
 #[derive(Clone, Copy)]
 struct Sides {
     from_device: bool,
@@ -62,7 +61,6 @@ fn give_copy(stream: &Arc<Stream>, work: Work, wait: bool) -> Outcome {
     Ok(())
 }
 
-/// `CUDA_MEMCPY2D`.
 #[repr(C)]
 struct Rows {
     from: Side,
@@ -71,7 +69,6 @@ struct Rows {
     height: usize,
 }
 
-/// One side of it.
 #[repr(C)]
 struct Side {
     x_bytes: usize,
@@ -87,7 +84,6 @@ struct Side {
 const _: () = assert!(size_of::<Rows>() == 128);
 
 impl Side {
-    /// Where its rows are, from the first to the end of the last.
     fn place(&self, width: usize, height: usize) -> Result<Place, Status> {
         const HOST: u32 = 1;
         const DEVICE: u32 = 2;
@@ -106,7 +102,6 @@ impl Side {
     }
 }
 
-/// Several rows go by a copy engine, however short they are; one row is a copy as any other.
 fn copy_rows(rows: &Rows, on: usize) -> Outcome {
     let stream = of_handle(on)?;
     let Rows { ref from, ref to, width: len, height: count } = *rows;
@@ -152,7 +147,6 @@ extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, len: usize, on:
 /// together, on a real driver (13.0, on an H100).
 const TOGETHER_COPY_ENGINE_FROM: usize = 28 << 10;
 
-/// `CUmemcpyAttributes`, without its hints.
 #[repr(C)]
 struct Attributes {
     order: u32,
@@ -160,9 +154,7 @@ struct Attributes {
     flags: u32,
 }
 
-/// Several copies, in no order: here the last one is first. All of them, or nothing.
 fn copy_together(to: &[usize], from: &[usize], lens: &[usize], order: u32, on: usize) -> Outcome {
-    /// `CU_STREAM_LEGACY` and the null stream are refused.
     const LAST_OF_OLD: usize = 1;
     if on <= LAST_OF_OLD || order == 0 || order > 3 {
         return Err(INVALID_VALUE);
@@ -248,7 +240,6 @@ fn write(stream: usize, to: usize, value: u64, width: usize) -> Outcome {
     give_write(&stream, to, value, width)
 }
 
-/// Counts a call if it stores words in memory of the device.
 fn count_writes(stream: &Stream, addresses: impl IntoIterator<Item = usize>) {
     let of_device = |to: usize| {
         place(to, 4).is_ok_and(|place| !matches!(place.kind, Some(Kind::Pinned | Kind::Registered)))
@@ -286,7 +277,6 @@ extern "C" fn cuStreamWriteValue32_v2(on: usize, to: usize, value: u32, _flags: 
     answer(write(on, to, value.into(), 4))
 }
 
-/// `CUstreamBatchMemOpParams`, of an operation that writes.
 #[repr(C)]
 struct Operation {
     operation: u32,
@@ -299,7 +289,6 @@ struct Operation {
 
 const _: () = assert!(size_of::<Operation>() == 48);
 
-/// All of them, or nothing.
 fn write_all(stream: usize, operations: &[Operation]) -> Outcome {
     let stream = of_handle(stream)?;
     count_writes(&stream, operations.iter().map(|operation| operation.address as usize));

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const GPU_PAGE: usize = 64 << 10;
 
-/// `gdr_mh_t`: here a pinned range on the heap.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Handle(c_ulong);
@@ -24,7 +23,6 @@ struct Pinned {
     len: usize,
 }
 
-/// `gdr_info_v2_t`, up to what a caller reads.
 #[repr(C)]
 struct Info {
     va: u64,
@@ -36,7 +34,6 @@ struct Info {
     mapping_type: c_int,
 }
 
-/// Ranges that are pinned.
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
 /// How many ranges are pinned, for tests.

@@ -9,10 +9,8 @@ use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};
 use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up};
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Status, answer, put};
 
-/// The pages of this machine.
 const PAGE: usize = 4096;
 
-/// Allocates memory of the context that is current.
 fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
     let context = current()?;
     allowed()?;

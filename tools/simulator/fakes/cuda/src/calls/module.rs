@@ -18,13 +18,11 @@ use crate::state::table::Table;
 /// is set.
 const WAITS: &CStr = c"nvshmem_libfabric_wait";
 
-/// A module with that kernel. A kernel's handle is its module's.
 #[derive(Debug)]
 struct Module;
 
 static MODULES: Table<Module> = Table::new();
 
-/// Waits until the context is idle, with no other call on it meanwhile.
 fn refuse_alone() -> Status {
     answer(current().and_then(|context| {
         allowed()?;

@@ -8,11 +8,9 @@ use crate::state::memory::{Mapping, find};
 use crate::state::pages::Kind;
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer, put};
 
-/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
 
-/// `CU_DEVICE_INVALID`.
 const NO_DEVICE: i32 = -2;
 
 /// Writes one attribute.

@@ -17,7 +17,6 @@ use crate::state::context::bound;
 use crate::state::status::{NOT_SUPPORTED, SUCCESS, Status, cuGetErrorName, cuGetErrorString};
 
 thread_local! {
-    /// What `cudaSetDevice` has said.
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
 }
 
@@ -35,7 +34,6 @@ fn ready() -> Status {
     }
 }
 
-/// Runs a call of the driver when there is a context.
 fn in_context(call: impl FnOnce() -> Status) -> Status {
     match ready() {
         SUCCESS => call(),
@@ -90,7 +88,6 @@ extern "C" fn cudaGetErrorString(code: Status) -> *const c_char {
     text(code, cuGetErrorString)
 }
 
-/// What the driver calls a result. The numbers of both are the same here.
 fn text(
     code: Status,
     ask: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
@@ -121,7 +118,6 @@ refused! {
     cudaIpcCloseMemHandle(*mut c_void);
 }
 
-/// `cudaIpcMemHandle_t`.
 #[repr(C)]
 struct IpcHandle([u64; 8]);
 

@@ -20,7 +20,6 @@ use crate::state::worker;
 static STREAMS: Table<Stream> = Table::new();
 static EVENTS: Table<Event> = Table::new();
 
-/// `CU_STREAM_LEGACY`.
 const LEGACY: usize = 1;
 
 fn start(context: &'static Context, blocking: bool) -> Arc<Stream> {
@@ -29,7 +28,6 @@ fn start(context: &'static Context, blocking: bool) -> Arc<Stream> {
     stream
 }
 
-/// The stream of a handle, for a call that needs a current context.
 pub(crate) fn of_handle(handle: usize) -> Result<Arc<Stream>, Status> {
     let context = current()?;
     if handle > LEGACY {
@@ -154,7 +152,6 @@ thread_local! {
     static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
 }
 
-/// The stream that is captured, and whether that is spoilt.
 static CAPTURE: Mutex<Option<(usize, bool)>> = Mutex::new(None);
 
 /// Whether this thread may make a call that could disturb a capture.

@@ -13,15 +13,12 @@ use crate::state::pages::{Kind, Pages, map, reserve, unmap};
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer, put};
 use crate::state::table::{Table, lock};
 
-/// Memory comes in pieces of this size.
 const GRANULARITY: usize = 2 << 20;
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`.
 const ON_DEVICE: u32 = 1;
 const ON_HOST: u32 = 2;
 const ON_NUMA_NODE: u32 = 3;
 
-/// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Properties {
@@ -34,7 +31,6 @@ struct Properties {
 
 const _: () = assert!(size_of::<Properties>() == 32);
 
-/// `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Access {
@@ -51,7 +47,6 @@ fn whole(value: usize) -> Outcome {
     if value == 0 || value % GRANULARITY != 0 { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Whether a range is reserved.
 fn reserved(base: usize, len: usize) -> bool {
     let all = lock(&RESERVED);
     let Some((start, size)) = all.range(..=base).next_back() else { return false };
@@ -205,7 +200,6 @@ extern "C" fn cuMemMap(
     }))
 }
 
-/// The ranges that make up `base` and `len` exactly.
 fn covered(base: usize, len: usize) -> Result<Vec<Mapping>, Status> {
     let end = base.checked_add(len).ok_or(INVALID_VALUE)?;
     let mut found = Vec::new();

@@ -177,18 +177,15 @@ impl Context {
         }
     }
 
-    /// Makes the context unusable. The first reason stays.
     pub(crate) fn break_down(&self, code: Status) {
         let _ = self.error.compare_exchange(SUCCESS, code, SeqCst, SeqCst);
     }
 
-    /// All its streams.
     pub(crate) fn all_streams(&self) -> Vec<Arc<Stream>> {
         let streams = lock(&self.streams);
         streams.legacy.iter().chain(&streams.others).cloned().collect()
     }
 
-    /// Waits until nothing is under way.
     pub(crate) fn synchronize(&self) -> Outcome {
         for stream in self.all_streams() {
             stream.wait();
@@ -196,7 +193,6 @@ impl Context {
         self.check()
     }
 
-    /// Waits while a call has the context to itself, as every call on it does.
     pub(crate) fn pass(&self) {
         drop(self.until_free());
     }
@@ -224,20 +220,16 @@ impl Context {
         outcome
     }
 
-    /// Whether a call has it to itself.
     pub(crate) fn is_taken(&self) -> bool {
         *lock(&self.taken)
     }
 
-    /// Whether a kernel of another context of the device runs, with which this one's share the
-    /// device by turns.
     pub(crate) fn is_beside_a_kernel(&self) -> bool {
         of_device(self.device)
             .iter()
             .any(|other| !std::ptr::eq(*other, self) && other.kernels.load(SeqCst) > 0)
     }
 
-    /// Ends it: its streams, when they have done what they were given, and its memory.
     pub(crate) fn destroy(&self) {
         self.break_down(CONTEXT_IS_DESTROYED);
         let streams = std::mem::take(&mut *lock(&self.streams));
@@ -252,12 +244,10 @@ impl Stream {
         Arc::new(Self { context, blocking, queue: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// The number of what was put in last.
     fn last(&self) -> u64 {
         lock(&self.queue).put
     }
 
-    /// Waits until item `number` is done.
     pub(crate) fn wait_for(&self, number: u64) {
         let mut queue = lock(&self.queue);
         while queue.done < number {
@@ -265,7 +255,6 @@ impl Stream {
         }
     }
 
-    /// Waits until all is done.
     pub(crate) fn wait(&self) {
         self.wait_for(self.last());
     }
@@ -277,7 +266,6 @@ impl Stream {
     }
 }
 
-/// Puts work into a stream, and returns its number there.
 pub(crate) fn enqueue(stream: &Arc<Stream>, work: Work) -> u64 {
     // Held to the end, so that what waits and what is waited for are one state.
     let streams = lock(&stream.context.streams);
@@ -296,13 +284,11 @@ pub(crate) fn enqueue(stream: &Arc<Stream>, work: Work) -> u64 {
     queue.put
 }
 
-/// The context of a handle.
 pub(crate) fn of_handle(raw: Raw) -> Result<&'static Context, Status> {
     let all = lock(&ALL);
     all.iter().find(|context| std::ptr::eq(**context, raw)).copied().ok_or(INVALID_CONTEXT)
 }
 
-/// The contexts of a device.
 pub(crate) fn of_device(device: &Device) -> Vec<&'static Context> {
     lock(&ALL).iter().filter(|context| std::ptr::eq(context.device, device)).copied().collect()
 }
@@ -320,7 +306,6 @@ pub(crate) fn current() -> Result<&'static Context, Status> {
     Ok(context)
 }
 
-/// The same for a call that does not wait for others.
 pub(crate) fn current_at_once() -> Result<&'static Context, Status> {
     devices()?;
     let context = bound().ok_or(INVALID_CONTEXT)?;

@@ -43,12 +43,10 @@ pub(crate) fn devices() -> Result<&'static [Device], Status> {
     DEVICES.get().map(Vec::as_slice).ok_or(NOT_INITIALIZED)
 }
 
-/// Makes the devices, the first time.
 pub(crate) fn init() {
     DEVICES.get_or_init(|| (0..variable("FAKE_CUDA_DEVICES", 8)).map(Device::new).collect());
 }
 
-/// The device of a number.
 pub(crate) fn device(number: c_int) -> Result<&'static Device, Status> {
     let index = usize::try_from(number).map_err(|_| INVALID_DEVICE)?;
     devices()?.get(index).ok_or(INVALID_DEVICE)

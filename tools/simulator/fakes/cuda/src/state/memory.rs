@@ -58,17 +58,14 @@ impl Drop for Physical {
     }
 }
 
-/// A number that no other allocation has.
 pub(crate) fn fresh_id() -> u64 {
     fresh() as u64
 }
 
-/// Takes a range into the table.
 pub(crate) fn insert(mapping: Mapping) {
     lock(&MAPPINGS).insert(mapping.base, mapping);
 }
 
-/// Takes a range out.
 pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
     let mut mappings = lock(&MAPPINGS);
     match mappings.get(&base) {
@@ -78,7 +75,6 @@ pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
     mappings.remove(&base).ok_or(INVALID_VALUE)
 }
 
-/// Gives back what a range that was taken out had.
 pub(crate) fn forget(mapping: Mapping) -> Outcome {
     let Mapping { base, len, kind, device, .. } = mapping;
     match kind {
@@ -91,7 +87,6 @@ pub(crate) fn forget(mapping: Mapping) -> Outcome {
     Ok(())
 }
 
-/// Gives back all memory of a context.
 pub(crate) fn forget_all(context: &Context) {
     let of_it = |mapping: &Mapping| mapping.context.is_some_and(|of| std::ptr::eq(of, context));
     let bases: Vec<usize> =
@@ -107,12 +102,10 @@ pub(crate) fn forget_all(context: &Context) {
     }
 }
 
-/// Changes a range in place.
 pub(crate) fn change(base: usize, how: impl FnOnce(&mut Mapping)) -> Outcome {
     lock(&MAPPINGS).get_mut(&base).map(how).ok_or(INVALID_VALUE)
 }
 
-/// The range that an address is in.
 pub(crate) fn find(address: usize) -> Option<Mapping> {
     let mappings = lock(&MAPPINGS);
     let (_, mapping) = mappings.range(..=address).next_back()?;

@@ -67,26 +67,20 @@ impl Place {
         Self { alias: alias + offset, kind: Some(kind), context, _pages: pages }
     }
 
-    /// Whether a device reaches it by this address: its own memory, and host memory that the driver
-    /// has locked.
     pub(crate) fn known(&self) -> bool {
         self.kind.is_some()
     }
 
-    /// Whether it is memory of a device.
     pub(crate) fn on_device(&self) -> bool {
         matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool))
     }
 
-    /// The context that memory of a device is copied in, whatever context it is asked in: the one
-    /// that has it.
     pub(crate) fn owner(&self) -> Option<&'static Context> {
         self.context.filter(|_| matches!(self.kind, Some(Kind::Device | Kind::Managed)))
     }
 }
 
 impl Pages {
-    /// Pages of a length, filled with zeros.
     pub(crate) fn new(len: usize) -> Result<Arc<Self>, Status> {
         // SAFETY: the name is a string; the result is looked at.
         let raw = unsafe { libc::memfd_create(c"fake-cuda".as_ptr(), libc::MFD_CLOEXEC) };
@@ -103,7 +97,6 @@ impl Pages {
         Ok(Arc::new(Self { file, alias, len }))
     }
 
-    /// Leaves something in the first and the last page: new memory is not zero.
     pub(crate) fn soil(&self) {
         const PAGE: usize = 4096;
         for at in [self.alias, self.alias + self.len - PAGE.min(self.len)] {
@@ -112,7 +105,6 @@ impl Pages {
         }
     }
 
-    /// Where the copy engine finds them.
     pub(crate) fn alias(&self) -> usize {
         self.alias
     }
@@ -123,7 +115,6 @@ impl Pages {
         map(at as *mut _, self.len, access, Some(&self.file))
     }
 
-    /// The file, for who maps it himself, at an offset.
     pub(crate) fn open_at(&self, offset: usize) -> Result<OwnedFd, Status> {
         // A duplicate would share its place in the file.
         let name = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -143,7 +134,6 @@ impl Drop for Pages {
     }
 }
 
-/// Maps a file, or nothing at all: addresses that are taken and lead nowhere.
 pub(crate) fn map(
     at: *mut libc::c_void,
     len: usize,
@@ -170,7 +160,6 @@ pub(crate) unsafe fn unmap(base: usize, len: usize) {
     unsafe { libc::munmap(base as *mut _, len) };
 }
 
-/// Takes addresses that lead nowhere.
 pub(crate) fn reserve(len: usize, alignment: usize) -> Result<usize, Status> {
     let taken = len.checked_add(alignment).ok_or(INVALID_VALUE)?;
     let raw = map(ptr::null_mut(), taken, libc::PROT_NONE, None)?;
@@ -185,7 +174,6 @@ pub(crate) fn reserve(len: usize, alignment: usize) -> Result<usize, Status> {
     Ok(base)
 }
 
-/// Whole pages of a device.
 pub(crate) fn round_up(len: usize) -> Result<usize, Status> {
     match len.checked_next_multiple_of(DEVICE_PAGE) {
         Some(0) | None => Err(INVALID_VALUE),

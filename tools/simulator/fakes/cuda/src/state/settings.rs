@@ -49,7 +49,6 @@ impl Failure {
         failure
     }
 
-    /// Counts one copy.
     pub(crate) fn count(&self) -> Outcome {
         if self.countdown.load(Relaxed) > 0 && self.countdown.fetch_sub(1, Relaxed) == 1 {
             return Err(self.code.load(Relaxed));
@@ -105,7 +104,6 @@ impl Behaviour {
         }
     }
 
-    /// Back to what the environment says.
     pub(crate) fn reset(&self) {
         let fresh = Self::from_environment();
         self.copy_ns.store(fresh.copy_ns.into_inner(), Relaxed);
@@ -122,7 +120,6 @@ impl Behaviour {
         self.writes_ordering.store(fresh.writes_ordering.into_inner(), Relaxed);
     }
 
-    /// How long a copy takes at least.
     pub(crate) fn duration(&self, bytes: usize) -> Duration {
         let ps = self.byte_ps.load(Relaxed).saturating_mul(bytes as u64);
         Duration::from_nanos(self.copy_ns.load(Relaxed).saturating_add(ps / 1000))

@@ -12,7 +12,6 @@ macro_rules! statuses {
     ($($($name:ident =)? $code:literal, $full:literal, $text:literal;)*) => {
         $($(pub(crate) const $name: Status = $code;)?)*
 
-        /// The name and a short text of a result.
         fn known(code: Status) -> Option<(&'static CStr, &'static CStr)> {
             match code {
                 $($code => Some(($full, $text)),)*
@@ -44,7 +43,6 @@ statuses! {
     NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"fake: not supported here";
 }
 
-/// A result for the caller in C.
 pub(crate) fn answer(outcome: Outcome) -> Status {
     outcome.err().unwrap_or(SUCCESS)
 }

@@ -11,7 +11,6 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A handle that is not in use. Never the small numbers that CUDA gives a meaning.
 pub(crate) fn fresh() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
     NEXT.fetch_add(0x10, Relaxed)
@@ -26,20 +25,17 @@ impl<T> Table<T> {
         Self(Mutex::new(None))
     }
 
-    /// Takes an object in and gives its handle.
     pub(crate) fn insert(&self, object: Arc<T>) -> usize {
         let handle = fresh();
         lock(&self.0).get_or_insert_default().insert(handle, object);
         handle
     }
 
-    /// The object of a handle.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>, Status> {
         let table = lock(&self.0);
         table.as_ref().and_then(|table| table.get(&handle)).cloned().ok_or(INVALID_HANDLE)
     }
 
-    /// Ends a handle.
     pub(crate) fn remove(&self, handle: usize) -> Result<Arc<T>, Status> {
         let mut table = lock(&self.0);
         table.as_mut().and_then(|table| table.remove(&handle)).ok_or(INVALID_HANDLE)

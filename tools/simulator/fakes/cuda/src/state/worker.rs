@@ -23,7 +23,6 @@ pub(crate) fn start(stream: Arc<Stream>) {
         .expect("a thread for a stream of the fake CUDA driver");
 }
 
-/// Does the next item. False when there will be none.
 fn step(stream: &Stream) -> bool {
     let item = {
         let mut queue = lock(&stream.queue);
