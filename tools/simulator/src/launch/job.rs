@@ -59,13 +59,15 @@ impl JobSettings {
             return Err(io::Error::other(why));
         }
         // Some libraries write a report into the working directory when a process aborts. This one
-        // takes it along.
+        // is removed as soon as all PEs are in it, so that none stays when the launcher is killed.
         let dir = PrivateDir::new("nvshmem-sim")?;
+        let working_dir = dir.path().to_owned();
         let program = std::env::current_exe()?;
         let started = Instant::now();
         let mut launch = Launch {
             settings: self,
             on_told,
+            dir: Some(dir),
             collective: Collective::new(self.n_pes as usize),
             pes: Vec::new(),
             cause: None,
@@ -73,7 +75,7 @@ impl JobSettings {
         };
         let mut commands = Vec::new();
         for pe in 0..self.n_pes {
-            let (link, command) = self.command(pe, &program, dir.path())?;
+            let (link, command) = self.command(pe, &program, &working_dir)?;
             launch.pes.push(Pe {
                 link: Some(link),
                 outcome: None,
@@ -162,6 +164,7 @@ impl JobSettings {
 struct Launch<'a> {
     settings: &'a JobSettings,
     on_told: &'a mut dyn FnMut(u32, u32, Told<'_>),
+    dir: Option<PrivateDir>,
     collective: Collective,
     pes: Vec<Pe>,
     /// Why the job has failed, once it has.
@@ -184,6 +187,7 @@ impl Service for &mut Launch<'_> {
     }
 
     fn serve(&mut self, processes: &[Process]) -> io::Result<()> {
+        self.dir = None;
         for (pe, process) in processes.iter().enumerate() {
             self.read(pe, process.id());
             // Its last words may still be on their way.
