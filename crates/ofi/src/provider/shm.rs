@@ -6,6 +6,12 @@ use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
 pub(super) const SHM: Profile = Profile {
     name: "shm",
     one_host: Fact::manual(true, "its peers are found in /dev/shm", "fi_shm(7)"),
+    missing: Fact::seen(
+        "its files are in /dev/shm: look at what is free there (`df /dev/shm`), and at files of ended processes \
+         (`nvshmem-libfabric doctor`); a container gets more by --shm-size",
+        "it is not offered where its files do not fit",
+        "libfabric 1.17, 16 MiB of /dev/shm",
+    ),
     endpoint_names: Fact::code(
         Some("fi_shm://"),
         "endpoints are files in /dev/shm, named by the process' number in its PID namespace",
