@@ -8,7 +8,6 @@
 //! | `device=NIC` | NIC number NIC cannot be opened: `ENODEV` |
 //! | `domain=NIC` | NIC number NIC refuses protection domains with `ENOMEM` |
 //! | `handles=N` | each NIC has N address handles |
-//! | `pages=N` | each NIC can register N pages |
 //! | `held=1` | a message that waits for a receive holds up all of its queue pair |
 //! | `pair=NIC:N` | NIC number NIC refuses this process's Nth queue pair and all after it with `ENOMEM` |
 
@@ -23,7 +22,6 @@ pub(crate) struct Faults {
     domain: Option<u16>,
     pair: Option<(u16, u64)>,
     handles: Option<u64>,
-    pages: Option<u64>,
     held: bool,
     operations: AtomicU64,
     registrations: AtomicU64,
@@ -38,7 +36,7 @@ impl Faults {
             let expected = || {
                 String::from(
                     "kill=NIC:N, register=N, busy=N:COUNT, device=NIC, domain=NIC, pair=NIC:N, \
-                     handles=N, pages=N or held=1",
+                     handles=N or held=1",
                 )
             };
             let nic = |number: u64| u16::try_from(number).map_err(|_| expected());
@@ -55,7 +53,6 @@ impl Faults {
                 ("domain", &[victim]) => faults.domain = Some(nic(victim)?),
                 ("pair", &[victim, at]) => faults.pair = Some((nic(victim)?, at)),
                 ("handles", &[most]) => faults.handles = Some(most),
-                ("pages", &[most]) => faults.pages = Some(most),
                 ("held", &[1]) => faults.held = true,
                 _ => return Err(expected()),
             }
@@ -93,10 +90,6 @@ impl Faults {
 
     pub(crate) fn handles(&self) -> Option<usize> {
         self.handles.map(|most| most as usize)
-    }
-
-    pub(crate) fn pages(&self) -> Option<u64> {
-        self.pages
     }
 
     pub(crate) fn holds_up(&self) -> bool {

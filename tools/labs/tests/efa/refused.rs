@@ -5,7 +5,7 @@ use std::time::Duration;
 use libfabric_sys::Version;
 use libtest_mimic::{Failed, Trial};
 
-use super::{Lab, Library, REFUSED, counted, library_of, trial};
+use super::{Lab, Library, counted, library_of, trial};
 use crate::job::{fails, job, says};
 
 const HIDDEN: &str = "this machine has NICs of efa (rdmap79s0, rdmap80s0, rdmap81s0), and provider tcp is used in its place: ";
@@ -102,14 +102,6 @@ pub(super) fn trials() -> Vec<Trial> {
             fails(&report, 1, "max_ah")
         }));
     }
-    trials.push(trial(
-        String::from("no_page_left_to_register"),
-        Library::Direct("p5"),
-        move |lab| {
-            let job = storm(lab, "efa-direct").env_of_pe(1, "EFA_LAB_FAULTS", "pages=9000");
-            fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
-        },
-    ));
     trials.push(trial(String::from("hidden_nics_are_warned_of"), Library::Second, |lab| {
         // On one host what is used in its place stays on loopback.
         let job = Lab::on_one_host(lab.on(job("connect", 2), "p5", 3, "auto"));
@@ -121,26 +113,6 @@ pub(super) fn trials() -> Vec<Trial> {
                 return Err(format!("no warning of {HIDDEN:?} in:\n{text}").into());
             }
             says(&text, "one NIC that cannot be opened hides all")?;
-        }
-        Ok(())
-    }));
-    trials.push(trial(String::from("no_nics_are_not_warned_of"), Library::Second, |lab| {
-        // A machine without any, and a user who names the devices of another provider.
-        let auto = || {
-            Lab::on_one_host(lab.on(job("connect", 2), "p5", 3, "auto"))
-                .env("NVSHMEM_LIBFABRIC_PROVIDER", "auto")
-                .env("EFA_LAB_FAULTS", "device=1")
-        };
-        let none =
-            auto().env("EFA_LAB_DIR", "").env("SYSFS_PATH", lab.dir.path().join("none").display());
-        let named = auto().env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1");
-        for job in [none, named] {
-            // libfabric 2.4's tcp, which is used in efa's place, keeps its fabric open, and that is
-            // warned of.
-            let report = job.run()?.check()?;
-            if let Some(pe) = report.pes.iter().find(|pe| pe.text().contains("has NICs of efa")) {
-                return Err(format!("PE {} warns:\n{report}", pe.pe).into());
-            }
         }
         Ok(())
     }));

@@ -231,8 +231,7 @@ impl Nic {
         // A device's memory is of larger pages.
         let page = if region.device { DEVICE_PAGE } else { PAGE };
         let pages = region.length.div_ceil(page);
-        let most = self.config.faults.pages().unwrap_or(persona.max_pages);
-        if !self.state.take_pages(pages, most) {
+        if !self.state.take_pages(pages, persona.max_pages) {
             return Err(libc::ENOMEM);
         }
         let Some(key) = self.state.add_mr(&region) else {
