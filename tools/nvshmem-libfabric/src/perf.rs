@@ -70,8 +70,7 @@ fn measured(options: &PerfOptions, trial: &Trial<'_>, place: &Place<'_>) -> Resu
             job.env("NVSHMEM_LIBFABRIC_DEVICES", devices)
         })
     };
-    let directory = &trial.plugins.directory;
-    let time = Duration::from_millis(options.milliseconds);
+    let (directory, time) = (&trial.plugins.directory, Duration::from_millis(options.milliseconds));
     let (report, rows) =
         measure_by_size(options.max, options.layout, directory, time, None, &made)?;
     let uneven = rows.iter().filter(|row| row.spread.1 > 2.0 * row.spread.0).count();

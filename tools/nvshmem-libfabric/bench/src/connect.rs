@@ -43,8 +43,7 @@ fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n_pes) = (job.pe(), job.n_pes());
     let host = job.init()?;
     let connected = host.connected_in();
-    let words = host.alloc(WORD * u64::from(n_pes), WORD)?;
-    let from = host.alloc(WORD, WORD)?;
+    let (words, from) = (host.alloc(WORD * u64::from(n_pes), WORD)?, host.alloc(WORD, WORD)?);
     host.local(from, WORD)?.store_release(u64::from(me + 1))?;
     host.barrier()?;
     let began = Instant::now();

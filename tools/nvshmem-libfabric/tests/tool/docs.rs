@@ -41,7 +41,8 @@ case "FULL $*" in
 *'--memory gpu'*) export LD_LIBRARY_PATH=CUDA ;;
 "no selftest "*--every-file) exec $tool selftest --provider shm ;;
 "no selftest "*'--pes 8') exec $tool selftest --provider shm --pes 3 ;;
-"no qualify") set -- qualify --short --only one-nic ;;
+"no qualify --"*) ;;
+"no qualify") shift; set -- qualify --short --only one-nic "$@" ;;
 "no perf "*--max*) shift; set -- perf --milliseconds 1 "$@" ;;
 "no perf"*) shift; set -- perf --milliseconds 1 --max 65536 "$@" ;;
 esac
