@@ -44,14 +44,10 @@ use test_support::seeds::for_seeds;
 
 const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
-/// Of so many cases one is explored outside of the full tier. Not a divisor of the number of kinds
-/// of operations, so that each kind comes first and second.
-const STEP: usize = 5;
-
 /// Explores cases and prints how much there was, each large one by itself. Outside of the full tier
-/// it is one case in [`STEP`].
-fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
-    let step = if full() { 1 } else { STEP };
+/// it is one case in `step`: seconds of each test, of five minutes in all.
+fn explore_all(what: &str, step: usize, cases: impl IntoIterator<Item = Case>) {
+    let step = if full() { 1 } else { step };
     let cases = cases.into_iter().step_by(step);
     let started = Instant::now();
     // Not captured: the numbers are part of the result.
@@ -137,7 +133,7 @@ fn counted_puts() {
     for ops in [&[Signal(3)][..], &[Put(2), Fence, Signal(2)], &[Signal(1), Signal(2)]] {
         cases.push(Case { rails: 1, depth: 1, ..plain(ops, &[]) });
     }
-    explore_all("counted puts", cases);
+    explore_all("counted puts", 11, cases);
 }
 
 /// Everything that can go wrong together, for each kind of operation alone.
@@ -163,7 +159,7 @@ fn puts_over_rails_chosen_by_load() {
         }
         cases.push(Case { failures: 1, ..plain(signals, &[Signal(2)]) });
     }
-    explore_all("puts over rails chosen by load", cases);
+    explore_all("puts over rails chosen by load", 4, cases);
 }
 
 #[test]
@@ -172,7 +168,7 @@ fn one_operation() {
     let cases = cases.flat_map(|what| {
         engines(&[&[what]]).iter().map(move |signals| named(*signals, &[what], &[]))
     });
-    explore_all("one operation", cases);
+    explore_all("one operation", 1, cases);
 }
 
 /// One thing goes wrong, for each pair of kinds with a fence or a quiet between them.
@@ -199,7 +195,7 @@ fn two_operations_in_order() {
             }
         }
     }
-    explore_all("two operations in order", cases);
+    explore_all("two operations in order", 7, cases);
 }
 
 /// A fence with operations of every kind on either side, all that are four operations.
@@ -217,7 +213,7 @@ fn two_operations_behind_a_fence() {
             }
         }
     }
-    explore_all("two operations behind a fence", cases);
+    explore_all("two operations behind a fence", 5, cases);
 }
 
 /// Both PEs send: acknowledgements ride on messages, and fetches compete for one word.
@@ -235,7 +231,7 @@ fn both_ways() {
     let add = named(Auto, &[Add], &[Add]);
     cases.push(Case { again: 0, batch: 1, ..add.clone() });
     cases.push(Case { duplicates: 0, ..add });
-    explore_all("both ways", cases);
+    explore_all("both ways", 4, cases);
 }
 
 /// A queue of one segment, on one rail: the lane waits for room inside its calls.
@@ -252,7 +248,7 @@ fn waiting_for_room() {
             cases.push(case);
         }
     }
-    explore_all("waiting for room", cases);
+    explore_all("waiting for room", 3, cases);
 }
 
 /// One segment or message is lost: what follows it must not take effect, and the sender is told.
@@ -274,7 +270,7 @@ fn losses() {
             cases.push(Case { failures: 1, again: 0, duplicates: 0, ..case });
         }
     }
-    explore_all("losses", cases);
+    explore_all("losses", 3, cases);
 }
 
 /// A rail fails with all that is under way on it, and takes nothing more: what follows must not
@@ -300,7 +296,7 @@ fn rail_losses() {
             cases.push(Case { rail_failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
         }
     }
-    explore_all("rail losses", cases);
+    explore_all("rail losses", 7, cases);
 }
 
 /// A signal sent by itself comes behind the puts before it, and holds up none after it.
@@ -326,7 +322,7 @@ fn signals_behind_puts() {
             cases.push(Case { failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
         }
     }
-    explore_all("signals behind puts", cases);
+    explore_all("signals behind puts", 1, cases);
 }
 
 /// Either PE loses something while both send: who has lost it is told, and the other is not held up
@@ -342,7 +338,7 @@ fn losses_at_either_pe() {
         cases.push(Case { failures: 1, ..case.clone() });
         cases.push(Case { rail_failures: 1, ..case });
     }
-    explore_all("losses at either PE", cases);
+    explore_all("losses at either PE", 1, cases);
 }
 
 /// Executions of each random case.
