@@ -33,6 +33,14 @@ impl Registered {
     }
 }
 
+/// Returns which of the regions that begin at an address is released next: one whose release was
+/// tried before, or the one that was registered last.
+pub(crate) fn latest(regions: &[Registered], base: usize) -> Option<usize> {
+    let mut there = regions.iter().enumerate().rev().filter(|(_, region)| region.base == base);
+    let last = there.clone().next();
+    there.find(|(_, region)| region.unwanted).or(last).map(|(at, _)| at)
+}
+
 pub(crate) fn free(regions: &[Registered]) -> Free {
     let mut free: Free = [0xff; size_of::<Free>()];
     let not_theirs = [c::NLF_OWN_REGION as u8, c::NLF_NO_REGION as u8];
@@ -65,6 +73,16 @@ mod tests {
     use super::*;
     use crate::channel::registration::lowest;
     use engine::wire::handle::HANDLE_BYTES;
+
+    #[test]
+    fn latest_region_of_an_address_is_released() {
+        let region = |base| Registered::new(0, (base, 64), false, [0; HANDLE_BYTES], None);
+        let mut regions = vec![region(8), region(16), region(8), region(24)];
+        assert_eq!(latest(&regions, 8), Some(2));
+        regions[0].unwanted = true;
+        assert_eq!(latest(&regions, 8), Some(0));
+        assert_eq!((latest(&regions, 24), latest(&regions, 32)), (Some(3), None));
+    }
 
     #[test]
     fn the_library_has_an_index_that_no_program_gets() {

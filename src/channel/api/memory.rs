@@ -10,7 +10,7 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{Control, ProxyView, Run};
-use crate::channel::regions::{self, Registered, check_len, entries, free};
+use crate::channel::regions::{self, Registered, check_len, entries, free, latest};
 use crate::channel::registration::{Agreed, Free, Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::logging;
@@ -85,8 +85,8 @@ impl Channel {
         self.enter(&mut serial, registered, peers)
     }
 
-    /// Ends the registration of memory that begins at an address, and frees it if it was allocated
-    /// here. Collective for symmetric memory. Nobody uses the memory any more, here or there.
+    /// Ends the registration of memory that begins at an address, the latest one if there are
+    /// several, and frees it if it was allocated here. Collective for symmetric memory. Nobody uses the memory any more, here or there.
     ///
     /// # Errors
     /// There is no such memory; or not all PEs have come. Or an operation touches it still, which
@@ -96,14 +96,13 @@ impl Channel {
         let mut serial = self.serial_here()?;
         let serial = &mut *serial;
         let base = addr as usize;
-        let at = serial.regions.iter().position(|region| region.base == base);
-        let at = at.ok_or(ChannelError::NoRegion { addr: base })?;
+        let at = latest(&serial.regions, base).ok_or(ChannelError::NoRegion { addr: base })?;
         let is_first = serial.regions[at].symmetric && !serial.regions[at].unwanted;
         if is_first {
             // Who has come here has no use for the peers' memory any more.
             serial.bootstrap.barrier()?;
         }
-        let mut region = serial.regions.swap_remove(at);
+        let mut region = serial.regions.remove(at);
         region.unwanted = true;
         let index = usize::from(region.index);
         let hidden =

@@ -100,6 +100,10 @@ fn is_readable(addr: usize) -> bool {
     const NO_WAY: libc::c_int = -1;
     const MASK: usize = 8;
     let mask = addr & !(MASK - 1);
+    if mask == 0 {
+        // Here the kernel would take it for no mask, and read nothing.
+        return false;
+    }
     // SAFETY: the kernel reads eight aligned bytes, in the page of this one, or finds none; it
     // changes nothing.
     let code = unsafe {

@@ -87,7 +87,7 @@ pub(crate) struct Domain {
     keys: Keys,
     forbids_cuda: bool,
     forbids_sharing: bool,
-    crashes_unenabled: bool,
+    crashes_without_descriptors: bool,
     maps_wrongly: Option<String>,
     info: Arc<Info>,
     fabric: Arc<Fabric>,
@@ -122,7 +122,7 @@ impl Domain {
             keys,
             forbids_cuda: info.reaches_devices() && *profile.forbids_cuda,
             forbids_sharing: *profile.forbids_sharing,
-            crashes_unenabled: *profile.crashes_unenabled,
+            crashes_without_descriptors: *profile.crashes_without_descriptors,
             maps_wrongly,
             info,
             fabric,
@@ -187,8 +187,8 @@ impl Domain {
         self.forbids_sharing
     }
 
-    pub(crate) fn crashes_unenabled(&self) -> bool {
-        self.crashes_unenabled
+    pub(crate) fn crashes_without_descriptors(&self) -> bool {
+        self.crashes_without_descriptors
     }
 
     pub(crate) fn maps_wrongly(&self) -> Option<&str> {

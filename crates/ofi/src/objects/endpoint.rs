@@ -1,6 +1,8 @@
 //! An endpoint with its completion queue and its address vector.
 
 use std::ffi::c_void;
+use std::fs::File;
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +13,7 @@ use libfabric_sys::{
     fi_endpoint, fi_ep_bind, fi_getname, fi_getopt, fi_inject, fi_msg, fi_msg_rma, fi_read,
     fi_rma_iov, fi_sendmsg, fi_setopt, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
 };
-use log::{debug, warn};
+use log::debug;
 
 use crate::error::check;
 use crate::fork;
@@ -366,6 +368,9 @@ fn open_enabled(
     events: Option<&EventQueue>,
 ) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
     let library = domain.library();
+    if domain.crashes_without_descriptors() {
+        check_descriptors()?;
+    }
     let mut raw = ptr::null_mut();
     let _gate = domain.gate().enter();
     // SAFETY: the domain is open, and the info is the one it was opened with.
@@ -396,16 +401,29 @@ fn open_enabled(
         }
         Ok(cuda_calls)
     };
-    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|error: &PortError| {
-        if error.call == ENABLE && domain.crashes_unenabled() {
-            warn!(
-                "a libfabric endpoint that was not enabled stays open, with what it is made from"
-            );
-            return;
-        }
+    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|_| {
         // SAFETY: open, and nobody else has it.
         unsafe { close(library, "endpoint", raw.cast()) };
     })
+}
+
+/// Sees whether descriptors are left for an endpoint: its socket, and some for what other threads
+/// open meanwhile.
+///
+/// # Errors
+/// There are too few.
+fn check_descriptors() -> Result<(), PortError> {
+    const SPARE: usize = 4;
+    let spare: Result<Vec<File>, io::Error> = (0..SPARE).map(|_| File::open("/dev/null")).collect();
+    match spare {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => Err(PortError {
+            call: "opening an endpoint",
+            code: libc::EMFILE,
+            text: String::from("no descriptor is left for its socket (ulimit -n)"),
+        }),
+        // What else goes wrong is no lack of descriptors.
+        _ => Ok(()),
+    }
 }
 
 /// Has an endpoint leave its NIC for no other process of the host

@@ -37,9 +37,9 @@ facts! {
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
     enabling_refused: &'static str = "", "nobody has seen it refuse";
 
-    /// It ends the process when an endpoint is closed that it has refused to enable: such a one
-    /// stays open.
-    crashes_unenabled: bool = false, "nothing of it is known to crash when an endpoint that was not enabled is closed";
+    /// It ends the process when there is no descriptor left for an endpoint's socket: such an
+    /// endpoint is not opened.
+    crashes_without_descriptors: bool = false, "nothing of it is known to crash for lack of descriptors";
 
     /// What probably helps when it refuses the addresses of peers. Nothing known: empty.
     addresses_refused: &'static str = "", "nobody has seen it refuse";

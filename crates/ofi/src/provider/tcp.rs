@@ -29,10 +29,10 @@ const LONGEST_MESSAGE: Fact<usize> = Fact::seen(
     "what precedes a message on its connection costs as much as another message",
     "docs/performance.md, libfabric 2.5.1",
 );
-const CRASHES_UNENABLED: Fact<bool> = Fact::seen(
+const CRASHES_WITHOUT_DESCRIPTORS: Fact<bool> = Fact::seen(
     true,
-    "fi_close calls a null pointer when fi_enable found no descriptor left",
-    "tests/ofi/lifetime.rs, libfabric 2.5.1",
+    "fi_endpoint calls a null pointer when it finds none for its socket",
+    "tests/ofi/lifetime.rs, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_rdm.c, xnet_init_rdm",
 );
 const RANDOM_KEYS: Fact<bool> =
     Fact::seen(true, "it takes any 64 bits for a key", "tests/ofi, libfabric 1.17 and 2.5.1");
@@ -62,7 +62,7 @@ pub(super) const TCP: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
-    crashes_unenabled: CRASHES_UNENABLED,
+    crashes_without_descriptors: CRASHES_WITHOUT_DESCRIPTORS,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
@@ -85,7 +85,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     immediate_data: IMMEDIATE_DATA,
     outlives_receives: OUTLIVES_RECEIVES,
-    crashes_unenabled: CRASHES_UNENABLED,
+    crashes_without_descriptors: CRASHES_WITHOUT_DESCRIPTORS,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
