@@ -173,30 +173,6 @@ mod tests {
         }
     }
 
-    /// The page that users look their file up on.
-    #[test]
-    fn the_readme_names_the_file_of_each_release() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-        let readme = std::fs::read_to_string(path).expect("README.md");
-        for layout in Layout::ALL {
-            let file = format!("| `{}` |", layout.soname());
-            let row = readme.lines().find(|line| line.contains(&file));
-            let row = row.unwrap_or_else(|| panic!("{file} is in no row"));
-            let minors = row.split('|').nth(1).expect("a first column");
-            let minors: Vec<u32> = minors
-                .split(" to ")
-                .filter_map(|minor| minor.trim().strip_prefix("3.")?.parse().ok())
-                .collect();
-            let (first, last) = (minors[0], minors[minors.len() - 1]);
-            for release in layout.releases() {
-                let minor: u32 = release.split('.').nth(1).and_then(|m| m.parse().ok()).unwrap();
-                // Releases before 3.1 had the layout, and not this transport's interface to users.
-                let named = (first..=last).contains(&minor) || minor == 0;
-                assert!(named, "{release} is not in the row {row}");
-            }
-        }
-    }
-
     /// The page that says what goes with what has one row for each minor version, with the number
     /// of its file.
     #[test]
