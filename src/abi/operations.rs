@@ -25,7 +25,6 @@ pub(crate) fn of(major: Major, job: &Job) -> Operations {
 
 #[derive(Clone, Copy)]
 struct Offers {
-    /// Announced puts are posted together.
     batches: bool,
     /// For requests of consistency; none where there is nothing to do.
     enforce_cst: c::nvt_enforce_cst_fn,

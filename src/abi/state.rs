@@ -39,7 +39,6 @@ struct Block {
 
 struct PciPaths {
     pointers: Vec<*mut c_char>,
-    /// Owns what the pointers point to.
     _strings: Vec<CString>,
 }
 

@@ -60,7 +60,6 @@ pub struct TcpOptions {
 pub struct TcpBootstrap {
     options: TcpOptions,
     star: Star,
-    /// Of the next collective.
     number: u32,
 }
 

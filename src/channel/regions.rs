@@ -15,9 +15,7 @@ pub(crate) struct Registered {
     pub(crate) len: usize,
     pub(crate) symmetric: bool,
     pub(crate) handle: HandleBytes,
-    /// All PEs want it released.
     pub(crate) unwanted: bool,
-    /// If it was allocated here.
     _memory: Option<SymmetricMemory>,
 }
 

@@ -66,7 +66,6 @@ impl Registration {
 pub(crate) struct Agreed {
     /// An index that all have free.
     pub(crate) index: u8,
-    /// What each has under it.
     pub(crate) peers: Box<[PeerRegion]>,
 }
 

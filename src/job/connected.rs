@@ -24,14 +24,12 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// The fields are dropped in this order: registrations go before the endpoints they may be bound
 /// to.
 pub(crate) struct Connected {
-    /// Memory of this PE.
     pub(crate) regions: Arc<RegionTable<ProcessMemory>>,
     /// How long a release waits for operations that have failed.
     patience: Duration,
     /// The lane of user threads.
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
-    /// What was opened.
     pub(crate) report: Report,
     has_core: bool,
     /// Has memory that is registered, so it goes after all that uses that.

@@ -41,11 +41,9 @@ impl Pulse {
 /// A proxy thread that does not iterate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Still {
-    /// For how long.
     pub(crate) seconds: u64,
     /// It has begun an iteration, and has not come back.
     inside: bool,
-    /// The deadline is over.
     pub(crate) fails: bool,
 }
 
@@ -68,7 +66,6 @@ struct Watch {
     warn_after: Option<Duration>,
     fail_after: Option<Duration>,
     last: u64,
-    /// When it was looked at last.
     looked: Duration,
     still: Duration,
     /// The next warning is due after so long: each time twice as long, so that there are few.

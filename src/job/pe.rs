@@ -26,7 +26,6 @@ const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) settings: Settings,
-    /// The devices there are, as found at init.
     pub(crate) discovery: Discovery,
     connected: OnceLock<Connected>,
     counters: Counters,

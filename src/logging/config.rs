@@ -57,9 +57,7 @@ const OTHERS: [&str; 4] = ["COLL", "P2P", "BOOTSTRAP", "UTIL"];
 /// What is logged, and where to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Config {
-    /// What is shown of the chosen subsystems.
     pub(super) level: LevelFilter,
-    /// Whether the line with our version is shown.
     pub(super) version: bool,
     /// Which subsystems are shown, in the order of [`OURS`]. Of the others, warnings are.
     pub(super) subsystems: [bool; OURS.len()],

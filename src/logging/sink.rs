@@ -23,7 +23,6 @@ pub(super) fn install(config: &Config) -> bool {
 }
 
 struct Sink {
-    /// The file, or the standard error stream.
     main: Logger,
     /// Errors a second time, on the standard error stream, when `main` is a file: NVSHMEM itself
     /// says next to nothing when a transport fails to start.

@@ -61,13 +61,9 @@ pub(super) enum For {
 
 /// One setting.
 pub(super) struct Setting {
-    /// The environment variable, or the debug key.
     pub(super) name: &'static str,
-    /// Who sets it.
     pub(super) who: For,
-    /// What it does, for people. Whole sentences.
     pub(super) doc: &'static str,
-    /// What it accepts, for people.
     pub(super) accepts: fn() -> String,
     /// Parses a value, never empty, and puts it in place. The error is what is wrong with it.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,

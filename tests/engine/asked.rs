@@ -207,8 +207,6 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     assert!(!in_use(&mut job, scratch, LEN));
 }
 
-/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a
-/// bounce buffer.
 #[test]
 fn memory_is_in_use_that_peers_wait_to_write() {
     const LEN: usize = 1000;
@@ -235,7 +233,6 @@ fn memory_is_in_use_that_peers_wait_to_write() {
     assert!(!in_use(&mut job, base, 1 << 14));
 }
 
-/// A fence for all peers is one for each: for what has left, and for what is pending.
 #[test]
 fn a_fence_for_all_peers_holds_for_each() {
     let shape = Shape { n_pes: 4, rails: 2, ..Shape::default() };

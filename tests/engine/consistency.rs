@@ -10,13 +10,11 @@ use test_support::seeds::for_seeds;
 
 use super::job::{Job, Random, Shape};
 
-/// The front of the heap, and the front of the scratch memory.
 fn anchor(job: &Job, pe: u32) -> Anchor {
     let member = &job.members[pe as usize];
     Anchor { handle: member.handle, addr: member.base, landing: member.scratch }
 }
 
-/// What has been delivered of a PE's loopbacks: rails in order, for each direction.
 fn rails_of(deliveries: &[Delivery], pe: u32, direction: Direction) -> Vec<u8> {
     let of = |delivery: &&Delivery| {
         (delivery.from, delivery.to, delivery.direction) == (Pe(pe), Pe(pe), direction)

@@ -31,12 +31,10 @@ const SIGNALLED_LONG: usize = 6 * PART;
 const WORDS: usize = 7 * PART;
 const LANDING: usize = 4 * PART;
 
-/// Words: sums that all add to, one for the fetches of each sender, one for each signal.
 const SUMS: usize = 8;
 const FETCHES: usize = WORDS + 8 * SUMS;
 const SIGNALS: usize = FETCHES + 8 * 4;
 
-/// Signals of each sender to each PE; the last one is behind long data.
 const EACH: usize = 16;
 
 fn steady(pe: u32, at: usize) -> u8 {
@@ -50,7 +48,6 @@ fn bytes_of(pe: u32, at: usize, len: usize) -> Vec<u8> {
 /// A region of a PE: where it begins, its length, and what names it.
 type Region = (usize, usize, HandleBytes);
 
-/// What peers know of a PE: where its heap and its words are, and regions that hold parts of them.
 #[derive(Clone)]
 struct Known {
     heap: usize,
@@ -80,7 +77,6 @@ struct Program<'a> {
     random: Random,
     /// Memory that is registered with nobody, of which the first half is steady.
     loose: Vec<usize>,
-    /// Regions of this PE's that come and go.
     extra: Vec<Region>,
     /// By PE: where the next put goes, and what its part of that heap holds.
     ends: Vec<usize>,
@@ -245,7 +241,6 @@ impl<'a> Program<'a> {
         self.member.lane.atomic(&request)
     }
 
-    /// What was begun with a PE has ended, and is as it should be.
     fn quiet(&mut self, pe: u32) -> Result<(), EngineError> {
         self.member.lane.quiet(Pe(pe))?;
         let (me, fabric) = (self.me, self.fabric);
@@ -282,7 +277,6 @@ impl<'a> Program<'a> {
         Ok(())
     }
 
-    /// Of signals that are here the data is here.
     fn look(&self) {
         let Known { heap, words, .. } = self.known[self.me as usize];
         for (from, number) in (0..self.known.len() as u32)
@@ -302,7 +296,6 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Registers memory that is in other regions already, or is registered with nobody.
     fn register(&mut self) {
         let memory = self.random.below(3 + self.loose.len());
         let (base, len) = match memory.checked_sub(3) {
@@ -322,7 +315,6 @@ impl<'a> Program<'a> {
         self.extra.push((base, len, handle));
     }
 
-    /// Releases a region if nothing uses its memory.
     fn release(&mut self) {
         if self.extra.is_empty() {
             return;
@@ -378,7 +370,6 @@ impl<'a> Program<'a> {
     }
 }
 
-/// What PEs have in common, and what each has of its own.
 fn draw_shapes(random: &mut Random) -> Vec<Shape> {
     use SignalEngine::{Auto, Chained, Counted, Eager};
     let (n_pes, rails) = (2 + random.below(3) as u32, 1 + random.below(3) as u8);

@@ -30,19 +30,15 @@ pub(crate) struct Shape {
     /// PEs that take part, of those that there are; 0 is all.
     pub(crate) present: u32,
     pub(crate) rails: u8,
-    /// Connections for bulk of each rail.
     pub(crate) bulk: u8,
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
-    /// Whether lanes have the fast path.
     pub(crate) fast: bool,
     pub(crate) heap: usize,
     pub(crate) immediate_data: bool,
     pub(crate) longest_message: usize,
-    /// Most counted puts to one peer.
     pub(crate) counted: u16,
-    /// Bytes of immediate data.
     pub(crate) mark_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
@@ -67,25 +63,21 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether a rail leads from one PE to another.
     pub(crate) fn leads(&self, me: u32, pe: u32, rail: u8) -> bool {
         (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
     }
 
-    /// How the region of a PE's words is reached; none if they are in its heap.
     fn reach_of_words(&self, pe: u32) -> Option<Reach> {
         let kinds = [None, Some(Reach::Direct), Some(Reach::Staged), Some(Reach::Fabric)];
         kinds[self.words.checked_shr(2 * pe).unwrap_or(0) as usize & 3]
     }
 
-    /// Whether any memory is a device's.
     fn has_devices(&self) -> bool {
         self.staged != 0
             || (0..self.n_pes)
                 .any(|pe| self.reach_of_words(pe).is_some_and(|reach| reach != Reach::Direct))
     }
 
-    /// What leads where.
     fn paths(&self, me: u32) -> PathTable {
         let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
         let lonely = all.filter(|&(pe, rail)| !self.leads(me, pe, rail));
@@ -154,12 +146,10 @@ pub(crate) struct Member {
     pub(crate) scratch_handle: HandleBytes,
 }
 
-/// Bytes before and behind each memory of a member that nobody may write to, and what they are.
 const CANARY: usize = 4096;
 const SONG: u8 = 0xc5;
 
 impl Member {
-    /// That nobody has written around its memory.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
         let memories = [self.base, self.scratch, self.words];
@@ -180,7 +170,6 @@ impl Audited {
         Self { lane: Some(lane), is_closed: false }
     }
 
-    /// With what is built on it.
     pub(crate) fn map(mut self, build: impl FnOnce(Lane<FakePort>) -> Lane<FakePort>) -> Self {
         Self { lane: self.lane.take().map(build), is_closed: self.is_closed }
     }
@@ -214,7 +203,6 @@ impl Drop for Audited {
     }
 }
 
-/// That all that a lane counts is there.
 #[track_caller]
 pub(crate) fn audit(lane: &Lane<FakePort>) {
     if let Err(differs) = lane.audit() {
@@ -244,7 +232,6 @@ pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
     some_paths(n_pes, rails, |_, _| true)
 }
 
-/// The same, with addresses of nobody where rails do not lead.
 fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
     let mut paths = Vec::new();
     for pe in 0..n_pes {
@@ -259,7 +246,6 @@ fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTab
     PathTable::new(&paths, usize::from(rails))
 }
 
-/// The control endpoints at the ends of all paths.
 fn controls(n_pes: u32, rails: u8) -> Vec<PeerAddr> {
     let ends = (0..n_pes).flat_map(|pe| (0..rails).map(move |rail| (pe, (rail + 1) % rails)));
     ends.map(|(pe, remote)| FakeFabric::control_address(Pe(pe), RailId(remote))).collect()
@@ -268,12 +254,10 @@ fn controls(n_pes: u32, rails: u8) -> Vec<PeerAddr> {
 /// The slot of the region that a PE has registered first, as its handle has it.
 pub(crate) const FIRST_REGION: u32 = 1 << 20;
 
-/// What the messages of all jobs here have in common.
 pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])
 }
 
-/// Writes a message into a packet as its sender would, to this PE.
 pub(crate) fn seal<const N: usize>(message: &Message<'_>, to: u32, packet: &mut PacketOf<N>) {
     message.encode(packet);
     Seal::new(cookie(), message.from).close(Pe(to), packet);
@@ -301,7 +285,6 @@ pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
 }
 
-/// For jobs in which rails fail, one after the other.
 fn patient() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(100)), Some(Duration::from_secs(400)))
 }
@@ -382,7 +365,6 @@ impl Job {
         Self { fabric, members, heap: shapes[0].heap }
     }
 
-    /// With lanes that order their signals.
     pub(crate) fn with_ordered_signals(mut self) -> Self {
         self.members.iter_mut().for_each(|member| member.lane.order_signals());
         self
@@ -464,7 +446,6 @@ impl Job {
         self.members[from as usize].lane.quiet(Pe(to))
     }
 
-    /// Fills a PE's scratch memory.
     pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
         self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
     }

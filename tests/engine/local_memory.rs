@@ -65,7 +65,6 @@ fn signals(job: &mut Job, from: usize) -> bool {
     lane.put_signal_fast(&part, &signal, Batch::NONE) || lane.put_signal_found(&put)
 }
 
-/// The fake refuses descriptors of regions that are released, or of another domain than the rail's.
 #[test]
 fn a_region_that_was_released_is_not_used_again() {
     for needs_desc in [true, false] {
@@ -139,8 +138,6 @@ fn the_bytes_of_a_message_that_has_left_are_in_use() {
     job.members[0].lane.check_unused(scratch + 500, 8).unwrap();
 }
 
-/// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what
-/// it reaches, and nothing else is touched.
 #[test]
 fn memory_of_every_kind_is_told_apart() {
     use Reach::{Direct, Fabric, Staged};

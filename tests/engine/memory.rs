@@ -27,7 +27,6 @@ struct Counting;
 thread_local! {
     /// Bytes in use that this thread has allocated. Wraps where it frees what others have.
     static BYTES: Cell<usize> = const { Cell::new(0) };
-    /// Calls that allocate.
     static CALLS: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -16,7 +16,6 @@ use super::health::HEALTH;
 use super::job::{Job, Member, Random, Shape, random_words};
 use super::signals::{Targets, race, random_script, random_shape};
 
-/// All memory of all PEs is staged.
 const ALL: u32 = u32::MAX;
 
 const LEN: usize = 1000;
@@ -25,7 +24,6 @@ fn staged(shape: Shape) -> Shape {
     Shape { staged: ALL, bounce: (1024, 8, 8), ..shape }
 }
 
-/// Turns one lane and no other.
 fn iterate(job: &mut Job, pe: usize) {
     for _ in 0..2000 {
         job.members[pe].lane.progress().unwrap();
@@ -122,7 +120,6 @@ fn what_is_in_order_leaves_without_an_answer() {
     }
 }
 
-/// Words in memory that the CPU reaches are by message as well, and need no copy to be in order.
 #[test]
 fn words_of_host_memory_are_ordered_by_their_target() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
@@ -187,8 +184,6 @@ fn writes_by_the_fabric_wait_for_delivery_as_ever() {
     assert_eq!((delivered(&job), job.heap(1, 8, 8)), (2, 7u64.to_le_bytes().to_vec()));
 }
 
-/// A request that its target cannot execute: nothing that comes behind it ever is, and what that
-/// had is free for others.
 #[test]
 fn nothing_comes_behind_what_was_refused() {
     let shape = Shape { n_pes: 3, bounce: (1024, 8, 2), ..staged(Shape::default()) };
@@ -223,7 +218,6 @@ fn nothing_comes_behind_what_was_refused() {
     }
 }
 
-/// One step of a sender: each has a place of its own at the target.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Put(usize),
@@ -253,7 +247,6 @@ fn steps(seed: u64, sender: u32, lens: &[usize]) -> Vec<Step> {
     (0..STEPS).map(step).collect()
 }
 
-/// Does one step, and says whether it was refused.
 fn take(step: Step, member: &mut Member, targets: &Targets, at: usize) -> Result<(), EngineError> {
     let part = |len| targets.part(member.scratch + 8 + at % 4096, 0, at + 8, len);
     match step {

@@ -34,8 +34,6 @@ fn random_script(random: &mut Random) -> Script {
     }
 }
 
-/// Everything every PE sends lands where it should and nowhere else, and everything it reads back
-/// is what was sent.
 #[test]
 fn every_byte_arrives_under_reordering_and_lack_of_room() {
     for_seeds("every_byte_arrives_under_reordering_and_lack_of_room", &[], 400, |seed| {
@@ -94,7 +92,6 @@ fn every_byte_arrives_under_reordering_and_lack_of_room() {
     });
 }
 
-/// Whatever the fabric does, writes behind a fence are delivered after those before it.
 #[test]
 fn fences_keep_their_order() {
     for_seeds("fences_keep_their_order", &[], 400, |seed| {

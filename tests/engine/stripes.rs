@@ -91,7 +91,6 @@ fn one_large_put_uses_what_all_rails_carry() {
     }
 }
 
-/// What is long enough to be cut is for them, also over one rail; what is shorter goes as ever.
 #[test]
 fn long_operations_are_for_the_connections_for_bulk() {
     const LEN: usize = SPREAD.striped_from;
@@ -126,7 +125,6 @@ fn long_operations_are_for_the_connections_for_bulk() {
     }
 }
 
-/// Fragments of staged memory are, too.
 #[test]
 fn long_fragments_are_for_the_connections_for_bulk() {
     let spread = Spread { balanced_from: 512, striped_from: 1024, segment: 1024 };
@@ -141,7 +139,6 @@ fn long_fragments_are_for_the_connections_for_bulk() {
     }
 }
 
-/// Each connection has as much ahead as a rail without would have.
 #[test]
 fn a_rail_has_as_much_ahead_as_its_connections_together() {
     let most = |bulk| {
@@ -354,7 +351,6 @@ fn every_byte_arrives_over_rails_whose_rates_change() {
     });
 }
 
-/// Writes behind a fence are delivered after those before it, also where both are cut.
 #[test]
 fn fences_hold_what_is_cut() {
     for_seeds("fences_hold_what_is_cut", &[], 500, |seed| {

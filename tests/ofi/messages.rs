@@ -17,7 +17,6 @@ const MESSAGE: WrId = WrId(u32::MAX);
 
 struct Pair {
     ends: [Process; 2],
-    /// The other end's rails, as each end knows them.
     peers: [Vec<PeerAddr>; 2],
 }
 

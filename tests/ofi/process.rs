@@ -71,7 +71,6 @@ pub(crate) fn open(options: &Options) -> Opened {
 /// One process' fabric, with what the host lane needs to reach its own proxy rails.
 pub(crate) struct Process {
     pub(crate) opened: Opened,
-    /// The proxy rails as the host rail knows them.
     pub(crate) from_host: Vec<PeerAddr>,
     /// The proxy rails as the proxy rail of the same number knows them.
     pub(crate) from_proxy: Vec<PeerAddr>,

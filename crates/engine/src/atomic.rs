@@ -207,7 +207,6 @@ impl Atomic {
     }
 }
 
-/// One, as a word of this width and kind.
 pub(crate) fn one(width: Width, float: bool) -> u64 {
     match (float, width) {
         (true, Width::Eight) => 1f64.to_bits(),
@@ -234,7 +233,6 @@ fn add(old: u64, operand: u64, width: Width, float: bool) -> u64 {
     }
 }
 
-/// The value of an IEEE half.
 fn half_value(bits: u16) -> f32 {
     let sign = if bits & 0x8000 != 0 { -1.0 } else { 1.0 };
     let exponent = i32::from(bits >> 10 & 0x1f);
@@ -247,7 +245,6 @@ fn half_value(bits: u16) -> f32 {
     }
 }
 
-/// The IEEE half nearest to a value, ties to even.
 fn half_bits(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = (bits >> 16 & 0x8000) as u16;

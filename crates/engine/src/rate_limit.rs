@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 /// period a few may have their messages counted to the one before.
 #[derive(Debug)]
 pub struct RateLimit {
-    /// How many messages are admitted in a period.
     most: u64,
-    /// Nanoseconds.
     period: u64,
     /// When the present period ends, on the caller's clock. Only grows, in steps of a
     /// compare-exchange: of the threads that see it passed, one wins and begins the next.

@@ -24,7 +24,6 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The words for it in messages to the user.
     pub(crate) fn what(&self) -> &'static str {
         match self.direction {
             Direction::Write => "put",
@@ -55,19 +54,16 @@ pub(crate) struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// One of its own.
     pub(crate) fn of(request: &Request<'_>) -> Self {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         Self { direction, pe, remote_handle: *remote_handle, remote_addr, local, len }
     }
 
-    /// The request.
     pub(crate) fn request(&self) -> Request<'_> {
         let Self { direction, pe, ref remote_handle, remote_addr, local, len } = *self;
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
 
-    /// The local memory that it is going to touch.
     pub(crate) fn memory(&self) -> Option<Touched> {
         let LocalSide::Memory(addr) = self.local else { return None };
         let what = self.request().what();
@@ -83,7 +79,6 @@ pub(crate) struct Touched {
     pub(crate) memory: (usize, usize),
 }
 
-/// What is wrong with a side of a request, `remote` or `local`.
 #[cold]
 pub(crate) fn refused(
     request: &Request<'_>,
@@ -130,7 +125,6 @@ pub struct AtomicRequest<'a> {
 }
 
 impl<'a> AtomicRequest<'a> {
-    /// The handle and the word's offset in its region, with every check.
     #[inline]
     pub(crate) fn word(&self) -> Result<(HandleView<'a>, u64), EngineError> {
         let width = self.atomic.width.bytes();
@@ -171,20 +165,17 @@ pub(crate) struct OwnedAtomic {
 }
 
 impl OwnedAtomic {
-    /// One of its own.
     pub(crate) fn of(request: &AtomicRequest<'_>) -> Self {
         let AtomicRequest { pe, remote_handle, remote_addr, atomic, result } = *request;
         Self { pe, remote_handle: *remote_handle, remote_addr, atomic, result }
     }
 
-    /// The local memory that it is going to touch.
     pub(crate) fn memory(&self) -> Option<Touched> {
         let result = self.result.filter(|_| self.atomic.op.fetches())?;
         let memory = result.memory(self.atomic.width.bytes());
         Some(Touched { what: "fetching atomic", pe: self.pe, memory })
     }
 
-    /// The request.
     pub(crate) fn request(&self) -> AtomicRequest<'_> {
         let Self { pe, ref remote_handle, remote_addr, atomic, result } = *self;
         AtomicRequest { pe, remote_handle, remote_addr, atomic, result }

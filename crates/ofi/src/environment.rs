@@ -95,9 +95,7 @@ fn concerned(provider: Provider, sysfs: &Path) -> impl Iterator<Item = &'static 
 
 struct Situation {
     library: Version,
-    /// The process has memory of devices.
     devices: bool,
-    /// As the launcher says.
     job_size: Option<usize>,
     soft_roce: bool,
 }

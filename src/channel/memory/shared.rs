@@ -48,7 +48,6 @@ impl Sizes {
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     mirrored: MirroredPlan,
-    /// Of the other piece.
     error: usize,
     proxy_error: usize,
     own: usize,
@@ -110,7 +109,6 @@ pub(crate) struct Shared {
     published: PublishedMemory,
     plan: Plan,
     sizes: Sizes,
-    /// The proxy's error is somebody's to write.
     reported: AtomicBool,
 }
 

@@ -42,18 +42,15 @@ struct Open {
     batch: Batch,
     /// What `done` is when it is over.
     end: u64,
-    /// Something of it comes to memory of this PE.
     lands: bool,
 }
 
 #[derive(Debug)]
 struct Source {
     ring: Ring,
-    /// Oldest first.
     open: VecDeque<Open>,
     /// Slots of those who wait for one PE, and which; oldest first.
     quiets: VecDeque<(u64, Pe)>,
-    /// No slot is taken from here on.
     limit: u64,
 }
 
@@ -68,13 +65,9 @@ pub(crate) struct Failed {
 #[derive(Debug)]
 pub(crate) struct Consumer {
     sources: Vec<Source>,
-    /// The ring to look at next.
     next: usize,
-    /// Where descriptors lead to.
     pub(crate) regions: Regions,
-    /// Most open batches of a ring.
     most: usize,
-    /// Until the peers are asked.
     patience: u32,
 }
 

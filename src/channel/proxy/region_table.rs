@@ -13,7 +13,6 @@ const PLACES: usize = 256;
 /// What one peer has under a region's index.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRegion {
-    /// Its address there.
     pub(crate) base: u64,
     pub(crate) handle: HandleBytes,
 }

@@ -85,7 +85,6 @@ impl std::fmt::Debug for Run {
 pub(crate) struct ChannelState {
     pub(crate) job: Job,
     pub(crate) shared: Shared,
-    /// The first failure, in words.
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,

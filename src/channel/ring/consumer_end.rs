@@ -84,7 +84,6 @@ pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
 #[derive(Debug)]
 pub struct Ring {
     memory: RingMemory,
-    /// Slots of the ring, less one.
     mask: u64,
     /// Slots taken, so also the number of the next one. Every slot before it was there.
     taken: u64,

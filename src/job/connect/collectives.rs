@@ -6,11 +6,8 @@ use engine::ids::Pe;
 /// This PE's place in its job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
-    /// PEs of the job.
     pub(crate) n_pes: u32,
-    /// This PE, below that.
     pub(crate) me: Pe,
-    /// PEs on this host, this one among them.
     pub(crate) here: u32,
 }
 

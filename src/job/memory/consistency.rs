@@ -77,15 +77,12 @@ pub(crate) struct Consistency {
     strategy: Strategy,
     /// The user asks for the loopback, whatever the memory is.
     forced: bool,
-    /// The device's.
     context: Option<Arc<Context>>,
     /// What is read where NICs reach device memory.
     device: OnceLock<Words>,
     /// What is read else.
     host: OnceLock<Words>,
-    /// Held while either is made.
     making: Mutex<()>,
-    /// How often something was done.
     times: AtomicU64,
 }
 

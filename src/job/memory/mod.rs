@@ -52,7 +52,6 @@ pub(crate) struct ProcessMemory {
     origins: Origins,
     said_why_staged: Once,
     said_slow: Once,
-    /// This PE tells what slows its host down.
     speaks: AtomicBool,
     said_held_up: Once,
     said_unusable: Once,

@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 /// know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Origin {
-    /// Where the user has the same memory.
     pub(crate) alias: Option<usize>,
     /// Whether it is memory of a NUMA node, the CPU's.
     pub(crate) on_host: bool,

@@ -14,7 +14,6 @@ use sim_fabric::{FakeFabric, PortCall, Script};
 use crate::job::{Job, Member, Shape};
 use crate::signals::{Targets, race_with};
 
-/// Whoever waits for a fetched word is not told that it is there.
 #[test]
 fn a_fetched_word_that_cannot_be_stored_fails_the_quiet() {
     let job = Job::new(1, &Shape::default(), Script::default());
@@ -79,7 +78,6 @@ fn what_is_queued_for_a_peer_is_dropped_when_the_peer_has_failed() {
     assert!(!job.members[0].lane.has_work());
 }
 
-/// Puts whose rails are chosen by load, too, behind a fence and beside it.
 #[test]
 fn what_waits_for_a_rail_is_dropped_when_the_peer_has_failed() {
     for fenced in [false, true] {
@@ -108,7 +106,6 @@ fn what_waits_for_a_rail_is_dropped_when_the_peer_has_failed() {
     }
 }
 
-/// One operation may take any time, as long as others to the same peer end.
 #[test]
 fn a_put_beside_others_that_end_is_not_given_up() {
     let mut job = Job::new(4, &Shape { rails: 1, ..Shape::default() }, Script::default());
@@ -128,7 +125,6 @@ fn a_put_beside_others_that_end_is_not_given_up() {
     assert!((0..10).any(|_| round(false).is_err()));
 }
 
-/// How it is found that a rail has failed: by what it says when it is polled, or when it is asked.
 const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabric::trouble];
 
 #[test]
@@ -491,8 +487,6 @@ fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
 }
 
-/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is
-/// another's.
 #[test]
 fn a_message_that_fails_late_is_not_taken_for_another_segment() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };

@@ -47,7 +47,6 @@ impl Fault {
         }
     }
 
-    /// As the table has it.
     pub(super) fn name(self) -> String {
         match self {
             Self::Call(call, ..) => format!("{call:?} fails"),

@@ -19,7 +19,6 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const SCRATCH_OF_0: u32 = 1 << 1;
 const HEAP_OF_1: u32 = 1 << 2;
 
-/// Three PEs with a queue of one operation each.
 fn narrow(staged: u32) -> Shape {
     let deadline = Some(DEADLINE);
     Shape {
@@ -76,8 +75,6 @@ fn what_a_peer_does_not_answer_takes_no_room_of_others() {
     assert!(!job.members[0].lane.has_work());
 }
 
-/// The same for puts. Their peer may still read their bounce buffers, which are nobody else's until
-/// it has.
 #[test]
 fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() {
     let mut job = Job::new(2, &narrow(SCRATCH_OF_0 | HEAP_OF_1), Script::default());
@@ -97,8 +94,6 @@ fn bounce_buffers_that_a_peer_may_still_read_are_kept_for_it_and_take_no_room() 
     assert!(!job.members[0].lane.has_work(), "it has read them");
 }
 
-/// Nor do messages, and the fetches among them, keep what they have for acknowledgements that
-/// nobody waits for.
 #[test]
 fn messages_to_a_peer_that_has_failed_end() {
     let mut job = Job::new(3, &narrow(0), Script::default());

@@ -15,7 +15,6 @@ use crate::signals::Targets;
 
 const LEN: usize = 4096;
 
-/// Iterations lanes, whatever they say, and lets time pass.
 fn iterate(members: &mut [Member], fabric: &FakeFabric, iterations: u32) {
     for _ in 0..iterations {
         for member in members.iter_mut() {

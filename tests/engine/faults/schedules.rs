@@ -24,7 +24,6 @@ use super::strangers;
 use crate::job::{Job, Member, Random, Shape, audit, random_words};
 use crate::signals::{Targets, race_with, random_script, random_shape};
 
-/// Operations of each PE.
 const OPS: usize = 12;
 /// The part of a heap that one operation has for itself: a word for the signal, its data, and bytes
 /// that stay zero.
@@ -36,10 +35,8 @@ const SOURCE: usize = SUMS + 64;
 const HEAP: usize = SOURCE + DATA;
 
 const DEADLINE: Duration = Duration::from_secs(10);
-/// No schedule has as many faults that are waited for one after the other.
 const LAST: Duration = Duration::from_secs(1000);
 
-/// What a PE does to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Put(usize),
@@ -50,7 +47,6 @@ enum Op {
     Fetch,
 }
 
-/// What has become of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// It was refused.
@@ -60,7 +56,6 @@ enum End {
     Promised,
 }
 
-/// Which PE does what at which step, and what happens then.
 #[derive(Debug)]
 struct Plan {
     seed: u64,
@@ -115,7 +110,6 @@ impl Plan {
         (to, op)
     }
 
-    /// What happens when a PE comes to a step.
     fn befall(&self, me: u32, step: usize, fabric: &FakeFabric) {
         let due = |(who, at, _): &&(u32, usize, Fault)| (*who, *at) == (me, step);
         self.ends.iter().filter(due).for_each(|(.., fault)| fault.end(fabric));
@@ -126,7 +120,6 @@ impl Plan {
         }
     }
 
-    /// Whether strangers send to the rails of the job, which is no fault.
     fn has_strangers(&self) -> bool {
         self.seed % 4 == 1
     }
@@ -136,7 +129,6 @@ fn slot(me: u32, number: usize) -> usize {
     (me as usize * OPS + number) * SLOT
 }
 
-/// What an operation writes, or gets.
 fn bytes(me: u32, number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + number * 31 + me as usize * 13) as u8 | 1).collect()
 }
@@ -146,8 +138,6 @@ fn share(me: u32) -> u64 {
     1 << (8 * me)
 }
 
-/// A PE's program: what became of each of its operations. The last quiets of all PEs are waited
-/// for.
 fn program(
     plan: &Plan,
     fabric: &FakeFabric,
@@ -199,7 +189,6 @@ fn program(
     ends
 }
 
-/// A quiet that notices when it has no end.
 fn quiet(fabric: &FakeFabric, member: &mut Member, pe: Pe) -> Result<(), EngineError> {
     while !member.lane.is_quiet(pe)? {
         let _ = member.lane.progress();
@@ -251,7 +240,6 @@ fn begin(
     }
 }
 
-/// Runs a schedule, and checks what there is in the end. Whether all of it was promised.
 fn run(seed: u64) -> bool {
     let (plan, script) = Plan::new(seed);
     let job = Job::new(seed, &plan.shape, script);
@@ -394,7 +382,6 @@ fn check(plan: &Plan, fabric: &FakeFabric, members: &[Member], ends: &[Vec<End>]
     }
 }
 
-/// How many of the schedules that had a fault ended with all promised, and how many with an error.
 static SEEN: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::new(BTreeMap::new());
 
 fn counted(seed: u64) {
@@ -510,7 +497,6 @@ fn run_campaign(count: u32) {
     assert!(failed.is_empty(), "{} schedules failed", failed.len());
 }
 
-/// What this process has taken of the processors.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // Behind the name of the program; in hundredths of a second, of the program and of the system
@@ -551,7 +537,6 @@ fn rate(seed: u64, again_percent: u32) -> f64 {
     f64::from(PUTS) * 1e9 / fabric.now() as f64
 }
 
-/// Where one call in ten finds no room, others go on meanwhile.
 #[test]
 fn a_storm_of_refusals_costs_little_of_the_message_rate() {
     for_seeds("storm_rate_over_calm", &[], 2, |seed| {

@@ -58,8 +58,6 @@ impl What {
     }
 }
 
-/// Whatever is under way, over however many rails, whether they are monitored or not, and however
-/// long a progress iteration takes.
 #[test]
 fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
     let health =
@@ -115,8 +113,6 @@ fn given_up_after(job: &mut Job, what: What, iteration: Duration) -> Duration {
     }
 }
 
-/// Who has nothing under way, and waits for what a peer is to send, hears that its process has
-/// ended; not where peers may end.
 #[test]
 fn idle_lane_hears_of_an_ended_peer() {
     for lets_peers_end in [false, true] {

@@ -11,7 +11,6 @@ use sim_fabric::FakeFabric;
 
 use crate::job::{FIRST_REGION, Random, Shape};
 
-/// One of them sends something.
 pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
     let n_pes = shape.n_pes as usize;
     let (to, from) = (Pe(random.below(n_pes) as u32), Pe(random.below(n_pes) as u32));
@@ -58,7 +57,6 @@ pub(super) fn send(fabric: &FakeFabric, random: &mut Random, shape: &Shape) {
     }
 }
 
-/// One of the first messages of a PE, not sealed.
 fn first(from: Pe, random: &mut Random) -> Packet {
     let (op, width) = (AtomicOp::Set, Width::Eight);
     let atomic = Atomic { op, width, float: false, operand: u64::MAX, compare: 0 };

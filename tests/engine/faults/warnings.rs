@@ -94,7 +94,6 @@ fn waits_are_told_of_each_time_as_long() {
     }
 }
 
-/// Where many wait, some are told of, and that there may be others.
 #[test]
 fn of_many_waits_some_are_told_of() {
     let shape = Shape { n_pes: 19, rails: 1, depth: 64, ..Shape::default() };
@@ -116,7 +115,6 @@ fn of_many_waits_some_are_told_of() {
     }
 }
 
-/// So is a signal whose data does not come, where it waits.
 #[test]
 fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
     let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
@@ -134,7 +132,6 @@ fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
     }
 }
 
-/// Who looks at the log finds which path went out of service, why, and when it came back.
 #[test]
 fn paths_that_fail_and_come_back_are_told_of_by_name() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
@@ -179,7 +176,6 @@ fn a_completion_of_nothing_is_told_of() {
     assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
 }
 
-/// Nor does a failure of what waits, and is not with the fabric.
 #[test]
 fn a_failure_of_what_is_not_posted_is_told_of() {
     let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());

@@ -18,7 +18,6 @@ use crate::signals::Targets;
 
 const FIRST: Seq = Seq(u32::MAX - 99);
 
-/// More segments than the operations here take, and more numbers than their messages.
 const SEGMENTS: u32 = 12;
 const NUMBERS: u32 = 6;
 
@@ -192,7 +191,6 @@ impl Operation {
         }
     }
 
-    /// Whether this answer of the peer that was asked is one to this operation, which has been sent.
     fn is_answered_by(self, answer: Answer) -> bool {
         match self {
             Self::Put | Self::PutInPlace | Self::PutListed => {
@@ -281,7 +279,6 @@ fn answered(
     error
 }
 
-/// The table of kinds of messages by what they may be about.
 #[test]
 fn answers_fit_what_was_asked() {
     for (operation, shared) in OPERATIONS.into_iter().flat_map(|of| [(of, 0), (of, 0b111)]) {

@@ -12,8 +12,6 @@ use super::word;
 use crate::job::Shape;
 
 impl Looks {
-    /// The next unit of time, with a look, of some PEs alone; the others do nothing. Whether their
-    /// lanes are well.
     fn next_of(&mut self, pes: &[usize]) -> bool {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
@@ -56,7 +54,6 @@ fn a_path_fails_once_however_much_fails_on_it() {
     assert!(looks.is_done());
 }
 
-/// What comes next takes the path that it would have taken, if that is one that works.
 #[test]
 fn the_others_keep_their_turns_when_a_path_fails() {
     for before in 0..3 {
@@ -90,7 +87,6 @@ fn looks_change_nobodys_turn() {
     }
 }
 
-/// The way may have failed for a while alone.
 #[test]
 fn messages_that_are_not_heard_are_sent_again_on_the_only_path() {
     let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
@@ -107,7 +103,6 @@ fn messages_that_are_not_heard_are_sent_again_on_the_only_path() {
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 1);
 }
 
-/// The other rail takes it by a descriptor of its own.
 #[test]
 fn staged_bytes_go_another_way_into_registered_memory() {
     const LEN: usize = 4096;
@@ -124,7 +119,6 @@ fn staged_bytes_go_another_way_into_registered_memory() {
     assert_ne!(looks.counted(|rail| rail.reissued), [0, 0]);
 }
 
-/// So does one that finds another rail already for the request to the peer, as its own takes none.
 #[test]
 fn a_staged_get_that_is_asked_for_over_another_rail_has_its_descriptor() {
     const LEN: usize = 4096;
@@ -170,7 +164,6 @@ fn requests_that_wait_at_the_peer_are_not_lost() {
     }
 }
 
-/// In looks: twice the timeout, and what news may take.
 #[test]
 fn the_last_path_has_its_time_of_grace_to_the_look() {
     let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
@@ -186,7 +179,6 @@ fn the_last_path_has_its_time_of_grace_to_the_look() {
     assert_eq!(ends, Some(2 * TIMEOUT + 12));
 }
 
-/// A signal waits for puts that go another way, and leaves when they are there.
 #[test]
 fn a_message_behind_lost_puts_leaves_when_they_have_ended() {
     let mut looks = Looks::at(&shape());
@@ -201,7 +193,6 @@ fn a_message_behind_lost_puts_leaves_when_they_have_ended() {
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 1);
 }
 
-/// The same of one that had its turn while the puts were lost.
 #[test]
 fn a_message_whose_turn_comes_while_puts_are_lost_leaves_later() {
     let mut looks = Looks::at(&shape());
@@ -220,7 +211,6 @@ fn a_message_whose_turn_comes_while_puts_are_lost_leaves_later() {
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 1);
 }
 
-/// It goes by the next path, and fails its peer where there is none.
 #[test]
 fn a_message_that_is_refused_goes_another_way() {
     for rail in [0, 1] {
@@ -240,7 +230,6 @@ fn a_message_that_is_refused_goes_another_way() {
     assert!(failed.contains("PE 1") && failed.contains("refused by the script"), "{failed}");
 }
 
-/// What is in a rail's queue for others stays there.
 #[test]
 fn a_path_that_fails_takes_nothing_of_others_along() {
     let mut looks = Looks::at(&Shape { n_pes: 3, depth: 2, ..shape() });
@@ -274,8 +263,6 @@ fn a_get_goes_on_when_the_only_rail_is_open_again() {
     }
 }
 
-/// Whichever end of a path was opened again: the messages on it may be gone, and those on others
-/// are not.
 #[test]
 fn messages_on_a_rail_that_was_opened_again_are_sent_again() {
     for (pe, rail) in [(0, 1), (1, 0)] {
@@ -294,7 +281,6 @@ fn messages_on_a_rail_that_was_opened_again_are_sent_again() {
     }
 }
 
-/// A rail of one peer that was opened again says nothing about what is on its way to another one.
 #[test]
 fn puts_to_a_peer_wait_for_that_peer() {
     let mut looks = Looks::at(&Shape { n_pes: 4, ..shape() });
@@ -359,7 +345,6 @@ fn questions_are_few() {
     assert!(looks.is_done() && said.iter().all(|said| *said <= 12), "{said:?}");
 }
 
-/// A path over a rail that waits to be closed is judged when that is done.
 #[test]
 fn paths_of_a_rail_that_is_to_be_closed_are_not_judged() {
     let mut looks = Looks::at(&Shape { n_pes: 3, ..shape() });

@@ -20,7 +20,6 @@ fn posts(looks: &mut Looks) -> usize {
     posts.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count()
 }
 
-/// Who asks may not have heard the answer.
 #[test]
 fn a_rail_that_cannot_be_opened_again_is_said_to_be_so_each_time() {
     let mut looks = Looks::at(&shape());
@@ -35,7 +34,6 @@ fn a_rail_that_cannot_be_opened_again_is_said_to_be_so_each_time() {
     assert_eq!(looks.fabric.resets(), 0);
 }
 
-/// By the rail that was probed, to where the probe says that it comes from.
 #[test]
 fn a_probe_is_answered_if_it_comes_from_a_rail_that_can_be() {
     let mut looks = Looks::at(&shape());
@@ -53,7 +51,6 @@ fn a_probe_is_answered_if_it_comes_from_a_rail_that_can_be() {
     assert_eq!(probe(&mut looks, 1, &address(0)), 0, "another one");
 }
 
-/// What is sent by a rail that is about to be closed is lost.
 #[test]
 fn a_probe_is_not_answered_by_a_rail_that_waits_to_be_closed() {
     let mut looks = Looks::at(&Shape { n_pes: 4, ..shape() });
@@ -121,7 +118,6 @@ fn a_peer_that_asks_for_resets_without_end_has_few() {
     assert_eq!(asks(0, 0), resets + 1, "the other rail has its own");
 }
 
-/// Nor has a rail of ours that fails, whoever brings that about.
 #[test]
 fn a_rail_that_fails_without_end_is_closed_a_few_times() {
     let mut looks = Looks::at(&shape());

@@ -52,7 +52,6 @@ impl Looks {
         Self { fabric: job.fabric.clone(), members: job.members, targets }
     }
 
-    /// The next unit of time, with a look.
     pub(super) fn next(&mut self) {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
@@ -111,7 +110,6 @@ impl Looks {
         self.members[0].lane.start(&part).unwrap();
     }
 
-    /// The same, a get.
     pub(super) fn get(&mut self, pe: u32, offset: usize) {
         let part = self.targets.part(self.members[0].scratch, pe, offset, 8);
         let get = Request { direction: Direction::Read, ..part };
@@ -178,7 +176,6 @@ fn a_path_whose_puts_do_not_complete() {
     assert_eq!(looks.talks(8), [1 + TIMEOUT / 2, 2 + TIMEOUT / 2, found, closed]);
 }
 
-/// The same of one that takes nothing, though it has room.
 #[test]
 fn a_path_that_takes_nothing() {
     let mut looks = Looks::at(&Shape { rails: 1, n_pes: 3, ..shape() });
@@ -191,7 +188,6 @@ fn a_path_that_takes_nothing() {
     assert_eq!(looks.changes(6, Looks::failures), [(1 + TIMEOUT, vec![1, 0])], "not the last one");
 }
 
-/// What waits at each look is not the same put, even if it is in the same place.
 #[test]
 fn a_path_that_takes_one_put_after_the_other() {
     let mut looks = Looks::at(&shape());
@@ -215,8 +211,6 @@ fn a_path_that_takes_one_put_after_the_other() {
     assert_eq!((looks.failures(), looks.fabric.resets()), (vec![0, 0], 0));
 }
 
-/// Messages that are not acknowledged, as puts that do not complete; nothing has to be closed for
-/// them.
 #[test]
 fn a_path_whose_messages_are_not_acknowledged() {
     let mut looks = Looks::at(&shape());
@@ -233,7 +227,6 @@ fn a_path_whose_messages_are_not_acknowledged() {
     assert_eq!(word(&looks.fabric, 1, looks.members[1].base + 8192), 2);
 }
 
-/// However late in the job, the first message to a PE has all of the timeout.
 #[test]
 fn a_first_message_that_takes_long_costs_no_path() {
     for looks_before in [0, 1, 40] {
@@ -246,7 +239,6 @@ fn a_first_message_that_takes_long_costs_no_path() {
     }
 }
 
-/// Nor does a later one, however long nothing was under way to the PE, which has shown life or not.
 #[test]
 fn a_message_after_a_pause_that_takes_long_costs_no_path() {
     for (pause, lives) in [(0, false), (1, false), (2, true), (3, true), (40, false), (40, true)] {
@@ -267,7 +259,6 @@ fn a_message_after_a_pause_that_takes_long_costs_no_path() {
     }
 }
 
-/// Messages that are sent again, over another path, have as much time as the first time.
 #[test]
 fn messages_that_are_sent_again_have_their_time() {
     let mut looks = Looks::at(&shape());
@@ -317,7 +308,6 @@ fn a_reply_that_is_lost() {
     assert_eq!(word(&looks.fabric, 0, looks.members[0].scratch + 1024), 0);
 }
 
-/// A path that is out is probed from the time of cooling on, at every other look.
 #[test]
 fn a_path_that_is_out() {
     let mut looks = Looks::at(&shape());
@@ -372,7 +362,6 @@ fn answers_that_nobody_waits_for() {
     assert_eq!(looks.fabric.resets(), before.1 + 1);
 }
 
-/// A rail waits for what is under way on it before it is closed, but no longer than the timeout.
 #[test]
 fn a_rail_is_closed_over_what_does_not_end() {
     let mut looks = Looks::at(&Shape { n_pes: 4, ..shape() });
@@ -386,7 +375,6 @@ fn a_rail_is_closed_over_what_does_not_end() {
     assert_eq!(resets, [(1 + TIMEOUT, 1), (closing + TIMEOUT, 2)], "theirs at once, then ours");
 }
 
-/// What has completed on a rail is taken before it is closed, however much that is.
 #[test]
 fn what_has_completed_on_a_rail_is_not_posted_again() {
     let mut looks = Looks::at(&Shape { n_pes: 4, depth: 128, ..shape() });
@@ -409,7 +397,6 @@ fn what_has_completed_on_a_rail_is_not_posted_again() {
     assert_eq!((again, looks.failures()), (1, vec![0, 1]), "the one for PE 1");
 }
 
-/// A rail that was opened again is spoken of until all have said that they know, and no longer.
 #[test]
 fn news_are_told_until_they_are_heard() {
     let mut looks = Looks::at(&Shape { n_pes: 3, ..shape() });
@@ -447,7 +434,6 @@ fn news_are_told_until_they_are_heard() {
     assert!(looks.talks(3 * COOLING).is_empty());
 }
 
-/// A put that every path cuts off is given up in the end.
 #[test]
 fn a_put_that_is_cut_off_again_and_again() {
     let mut looks = Looks::at(&shape());
@@ -471,7 +457,6 @@ fn a_put_that_is_cut_off_again_and_again() {
     assert_eq!(again, 64);
 }
 
-/// The same of one that the fabric fails each time.
 #[test]
 fn a_put_that_fails_again_and_again() {
     let mut looks = Looks::at(&shape());

@@ -30,7 +30,6 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
-/// Nanoseconds that an iteration of both lanes takes.
 const TURN: u64 = 100_000;
 
 /// Turns the lanes of PE 0 and 1 until it is so.
@@ -189,7 +188,6 @@ fn rails_that_work_stay_in_service() {
     assert_eq!((posted, job.fabric.resets()), (vec![100, 100], 0), "in turn");
 }
 
-/// The fabric gives it back; nothing else tells that its path is dead, for a long time.
 #[test]
 fn a_message_that_fails_goes_another_way_at_once() {
     let health = RailHealth { timeout: Duration::from_secs(100), cooling: None };
@@ -212,8 +210,6 @@ fn a_message_that_fails_goes_another_way_at_once() {
     }
 }
 
-/// A reply may sit in a channel that is down while another one comes by another way, and arrive
-/// long after.
 #[test]
 fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
     // So many that every count of one byte comes round.
@@ -277,7 +273,6 @@ fn a_path_comes_back_when_a_probe_is_answered() {
     }
 }
 
-/// Its control endpoints work all the time, and say nothing about those that carry data.
 #[test]
 fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
     for (rails, is_way_back) in [(2, false), (2, true), (3, false), (3, true)] {
@@ -308,7 +303,6 @@ fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
     }
 }
 
-/// What a reset costs follows the PEs that have to do with one another, not those of the job.
 #[test]
 fn a_reset_is_told_to_those_who_talk_and_to_nobody_else() {
     let messages = |n_pes| {

@@ -14,7 +14,6 @@ use super::{HEALTH, TURN, begin_puts, failure_of, progress_until, two_with_puts,
 use crate::job::{Job, Member, Shape};
 use crate::signals::Targets;
 
-/// Time between two looks at paths.
 const LOOK: Duration = Duration::from_millis(269);
 
 fn shape() -> Shape {
@@ -98,8 +97,6 @@ fn a_silent_path_is_given_up_after_the_timeout() {
     }
 }
 
-/// No path is to blame for a PE that has stopped altogether, however long, and nobody is told of
-/// anything.
 #[test]
 fn a_peer_that_stops_and_goes_on_costs_no_path() {
     let job = Job::new(6, &shape(), Script::default());
@@ -123,7 +120,6 @@ fn a_peer_that_stops_and_goes_on_costs_no_path() {
     assert_eq!(word(&fabric, 1, members[1].base + 8192), 4);
 }
 
-/// Rails that work are not talked about.
 #[test]
 fn as_long_as_all_works_no_control_message_is_sent() {
     let job = Job::new(7, &shape(), Script::default());
@@ -140,7 +136,6 @@ fn as_long_as_all_works_no_control_message_is_sent() {
     assert_eq!(failures(&members[0]), [0, 0]);
 }
 
-/// The last path: its time of grace is twice the timeout and the time that news may take.
 #[test]
 fn the_time_of_grace_ends() {
     let shape = Shape { rails: 1, ..shape() };
@@ -156,8 +151,6 @@ fn the_time_of_grace_ends() {
     assert!(waited < 2 * HEALTH.timeout + news + 4 * LOOK, "{waited:?}");
 }
 
-/// A path is not probed before it has cooled down, and comes back with the first probe that is
-/// answered.
 #[test]
 fn a_path_comes_back_once_it_has_cooled_down() {
     let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
@@ -182,8 +175,6 @@ fn a_path_comes_back_once_it_has_cooled_down() {
     assert_eq!(failures(&members[0]), [0, 1]);
 }
 
-/// Who has something under way on a rail that is about to be closed gets it done there, if the path
-/// works.
 #[test]
 fn a_rail_is_closed_when_what_works_on_it_has_ended() {
     let shape = Shape { n_pes: 3, ..shape() };
@@ -251,8 +242,6 @@ fn a_path_whose_new_address_is_refused_is_gone_for_good() {
     assert!(failed.contains("closed for good") && failed.contains("PE 1"), "{failed}");
 }
 
-/// A message that belongs to no operation, an acknowledgement, is refused: it goes another way, and
-/// where there is none the error is about its peer.
 #[test]
 fn a_refused_acknowledgement_goes_another_way() {
     for rail in [0, 1] {
@@ -290,8 +279,6 @@ fn a_refused_acknowledgement_goes_another_way() {
     assert!(failed.contains("PE 0") && failed.contains("refused by the script"), "{failed}");
 }
 
-/// Control messages may be lost, and are said again until they are answered: nothing is waited for
-/// in vain.
 fn with_lost_control_messages(
     signals: SignalEngine,
     is_dead_both_ways: bool,
@@ -384,7 +371,6 @@ fn signals_come_with_their_data_though_control_messages_are_lost() {
     }
 }
 
-/// What is posted again needs its memory registered, as what was posted first.
 #[test]
 fn memory_that_is_not_registered_any_more_is_not_posted_again() {
     let (fabric, mut members, _) = two_with_puts(&shape(), |fabric| {
@@ -398,7 +384,6 @@ fn memory_that_is_not_registered_any_more_is_not_posted_again() {
     }
 }
 
-/// An operation whose target no longer has the memory cannot go another way.
 #[test]
 fn memory_that_the_peer_no_longer_has_is_told_by_its_key() {
     let (fabric, mut members, _) = two_with_puts(&shape(), |fabric| {

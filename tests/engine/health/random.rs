@@ -55,7 +55,6 @@ fn shape(random: &mut Random) -> Shape {
 
 type End = (Pe, RailId);
 
-/// What happens to the fabric, at which step of which PE.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     RailDown(End),
@@ -77,7 +76,6 @@ impl Blow {
     }
 }
 
-/// Whether every PE has a path to every other that works both ways, with all these dead.
 fn leaves_paths(shape: &Shape, dead: &[End], channels: &[(End, End)]) -> bool {
     let rails = shape.rails;
     let leads = |me, pe, rail| shape.leads(me, pe, rail);
@@ -98,7 +96,6 @@ fn leaves_paths(shape: &Shape, dead: &[End], channels: &[(End, End)]) -> bool {
     })
 }
 
-/// Draws what dies and when, by the step and the PE that strikes.
 fn draw_blows(
     random: &mut Random,
     shape: &Shape,
@@ -169,7 +166,6 @@ fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric
     }
 }
 
-/// Puts, values and gets: what a quiet has promised is there, and stays.
 #[test]
 fn every_byte_is_exact_while_rails_die() {
     const PHASES: usize = 12;
@@ -330,13 +326,9 @@ fn signals_follow_their_data_while_rails_die() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches: totals are exact, and no request id comes
-/// twice.
 #[test]
 fn atomics_are_exact_while_rails_die() {
     const EACH: usize = 40;
-    /// Requests that waited at the peer for a read were taken for lost, and the rails that worked
-    /// out of service.
     const KEPT: [u32; 1] = [3777304692];
     for_seeds("atomics_are_exact_while_rails_die", &KEPT, 100, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 1);

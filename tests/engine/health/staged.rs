@@ -12,12 +12,8 @@ use test_support::full;
 use super::HEALTH;
 use crate::job::{Job, Shape, audit};
 
-/// Steps that an operation takes at most where nothing fails, and some more: what is said after its
-/// end may be lost as well.
 const STEPS: usize = 45;
-/// Nanoseconds of a step, and of one after the blow.
 const STEP: (u64, u64) = (800, 20_000_000);
-/// Far more than it takes to find that a rail is dead, and far less than a wait that is given up.
 const SOON: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +75,6 @@ fn begin(job: &mut Job, direction: Direction, from: u32, to: u32, len: usize) {
     begun.unwrap();
 }
 
-/// That what a PE has put or got has come.
 fn check(job: &Job, direction: Direction, from: u32, to: u32, (len, source): (usize, u32)) {
     let expected: Vec<u8> = (0..len).map(|at| pattern(source, at)).collect();
     let scratch = job.members[from as usize].scratch;
@@ -90,7 +85,6 @@ fn check(job: &Job, direction: Direction, from: u32, to: u32, (len, source): (us
     assert!(found == expected, "PE {from} and PE {to}, {direction:?} {len}");
 }
 
-/// Fills what an operation reads.
 fn fill(job: &Job, direction: Direction, from: u32, to: u32, source: u32) {
     let bytes: Vec<u8> = (0..job.heap).map(|at| pattern(source, at)).collect();
     match direction {
@@ -143,7 +137,6 @@ fn run(case: Case, blow: Blow, at: usize) {
     }
 }
 
-/// Every blow at every step; an eighth of the cases in each run.
 fn every_step(direction: Direction) {
     let shapes = [(u32::MAX, MAX_MESSAGE), (0b0100, MAX_MESSAGE), (u32::MAX, MAX_LONG_MESSAGE)];
     let lens = shapes.into_iter().flat_map(|shape| [100, 700, 2500].map(|len| (shape, len)));

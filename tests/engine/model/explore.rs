@@ -30,11 +30,8 @@ use super::program::{Case, OPS, Op, What};
 use super::search::{Choice, Fork, Random, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
 
-/// Most choices of one execution. The longest that the cases here have is well below; a protocol
-/// that goes on for ever is found by it.
 const LONGEST: usize = 500;
 
-/// Unwinds out of a lane's call when an execution goes no further.
 struct Pruned;
 
 /// One execution.
@@ -75,7 +72,6 @@ impl Met {
         }
     }
 
-    /// All that a case has.
     pub(crate) fn of(case: &Case) -> Self {
         Self {
             again: case.again > 0,
@@ -120,7 +116,6 @@ pub(crate) fn wander(case: &Case, seed: u64, executions: u64) -> Explored {
     })
 }
 
-/// Runs executions of a case until `goes_on` says that there are no more to try.
 fn explore_by(
     case: &Case,
     mut search: Search,
@@ -215,7 +210,6 @@ fn lane(
 }
 
 impl Model {
-    /// One execution. Whether it came to its end, rather than to a state seen before.
     fn run(&self) -> bool {
         loop {
             match self.choose() {
@@ -243,7 +237,6 @@ impl Model {
         }
     }
 
-    /// A lane waits inside a call: others move until it is told something.
     pub(crate) fn run_others(&self, pe: usize) {
         let before = self.world.borrow_mut().blocked.replace(pe);
         assert_eq!(before, None, "an iteration does not wait");
@@ -264,7 +257,6 @@ impl Model {
         (world.blocked, world.fed) = (None, None);
     }
 
-    /// What happens next. None if nothing can, or if all that can from here on was tried.
     fn choose(&self) -> Option<Choice> {
         {
             let mut search = self.search.borrow_mut();
@@ -294,7 +286,6 @@ impl Model {
         Some(taken)
     }
 
-    /// Whether a post or a send finds no room.
     pub(crate) fn choose_again(&self) -> bool {
         if self.world.borrow().again == 0 {
             return false;

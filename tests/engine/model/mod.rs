@@ -81,7 +81,6 @@ fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {
     Case::new(&name, signals, zero, one)
 }
 
-/// The engines in which a program differs.
 fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
     let signals = programs.iter().any(|ops| ops.iter().any(|op| matches!(op, Signal(_))));
     if signals { &[Chained, Eager] } else { &[Auto] }
@@ -136,7 +135,6 @@ fn counted_puts() {
     explore_all("counted puts", 11, cases);
 }
 
-/// Everything that can go wrong together, for each kind of operation alone.
 #[test]
 fn puts_over_rails_chosen_by_load() {
     let plain = |signals, ops: &[What]| Case {
@@ -171,7 +169,6 @@ fn one_operation() {
     explore_all("one operation", 1, cases);
 }
 
-/// One thing goes wrong, for each pair of kinds with a fence or a quiet between them.
 #[test]
 fn two_operations_in_order() {
     let mut cases = Vec::new();
@@ -198,7 +195,6 @@ fn two_operations_in_order() {
     explore_all("two operations in order", 7, cases);
 }
 
-/// A fence with operations of every kind on either side, all that are four operations.
 #[test]
 fn two_operations_behind_a_fence() {
     let mut cases = Vec::new();
@@ -216,7 +212,6 @@ fn two_operations_behind_a_fence() {
     explore_all("two operations behind a fence", 5, cases);
 }
 
-/// Both PEs send: acknowledgements ride on messages, and fetches compete for one word.
 #[test]
 fn both_ways() {
     let mut cases = Vec::new();
@@ -234,7 +229,6 @@ fn both_ways() {
     explore_all("both ways", 4, cases);
 }
 
-/// A queue of one segment, on one rail: the lane waits for room inside its calls.
 #[test]
 fn waiting_for_room() {
     let programs: [&[What]; 4] =
@@ -299,7 +293,6 @@ fn rail_losses() {
     explore_all("rail losses", 7, cases);
 }
 
-/// A signal sent by itself comes behind the puts before it, and holds up none after it.
 #[test]
 fn signals_behind_puts() {
     let programs: [&[What]; 6] = [
@@ -325,8 +318,6 @@ fn signals_behind_puts() {
     explore_all("signals behind puts", 1, cases);
 }
 
-/// Either PE loses something while both send: who has lost it is told, and the other is not held up
-/// for ever.
 #[test]
 fn losses_at_either_pe() {
     let mut cases = Vec::new();
@@ -341,7 +332,6 @@ fn losses_at_either_pe() {
     explore_all("losses at either PE", 1, cases);
 }
 
-/// Executions of each random case.
 const WANDERED: u64 = 50;
 
 fn random_case(random: &mut Random) -> Case {
@@ -380,7 +370,6 @@ fn random_case(random: &mut Random) -> Case {
     case
 }
 
-/// Longer programs than can be explored, by random ways.
 #[test]
 fn random_programs() {
     let (all, ended) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -20,7 +20,6 @@ pub(crate) struct ModelPort {
     pub(crate) limits: Vec<RailLimits>,
 }
 
-/// The address of a PE's rail.
 pub(crate) fn address(pe: usize, rail: RailId) -> PeerAddr {
     PeerAddr((pe as u64) << 8 | u64::from(rail.0))
 }
@@ -38,7 +37,6 @@ const TOLD: u64 = 6 << 56;
 const REFUSED: u64 = 7 << 56;
 
 impl ModelPort {
-    /// Whether the rail has failed, which the lane is told.
     fn is_dead(&self, rail: RailId) -> bool {
         let mut world = self.model.world.borrow_mut();
         let dead = world.is_dead(self.pe, rail);
@@ -83,7 +81,6 @@ impl ModelPort {
     }
 }
 
-/// What is said of what is lost.
 fn lost() -> PortError {
     PortError { call: "model", code: 5, text: "lost".to_owned() }
 }

@@ -57,7 +57,6 @@ pub(crate) struct Case {
     pub(crate) rails: u8,
     pub(crate) depth: u32,
     pub(crate) signals: SignalEngine,
-    /// Most counted puts under way.
     pub(crate) counted: u16,
     /// Whether puts of more than a word go by rails chosen by load.
     pub(crate) balanced: bool,
@@ -65,18 +64,14 @@ pub(crate) struct Case {
     pub(crate) again: u32,
     /// How many messages arrive a second time.
     pub(crate) duplicates: u32,
-    /// How many segments or messages of either PE fail.
     pub(crate) failures: u32,
     /// How many rails of either PE fail as a whole, at most one of each.
     pub(crate) rail_failures: u32,
-    /// Most completions and messages that one iteration finds.
     pub(crate) batch: u32,
     pub(crate) programs: [Vec<Op>; 2],
 }
 
 impl Case {
-    /// Two rails, and one lack of room and one duplicate at any place. Every program ends with a
-    /// quiet.
     pub(crate) fn new(name: &str, signals: SignalEngine, zero: &[What], one: &[What]) -> Self {
         let program = |from: usize, whats: &[What]| {
             let mut epoch = 0;
@@ -105,12 +100,10 @@ impl Case {
         }
     }
 
-    /// The operation with a number over both PEs.
     pub(crate) fn op(&self, number: usize) -> Op {
         self.programs[number / OPS][number % OPS]
     }
 
-    /// Whether any operation sends a message.
     pub(crate) fn has_messages(&self) -> bool {
         self.ops().any(|(_, op)| match op.what {
             What::Signal(_) | What::SignalBehind | What::Add | What::FetchAdd => true,
@@ -118,7 +111,6 @@ impl Case {
         })
     }
 
-    /// All operations, each with its number.
     pub(crate) fn ops(&self) -> impl Iterator<Item = (usize, Op)> + '_ {
         (0..2).flat_map(|pe| {
             self.programs[pe].iter().enumerate().map(move |(at, op)| (pe * OPS + at, *op))

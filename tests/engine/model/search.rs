@@ -50,7 +50,6 @@ pub(crate) struct Search {
     pub(crate) seen: HashSet<u64>,
     /// Histories after which a lane's turn does nothing unless it is told more.
     pub(crate) idle: HashSet<u64>,
-    /// Where choices are drawn rather than all tried.
     pub(crate) random: Option<Random>,
 }
 

@@ -15,7 +15,6 @@ pub(crate) const HEAP: usize = LINE + 2 * OPS * PLACE;
 const LINE: usize = 64;
 const PLACE: usize = 8 * WORDS;
 
-/// Offset of an operation's place in the target's heap.
 pub(crate) fn place(number: usize) -> usize {
     LINE + number * PLACE
 }
@@ -25,18 +24,14 @@ pub(crate) fn heap(pe: usize) -> usize {
     (pe + 1) << 36
 }
 
-/// The local words of an operation's put. They are no memory: their content follows from the
-/// address.
 pub(crate) fn source(pe: usize, number: usize) -> usize {
     heap(pe) + (1 << 20) + place(number) + 8
 }
 
-/// Where an operation's fetched word goes, and its flag after it.
 pub(crate) fn result(pe: usize, number: usize) -> usize {
     heap(pe) + (2 << 20) + number * 16
 }
 
-/// The flag of an operation that fetches.
 pub(crate) fn flag(number: usize) -> u64 {
     0x7700 + number as u64
 }
@@ -46,12 +41,10 @@ pub(crate) fn operand(number: usize) -> u64 {
     1 << number
 }
 
-/// The content of a local word.
 fn content(pe: usize, addr: usize) -> u64 {
     0xda7a_0000 + (addr - heap(pe) - (1 << 20)) as u64
 }
 
-/// The key of a PE's heap on one of its rails.
 pub(crate) fn key(pe: usize, rail: RailId) -> u64 {
     (pe as u64) << 8 | u64::from(rail.0)
 }
@@ -85,7 +78,6 @@ pub(crate) struct Letter {
 /// Immediate data that will be found at the target of a write.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
-    /// The write's.
     pub(crate) id: u32,
     pub(crate) to: usize,
     pub(crate) to_rail: RailId,
@@ -115,13 +107,10 @@ pub(crate) struct Side {
     /// A hash over everything that the lane was told. A lane is a function of that, so two lanes
     /// with the same history are in the same state.
     pub(crate) history: u64,
-    /// Whether the present turn has found anything.
     pub(crate) touched: bool,
-    /// The next operation.
     pub(crate) next: usize,
     /// The operation before is a quiet that has not ended.
     pub(crate) quieting: bool,
-    /// The program has ended with an error.
     pub(crate) failed: bool,
     pub(crate) done: Vec<VecDeque<Done>>,
     pub(crate) inbox: Vec<VecDeque<Mail>>,
@@ -133,7 +122,6 @@ pub(crate) struct Side {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fed {
     pub(crate) pe: usize,
-    /// Where it looks for the last of that.
     pub(crate) place: u32,
     /// How much more it may be.
     pub(crate) left: u32,
@@ -152,20 +140,15 @@ pub(crate) struct World {
     pub(crate) duplicates: u32,
     pub(crate) failures: u32,
     pub(crate) rail_failures: u32,
-    /// The rail of each PE that has failed.
     pub(crate) dead_rails: [Option<RailId>; 2],
-    /// Whether something of a PE's was lost.
     pub(crate) has_lost: [bool; 2],
     /// Writes that may still be delivered at once. All others are delivered at the last moment:
     /// when their completion is reported. That is enough to find whatever any time of delivery
     /// would break: a lane does not notice deliveries, and a broken rule is about two things of
     /// which the one came too early and the other too late.
     pub(crate) early: u32,
-    /// The lane whose next iteration will find something.
     pub(crate) fed: Option<Fed>,
-    /// The lane that waits inside a call.
     pub(crate) blocked: Option<usize>,
-    /// How often each word of each operation was written.
     effects: [[u8; WORDS]; 2 * OPS],
     /// What each fetching operation must fetch.
     fetched: [Option<u64>; 2 * OPS],
@@ -207,17 +190,14 @@ impl World {
         }
     }
 
-    /// How often something was lost.
     pub(crate) fn lost(&self) -> u32 {
         self.case.failures - self.failures + self.case.rail_failures - self.rail_failures
     }
 
-    /// Whether PE `pe` has lost this rail.
     pub(crate) fn is_dead(&self, pe: usize, rail: RailId) -> bool {
         self.dead_rails[pe] == Some(rail)
     }
 
-    /// A rail of a PE fails: what is under way on it is lost, but for data that is there already.
     pub(crate) fn fail_rail(&mut self, pe: usize, rail: RailId) {
         self.rail_failures -= 1;
         self.dead_rails[pe] = Some(rail);
@@ -236,7 +216,6 @@ impl World {
         self.sides[pe].done[rail.index()].push_back(Done::RailFailed);
     }
 
-    /// A lane was told something.
     pub(crate) fn told(&mut self, pe: usize, what: u64) {
         let side = &mut self.sides[pe];
         side.history = mix(side.history, what);
@@ -300,13 +279,11 @@ impl World {
         self.fed.is_none_or(|fed| fed.pe == pe && fed.place <= place && fed.left > 0)
     }
 
-    /// A lane's next iteration will find something.
     pub(crate) fn feed(&mut self, pe: usize, rail: RailId, message: bool) {
         let left = self.fed.map_or(self.case.batch, |fed| fed.left) - 1;
         self.fed = Some(Fed { pe, place: u32::from(rail.0) * 2 + u32::from(message), left });
     }
 
-    /// Moves a write's data, if that has not happened yet.
     pub(crate) fn deliver(&mut self, id: u32) {
         let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) else { return };
         if std::mem::replace(&mut flight.delivered, true) {
@@ -320,7 +297,6 @@ impl World {
         }
     }
 
-    /// A data word arrives in a heap.
     fn write(&mut self, pe: usize, offset: usize, word: u64) {
         assert!((LINE..HEAP).contains(&offset) && offset % 8 == 0, "a write to {offset:#x}");
         let (number, part) = ((offset - LINE) / PLACE, (offset - LINE) % PLACE / 8);
@@ -328,7 +304,6 @@ impl World {
         self.sides[pe].heap[offset / 8] = word;
     }
 
-    /// A lane stores into its PE's memory.
     pub(crate) fn store(&mut self, pe: usize, addr: usize, bytes: &[u8]) {
         assert!(bytes.len() % 8 == 0, "a store of {} bytes", bytes.len());
         let words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
@@ -342,7 +317,6 @@ impl World {
         }
     }
 
-    /// A fetched word, or its flag, arrives.
     fn store_result(&mut self, pe: usize, addr: usize, word: u64) {
         let at = (addr - result(pe, 0)) / 8;
         let number = at / 2;
@@ -366,7 +340,6 @@ impl World {
         }
     }
 
-    /// A lane applies an addition to its PE's memory.
     pub(crate) fn add(&mut self, pe: usize, addr: usize, operand: u64) -> u64 {
         let offset = addr - heap(pe);
         assert!(operand.is_power_of_two() && offset < HEAP, "{operand} at {addr:#x}");
@@ -385,7 +358,6 @@ impl World {
         before
     }
 
-    /// Something takes effect: the rules.
     fn effect(&mut self, pe: usize, number: usize, part: usize) {
         let op = self.case.op(number);
         assert_eq!(op.to, pe, "operation {number} at the wrong PE");
@@ -420,7 +392,6 @@ impl World {
         self.case.op(number).effects().all(|word| self.effects[number][word] == 1)
     }
 
-    /// A quiet has returned: everything issued before is delivered, and results are stored.
     pub(crate) fn quiet_returned(&self, pe: usize) {
         for (number, op) in self.case.ops() {
             if op.from != pe || number % OPS >= self.sides[pe].next {
@@ -434,7 +405,6 @@ impl World {
         }
     }
 
-    /// Nothing can move any more.
     pub(crate) fn check_end(&self) {
         assert!(self.flights.is_empty() && self.letters.is_empty() && self.notices.is_empty());
         for (pe, side) in self.sides.iter().enumerate() {
@@ -522,7 +492,6 @@ pub(crate) fn done_hash(done: Done) -> u64 {
     }
 }
 
-/// Adds a word to a hash (splitmix64's finalizer).
 pub(crate) fn mix(hash: u64, word: u64) -> u64 {
     let mut z = hash.rotate_left(23) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -18,7 +18,6 @@ use crate::signals::{Targets, race, random_script, random_shape};
 /// Nanoseconds that an iteration takes, so that delays are some hundred turns at most.
 const TURN: u64 = 200_000;
 
-/// Iterations between two requests for acknowledgements.
 const PATIENCE: u32 = 8;
 
 /// What must be in memory when a batch is over: a PE, an address, the bytes.
@@ -39,7 +38,6 @@ fn heap_byte(pe: u32, at: usize) -> u8 {
     if at % PLACE < BYTES { 0 } else { (at * 5 + pe as usize * 11) as u8 & 0xfe }
 }
 
-/// Submits one operation of any kind, and says what it does.
 fn submit(
     random: &mut Random,
     me: u32,
@@ -167,7 +165,6 @@ fn a_batch_that_is_over_has_done_all_it_should() {
     });
 }
 
-/// Somebody else's operations, posted without end, do not keep a batch from ending.
 #[test]
 fn a_batch_ends_while_others_go_on() {
     for_seeds("a_batch_ends_while_others_go_on", &[3618120733, 51801627], 40, |seed| {
@@ -212,8 +209,6 @@ fn a_batch_ends_while_others_go_on() {
     });
 }
 
-/// What is cut off a long put belongs to the batch of the put, also in turns between other
-/// submissions.
 #[test]
 fn what_waits_in_the_pool_belongs_to_its_own_batch() {
     let spread = Spread { balanced_from: 64, striped_from: 64, segment: 16 };
@@ -246,7 +241,6 @@ fn what_waits_in_the_pool_belongs_to_its_own_batch() {
     assert!(!lane.has_work());
 }
 
-/// After a failure segments end that moved nothing; the failure is told first.
 #[test]
 fn a_failed_batch_is_not_taken_for_one_that_is_over() {
     let mut job = filled_job(6, &Shape::default(), Script::default());

@@ -96,7 +96,6 @@ fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
     assert!(job.members[0].lane.counters().all(|rail| rail.posted >= 2));
 }
 
-/// All of them complete in one poll, in turn.
 #[test]
 fn completions_of_two_peers_in_one_poll_are_counted_for_each() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
@@ -159,7 +158,6 @@ fn a_value_longer_than_a_segment_is_cut() {
     }
 }
 
-/// The fake refuses a descriptor of another domain than the rail's.
 #[test]
 fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
     let shape = Shape { rails: 2, ..Shape::default() };

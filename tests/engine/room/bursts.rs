@@ -63,7 +63,6 @@ const ENDINGS: [Ending; 12] = [
     ("a quiet", |job, _| job.quiet(0, 1).unwrap()),
 ];
 
-/// Iterations until nothing is under way in the fabric, and all have found what has come.
 fn settle(job: &mut Job) {
     let (mut turns, mut after) = (0, 0);
     while after < 10 {
@@ -243,7 +242,6 @@ fn bursts_cross() {
     });
 }
 
-/// Counted puts, whose segments always ring, between bursts to the same peers on the same rails.
 #[test]
 fn counted_puts_go_between_bursts() {
     const EACH: usize = 32;

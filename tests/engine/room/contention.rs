@@ -25,8 +25,6 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
-/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place
-/// of its own.
 fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
     let mut fetch = targets.atomic(pe, at, AtomicOp::FetchInc, 1);
     fetch.result = Some(ResultPlace { addr: member.base + at, flag: None });
@@ -72,8 +70,6 @@ fn acknowledgements_do_not_starve_behind_puts() {
     }
 }
 
-/// A PE for which the fabric has no room, as while it connects, delays neither what is due to
-/// others nor what is put to them.
 #[test]
 fn a_peer_that_cannot_be_reached_delays_no_other() {
     let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
@@ -108,8 +104,6 @@ fn a_peer_that_cannot_be_reached_delays_no_other() {
     assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
 }
 
-/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves
-/// other things.
 #[test]
 fn a_peer_that_is_never_reached_ends_in_a_timeout() {
     let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
@@ -129,7 +123,6 @@ fn a_peer_that_is_never_reached_ends_in_a_timeout() {
     job.quiet(0, 2).unwrap();
 }
 
-/// A lane that has failed tries for a while to tell its peers, and not at each call again.
 #[test]
 fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
     let mut job = Job::new(1, &Shape::default(), Script::default());

@@ -110,7 +110,6 @@ fn halves_are_added_exactly_under_contention() {
     });
 }
 
-/// The flag is stored after the value, and quiet returns after both.
 #[test]
 fn a_fetched_word_is_there_before_its_flag() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
@@ -137,8 +136,6 @@ fn a_fetched_word_is_there_before_its_flag() {
     assert_eq!(job.heap(0, 136, 8), 9u64.to_le_bytes());
 }
 
-/// A fetch that arrives again while it waits for others is not answered with the word that an
-/// earlier one of the same place has fetched.
 #[test]
 fn reply_belongs_to_its_own_fetch() {
     let mut job = Job::new(3, &Shape { rails: 1, ..Shape::default() }, Script::default());

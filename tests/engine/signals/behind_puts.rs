@@ -10,7 +10,6 @@ use sim_fabric::{Event, Script};
 use super::Targets;
 use crate::job::{Job, Shape};
 
-/// Bytes of a put: three segments.
 const LEN: usize = 150;
 
 fn job(shape: Shape, script: Script) -> (Job, Targets) {
@@ -46,7 +45,6 @@ fn settle(job: &mut Job) {
     panic!("it does not end");
 }
 
-/// A rail that is a thousand times slower than the others.
 fn slow(rail: u8) -> Script {
     let slow_rails = vec![(RailId(rail), 1000)];
     Script { delay: (1_000, 1_000), slow_rails, ..Script::default() }
@@ -109,7 +107,6 @@ fn a_signal_behind_puts_leaves_at_once_and_is_applied_behind_them() {
     }
 }
 
-/// Puts after a signal are none of those that it counts.
 #[test]
 fn later_puts_do_not_count_for_a_signal_before_them() {
     let (mut job, targets) = job(Shape { rails: 3, ..Shape::default() }, Script::default());
@@ -130,7 +127,6 @@ fn later_puts_do_not_count_for_a_signal_before_them() {
     assert!(job.quiet(0, 1).is_err(), "it is never told of the one that is lost");
 }
 
-/// As what one put or signal after the other takes: a tag of its own for each signal.
 #[test]
 fn puts_and_signals_by_turns_wait_for_nothing() {
     let (mut job, targets) =
@@ -167,7 +163,6 @@ fn without_a_tag_a_signal_waits_for_the_puts_before_it() {
     settle(&mut job);
 }
 
-/// However many they are, they keep one tag, and later signals have what they need.
 #[test]
 fn puts_without_a_signal_block_nothing() {
     for counted in [1, 2] {
@@ -190,7 +185,6 @@ fn puts_without_a_signal_block_nothing() {
     }
 }
 
-/// What has left of a put with signal that was refused is counted for the signal after it.
 #[test]
 fn a_put_that_was_refused_halfway_is_counted_for_the_next_signal() {
     let (mut job, targets) = job(Shape { rails: 2, ..Shape::default() }, slow(0));

@@ -62,8 +62,6 @@ fn a_signal_costs_its_sender_no_turn() {
     assert_eq!(word(&job, 0), 0);
 }
 
-/// What each way is worth where the way is long: how often its length goes by until the target has
-/// the signal.
 #[test]
 fn counting_saves_a_way() {
     // Polls take next to nothing beside it.
@@ -114,7 +112,6 @@ fn a_stuck_signal_delays_no_other_and_is_not_acknowledged() {
     assert_eq!((word(&job, 0), word(&job, 4096)), (1, 300));
 }
 
-/// A third of what is sent goes over a rail that is a thousand times slower.
 #[test]
 fn a_slow_rail_delays_only_the_signals_whose_data_it_carries() {
     let slow_rails = vec![(RailId(0), 1000)];
@@ -184,7 +181,6 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
     }
 }
 
-/// One tag, more often than its uses have numbers; and several, under everything that goes wrong.
 #[test]
 fn tags_are_used_again_across_their_wrap() {
     let shape = Shape { counted: 1, ..shape() };

@@ -17,8 +17,6 @@ fn ack_of(seq: Seq, ack: Seq) -> Vec<u8> {
     packet.bytes().to_vec()
 }
 
-/// What comes from outside of the job, and whoever can reach a port can send that, is dropped and
-/// counted. The job goes on.
 #[test]
 fn messages_from_outside_of_the_job_are_dropped() {
     let first = Seq(u32::MAX - 99);
@@ -66,7 +64,6 @@ fn messages_from_outside_of_the_job_are_dropped() {
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
 }
 
-/// It was too long, or broke off: anybody can send such a thing.
 #[test]
 fn what_cannot_be_received_is_dropped() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
@@ -78,7 +75,6 @@ fn what_cannot_be_received_is_dropped() {
     }
 }
 
-/// Who has got hold of a message can send it again, and make no other one of it.
 #[test]
 fn a_message_that_was_overheard_gives_no_other() {
     let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
@@ -222,7 +218,6 @@ fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
     packet.bytes().to_vec()
 }
 
-/// What is due to a peer that asks again and again, and takes no answer, does not grow for ever.
 #[test]
 fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
     let first = Seq(u32::MAX - 99);
@@ -237,8 +232,6 @@ fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
     assert!(why.contains("PE 0") && why.contains("asks for more at a time"), "{why}");
 }
 
-/// Nor do its requests that wait for others: what is further than a window from the first that
-/// waits is not taken, and may come again.
 #[test]
 fn a_peer_that_breaks_the_rules_has_a_window_of_requests_waiting_at_most() {
     let number = |number: u32| Seq((u32::MAX - 99).wrapping_add(number));

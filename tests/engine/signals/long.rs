@@ -18,10 +18,8 @@ use sim_fabric::{Call, Script};
 use super::Targets;
 use crate::job::{Job, Shape, seal};
 
-/// Where the data goes, behind the word.
 const AT: usize = 64;
 const MOST: usize = eager_in(MAX_LONG_MESSAGE);
-/// Another word, behind both.
 const BESIDE: usize = (AT + MOST).next_multiple_of(AT);
 
 fn shape() -> Shape {
@@ -106,7 +104,6 @@ fn data_and_signal_are_one_message_up_to_the_longest() {
     }
 }
 
-/// Bytes that a processor does not reach are no part of a long message, at either end.
 #[test]
 fn memory_of_devices_is_written_or_pulled() {
     // Two bits for each PE: its heap, its scratch memory.
@@ -118,7 +115,6 @@ fn memory_of_devices_is_written_or_pulled() {
     }
 }
 
-/// A message whose rail dies is sent again over another one, with its data.
 #[test]
 fn a_message_that_is_lost_is_sent_again_with_its_data() {
     let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
@@ -168,7 +164,6 @@ fn a_signal_waits_for_the_bytes_of_the_message_before_it() {
     assert!(early > 0, "no last bytes came first");
 }
 
-/// Behind a fence, what overtakes on another rail waits at the target, whole.
 #[test]
 fn a_message_that_comes_early_waits_with_its_data() {
     let slow = Script { slow_rails: vec![(RailId(0), 1_000)], ..Script::default() };

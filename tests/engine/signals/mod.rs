@@ -44,7 +44,6 @@ impl Targets {
         )
     }
 
-    /// Where a PE has the word that it would have at this offset of its heap.
     pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
         self.1[pe as usize].0 + offset
     }
@@ -62,7 +61,6 @@ impl Targets {
         Request { remote_handle, remote_addr, ..self.part(local, pe, offset, len) }
     }
 
-    /// The events, with those in the memory of words where they would be in the heaps.
     pub(crate) fn in_heaps(&self, heap: usize, events: Vec<Event>) -> Vec<Event> {
         let place = |pe: Pe, addr| {
             let (words, base) = (self.1[pe.index()].0, self.0[pe.index()].0);
@@ -273,8 +271,6 @@ fn no_signal_comes_before_its_data() {
     });
 }
 
-/// Everybody adds to everybody's words, and fetches; totals are exact and no request id is given
-/// twice.
 #[test]
 fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
@@ -333,7 +329,6 @@ fn atomics_are_exact_under_contention() {
     });
 }
 
-/// Puts, atomics and put_signals behind a fence come after everything before it.
 #[test]
 fn fences_order_puts_signals_and_atomics() {
     for_seeds("fences_order_puts_signals_and_atomics", &[], 150, |seed| {
@@ -444,7 +439,6 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
     }
 }
 
-/// A signal that nobody waits for is not taken for one that is stuck.
 #[test]
 fn nobody_needs_to_wait_for_a_signal() {
     let mut job = Job::new(7, &Shape::default(), Script::default());
@@ -475,8 +469,6 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
-/// A handle says whose region it is. With another PE's, an operation would go to whatever has the
-/// same key there.
 #[test]
 fn handles_of_other_pes_are_refused() {
     for fast in [false, true] {
@@ -511,8 +503,6 @@ fn handles_of_other_pes_are_refused() {
     }
 }
 
-/// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be
-/// sent alone.
 #[test]
 fn a_signal_is_not_sent_without_data_that_is_too_long() {
     let mut job = Job::new(5, &Shape::default(), Script::default());

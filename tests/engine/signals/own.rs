@@ -20,7 +20,6 @@ fn until_set(job: &mut Job, word: usize) {
     panic!("the word is never set");
 }
 
-/// A signal of a PE to itself is behind its puts to itself, by whichever way both go.
 #[test]
 fn own_signal_waits_for_own_puts() {
     for (words, fast) in (0..4).flat_map(|words| [(words, false), (words, true)]) {

@@ -8,7 +8,6 @@ use sim_fabric::FakeFabric;
 use super::Targets;
 use crate::job::{Job, Member, audit};
 
-/// Counts a program that is over.
 struct Over<'a>(&'a AtomicUsize);
 
 impl Drop for Over<'_> {
@@ -17,7 +16,6 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Runs one program per PE. A PE whose program is over makes progress until all are.
 pub(crate) fn race(
     job: Job,
     seed: u64,
@@ -33,7 +31,6 @@ pub(crate) fn race(
     (fabric, members.into_iter().map(|(member, ())| member).collect())
 }
 
-/// As [`race`], with programs that tell something, and another iteration for those that are over.
 pub(crate) fn race_with<R: Send>(
     job: Job,
     seed: u64,

@@ -16,10 +16,8 @@ use super::{Targets, race, random_script, random_shape};
 use crate::job::{Job, Random, Shape, random_words};
 use test_support::seeds::for_seeds;
 
-/// The operations that are signals' own.
 const SIGNALS: [AtomicOp; 3] = [AtomicOp::Signal, AtomicOp::SignalSet, AtomicOp::SignalAdd];
 
-/// One step of a sender.
 #[derive(Clone, Debug)]
 enum Step {
     /// Bytes for a PE.
@@ -34,7 +32,6 @@ enum Step {
     Fence { to: u32 },
 }
 
-/// Bytes of the place that each step of each sender has in every heap: its word, then its data.
 const PLACE: usize = 1024;
 const STEPS: usize = 24;
 
@@ -54,21 +51,18 @@ fn steps(seed: u64, sender: u32, n: u32) -> Vec<Step> {
     (0..STEPS).map(step).collect()
 }
 
-/// Every engine, every misbehaviour, memory that is staged and memory that is not.
 #[test]
 fn signals_come_behind_the_puts_before_them() {
     let name = "signals_come_behind_the_puts_before_them";
     for_seeds(name, &[], 300, |seed| check(seed, false, random_shape));
 }
 
-/// On a lane that orders signals, those of puts too.
 #[test]
 fn ordered_signals_come_behind_the_puts_and_signals_before_them() {
     let name = "ordered_signals_come_behind_the_puts_and_signals_before_them";
     for_seeds(name, &[], 300, |seed| check(seed, true, random_shape));
 }
 
-/// Where puts without a signal are counted too, on several rails, some of the memory staged.
 #[test]
 fn ordered_signals_come_behind_puts_that_are_counted() {
     let name = "ordered_signals_come_behind_puts_that_are_counted";
@@ -129,7 +123,6 @@ fn check(seed: u64, ordered: bool, shape: impl Fn(&mut Random) -> Shape) {
     }
 }
 
-/// Holds the log of what took effect where against what every sender has done in which order.
 fn check_order(
     events: &[Event],
     bases: &[usize],
@@ -198,8 +191,6 @@ fn check_order(
     }
 }
 
-/// The signal does not wait for puts that come after it: with more and more of them it would wait
-/// for ever.
 #[test]
 fn a_signal_is_not_held_up_by_later_puts() {
     for rails in [1, 2, 4] {
@@ -227,8 +218,6 @@ fn a_signal_is_not_held_up_by_later_puts() {
     }
 }
 
-/// With nothing under way to the PE, a signal leaves within its call: nothing needs another turn of
-/// the sender.
 #[test]
 fn a_signal_with_nothing_before_it_leaves_at_once() {
     let mut job = Job::new(3, &Shape::default(), Script::default());

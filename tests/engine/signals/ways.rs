@@ -19,7 +19,6 @@ enum Way {
     Chained,
 }
 
-/// The way of a signal with parts of these lengths.
 fn way(shape: &Shape, lens: &[usize]) -> Way {
     let applied = |hold: fn(&Job)| {
         let mut job = Job::new(5, shape, Script::default());

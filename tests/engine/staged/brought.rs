@@ -48,7 +48,6 @@ fn end(job: &mut Job) {
     }
 }
 
-/// From bounce buffers, and from memory that the fabric and the processor reach.
 #[test]
 fn bytes_come_with_the_message_that_tells_of_them() {
     for staged in [ALL, FAR] {
@@ -61,7 +60,6 @@ fn bytes_come_with_the_message_that_tells_of_them() {
     }
 }
 
-/// Memory that the fabric reaches and the processor does not brings nothing.
 #[test]
 fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
     // The scratch memory of PE 0 is of both kinds.

@@ -31,7 +31,6 @@ fn forge_next(job: &Job, number: u32, (count, len, in_order): (usize, usize, boo
     job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
 }
 
-/// What a peer lists leads nowhere but into the bounce buffer and registered memory.
 #[test]
 fn a_list_that_leads_outside_moves_nothing() {
     let region = FIRST_REGION;
@@ -93,8 +92,6 @@ fn a_list_that_leads_outside_moves_nothing() {
     }
 }
 
-/// A list that was read while the device had no room is read again when it has: its region may be
-/// gone by then.
 #[test]
 fn released_region_of_a_waiting_list() {
     let mut waited = 0;

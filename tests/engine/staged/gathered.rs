@@ -18,7 +18,6 @@ pub(super) fn shape(shared: bool) -> Shape {
     Shape { n_pes: 2, staged: ALL, shared, rails: 1, bounce, heap: 1 << 17, ..Shape::default() }
 }
 
-/// A job whose PEs know whether they share bounce memory.
 fn job(shape: &Shape, seed: u64, script: Script) -> Job {
     let mut job = Job::new(seed, shape, script);
     fill(&job, 2);
@@ -45,7 +44,6 @@ fn end(job: &mut Job, me: u32) {
 const TOKENS: usize = 64;
 pub(super) const LEN: usize = 500;
 
-/// Where a token goes: in another order than they are put, some side by side.
 fn place(token: usize) -> usize {
     let slot = token * 29 % TOKENS;
     slot * LEN + slot / 3 * 100
@@ -85,7 +83,6 @@ fn tokens_that_wait_take_few_copies_and_messages() {
     }
 }
 
-/// Each of the tokens adds to the word of its expert, and the words are there behind the tokens.
 #[test]
 fn tokens_with_signals_take_few_copies_and_messages() {
     const EXPERTS: usize = 8;
@@ -286,7 +283,6 @@ fn bytes_that_are_put_several_times_leave_once() {
     }
 }
 
-/// The sender is told, and the put is not said to be there.
 #[test]
 fn a_listed_signal_that_is_lost_is_told() {
     let mut job = job(&shape(true), 5, Script::default());
@@ -306,7 +302,6 @@ fn a_listed_signal_that_is_lost_is_told() {
     assert!(failed.contains("failed by the script"), "{failed}");
 }
 
-/// A PE's own atomics leave no message, and come behind what is under way to itself.
 #[test]
 fn atomics_of_a_pe_on_its_own_words_are_executed_at_once() {
     for staged in [ALL, 0] {
@@ -333,7 +328,6 @@ fn atomics_of_a_pe_on_its_own_words_are_executed_at_once() {
     }
 }
 
-/// Also where the first ones have not left: what comes behind a fence is stored behind it.
 #[test]
 fn a_fence_parts_what_goes_together() {
     for seed in 1..=80 {
@@ -362,7 +356,6 @@ fn a_fence_parts_what_goes_together() {
     }
 }
 
-/// Memory of a put that goes with others is in use until it was copied.
 #[test]
 fn memory_of_puts_that_wait_is_in_use() {
     let mut job = job(&shape(true), 5, Script::default());
@@ -377,7 +370,6 @@ fn memory_of_puts_that_wait_is_in_use() {
     member.lane.check_unused(member.scratch, TOKENS * LEN).unwrap();
 }
 
-/// Nothing is in use that lies between them, also when they were copied.
 #[test]
 fn memory_that_puts_do_not_touch_is_not_in_use() {
     let mut job = job(&shape(true), 5, Script::default());
@@ -392,7 +384,6 @@ fn memory_that_puts_do_not_touch_is_not_in_use() {
     end(&mut job, 0);
 }
 
-/// Of each of them, where a copy may go on though their peer was declared failed.
 #[test]
 fn memory_of_puts_stays_registered_while_they_are_copied() {
     // To copy takes longer than anybody waits.
@@ -449,7 +440,6 @@ fn words_side_by_side_are_one_message() {
     }
 }
 
-/// Nor those to another place, another peer's region, or after the first has left.
 #[test]
 fn words_behind_a_fence_do_not_join() {
     let mut job = job(&shape(true), 5, Script::default());

@@ -18,10 +18,8 @@ use super::{ALL, pattern};
 use crate::job::{Job, Member, Random, Shape};
 use crate::signals::{Targets, race_with};
 
-/// Bytes of a heap. Puts have places of their own in it, one behind the other.
 const HEAP: usize = 1 << 18;
 
-/// Behind them, where puts go again and again, each behind a fence.
 const AGAIN: usize = HEAP - 5120;
 const MOST_AGAIN: usize = 1024;
 
@@ -60,7 +58,6 @@ enum Kind {
     SignalOfPut,
 }
 
-/// What a PE has asked for, and what other places and words hold in the end.
 #[derive(Default, Debug)]
 struct Told {
     asked: Vec<Asked>,
@@ -79,7 +76,6 @@ struct Program<'a> {
     /// Where the next put goes, and how many words were changed once.
     end: usize,
     words: usize,
-    /// What the sources hold.
     sources: [Vec<u8>; SOURCES],
     told: Told,
 }
@@ -126,7 +122,6 @@ impl<'a> Program<'a> {
         self.member.lane.fence(Pe(self.to))
     }
 
-    /// All is there, and what it was from may change.
     fn quiet(&mut self) -> Result<(), EngineError> {
         self.member.lane.quiet(Pe(self.to))?;
         for Asked { at, len, bytes, .. } in &self.told.asked {
@@ -148,7 +143,6 @@ impl<'a> Program<'a> {
         AtomicRequest { atomic: Atomic { width, ..request.atomic }, ..request }
     }
 
-    /// A change of a word that has none besides, or of one that is added to.
     fn change(&mut self, kind: Kind) -> AtomicRequest<'a> {
         let (add, set) = match kind {
             Kind::Atomic => (AtomicOp::Add, AtomicOp::Set),
@@ -249,8 +243,6 @@ impl<'a> Program<'a> {
     }
 }
 
-/// When each was seen first at a PE, and when all of it was. `words`: where the memory is that the
-/// fabric writes to.
 fn moments(asked: &[Asked], pe: Pe, words: usize, events: &[Event]) -> Vec<(usize, usize)> {
     let places: BTreeMap<usize, usize> = asked.iter().map(|asked| asked.at).zip(0..).collect();
     let mut left: Vec<usize> = asked.iter().map(|asked| asked.len).collect();

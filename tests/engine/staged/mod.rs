@@ -26,7 +26,6 @@ use test_support::seeds::for_seeds;
 use crate::job::{Job, Member, Random, Shape, host_config, limits};
 use crate::signals::{Targets, race, random_script, random_shape};
 
-/// All memory of all PEs is staged.
 const ALL: u32 = u32::MAX;
 
 fn pattern(pe: u32, at: usize) -> u8 {
@@ -149,8 +148,6 @@ fn unregistered_buffers_are_staged() {
     }
 }
 
-/// Words that come in together are stored together, before they are acknowledged; and when that
-/// fails, none of them is said to be there.
 #[test]
 fn words_that_come_together_are_stored_together() {
     const WORDS: usize = 64;
@@ -193,8 +190,6 @@ fn words_that_come_together_are_stored_together() {
     }
 }
 
-/// Words of one PE that another one's operation has had stored first, and that are missing, are not
-/// said to be there.
 #[test]
 fn words_that_fail_before_others_are_not_said_to_be_there() {
     for order in [[1, 2], [2, 1]] {
@@ -255,7 +250,6 @@ fn a_failed_copy_is_an_error_about_the_right_peer() {
     }
 }
 
-/// What of a put is not under way yet when a part of it fails stays here.
 #[test]
 fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
     for seed in 1..=20 {
@@ -501,7 +495,6 @@ fn operations_of_user_threads_go_both_ways_in_order() {
     });
 }
 
-/// A failed operation is told by the next quiet of its peer, and not by another's.
 #[test]
 fn what_a_user_thread_has_lost_is_told_by_peer() {
     let shape = Shape { n_pes: 3, staged: ALL, rails: 1, heap: 1 << 14, ..Shape::default() };
@@ -545,8 +538,6 @@ fn a_proxy_thread_that_is_not_there_is_an_error() {
     assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
 }
 
-/// A region released and another one registered in its place: peers read by the new keys, also
-/// where billions of others were registered between the two.
 #[test]
 fn keys_of_a_region_in_a_used_slot_are_told_anew() {
     const HALF: u64 = 1 << 31;

@@ -15,7 +15,6 @@ use super::ALL;
 use crate::job::{FIRST_REGION, Job, Shape, seal};
 use crate::signals::Targets;
 
-/// The target cannot do what a message asks for: who has sent it is told.
 #[test]
 fn a_request_that_cannot_be_carried_out_fails_its_sender() {
     let mut job = Job::new(2, &Shape::default(), Script::default());
@@ -35,7 +34,6 @@ fn a_request_that_cannot_be_carried_out_fails_its_sender() {
     assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
 }
 
-/// Nor is it ever acknowledged: the refusal may be the last of all that the target sends.
 #[test]
 fn a_refused_request_is_never_done() {
     const MONITORED: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
@@ -94,7 +92,6 @@ fn forge(job: &Job, seq: Seq, body: Staged<'_>) {
     job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
 }
 
-/// What is refused may have ended here before, for another reason.
 #[test]
 fn a_refusal_of_what_has_ended_is_late_news() {
     let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());

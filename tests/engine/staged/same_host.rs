@@ -18,7 +18,6 @@ use super::{ALL, fill, pattern};
 use crate::job::{FIRST_REGION, Job, Shape, seal};
 use crate::signals::Targets;
 
-/// Every PE shares.
 const SHARED: u32 = u32::MAX;
 
 fn shape(n_pes: u32) -> Shape {
@@ -26,7 +25,6 @@ fn shape(n_pes: u32) -> Shape {
     Shape { n_pes, staged: ALL, shared: SHARED, rails: 1, longest_message, ..Shape::default() }
 }
 
-/// A job whose lanes have all said that they copy from bounce buffers of others.
 fn job(shape: &Shape) -> Job {
     let mut job = Job::new(5, shape, Script::default());
     fill(&job, shape.n_pes);
@@ -46,7 +44,6 @@ fn iterate(job: &mut Job) {
     job.fabric.pass_time(1000);
 }
 
-/// Until a PE has all that it has begun.
 fn end(job: &mut Job, me: u32) {
     let others: Vec<Pe> = (0..job.members.len() as u32).filter(|pe| *pe != me).map(Pe).collect();
     while !others.iter().all(|pe| job.members[me as usize].lane.is_quiet(*pe).unwrap()) {
@@ -58,7 +55,6 @@ fn counters(job: &Job) -> Vec<StagedCounters> {
     job.members.iter().map(|member| member.lane.staged_counters()).collect()
 }
 
-/// What all PEs have moved since they had moved `before`.
 fn moved(job: &Job, before: &[StagedCounters]) -> StagedCounters {
     let now = counters(job);
     let all = |of: fn(&StagedCounters) -> u64| {
@@ -106,8 +102,6 @@ fn what_is_got_is_what_the_peer_has() {
     assert!(job.fabric.load(Pe(1), job.members[1].base, bytes.len()) == bytes);
 }
 
-/// Host memory of the PE that gets, which the fabric would reach, and of one that puts, which goes
-/// through a bounce buffer.
 #[test]
 fn host_memory_at_this_end_is_served_too() {
     let mut job = job(&shape(2));
@@ -214,7 +208,6 @@ fn a_put_behind_a_fence_is_copied_behind_those_before() {
     }
 }
 
-/// The message that tells of a bounce buffer goes over another rail when its own dies.
 #[test]
 fn a_rail_that_dies_costs_no_byte() {
     let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
@@ -255,7 +248,6 @@ fn copied(job: &Job) -> usize {
     events.iter().filter(|event| matches!(event, Event::Copied { pe: Pe(1), .. })).count()
 }
 
-/// A peer that names what is not in its bounce memory moves nothing.
 #[test]
 fn nothing_outside_of_the_bounce_memory_can_be_named() {
     // Bounce buffers of 1 KiB, two each way.
@@ -284,7 +276,6 @@ fn nothing_outside_of_the_bounce_memory_can_be_named() {
     }
 }
 
-/// Nor can one that shares nothing.
 #[test]
 fn a_peer_that_does_not_share_cannot_name_a_place() {
     let mut job = Job::new(5, &Shape { shared: 0b10, ..shape(2) }, Script::default());
@@ -327,7 +318,6 @@ fn dead_peer(has_ended: bool) -> (Job, bool) {
     (job, done)
 }
 
-/// Until its process has ended it may read them.
 #[test]
 fn bounce_buffers_of_a_peer_that_has_died_come_back() {
     let expected: Vec<u8> = (0..5000).map(|at| pattern(0, at)).collect();
@@ -378,7 +368,6 @@ fn what_was_exposed_to_a_peer_that_has_died_comes_back() {
     assert!(job.heap(2, 0, 5000) == expected);
 }
 
-/// A put of a peer that dies while it is copied ends here as any other.
 #[test]
 fn a_sender_that_dies_at_any_step_leaves_nothing_behind() {
     for steps in 0..40 {

@@ -15,7 +15,6 @@ use crate::signals::Targets;
 const FAR: u32 = 0b0100;
 const NEAR: u32 = 0b0001;
 
-/// A message or an operation of each PE, and copies of each.
 #[derive(PartialEq, Eq, Debug)]
 struct Asked {
     posts: [usize; 2],
@@ -59,7 +58,6 @@ fn few_bytes_go_in_a_message_and_more_through_bounce_buffers() {
     }
 }
 
-/// The peer reads and writes such memory by itself, a bounce buffer of its own at a time.
 #[test]
 fn registered_memory_needs_no_bounce_buffer_here() {
     for needs_desc in [false, true] {
@@ -129,7 +127,6 @@ fn a_turn_that_has_asked_for_something_says_so() {
     }
 }
 
-/// The peer has no room for more.
 #[test]
 fn a_peer_is_asked_for_so_much_at_a_time() {
     let shape = Shape { staged: FAR, rails: 1, depth: 1024, ..Shape::default() };

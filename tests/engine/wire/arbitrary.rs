@@ -86,7 +86,6 @@ pub(crate) fn spot() -> impl Strategy<Value = Spot> {
     (any::<u32>(), 0..1u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
 }
 
-/// Any operation that fetches, or any that does not. Only fetching ones carry a comparand.
 pub(crate) fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     let ops: Vec<AtomicOp> =
         AtomicOp::ALL.into_iter().filter(|op| op.fetches() == fetches).collect();
@@ -100,12 +99,10 @@ pub(crate) fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     )
 }
 
-/// A request id of a message with this number, or of its answer.
 pub(crate) fn request_id(seq: u32) -> impl Strategy<Value = RequestId> {
     any::<u32>().prop_map(move |slot| RequestId { slot, seq: Seq(seq) })
 }
 
-/// What goes with its signal in one message: of any rail, or of those for long ones.
 pub(crate) fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         9 => vec(any::<u8>(), 0..=MAX_EAGER),
@@ -113,7 +110,6 @@ pub(crate) fn payload() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What a message with this number says.
 pub(crate) fn body(seq: u32) -> impl Strategy<Value = Owned> {
     prop_oneof![
         Just(Owned::Plain(Body::Ack)),
@@ -138,7 +134,6 @@ pub(crate) fn body(seq: u32) -> impl Strategy<Value = Owned> {
     ]
 }
 
-/// Everything about rails.
 pub(crate) fn rails() -> impl Strategy<Value = Owned> {
     let plain = |rails| Owned::Plain(Body::Rails(rails));
     let rail = || any::<u8>().prop_map(RailId);
@@ -174,7 +169,6 @@ pub(crate) fn exposure() -> impl Strategy<Value = Exposure> {
     any::<(u32, u64, u64)>().prop_map(|(slot, stamp, offset)| Exposure { slot, stamp, offset })
 }
 
-/// Everything about staged memory.
 pub(crate) fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     let plain = |staged| Owned::Plain(Body::Staged(staged));
     let request_id = || request_id(seq);
@@ -221,12 +215,10 @@ pub(crate) fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     ]
 }
 
-/// Sender, number, acknowledgement.
 pub(crate) fn head() -> impl Strategy<Value = (u16, u32, u32)> {
     any::<(u16, u32, u32)>()
 }
 
-/// A message: its head, and what it says.
 pub(crate) fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
     head().prop_flat_map(|(from, seq, ack)| {
         body(seq).prop_map(move |owned| ((from, seq, ack), owned))

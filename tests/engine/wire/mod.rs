@@ -80,7 +80,6 @@ proptest! {
         prop_assert_eq!(packet.bytes().len(), len);
     }
 
-    /// A payload that leaves from where it lies is read as one that was copied.
     #[test]
     fn a_payload_behind_its_head_is_read_as_one_piece(
         head: (u16, u32, u32),
@@ -99,7 +98,6 @@ proptest! {
         prop_assert!(Message::decode(packet.bytes()).is_err() || len == 0, "no payload");
     }
 
-    /// Nothing else is as long.
     #[test]
     fn only_what_brings_data_is_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
@@ -109,7 +107,6 @@ proptest! {
         prop_assert!(Message::decode(&bytes).is_err());
     }
 
-    /// A message gets its numbers when it leaves, after it was encoded.
     #[test]
     fn numbers_change_nothing_else((before, owned) in message(), seq: u32, ack: u32) {
         let mut packet = encode(before, owned.body());
@@ -174,8 +171,6 @@ proptest! {
         }
     }
 
-    /// What was learnt of one message gives no other: neither what lies between its head and the
-    /// sealed one, nor the sealed head itself.
     #[test]
     fn a_message_that_was_seen_gives_no_other((head, owned) in message(), (next, other) in message(), share in any::<[u8; 16]>()) {
         let seal = Seal::new(Cookie::of([share]), Pe(head.0.into()));
@@ -197,7 +192,6 @@ proptest! {
         prop_assert!(same || opened(&bytes) != seen.bytes()[..16] || bytes[16..] == seen.bytes()[16..], "its head");
     }
 
-    /// A mark is known for its sender's, its receiver's and its put's.
     #[test]
     fn a_mark_is_of_one_put(
         (share, other) in any::<([u8; 16], [u8; 16])>(),
@@ -275,7 +269,6 @@ proptest! {
         }
     }
 
-    /// Bytes are refused, or every one of them is understood.
     #[test]
     fn arbitrary_bytes_are_refused_or_understood(
         mut bytes in vec(any::<u8>(), 0..MAX_MESSAGE + 9),
@@ -308,7 +301,6 @@ proptest! {
     }
 }
 
-/// A cookie is as hard to foretell as the share of any one PE.
 #[test]
 fn every_share_changes_the_cookie() {
     let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
@@ -361,7 +353,6 @@ fn sizes_are_what_inline_sends_were_sized_for() {
 const ADD: Atomic =
     Atomic { op: AtomicOp::SignalAdd, width: Width::Eight, float: false, operand: 5, compare: 0 };
 
-/// Both ways to read a put with signal agree about its length.
 #[test]
 fn a_payload_is_as_long_as_its_message_says_and_fits() {
     let at = Spot { slot: 1, offset: 8 };
@@ -420,7 +411,6 @@ fn keys_are_of_rails_that_there_are() {
     }
 }
 
-/// Why something is refused is told as far as it fits, and whole characters of it.
 #[test]
 fn a_refusal_is_cut_between_characters() {
     let cases = [

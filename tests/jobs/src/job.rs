@@ -75,7 +75,6 @@ pub struct Job {
     /// What is special about it, at the end of its name.
     variant: String,
     env: Vec<(&'static str, OsString)>,
-    /// A PE that ends otherwise than well, and how.
     dies: Option<(u32, End)>,
 }
 

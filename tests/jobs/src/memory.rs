@@ -60,9 +60,7 @@ pub fn bound() -> Option<Bound<'static>> {
 /// A piece of memory that somebody else keeps, as bytes and words that anybody may change.
 #[derive(Clone, Copy, Debug)]
 pub struct Heap {
-    /// As operations name it.
     addr: *mut u8,
-    /// As this process reads and writes it.
     here: *mut u8,
     len: usize,
 }

@@ -22,7 +22,6 @@ struct Places {
     small: Vec<SymAddr>,
     signals: Vec<SymAddr>,
     large: Vec<SymAddr>,
-    /// What goes to others.
     outbox: SymAddr,
     outgoing: SymAddr,
     canaries: Vec<SymAddr>,

@@ -102,7 +102,6 @@ fn failed(tried: &str, said: &[u8]) -> io::Error {
 #[derive(Debug)]
 pub struct Network {
     hosts: Vec<Namespace>,
-    /// Between more than two hosts.
     switch: Option<Namespace>,
     rails: usize,
 }

@@ -48,7 +48,6 @@ pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefU
 /// Tells of a case that does not end, so that whoever stops the run knows its seed.
 struct Watch {
     seed: Arc<AtomicU32>,
-    /// Closed at the end.
     ended: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }

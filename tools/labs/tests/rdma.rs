@@ -29,7 +29,6 @@ fn library(name: &str) -> Need<Option<PathBuf>> {
 #[derive(Clone, Debug)]
 struct Hosts {
     nics: Vec<String>,
-    /// What starts PEs on another host.
     elsewhere: Option<Vec<OsString>>,
 }
 

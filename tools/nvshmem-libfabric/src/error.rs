@@ -8,7 +8,6 @@ use std::path::Path;
 #[error("{message}")]
 pub(crate) struct ToolError {
     message: String,
-    /// What probably helps.
     pub(crate) hint: String,
 }
 

@@ -29,7 +29,6 @@ pub(crate) struct Info {
     /// Why there are no plugin files of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plugins_error: Option<String>,
-    /// The first is the one that programs likely use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) nvshmem: Option<Vec<Nvshmem>>,
     /// That `NVSHMEM_HOME` leads nowhere.
@@ -52,7 +51,6 @@ pub(crate) struct SettingRow {
     pub(crate) name: &'static str,
     /// The value in force; none where the user's is refused.
     pub(crate) value: Option<String>,
-    /// What is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) given: Option<String>,
     pub(crate) default: String,

@@ -36,9 +36,7 @@ pub(crate) enum Subject {
 /// libfabric as it is here.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Fabric {
-    /// The name or path that it is loaded by.
     pub(crate) asked: String,
-    /// The file that this has led to.
     pub(crate) file: Option<String>,
     pub(crate) version: Option<String>,
     /// Why it cannot be loaded.
@@ -48,7 +46,6 @@ pub(crate) struct Fabric {
     /// What the transport takes in a job over several hosts, and in one on this host alone.
     pub(crate) across_hosts: Choice,
     pub(crate) one_host: Choice,
-    /// Each provider by itself.
     pub(crate) providers: Vec<Choice>,
     pub(crate) environment: Vec<Wish>,
 }
@@ -66,7 +63,6 @@ pub(crate) struct Offered {
 pub(crate) struct Choice {
     /// As the user asks for it: `auto`, or a provider.
     pub(crate) asked: String,
-    /// The provider taken.
     pub(crate) provider: Option<String>,
     pub(crate) rails: Vec<Rail>,
     pub(crate) reaches_gpus: bool,

@@ -234,7 +234,6 @@ impl JobSettings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Node {
     pub(crate) number: u32,
-    /// The first of its PEs.
     pub(crate) first: u32,
     pub(crate) pes: u32,
 }

@@ -39,7 +39,6 @@ mod tests {
     use crate::posting::Core;
     use crate::posting::tests::{Bed, PLAIN, Setup, lost};
 
-    /// Each in a book of its own.
     #[test]
     fn an_audit_finds_what_is_not_there() {
         let wrongs: [fn(&mut Core<crate::fake::FakePort>); 6] = [
@@ -61,7 +60,6 @@ mod tests {
         }
     }
 
-    /// What is pending is of a batch as well, but no segment.
     #[test]
     fn a_batch_has_the_segments_that_it_counts_and_what_is_pending() {
         for has_pending in [false, true] {
@@ -82,7 +80,6 @@ mod tests {
         }
     }
 
-    /// What waits for recovery is in no queue.
     #[test]
     fn an_event_names_its_segment() {
         let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });

@@ -198,7 +198,6 @@ mod tests {
         assert!(is_sent(AtomicOp::Inc) && !is_sent(AtomicOp::SignalSet));
     }
 
-    /// As much as a message takes, from memory that was found before.
     #[test]
     fn a_few_bytes_are_sent_with_their_signal() {
         for (len, fits) in [(0, false), (1, true), (MAX_EAGER, true), (MAX_EAGER + 1, false)] {

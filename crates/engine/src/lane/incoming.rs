@@ -30,7 +30,6 @@ use crate::wire::staged::Staged;
 use crate::wire::window::{Arrival, Seq};
 
 impl<P: Port> Lane<P> {
-    /// Takes what a rail's poll has found beside completions.
     #[inline(never)]
     pub(crate) fn receive(&mut self, rail: RailId) -> bool {
         let Some(packet) = self.packet.as_deref_mut() else { return false };
@@ -43,7 +42,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Takes the first thing found, and all that is behind it.
     #[inline(never)]
     fn receive_all(&mut self, rail: RailId, first: Incoming) {
         let Some(mut packet) = self.packet.take() else { return };
@@ -68,7 +66,6 @@ impl<P: Port> Lane<P> {
         self.staging.settle(&mut self.core);
     }
 
-    /// Takes what has come in and is no message.
     #[inline(never)]
     fn receive_rare(&mut self, rail: RailId, incoming: Incoming) {
         match incoming {
@@ -153,7 +150,6 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Executes a message. Nothing is sent from here: what it calls forth is queued.
     #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
@@ -252,7 +248,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// What a device is to have soon, it has before what comes behind that is done by the CPU.
     fn settle_before(&mut self, body: &Body<'_>) {
         let (at, to) = match *body {
             Body::Atomic { at, .. } | Body::Fetch { at, .. } => (Some(at), None),
@@ -268,7 +263,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Executes the requests that wait for others no longer.
     #[inline]
     pub(crate) fn execute_due(&mut self) {
         if !self.core.peers.has_no_due() {
@@ -310,8 +304,6 @@ impl<P: Port> Lane<P> {
         self.execute_now(pe, seq, &message.body, Some(mark));
     }
 
-    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no
-    /// connection is opened for it.
     #[cold]
     fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
         if self.core.peers.find(pe).is_some_and(|connection| connection.channel.is_some()) {
@@ -387,7 +379,6 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// All data of a counted put is here: its signal is applied, and may be acknowledged.
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
         let body = Body::Atomic { at, atomic };
@@ -398,7 +389,6 @@ impl<P: Port> Lane<P> {
         self.signals.settle(&mut self.core, pe);
     }
 
-    /// Stores a fetched word, then its flag.
     fn replied(&mut self, pe: Pe, answered: RequestId, value: u64) {
         let wr_id = WrId(answered.slot);
         let Some(segment) = self.core.transmit.away(wr_id) else { return };
@@ -416,8 +406,6 @@ impl<P: Port> Lane<P> {
     }
 }
 
-/// Something has come in that could not be received, with this error: it was too long, or broke
-/// off.
 struct Broken(i32);
 
 impl Display for Broken {
@@ -482,7 +470,6 @@ mod tests {
         }
     }
 
-    /// Of what may be in any order with others, the fake stores last what came first.
     #[test]
     fn the_data_of_a_put_with_signal_is_behind_what_was_stored_before_its_mark() {
         let mut bed = Bed::new(PLAIN);
@@ -505,7 +492,6 @@ mod tests {
         }
     }
 
-    /// In few instructions.
     #[test]
     fn an_atomic_on_an_aligned_word_is_taken_the_short_way() {
         let mut bed = Bed::new(PLAIN);
@@ -527,7 +513,6 @@ mod tests {
         }
     }
 
-    /// Bytes that a message has brought go to no bounce buffer before what came earlier.
     #[test]
     fn brought_bytes_wait_for_their_turn() {
         const LEN: usize = 1000;

@@ -16,7 +16,6 @@ use crate::state::segment::Stage;
 use crate::state::segment::work::Work;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
-/// Bytes that each rail reads or writes; less where its segments are shorter, for any will do.
 const WORD: usize = 8;
 
 /// What is read, and where it goes: a word for each rail of the lane on both sides.
@@ -88,7 +87,6 @@ impl<P: Port> Lane<P> {
         Ok(())
     }
 
-    /// One rail's part. Whether there was room for it.
     fn submit_loopback(
         &mut self,
         anchor: &Anchor,

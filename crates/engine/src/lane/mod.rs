@@ -48,12 +48,10 @@ use crate::wire::cookie::Cookie;
 
 pub use crate::lane::idle::is_idle;
 
-/// Messages a proxy lane has room for, over all peers: queued, or sent and not acknowledged.
 const MESSAGES: u32 = 2048;
 
 const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
 
-/// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
 
 /// Most segments that a lane of this kind, over rails of these limits, has under way. All
@@ -69,7 +67,6 @@ pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     transfers_for(limits) + fast + messages_for(kind) + peer_segments + pooled
 }
 
-/// Most transfers under way.
 fn transfers_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
 }
@@ -128,7 +125,6 @@ pub struct Lane<P: Port> {
     /// Operations that wait for rails.
     pool: Box<Pool>,
     staging: Staging,
-    /// Where the lane monitors its rails.
     recovery: Option<Box<Recovery>>,
     /// Operations that wait for their peers.
     pending_queue: PendingQueue,
@@ -422,7 +418,6 @@ mod tests {
         assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
     }
 
-    /// It holds up what comes behind what is under way, and comes behind what is pending.
     #[test]
     fn a_fence_for_all_is_pending_where_something_is() {
         let mut bed = Bed::new(PLAIN);

@@ -43,7 +43,6 @@ use crate::state::batch::Batch;
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::fair_queue::{FairQueue, Kept};
 
-/// Most pending operations of a lane: some five megabytes.
 const MOST: usize = 4096;
 
 /// Where so many are pending, whoever can leaves operations for these peers where they are.
@@ -56,8 +55,6 @@ const PATIENCE: u64 = 1_000_000;
 /// An iteration is made when so many more are pending, so that it is seen when the peer goes on.
 const LOOK: usize = 16;
 
-/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are
-/// pending behind them.
 const LEAVE: u64 = 2;
 
 /// An operation that is being submitted, and how far that has got.
@@ -92,7 +89,6 @@ impl Submission<'_> {
     }
 }
 
-/// What is pending.
 #[derive(Debug)]
 enum PendingWork {
     Fence,
@@ -115,12 +111,9 @@ impl Pending {
     }
 }
 
-/// How what is pending for a peer leaves.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Operations that have left, since queuing began.
     left: u64,
-    /// When one left last, on the port's clock.
     left_at: Option<u64>,
     /// Whether two left within [`PATIENCE`], and nobody has waited in vain since.
     moves: bool,
@@ -131,7 +124,6 @@ struct Pace {
 impl Kept for Pace {}
 
 impl Pace {
-    /// So many have left.
     fn leave(&mut self, count: u64, now: u64) {
         let soon = |before: u64| now.saturating_sub(before) < PATIENCE;
         self.moves |= count > 1 || self.left_at.is_some_and(soon);
@@ -147,7 +139,6 @@ pub(crate) struct PendingQueue {
 }
 
 impl PendingQueue {
-    /// Operations pending.
     #[inline]
     fn count(&self) -> usize {
         self.queue.len()
@@ -158,7 +149,6 @@ impl PendingQueue {
         self.queue.kept(pe).is_some_and(|pace| pace.moves)
     }
 
-    /// How many have left of what was pending.
     fn left(&self, pe: Pe) -> u64 {
         self.queue.kept(pe).map_or(0, |pace| pace.left)
     }
@@ -175,26 +165,22 @@ impl PendingQueue {
         self.queue.kept(pe).is_some_and(|pace| pace.users_first)
     }
 
-    /// Whoever's turn it was has had it.
     pub(crate) fn pass_turn(&mut self, pe: Pe) {
         if let Some(pace) = self.queue.kept_mut(pe) {
             pace.users_first = !pace.users_first;
         }
     }
 
-    /// What is pending for the peer comes behind what is for all others.
     pub(crate) fn turn_over(&mut self, pe: Pe) {
         self.queue.turn_over(pe);
     }
 
-    /// What comes for the peer from here on comes after what is pending.
     pub(crate) fn fence(&mut self, pe: Pe) {
         if let Some(fence) = self.queue.back(pe).and_then(Pending::fence_behind) {
             self.queue.push(pe, fence);
         }
     }
 
-    /// The same for all peers.
     pub(crate) fn fence_all(&mut self) {
         self.queue.push_to_all(Pending::fence_behind);
     }
@@ -211,12 +197,10 @@ impl PendingQueue {
         same("connections with pending operations", pending, waits)
     }
 
-    /// The peers for which something is pending.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Pe> {
         self.queue.peers().map(|(pe, ..)| pe)
     }
 
-    /// Local memory that what is pending is going to touch.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
         self.queue.iter().flat_map(|(_, Pending { what, .. })| {
             let (parts, word): (&[OwnedRequest], _) = match what {
@@ -230,7 +214,6 @@ impl PendingQueue {
         })
     }
 
-    /// Whether nothing is pending.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -238,7 +221,6 @@ impl PendingQueue {
 }
 
 impl<P: Port> Lane<P> {
-    /// Whether operations for a peer are pending.
     #[inline]
     pub(crate) fn has_pending(&self, pe: Pe) -> bool {
         !self.pending_queue.is_empty()
@@ -262,7 +244,6 @@ impl<P: Port> Lane<P> {
         self.pending_queue.count() >= HIGH
     }
 
-    /// Goes on with an operation until all of it is submitted, or queues it.
     #[cold]
     pub(crate) fn finish(&mut self, mut rest: Submission<'_>) -> Result<(), EngineError> {
         let pe = rest.pe();
@@ -286,8 +267,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since
-    /// when, and how many had left then.
     fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
         let (now, left) = (self.core.transmit.now(), self.pending_queue.left(pe));
         let (since, before) = *wait.get_or_insert((now, left));
@@ -308,7 +287,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// What is wrong with an operation that is not tried now is said now.
     fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
         self.core.peers.check(rest.pe())?;
         match rest {
@@ -353,7 +331,6 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Submits what is pending for a peer, as far as it goes. Whether some did.
     pub(crate) fn serve_pending(&mut self, pending_queue: &mut PendingQueue, pe: Pe) -> bool {
         let queue = &mut pending_queue.queue;
         let before = queue.len_of(pe);
@@ -408,7 +385,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Submits what there is room for.
     fn submit_transfer(
         &mut self,
         request: &Request<'_>,
@@ -465,7 +441,6 @@ mod tests {
         }
     }
 
-    /// Before it is pending.
     #[test]
     fn what_is_wrong_with_an_operation_is_said_though_it_waits_for_others() {
         let mut bed = Bed::new(PLAIN);
@@ -520,7 +495,6 @@ mod tests {
         }
     }
 
-    /// Each of the counts beside what is pending.
     #[test]
     fn an_audit_finds_what_is_counted_wrongly() {
         let wrongs: [fn(&mut Bed); 4] = [
@@ -541,8 +515,6 @@ mod tests {
         }
     }
 
-    /// An iteration that has submitted something was busy, whether it was the first peer's or the
-    /// last one's.
     #[test]
     fn an_iteration_that_submits_pending_operations_was_busy() {
         for goes in [&[][..], &[1], &[2], &[1, 2]] {

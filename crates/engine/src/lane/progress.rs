@@ -38,7 +38,6 @@ impl<P: Port> Lane<P> {
         self.staging.goes_on()
     }
 
-    /// One progress iteration, whatever has failed before.
     #[inline]
     pub(crate) fn iterate(&mut self) -> bool {
         let mut busy = false;
@@ -71,7 +70,6 @@ impl<P: Port> Lane<P> {
         busy
     }
 
-    /// Takes a rail's completions and applies them.
     #[inline(always)]
     pub(crate) fn take_completions(&mut self, rail: RailId) -> bool {
         let (polled, mut known) = self.core.take_plain(rail);
@@ -101,15 +99,12 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Posts from the rails' queues what they take, and gives rails what waits for them.
     #[cold]
     pub(crate) fn post_ready(&mut self) -> bool {
         let moved = self.core.post_ready();
         moved | self.pool.hand_out(&mut self.core)
     }
 
-    /// Posts from the rails' queues, every other time after what is due without a number: messages
-    /// and segments may share a queue of the fabric.
     #[cold]
     fn post_or_send(&mut self) -> bool {
         let sent = self.core.transmit.next_turn() && self.send_due();
@@ -118,7 +113,6 @@ impl<P: Port> Lane<P> {
         posted | sent | served
     }
 
-    /// Sends the messages without numbers that are due, as far as there is room.
     #[cold]
     fn send_due(&mut self) -> bool {
         let Some(mut packet) = self.packet.take() else { return false };
@@ -144,8 +138,6 @@ impl<P: Port> Lane<P> {
         self.room_or_failure()
     }
 
-    /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
-    /// flight.
     #[cold]
     fn completed(&mut self, wr_id: WrId) -> bool {
         let segment = self.core.transmit.away(wr_id);
@@ -163,7 +155,6 @@ impl<P: Port> Lane<P> {
         known
     }
 
-    /// A completion with an error.
     #[cold]
     fn failed(&mut self, rail: RailId, failure: Failure) {
         let Self { core, recovery, .. } = self;
@@ -203,7 +194,6 @@ impl<P: Port> Lane<P> {
         core.fail_segment(wr_id, failure.error);
     }
 
-    /// Looks for segments that do not end, and sees to what was raised.
     #[cold]
     fn inspect(&mut self) {
         self.see_to_events();
@@ -245,7 +235,6 @@ impl<P: Port> Lane<P> {
         self.execute_due();
     }
 
-    /// Gives what was raised to the mechanisms that it is for.
     fn see_to_events(&mut self) {
         let Self { core, pool, staging, recovery, .. } = self;
         loop {
@@ -280,7 +269,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Gets on with what has failed. `look` is whether it is time to look at the paths as well.
     #[cold]
     fn recover(&mut self, look: bool) {
         self.hear();
@@ -304,7 +292,6 @@ impl<P: Port> Lane<P> {
         self.see_to_events();
     }
 
-    /// Takes in what has come to the control endpoints.
     fn hear(&mut self) {
         let mut packet = Packet::EMPTY;
         for rail in self.core.transmit.rail_ids() {
@@ -318,7 +305,6 @@ impl<P: Port> Lane<P> {
         self.staging.settle(&mut self.core);
     }
 
-    /// Takes what has completed on a rail that is about to be closed, and what has come in.
     fn take_last(&mut self, rail: RailId) {
         for _ in 0..LAST_ITERATIONS {
             let mut busy =
@@ -355,7 +341,6 @@ mod tests {
     use crate::state::messages::unnumbered::{NO_TICKET, Owed};
     use crate::state::segment::waits::Waits;
 
-    /// A segment of which the path has failed, whether the fabric had taken it or not.
     fn in_doubt(posted: bool) -> (Bed, WrId) {
         let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
         bed.put(1);
@@ -373,7 +358,6 @@ mod tests {
         }
     }
 
-    /// It is still to be posted again: nobody knows whether it has arrived.
     #[test]
     fn what_was_in_doubt_fails_if_the_fabric_had_it() {
         for posted in [true, false] {
@@ -404,7 +388,6 @@ mod tests {
         assert_eq!(recovery.lost, [wr_id]);
     }
 
-    /// The fabric has it then, or is to have it: it does not end.
     #[test]
     fn what_was_refused_and_is_posted_again_before_that_is_seen_to_goes_on() {
         let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
@@ -423,7 +406,6 @@ mod tests {
         bed.lane.core.peers.check(Pe(1)).unwrap();
     }
 
-    /// What has left as a message is named otherwise than by its segment.
     #[test]
     fn a_failure_that_names_a_message_by_its_segment_has_no_effect() {
         let mut bed = Bed::new(PLAIN);
@@ -436,7 +418,6 @@ mod tests {
         bed.lane.core.peers.check(Pe(1)).unwrap();
     }
 
-    /// What has come in over a rail that is about to be closed is taken before.
     #[test]
     fn a_rail_is_emptied_before_it_is_closed() {
         let mut bed = Bed::new(PLAIN);
@@ -449,8 +430,6 @@ mod tests {
         assert_eq!((counters.completed, counters.foreign), (1, 1));
     }
 
-    /// Where rails are monitored, recovery finds out what a refused answer means. Elsewhere its
-    /// peer is declared failed.
     #[test]
     fn a_message_without_a_number_that_is_refused() {
         for health in [true, false] {

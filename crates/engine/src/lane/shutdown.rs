@@ -55,8 +55,6 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about
-    /// may be gone.
     fn forget_ended(&mut self, rail: RailId) {
         self.core.transmit.forget_ended(rail);
         let mut packet = LongPacket::EMPTY;
@@ -72,7 +70,6 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup, failed};
     use crate::state::messages::unnumbered::{NO_TICKET, Owed};
 
-    /// Once, and if there is anything.
     #[test]
     fn a_lane_that_has_failed_waits_for_what_it_has_to_say() {
         let mut bed = Bed::new(PLAIN);
@@ -97,7 +94,6 @@ mod tests {
         assert_eq!(bed.fabric.calls(), []);
     }
 
-    /// For as long as it may.
     #[test]
     fn what_is_under_way_is_waited_for_before_the_end() {
         let mut bed = Bed::new(PLAIN);
@@ -108,7 +104,6 @@ mod tests {
         assert!(bed.lane.drain_before_close(Duration::from_nanos(1)));
     }
 
-    /// On every rail, until the last of it has ended.
     #[test]
     fn drain_ends_with_the_last_operation() {
         let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });

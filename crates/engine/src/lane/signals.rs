@@ -64,7 +64,6 @@ impl<P: Port> Lane<P> {
         self.finish(Submission::Atomic(*request))
     }
 
-    /// Submits an atomic of the caller's own if there is room for it. Never blocks.
     #[inline]
     pub(crate) fn submit_amo(&mut self, request: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
         if request.atomic.op.is_signal() && self.core.peers.counts_for_next(request.pe) {
@@ -78,7 +77,6 @@ impl<P: Port> Lane<P> {
         self.submit_atomic(request, what)
     }
 
-    /// A signal behind puts that are counted: it leaves now and says how many segments they have.
     #[cold]
     fn announce(&mut self, signal: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
         let Some(counting) = self.core.peers.counted_for_next(signal.pe) else {
@@ -116,7 +114,6 @@ impl<P: Port> Lane<P> {
         self.finish(Submission::PutSignal(*request, state))
     }
 
-    /// Submits of a put with signal what there is room for. Never blocks.
     pub(crate) fn submit_put_signal<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -130,7 +127,6 @@ impl<P: Port> Lane<P> {
         tried
     }
 
-    /// A put with signal is submitted, or cannot be.
     fn end_put_signal(&mut self, pe: Pe, state: &PutState, failed: bool) {
         let PutState::Counted { counting, .. } = state else { return };
         match failed {
@@ -171,7 +167,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Chooses the way of a put with signal. It stays new while its peer has no place for it.
     fn begin_put_signal<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -221,7 +216,6 @@ impl<P: Port> Lane<P> {
         PutState::Chained { op, at: Progress::default() }
     }
 
-    /// Whether the signal or some part of the data is staged, here or there.
     fn has_staged_part<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -240,7 +234,6 @@ impl<P: Port> Lane<P> {
         Ok(false)
     }
 
-    /// Data and signal in one message.
     fn try_eager(
         &mut self,
         part: &Request<'_>,
@@ -286,7 +279,6 @@ impl<P: Port> Lane<P> {
         Ok(submitted.map(|done| if done { Tried::Submitted } else { Tried::NoRoom }))
     }
 
-    /// Whether a signal, behind fences or not, is listed with the put before it.
     fn joins_put(&mut self, request: &AtomicRequest<'_>) -> bool {
         if self.core.peers.orders_signals() || !self.signals.is_eager() {
             return false;
@@ -327,19 +319,15 @@ impl<P: Port> Lane<P> {
         self.staging.apply_own(&mut self.core, place, &request.atomic, order).is_ok()
     }
 
-    /// What this PE has done on its own memory is there.
     #[cold]
     pub(crate) fn settle_own(&mut self) {
         self.staging.settle(&mut self.core);
     }
 
-    /// What a signal that leaves with its data comes behind.
     fn behind_of_puts(&self) -> Behind {
         if self.core.peers.orders_signals() { Behind::All } else { Behind::Nothing }
     }
 
-    /// Whether the peer may have to keep a long message that leaves now, as it comes behind others,
-    /// beside as many as it is to keep.
     fn may_be_kept(&self, pe: Pe) -> bool {
         let Some(connection) = self.core.peers.find(pe) else { return false };
         let channel = connection.channel.as_deref();
@@ -360,7 +348,6 @@ impl<P: Port> Lane<P> {
         Ok(staging.local_reach(core, ("put", pe), addr, part.len)? == Reach::Direct)
     }
 
-    /// Data and signal in one message, which takes the data from where it is when it leaves.
     fn try_long_eager(
         &mut self,
         part: &Request<'_>,
@@ -421,7 +408,6 @@ impl<P: Port> Lane<P> {
         self.submit_atomic(signal, Behind::Operation(op))
     }
 
-    /// Data on all rails; the signal comes behind it as behind everything before.
     fn try_ordered<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -434,7 +420,6 @@ impl<P: Port> Lane<P> {
         self.submit_amo(signal)
     }
 
-    /// Submits what there is room for of a put's data. Whether that was all.
     fn submit_parts<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -452,7 +437,6 @@ impl<P: Port> Lane<P> {
         Ok(true)
     }
 
-    /// Data on all rails, with the signal beside it.
     fn try_counted<T: Parts + ?Sized>(
         &mut self,
         parts: &T,
@@ -473,7 +457,6 @@ impl<P: Port> Lane<P> {
         self.core.try_message(signal, self.behind_of_puts(), body)
     }
 
-    /// Submits an atomic if there is room for it, to leave behind `what`. Never blocks.
     #[inline]
     fn submit_atomic(
         &mut self,
@@ -484,7 +467,6 @@ impl<P: Port> Lane<P> {
     }
 }
 
-/// Whether a word is in staged memory, by its handle.
 fn is_staged_word(request: &AtomicRequest<'_>) -> bool {
     HandleView::check(request.remote_handle).is_ok_and(|remote| remote.is_staged())
 }
@@ -500,7 +482,6 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
     use crate::state::counts::Tags;
 
-    /// A value is no memory that a message could be filled from.
     #[test]
     fn a_value_with_a_signal_leaves_at_once() {
         let mut bed = Bed::new(PLAIN);
@@ -511,7 +492,6 @@ mod tests {
         assert_eq!((bed.fabric.in_flight(), bed.lane.pending(Pe(1))), (1, 0));
     }
 
-    /// Behind a fence, where the peer keeps what waits for others.
     #[test]
     fn few_long_messages_leave_behind_others() {
         for (fences, before, is_long) in
@@ -547,7 +527,6 @@ mod tests {
         }
     }
 
-    /// Neither signal waits until the data before it is delivered: the target sees to the order.
     #[test]
     fn ordered_signals_of_counted_data_leave_at_once() {
         for (signals, leave) in [(SignalEngine::Counted, 4), (SignalEngine::Chained, 2)] {
@@ -564,7 +543,6 @@ mod tests {
         }
     }
 
-    /// Data that leaves as requests is executed first where the signal is one, too.
     #[test]
     fn a_signal_behind_staged_data_waits_until_that_has_left() {
         for (reach, departs) in [(Reach::Direct, false), (Reach::Staged, true)] {

@@ -134,8 +134,6 @@ impl<P: Port> Lane<P> {
         self.submit_counting(request, sent, op, None)
     }
 
-    /// Whether what goes this way is counted for the next signal: puts, where signals come behind
-    /// puts and their segments can be counted.
     pub(crate) fn marks(&self, direction: Direction) -> bool {
         direction == Direction::Write
             && self.core.peers.orders_signals()
@@ -279,7 +277,6 @@ mod tests {
     use super::*;
     use crate::posting::tests::{Bed, HEAP, PLAIN, Setup, request};
 
-    /// Unless it has begun before.
     #[test]
     fn what_is_waited_for_on_its_own_comes_behind_what_is_pending() {
         let mut bed = Bed::new(PLAIN);

@@ -71,7 +71,6 @@ pub enum Step {
 }
 
 impl Step {
-    /// What it changes: an address and a length.
     pub(crate) fn memory(&self) -> (usize, usize) {
         match self {
             Self::Copy { copy, .. } => (copy.memory, copy.len),

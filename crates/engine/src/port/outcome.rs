@@ -58,7 +58,6 @@ impl fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
-/// `FI_ENOMEM`, which is the system's `ENOMEM`.
 const NO_MEMORY: i32 = 12;
 
 impl PortError {
@@ -67,7 +66,6 @@ impl PortError {
         self.code == NO_MEMORY
     }
 
-    /// What was asked for is not among what a port does.
     pub(crate) fn not_offered(call: &'static str, why: &str) -> Self {
         Self { call, code: 0, text: why.to_owned() }
     }

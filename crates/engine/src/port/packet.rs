@@ -45,7 +45,6 @@ impl<const N: usize> PacketOf<N> {
         &self.bytes[..self.len]
     }
 
-    /// Its length.
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -25,7 +25,6 @@ impl Access {
     }
 }
 
-/// See [`note_unclosed`].
 static UNCLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Something could not be closed by which the fabric reaches memory of this process. From here on

@@ -60,7 +60,6 @@ pub(crate) enum Tried {
 }
 
 impl<P: Port> Core<P> {
-    /// Over an open port. Bytes for rails are spread as `spread` says.
     #[expect(clippy::too_many_arguments, reason = "what a lane is opened with")]
     pub(crate) fn new(
         port: P,
@@ -87,14 +86,11 @@ impl<P: Port> Core<P> {
         self.peers.keep_answers(messages, answers);
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
-    /// the job.
     #[inline]
     pub(crate) fn open_connection(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.transmit.open(&mut self.peers, pe)
     }
 
-    /// The connection to a peer of the job, opened if need be, that has not failed.
     pub(crate) fn connection_to(&mut self, pe: Pe) -> Result<&mut Connection, EngineError> {
         self.peers.check_pe(pe)?;
         let n_pes = self.peers.n_pes();

@@ -34,7 +34,6 @@ pub(crate) struct Setup {
     pub(crate) signals: SignalEngine,
     pub(crate) health: bool,
     pub(crate) fast: bool,
-    /// How the heaps of the others are reached.
     pub(crate) reach: Reach,
 }
 
@@ -124,8 +123,6 @@ impl Bed {
         self.lane.atomic(&atomic(&heaps, pe, op)).unwrap();
     }
 
-    /// Fetches as many words of a peer as it has places for, and another one, which is pending.
-    /// Nothing arrives anywhere while that waits.
     pub(crate) fn enqueue_pending(&mut self, pe: u32) {
         let heaps = Arc::clone(&self.heaps);
         let result = Some(ResultPlace { addr: heaps[0].0 as usize, flag: None });
@@ -137,7 +134,6 @@ impl Bed {
         assert_eq!(self.lane.pending(Pe(pe)), 1);
     }
 
-    /// Lets all that is under way arrive, and then complete.
     pub(crate) fn pass_time(&mut self) {
         for _ in 0..2 {
             self.fabric.pass_time(1_000_000);
@@ -145,7 +141,6 @@ impl Bed {
         }
     }
 
-    /// Does what is not posted before the queues are.
     pub(crate) fn withheld(&mut self, mut what: impl FnMut(&mut Self)) {
         self.lane.core_mut().transmit.set_withholds(true);
         what(self);
@@ -156,7 +151,6 @@ impl Bed {
         *self.lane.core().transmit.wr_ids(so).last().unwrap()
     }
 
-    /// The work-request id of an operation to this PE.
     pub(crate) fn to(&self, pe: u32) -> WrId {
         self.wr_id(|segment| segment.pe == Pe(pe))
     }
@@ -179,7 +173,6 @@ pub(crate) fn atomic(heaps: &Heaps, pe: u32, op: AtomicOp) -> AtomicRequest<'_> 
     AtomicRequest { pe: Pe(pe), remote_handle, remote_addr, atomic, result: None }
 }
 
-/// Rails of these depths, alike otherwise.
 pub(crate) fn limits(depths: &[u32]) -> Vec<RailLimits> {
     let rail = |depth: &u32| RailLimits {
         max_segment: 1 << 20,

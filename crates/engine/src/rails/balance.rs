@@ -23,13 +23,10 @@
 use crate::ids::RailId;
 pub use crate::rails::spread::Spread;
 
-/// Nanoseconds after which what a rail has shown is forgotten, unused. It is tried then.
 const FORGIVEN: u64 = 2_000_000_000;
 
-/// What it is tried with, as a part of the longest: if it has stayed slow, that is waited for.
 const TRIED: u64 = 4;
 
-/// Segments of the longest kind that a rate is taken from; of what is older, half counts.
 const REMEMBERED: u64 = 4;
 
 /// Segments of the longest kind that a rail may have ahead for a peer, for each connection that
@@ -41,34 +38,27 @@ const SEGMENTS_AHEAD: u64 = 3;
 /// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
 const TIME_AHEAD: f64 = 250_000.0;
 
-/// But no more segments than this.
 const MOST_AHEAD: u64 = 16;
 
 /// Parts that what is left is thought of as cut into for each rail, or connection for bulk, so that
 /// segments become shorter towards the end and rails end together.
 const PARTS: usize = 2;
 
-/// The shortest that an operation is cut into for that reason, as a part of the longest.
 const SHORTEST: usize = 8;
 
-/// Segments end at multiples of this, by the peer's addresses, if they are longer than twice that.
 const ALIGN: usize = 4096;
 
-/// What one rail has to do, and how fast it is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     /// Bytes given to it and not done.
     ahead: u64,
-    /// The longest segment since it was last idle.
     longest: u64,
-    /// Bytes done lately.
     done: u64,
     /// Nanoseconds that it was busy with them. Sums, rather than a mean of quotients: segments are
     /// found done several at a time, the later ones after no time.
     busy: u64,
     /// When it was last done with something, or began to be busy.
     moved: u64,
-    /// It has been done with something.
     is_tried: bool,
 }
 
@@ -99,13 +89,10 @@ impl Load {
         }
     }
 
-    /// Bytes per nanosecond that it has shown; none before the first segment.
     fn shown(&self) -> Option<f64> {
         (self.done > 0).then(|| self.done as f64 / self.busy.max(1) as f64)
     }
 
-    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found
-    /// yet.
     fn ahead_now(&self, now: u64, rate: f64) -> f64 {
         let still = now.saturating_sub(self.moved) as f64;
         (self.ahead as f64 - rate * still).max(0.0)
@@ -190,7 +177,6 @@ impl Balance {
         len >= self.bulk_from
     }
 
-    /// Whether rails are chosen by load at all.
     pub(crate) fn is_on(&self) -> bool {
         self.balanced_from != usize::MAX
     }
@@ -211,7 +197,6 @@ impl Balance {
         next - beyond
     }
 
-    /// How many segments that makes of what is left.
     pub(crate) fn segments(&self, len: usize, mut left: usize, mut at: u64) -> u32 {
         let mut segments = 0;
         while left > 0 {
@@ -223,12 +208,10 @@ impl Balance {
         segments
     }
 
-    /// A rail has been given a segment.
     pub(crate) fn give(&mut self, rail: RailId, len: usize, now: u64) {
         self.loads[rail.index()].give(len as u64, now);
     }
 
-    /// A rail is done with a segment.
     pub(crate) fn done(&mut self, rail: RailId, len: usize, now: u64) {
         let remembered = REMEMBERED * self.segment.min(1 << 20) as u64;
         let load = &mut self.loads[rail.index()];
@@ -241,19 +224,15 @@ impl Balance {
         }
     }
 
-    /// A rail will not do a segment that it was given.
     pub(crate) fn take_back(&mut self, rail: RailId, len: usize) {
         self.loads[rail.index()].ahead -= len as u64;
     }
 
-    /// Bytes given to a rail and not done.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn ahead(&self, rail: RailId) -> u64 {
         self.loads[rail.index()].ahead
     }
 
-    /// A rail was closed and opened again. What it has shown was not its rate, and what it has
-    /// ahead it begins with now.
     pub(crate) fn reopened(&mut self, rail: RailId, now: u64) {
         let load = &mut self.loads[rail.index()];
         (load.done, load.busy, load.moved) = (0, 0, now);

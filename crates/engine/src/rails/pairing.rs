@@ -122,8 +122,6 @@ mod tests {
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
     }
 
-    /// Three rails against two: one of ours hears from two of theirs, and some host lanes take
-    /// another way than the first rail they are beside.
     #[test]
     fn who_sends_to_a_rail_and_is_not_sent_to_is_known() {
         let local = rails(&[7, 7]);

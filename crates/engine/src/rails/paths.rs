@@ -19,16 +19,13 @@ pub struct Path {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PathId(u32);
 
-/// Of a PE whose paths were not laid out.
 const NOWHERE: u32 = u32::MAX;
 
 /// A path with what the lane needs to use it and to go on to the next. A connection keeps a copy of
 /// the one that its next segment takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
-    /// The address of the remote rail.
     pub(crate) to: PeerAddr,
-    /// The local rail.
     pub(crate) rail: RailId,
     /// The same as an index, so that who looks tables up by it and stores it as well needs no
     /// register for both.
@@ -59,7 +56,6 @@ pub(crate) enum FarEnds {
 }
 
 impl FarEnds {
-    /// Those that lie `every` places apart in a list, from place `at` on, in the order of PEs.
     fn column(paths: &[Path], at: usize, every: usize) -> Self {
         let column = || paths.iter().skip(at).step_by(every).copied();
         let (first, second) = (column().next(), column().nth(1));
@@ -70,7 +66,6 @@ impl FarEnds {
         if is_even { even } else { Self::Each(column().collect()) }
     }
 
-    /// That of a PE of the job.
     #[inline]
     pub(crate) fn get(&self, pe: Pe) -> Path {
         match self {
@@ -88,14 +83,12 @@ impl FarEnds {
 pub(crate) struct AddressTable(Box<[FarEnds]>);
 
 impl AddressTable {
-    /// `addresses` holds, for each PE in turn, one for each of the local rails.
     pub(crate) fn new(addresses: &[PeerAddr], rails: usize) -> Self {
         let path = |to: &PeerAddr| Path { to: *to, remote: RailId(0) };
         let paths: Vec<Path> = addresses.iter().map(path).collect();
         Self((0..rails).map(|rail| FarEnds::column(&paths, rail, rails)).collect())
     }
 
-    /// That of a PE of the job, if it has one.
     pub(crate) fn get(&self, pe: Pe, rail: RailId) -> Option<PeerAddr> {
         match self.0.get(rail.index())? {
             FarEnds::Each(paths) if paths.len() <= pe.index() => None,
@@ -107,7 +100,6 @@ impl AddressTable {
 /// The local rails that lead to each PE.
 #[derive(Clone, Debug)]
 pub(crate) struct RailsTo {
-    /// All local rails, a bit for each.
     all: u32,
     /// Of the PEs that not all of them lead to, those that do; one at least.
     partly: HashMap<Pe, u32>,
@@ -119,7 +111,6 @@ impl RailsTo {
         Self { all: u32::MAX >> (32 - rails.min(32)), partly: HashMap::new() }
     }
 
-    /// Those that lead to a PE, a bit for each; one at least.
     #[inline]
     pub(crate) fn of(&self, pe: Pe) -> u32 {
         if self.partly.is_empty() {
@@ -136,7 +127,6 @@ impl RailsTo {
 /// [`FarEnds::Even`].
 #[derive(Debug)]
 pub struct PathTable {
-    /// By local rail.
     ends: Box<[FarEnds]>,
     n_pes: u32,
     reach: RailsTo,
@@ -180,7 +170,6 @@ impl PathTable {
         self
     }
 
-    /// Which local rails lead where.
     pub(crate) fn reach(&self) -> &RailsTo {
         &self.reach
     }
@@ -204,13 +193,11 @@ impl PathTable {
         self.get(pe, rail).to
     }
 
-    /// Where the paths to a PE are, if they were laid out.
     #[inline]
     fn place(&self, pe: Pe) -> Option<usize> {
         self.places.get(pe.index()).filter(|place| **place != NOWHERE).map(|place| *place as usize)
     }
 
-    /// The last one of a PE's rails that a path leads to, or may lead to later.
     #[cold]
     pub(crate) fn last_far_rail(&self, pe: Pe) -> RailId {
         let far = self.ends.iter().map(|ends| ends.get(pe).remote.0);
@@ -227,7 +214,6 @@ impl PathTable {
         }
     }
 
-    /// Lays out the paths to a PE of the job, if they were not.
     #[cold]
     pub(crate) fn lay_out(&mut self, pe: Pe) -> usize {
         if let Some(first) = self.place(pe) {
@@ -261,20 +247,17 @@ impl PathTable {
         }
     }
 
-    /// The next local rail, round and round, whose bit is set; the same if none is.
     fn after(&self, rail: usize, bits: u32) -> usize {
         let mut after = (1..=self.rails()).map(|step| (rail + step) % self.rails());
         after.find(|next| bits >> next & 1 != 0).unwrap_or(rail)
     }
 
-    /// A rail of the peer has another address now.
     pub(crate) fn set_address(&mut self, pe: Pe, rail: RailId, to: PeerAddr) {
         let first = self.lay_out(pe);
         let hops = &mut self.hops[first..first + self.ends.len()];
         hops.iter_mut().filter(|hop| hop.rail == rail).for_each(|hop| hop.to = to);
     }
 
-    /// The local rails whose path to a PE is in service, a bit for each; one at least.
     #[inline]
     pub(crate) fn in_service(&self, pe: Pe) -> u32 {
         match self.place(pe) {
@@ -283,13 +266,11 @@ impl PathTable {
         }
     }
 
-    /// Whether a local rail's path to a PE is out of service.
     #[inline]
     pub(crate) fn is_out(&self, pe: Pe, rail: RailId) -> bool {
         self.in_service(pe) >> rail.0 & 1 == 0
     }
 
-    /// These paths to a PE are in service from here on, a bit for each local rail; one at least.
     pub(crate) fn serve(&mut self, pe: Pe, in_service: u32) {
         let (first, rails) = (self.lay_out(pe), self.rails());
         self.in_service[first / rails] = in_service;
@@ -299,7 +280,6 @@ impl PathTable {
         }
     }
 
-    /// Goes on from a path to the same peer's over the next rail.
     #[inline(always)]
     pub(crate) fn advance(&self, hop: &mut Hop) {
         if hop.is_only {
@@ -315,7 +295,6 @@ impl PathTable {
 mod tests {
     use super::*;
 
-    /// Two PEs and three local rails; the address tells which path it is.
     fn table() -> PathTable {
         let path = |at: u64| Path { to: PeerAddr(at), remote: RailId(0) };
         PathTable::new(&(0..6).map(path).collect::<Vec<_>>(), 3)

@@ -24,7 +24,6 @@ fn bits(n_pes: u32) -> Bits {
     (0..n_pes.div_ceil(64)).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Where a PE's bit is: the word, and the bit in it.
 fn place(pe: Pe) -> (usize, u64) {
     (pe.index() / 64, 1 << (pe.index() % 64))
 }
@@ -62,14 +61,12 @@ impl FallbackRoutes {
         set(&self.taken, pe);
     }
 
-    /// This PE's rails are where they were at first, and this PE hears when they move.
     pub(crate) fn settle(&self, pe: Pe) {
         if let Some(settled) = &self.settled {
             set(settled, pe);
         }
     }
 
-    /// Whether this PE has yet to say where its rails are.
     pub(crate) fn is_unsettled(&self, pe: Pe) -> bool {
         self.settled.as_ref().is_some_and(|settled| !has(settled, pe))
     }

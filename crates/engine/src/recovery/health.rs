@@ -52,21 +52,17 @@ pub(crate) struct Recovery {
     rails: usize,
     /// Where the control endpoints of peers are, by PE and local rail.
     control: AddressTable,
-    /// Those that something is known of.
     pub(crate) peers: PeMap<PeerHealth>,
     /// Those of them that are looked at the next time: whatever has changed of late, waits for
     /// something, or is out of service.
     pub(super) watched: Vec<Pe>,
-    /// The paths that there are.
     reach: RailsTo,
     pub(crate) mine: Box<[OwnRail]>,
     /// Segments that were in doubt, and some that have left it.
     pub(crate) lost: Vec<WrId>,
-    /// Peers to whom messages have to be sent again.
     pub(crate) lossy: Vec<Pe>,
     /// Whether those come before what is due without a number: room goes to each of them in turn.
     pub(crate) resends_first: bool,
-    /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
     pub(crate) fallback_routes: Option<Arc<FallbackRoutes>>,
@@ -103,7 +99,6 @@ pub(crate) enum Answer {
 /// One of this lane's rails.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnRail {
-    /// How often it was opened again.
     pub(crate) generation: u32,
     /// Its address since it was; empty when it is closed for good.
     pub(crate) address: Vec<u8>,
@@ -111,7 +106,6 @@ pub(crate) struct OwnRail {
     pub(crate) fixed: bool,
     /// How often it may be closed because it has failed.
     pub(super) failures: Allowance,
-    /// It is to be closed and opened again.
     pub(crate) closing: Option<Closing>,
     /// Who caused the last time, and when that was.
     pub(crate) cause: Option<Pe>,
@@ -133,7 +127,6 @@ pub(crate) struct PeerHealth {
     pub(crate) paths: Box<[PathHealth]>,
     /// Generations of our rails, as the peer has said to know them.
     pub(crate) knows: Box<[u32]>,
-    /// Generations of the peer's rails.
     generations: HashMap<RailId, u32>,
     /// Rails of the peer, with the generation that has to be over before what was sent to them may
     /// be sent another way.
@@ -143,7 +136,6 @@ pub(crate) struct PeerHealth {
     pub(crate) asked: Vec<(RailId, u64, RailId)>,
     /// The ways to rails of the peer that were probed from, by our rail and theirs.
     pub(crate) ways_back: HashMap<(RailId, RailId), WayBack>,
-    /// Addresses that the peer has told of.
     pub(crate) addresses: u32,
     /// How often it may have rails of ours closed and opened again, by our rail.
     resets: Box<[Allowance]>,
@@ -154,12 +146,10 @@ pub(crate) struct PeerHealth {
     pub(super) looked: u32,
     /// It was not looked at at the look before.
     pub(super) is_back: bool,
-    /// Answers that are due to it.
     pub(super) owed: u32,
     /// The number of what was last said to it, and what it has said.
     pub(super) said: u32,
     pub(super) heard: Heard,
-    /// When the peer has last shown life.
     pub(crate) alive: u32,
     /// The acknowledgement and the prefix at the last look, if there was one, and since when the
     /// former has been due.
@@ -215,7 +205,6 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    /// Uses one at a time, if there is one left.
     pub(super) fn take(&mut self, now: u32) -> bool {
         let every = Watchdog::stamps(RESET_EVERY);
         let back = now.wrapping_sub(self.since) / every;
@@ -232,22 +221,17 @@ impl Allowance {
 pub(crate) struct PathHealth {
     /// Since when it is out of service.
     pub(crate) out: Option<u32>,
-    /// It was an error that took it out.
     pub(crate) by_error: bool,
     /// When it came back without being probed.
     pub(crate) returned: Option<u32>,
     /// It never comes back.
     pub(crate) gone: bool,
-    /// The latest probe.
     pub(crate) probe: u32,
-    /// When that was sent.
     pub(crate) probed: u32,
-    /// Segments posted on it at the last look.
     pub(crate) total: u32,
     /// Segments posted on it now, and those of them that were at the last look.
     pub(crate) posted: u32,
     pub(crate) survivors: u32,
-    /// Bytes of the longest of them.
     pub(crate) longest: usize,
     /// When something has last completed on it, or nothing was posted.
     pub(crate) moved: u32,
@@ -296,32 +280,26 @@ impl Recovery {
         peer
     }
 
-    /// Where what a rail says to a peer goes; nowhere if it does not lead there.
     pub(crate) fn control(&self, pe: Pe, rail: RailId) -> Option<PeerAddr> {
         let leads = self.reach.of(pe) >> rail.0 & 1 != 0;
         self.control.get(pe, rail).filter(|_| leads)
     }
 
-    /// What is known of a peer.
     pub(crate) fn find(&self, pe: Pe) -> Option<&PeerHealth> {
         self.peers.get(&pe)
     }
 
-    /// Whether there is something to do at the next iteration.
     pub(crate) fn has_work(&self) -> bool {
         !(self.lost.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
             || self.mine.iter().any(|rail| rail.closing.is_some())
     }
 
-    /// Whether a look at this time may judge: not after a pause, but if one is followed by another
-    /// they are how this clock goes.
     pub(crate) fn judges(&mut self, now: u32) -> bool {
         let pause = now - std::mem::replace(&mut self.looked, now) > MAX_PAUSE;
         let again = std::mem::replace(&mut self.paused, pause);
         !pause || again
     }
 
-    /// Messages to the peer have to be sent again.
     pub(crate) fn note_loss(&mut self, pe: Pe) {
         if !self.lossy.contains(&pe) {
             self.lossy.push(pe);
@@ -356,7 +334,6 @@ impl PeerHealth {
         }
     }
 
-    /// The latest generation of a rail of the peer that is known.
     pub(crate) fn generation(&self, rail: RailId) -> u32 {
         self.generations.get(&rail).copied().unwrap_or(0)
     }
@@ -376,12 +353,10 @@ impl PeerHealth {
         Some(RailId(at as u8))
     }
 
-    /// Whether it may have a rail of ours closed and opened again, which counts.
     pub(crate) fn may_reset(&mut self, rail: RailId, now: u32) -> bool {
         self.resets[rail.index()].take(now)
     }
 
-    /// Messages have been sent to it again: time to acknowledge them begins.
     pub(crate) fn sent_again(&mut self, now: u32) {
         self.unheard = now;
     }
@@ -396,7 +371,6 @@ impl PeerHealth {
 }
 
 impl PathHealth {
-    /// Whether this is the answer to the probe that it waits for.
     pub(crate) fn is_probed_by(&self, number: u32) -> bool {
         self.out.is_some() && !self.gone && self.probe == number
     }
@@ -447,7 +421,6 @@ impl Recovery {
         true
     }
 
-    /// A path works again.
     pub(crate) fn reinstate<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         if self.peer(pe).paths[rail.index()].out.take().is_none() {
             return;
@@ -463,7 +436,6 @@ impl Recovery {
         self.serve(core, pe, core.transmit.in_service(pe) | 1 << rail.0);
     }
 
-    /// These paths to a PE are in service from here on; its connection takes one of them next.
     pub(crate) fn serve<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, in_service: u32) {
         core.transmit.serve(pe, in_service);
         if let Some(connection) = core.peers.find_mut(pe) {

@@ -13,8 +13,6 @@ use crate::state::segment::Stage;
 const NEWS: u32 = 12;
 
 impl Recovery {
-    /// The fabric has refused or failed a segment, which was set aside: it goes another way, or
-    /// ends with its connection.
     pub(crate) fn refused<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, error: PortError) {
         self.adopt(core);
         let segment = core.transmit.segment(wr_id);
@@ -38,7 +36,6 @@ impl Recovery {
         }
     }
 
-    /// The fabric has refused a message that belongs to no segment.
     pub(crate) fn path_failed<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -66,7 +63,6 @@ impl Recovery {
         peer.want(remote);
     }
 
-    /// A message has failed that had left. The peer's window knows whether it is missed.
     pub(crate) fn failed_message<P: Port>(
         &mut self,
         core: &mut Core<P>,

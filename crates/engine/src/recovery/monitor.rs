@@ -20,10 +20,8 @@ use crate::wire::window::Seq;
 /// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
 const BYTES_PER_STAMP: usize = 1 << 20;
 
-/// How often a peer is told of a rail's new address while it does not say that it has heard.
 const ROUNDS: u32 = 64;
 
-/// What a look has found.
 enum Found {
     Silent { pe: Pe, rail: RailId, reason: String },
     Unheard { pe: Pe, rail: RailId },
@@ -54,15 +52,12 @@ impl Recovery {
         self.look_away(core);
     }
 
-    /// The peers that are looked at, in order.
     fn watched(&self) -> Vec<Pe> {
         let mut watched = self.watched.clone();
         watched.sort_unstable();
         watched
     }
 
-    /// A peer is looked at, perhaps not for the first time in this look. `before` is when the last
-    /// look was.
     fn begin_look(&mut self, pe: Pe, before: u32) -> &mut PeerHealth {
         let looks = self.looks;
         let peer = self.peer(pe);
@@ -81,7 +76,6 @@ impl Recovery {
         peer
     }
 
-    /// Looks no more at peers with which all is well, and for which nothing is under way.
     fn look_away<P: Port>(&mut self, core: &Core<P>) {
         let Self { watched, peers, .. } = self;
         watched.retain(|pe| {
@@ -105,7 +99,6 @@ impl Recovery {
         found
     }
 
-    /// Counts what is posted on each path to a peer that is looked at.
     fn count_posted<P: Port>(&mut self, core: &mut Core<P>) {
         let before = self.looked;
         self.looks = self.looks.wrapping_add(1);
@@ -131,8 +124,6 @@ impl Recovery {
         }
     }
 
-    /// Looks at the paths to a peer, and at the messages to it and from it; `judges` them by how
-    /// long nothing has come.
     fn look_at<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -202,7 +193,6 @@ impl Recovery {
         found.extend(pings.then_some(Found::Ping(pe)));
     }
 
-    /// Asks again what was not answered, and gives up what was not answered in time.
     fn repeat_questions<P: Port>(&mut self, core: &mut Core<P>) {
         let now = core.failures.stamp();
         let timeout = self.timeout;
@@ -251,7 +241,6 @@ impl Recovery {
         }
     }
 
-    /// Tries paths that have cooled down.
     fn probe_paths<P: Port>(&mut self, core: &mut Core<P>) {
         let now = core.failures.stamp();
         let Some(cooling) = self.cooling else { return };
@@ -277,8 +266,6 @@ impl Recovery {
 }
 
 impl PathHealth {
-    /// Takes in what is posted on it, and what waits first though there is room. Whether something
-    /// has completed since the last look.
     fn look(&mut self, front: Option<(u32, u32)>, now: u32) -> bool {
         if front.is_none() || front != self.front.0 {
             self.front = (front, now);
@@ -291,26 +278,21 @@ impl PathHealth {
         has_moved
     }
 
-    /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is
-    /// to.
     fn stands_since(&self) -> u32 {
         self.moved.min(self.front.1)
     }
 
-    /// Whether it stands still for too long, and the peer has shown life since.
     fn is_silent(&self, alive: u32, now: u32, timeout: u32) -> bool {
         let since = self.stands_since();
         now - since >= self.patience(timeout) && alive > since
     }
 
-    /// How long what is on it may take.
     fn patience(&self, timeout: u32) -> u32 {
         timeout + (self.longest / BYTES_PER_STAMP) as u32
     }
 }
 
 impl PeerHealth {
-    /// Whether anything is posted on its paths, or out of service, or it is to answer.
     fn is_open(&self) -> bool {
         let is_open = |path: &PathHealth| {
             path.total != 0 || path.front.0.is_some() || path.out.is_some() && !path.gone
@@ -334,7 +316,6 @@ impl PeerHealth {
         stands
     }
 
-    /// Whether messages over a rail do not arrive, though the peer lives.
     fn is_unheard(&self, rail: RailId, now: u32, timeout: u32) -> bool {
         let still = |path: &PathHealth| now - path.moved;
         // Not for ever: it may be one that stays in service, as the last.

@@ -16,13 +16,10 @@ use crate::wire::message::{Body, Message, Packet};
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
-/// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
 
-/// Most answers that are given in one iteration, each over all paths to a peer.
 const ANSWERS: usize = 64;
 
-/// Most answers that are due to a peer.
 const OWED: u32 = 512;
 
 /// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it
@@ -30,7 +27,6 @@ const OWED: u32 = 512;
 const ADDRESSES: u32 = 1 << 16;
 
 impl Recovery {
-    /// Gets on with what has failed: posts and sends again what may be, and answers.
     pub(crate) fn go_on<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
         self.relaunch_all(core, staging);
         self.resend_all(core);
@@ -82,7 +78,6 @@ impl Recovery {
         }
     }
 
-    /// Takes in what a peer says. Answers are queued, as with all messages.
     #[cold]
     pub(crate) fn heard_of_rails<P: Port>(
         &mut self,
@@ -192,7 +187,6 @@ impl Recovery {
         }
     }
 
-    /// An answer is due to a peer, however many are.
     pub(super) fn add_answer(&mut self, pe: Pe, answer: Answer) {
         self.peer(pe).owed += 1;
         self.answers.push((pe, answer));
@@ -211,7 +205,6 @@ impl Recovery {
         }
     }
 
-    /// The rails of ours that a peer has not said to know as they are.
     fn news_for(&mut self, pe: Pe) -> Vec<RailId> {
         let knows = self.peer(pe).knows.clone();
         let mine = self.mine.iter().zip(knows).enumerate();
@@ -219,7 +212,6 @@ impl Recovery {
         news.map(|(rail, _)| RailId(rail as u8)).collect()
     }
 
-    /// Gives answers that are due, a bounded number in one iteration.
     fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
         let me = core.peers.me();
         let now = self.answers.len().min(ANSWERS);
@@ -260,7 +252,6 @@ impl Recovery {
         }
     }
 
-    /// Probes a path: from its data endpoint here to that of the peer.
     pub(crate) fn probe<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId, number: u32) {
         let OwnRail { generation, address, .. } = &self.mine[rail.index()];
         let address = if *generation == 0 {
@@ -274,7 +265,6 @@ impl Recovery {
         self.send_data(core, pe, (rail, hop.to), what);
     }
 
-    /// What one of our rails sends to a rail of a peer, which perhaps none of ours leads to.
     fn way_back<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -303,14 +293,12 @@ impl Recovery {
         }
     }
 
-    /// Counts an address that a peer tells of. Whether it may be taken in.
     pub(crate) fn takes_address(&mut self, pe: Pe) -> bool {
         let count = &mut self.peer(pe).addresses;
         *count = count.saturating_add(1);
         *count < ADDRESSES
     }
 
-    /// Says something to a peer between data endpoints. It may be lost; it is about whether it is.
     fn send_data<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -331,13 +319,11 @@ impl Recovery {
         }
     }
 
-    /// What a message to a peer acknowledges.
     fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
         let channel = core.peers.channel(pe);
         channel.map_or(FIRST, ReliableChannel::ack)
     }
 
-    /// Tells a peer where a rail of ours is.
     pub(crate) fn tell_of_rail<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let mine = &self.mine[rail.index()];
         let (generation, address) = (mine.generation, mine.address.clone());

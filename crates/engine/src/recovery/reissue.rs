@@ -31,7 +31,6 @@ use crate::wire::rails::Rails;
 const LATELY: u32 = 8;
 
 impl Recovery {
-    /// Everything posted on a path is in doubt.
     pub(crate) fn lose_path<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let on_it = |segment: &Segment| segment.pe == pe && segment.rail == rail;
         for wr_id in core.transmit.wr_ids(|s| on_it(s) && s.stage == Stage::Posted) {
@@ -42,7 +41,6 @@ impl Recovery {
         self.adopt(core);
     }
 
-    /// Takes over the segments that the core has in doubt.
     pub(crate) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
         let lost = core.failures.take_lost();
         if lost.is_empty() {
@@ -74,7 +72,6 @@ impl Recovery {
         }
     }
 
-    /// The target does not take a segment that was in doubt any more.
     pub(crate) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         segment.set_waits(segment.waits().without(Waits::TARGET));
@@ -110,7 +107,6 @@ impl Recovery {
         self.adopt(core);
     }
 
-    /// Own rails whose closing would bring back work-request ids that do not come by themselves.
     pub(crate) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
         let (now, timeout) = (core.failures.stamp(), self.timeout);
         let overdue = |wr_id: &&WrId| {
@@ -131,7 +127,6 @@ impl Recovery {
         }
     }
 
-    /// Posts again what may be.
     pub(crate) fn relaunch_all<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
         let mut waiting = std::mem::take(&mut self.lost);
         waiting.retain(|wr_id| {
@@ -140,7 +135,6 @@ impl Recovery {
         self.lost.append(&mut waiting);
     }
 
-    /// Posts a segment again if it may be; whether it still waits.
     fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, wr_id: WrId) -> bool {
         let segment = *core.transmit.segment(wr_id);
         let (pe, waits) = (segment.pe, segment.waits());
@@ -216,8 +210,6 @@ impl Recovery {
         false
     }
 
-    /// The key of a peer's region on one rail, from that on another: none as long as the peer has
-    /// not told it.
     fn key_on<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -237,7 +229,6 @@ impl Recovery {
     }
 }
 
-/// A segment is not posted again.
 #[cold]
 fn give_up_reissuing<P: Port>(core: &mut Core<P>, wr_id: WrId, text: String) {
     let Segment { pe, rail, .. } = *core.transmit.segment(wr_id);
@@ -246,15 +237,12 @@ fn give_up_reissuing<P: Port>(core: &mut Core<P>, wr_id: WrId, text: String) {
     core.fail_connection(pe, failed);
 }
 
-/// How long a work-request id is waited for before its rail is closed, which was last opened again
-/// at `reset`.
 fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
     // Not the next one before it would have been found that a path is silent.
     let lately = reset.is_some_and(|before| now - before < LATELY * timeout);
     if lately { 2 * timeout + 2 } else { timeout / 2 }
 }
 
-/// Makes a segment one of another rail's.
 fn put_on<P: Port>(
     core: &mut Core<P>,
     staging: &mut Staging,

@@ -32,7 +32,6 @@ impl Recovery {
         }
     }
 
-    /// Sends again what may be.
     pub(crate) fn resend_all<P: Port>(&mut self, core: &mut Core<P>) {
         let mut lossy = std::mem::take(&mut self.lossy);
         lossy.retain(|pe| self.resends(core, *pe));
@@ -41,7 +40,6 @@ impl Recovery {
         }
     }
 
-    /// Sends messages to a peer again; whether some still have to be.
     fn resends<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) -> bool {
         if core.peers.check(pe).is_err() {
             return false;

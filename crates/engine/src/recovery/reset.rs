@@ -39,7 +39,6 @@ use crate::state::segment::{Segment, Stage};
 pub(crate) const LAST_ITERATIONS: u32 = 4096;
 
 impl Recovery {
-    /// Has a rail closed and opened again, as soon as what is under way on it has ended.
     pub(crate) fn close_rail<P: Port>(&mut self, core: &mut Core<P>, rail: RailId, cause: Pe) {
         let since = core.failures.stamp();
         let mine = &mut self.mine[rail.index()];
@@ -107,7 +106,6 @@ impl Recovery {
         })
     }
 
-    /// Closes a rail and opens it again.
     pub(crate) fn reset<P: Port>(&mut self, core: &mut Core<P>, rail: RailId, cause: Pe) {
         let at = rail.index();
         for wr_id in core.transmit.wr_ids(|segment| is_on(segment, rail)) {
@@ -164,7 +162,6 @@ impl Recovery {
         self.learn_rail(core, me, rail, generation, cause, &address);
     }
 
-    /// The PEs that this one has had to do with.
     fn in_touch<P: Port>(&self, core: &Core<P>) -> BTreeSet<Pe> {
         core.peers
             .iter()
@@ -173,7 +170,6 @@ impl Recovery {
             .collect()
     }
 
-    /// A path does not come back.
     fn take_out_for_good<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let others = self.suspect(core, pe, rail, "the rail is closed for good", false);
         self.peer(pe).paths[rail.index()].gone = true;
@@ -189,7 +185,6 @@ impl Recovery {
         }
     }
 
-    /// A peer's rail has been opened again, or cannot be.
     pub(crate) fn learn_rail<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -227,7 +222,6 @@ impl Recovery {
         self.peer(pe).wants.retain(|(wanted, _)| *wanted != remote);
     }
 
-    /// The far end of a path has been opened again.
     fn readdress<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -269,7 +263,6 @@ impl Recovery {
     }
 }
 
-/// Whether a segment is posted on a rail, and not in doubt.
 fn is_on(segment: &Segment, rail: RailId) -> bool {
     segment.rail == rail && segment.stage == Stage::Posted
 }

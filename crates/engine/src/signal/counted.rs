@@ -42,7 +42,6 @@ use crate::state::counts::{CountedSignal, Counts, Tags};
 use crate::state::messages::reliable_channel::ReliableChannel;
 use crate::wire::message::Tag;
 
-/// Why a counted put is refused.
 const NOT_COUNTED: &str =
     "a counted put, and in this job rails are monitored, so nothing is counted";
 
@@ -58,7 +57,6 @@ pub(crate) enum Tagged {
 }
 
 impl Signals {
-    /// A tag for a put to the peer.
     pub(crate) fn take_tag<P: Port>(
         &self,
         core: &mut Core<P>,
@@ -168,7 +166,6 @@ impl Signals {
         false
     }
 
-    /// Notes what may be acknowledged now.
     pub(crate) fn settle<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
         let Some(connection) = core.peers.find_mut(pe) else { return };
         let channel = connection.channel();
@@ -179,7 +176,6 @@ impl Signals {
         core.peers.note_due(pe);
     }
 
-    /// Looks for signals whose data does not come.
     #[cold]
     pub(crate) fn inspect_counts<P: Port>(&mut self, core: &mut Core<P>) {
         if self.unapplied == 0 {

@@ -85,7 +85,6 @@ impl Signals {
         )
     }
 
-    /// Whether a signal may go in one message with its data.
     #[inline(always)]
     pub(crate) fn is_eager(&self) -> bool {
         self.eager
@@ -98,7 +97,6 @@ impl Signals {
         self.is_fast[usize::from(ORDERED)]
     }
 
-    /// The lane orders signals from here on.
     pub(crate) fn order(&mut self) {
         self.is_fast = [false, self.eager];
     }
@@ -122,7 +120,6 @@ impl Signals {
         self.way_of_writes()
     }
 
-    /// The way of a signal whose data the fabric writes.
     pub(crate) fn way_of_writes(&self) -> Way {
         let counted = matches!(self.engine, SignalEngine::Auto | SignalEngine::Counted);
         if counted && self.most_counted > 0 { Way::Counted } else { Way::Chained }

@@ -12,7 +12,6 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// All of a part is.
     pub(crate) fn next(&mut self) {
         (self.part, self.sent) = (self.part + 1, 0);
     }

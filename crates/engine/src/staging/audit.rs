@@ -23,14 +23,11 @@ impl Staging {
     }
 }
 
-/// What the fragments of a peer have.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Has {
     fragments: u32,
     requests: u32,
-    /// Bounce buffers on their way out, and in.
     bounces: [usize; 2],
-    /// Lists of puts, likewise.
     lists: [usize; 2],
 }
 
@@ -84,7 +81,6 @@ impl State {
 }
 
 impl Peer {
-    /// How many of its fragments wait.
     fn audit(&self, segments: &SegmentTable, has: Has) -> Result<usize, Discrepancy> {
         same("fragments", self.fragments, has.fragments)?;
         same("requests", self.requests, has.requests)?;

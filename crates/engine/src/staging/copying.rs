@@ -14,19 +14,15 @@ use crate::staging::Staging;
 use crate::staging::gathered::Unlisted;
 use crate::wire::staged::MOST_LISTED;
 
-/// Bytes of a copy that is long: to begin it costs less than to wait for others.
 const LONG: usize = 256 << 10;
 
-/// Bytes that are copied together where more are waiting: the other end begins when all are there.
 const MOST_BYTES: usize = 2 << 20;
 
 impl Staging {
-    /// How many copies may be started in a direction now.
     pub(crate) fn room(&mut self, direction: CopyDirection) -> usize {
         self.bouncing().map_or(0, |bouncing| bouncing.copies.room(direction))
     }
 
-    /// Starts the copies that are ready, as far as there is room. Whether it has started any.
     pub(super) fn start_copies<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -93,8 +89,6 @@ impl Staging {
         }
     }
 
-    /// Takes fragments that are ready, and lists their copies. Whether the next one waits for
-    /// something else.
     fn gather<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -132,7 +126,6 @@ impl Staging {
         false
     }
 
-    /// Starts copies. False if they have to be tried again: then they are ready as before.
     fn start_together<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -178,7 +171,6 @@ impl Staging {
         }
     }
 
-    /// A fragment's copies are under way: of this memory, each an address and a length.
     pub(super) fn is_copied<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -195,7 +187,6 @@ impl Staging {
     }
 }
 
-/// The copies of each tag.
 fn by_tag(copies: &[Tagged]) -> ChunkBy<'_, Tagged, fn(&Tagged, &Tagged) -> bool> {
     copies.chunk_by(|one, next| one.tag == next.tag)
 }

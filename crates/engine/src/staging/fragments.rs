@@ -20,7 +20,6 @@ use crate::wire::message::{Body, RequestId};
 use crate::wire::staged::{Exposure, Staged};
 
 impl Staging {
-    /// A fragment that no fence holds sets out.
     pub(crate) fn begin_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         core.transmit.segment_mut(wr_id).step();
         let Fragment { role, local_end, remote_end, .. } = *self.state().fragment(wr_id);
@@ -59,7 +58,6 @@ impl Staging {
         }
     }
 
-    /// Whether the fragment's connection has failed: then it goes no further.
     pub(super) fn ends_with_its_connection<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -72,7 +70,6 @@ impl Staging {
         failed
     }
 
-    /// Asks the peer for its part, as soon as it may be asked for more.
     fn ask_peer<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let pe = core.transmit.segment(wr_id).pe;
         let peer = self.state().peer(pe);
@@ -219,7 +216,6 @@ impl Staging {
         true
     }
 
-    /// Copies what has landed in a fragment's bounce buffer to its place.
     pub(crate) fn copy_in<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         if self.is_its_turn(core, wr_id) {
             // The iteration starts it, with others that it finds.
@@ -264,7 +260,6 @@ impl Staging {
         moved || started
     }
 
-    /// Starts what waits for copies and bounce buffers, as far as there is room.
     pub(crate) fn start_waiting<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let out = self.give_bounces(core, CopyDirection::Out);
         let inward = self.give_bounces(core, CopyDirection::In);
@@ -284,7 +279,6 @@ impl Staging {
         Some(copied)
     }
 
-    /// Gives bounce buffers of one direction to those who wait, peer by peer.
     fn give_bounces<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
         // What leaves waits where more may join it, for as long as no copy can be started anyway.
@@ -321,13 +315,11 @@ impl Staging {
         moved
     }
 
-    /// Who is to have the next bounce buffer of a direction, if one is free.
     pub(crate) fn next_waiter(&mut self, direction: CopyDirection) -> Option<(Pe, Waiter)> {
         let free = self.bouncing()?.bounces(direction).free().0;
         self.state().waiting(direction).first(free)
     }
 
-    /// A copy has ended.
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let wr_id = WrId(tag);
         // It touches no memory but its bounce buffer from here on.
@@ -376,7 +368,6 @@ impl Staging {
         self.state().signalled = signalled;
     }
 
-    /// A fragment cannot be copied.
     #[cold]
     pub(crate) fn fail_fragment<P: Port>(
         &mut self,
@@ -398,7 +389,6 @@ impl Staging {
         }
     }
 
-    /// The peer has answered a request: its work-request id, if there is such a request.
     pub(crate) fn answered<P: Port>(
         &self,
         core: &Core<P>,
@@ -437,7 +427,6 @@ impl Staging {
         Err(format!("it answers \"{answer}\" to a {role:?} of {len} bytes"))
     }
 
-    /// The peer has exposed what a get has asked for.
     pub(crate) fn exposed<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, from: Exposure) {
         let segment = core.transmit.segment_mut(wr_id);
         let message = segment.take_message();
@@ -477,7 +466,6 @@ impl Staging {
         }
     }
 
-    /// A request of ours is over: the peer may be asked for another.
     pub(crate) fn end_request<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, wr_id: WrId) {
         if !std::mem::take(&mut self.state().fragment(wr_id).counts) {
             return;
@@ -495,7 +483,6 @@ impl Staging {
         }
     }
 
-    /// What a fragment has, as it ends: bounce buffer, message, and its place among the requests.
     pub(crate) fn leave_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         let (pe, stage) = (segment.pe, segment.stage);
@@ -569,7 +556,6 @@ impl Staging {
         core.ended(finished);
     }
 
-    /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.
     pub(crate) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         core.end_load(wr_id, false);
         if let Work::PeerRequest { .. } = core.transmit.segment(wr_id).work() {

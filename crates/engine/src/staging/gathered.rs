@@ -71,7 +71,6 @@ fn accepts_behind<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -
         && !connection.holds_back()
 }
 
-/// Bytes of several puts that leave as one fragment.
 pub(super) fn gathered_len(most: usize, shares: bool) -> usize {
     if shares { most } else { most.min(FRAGMENT) }
 }
@@ -133,14 +132,11 @@ impl Staging {
         true
     }
 
-    /// Bytes of a bounce buffer that puts to a peer may share, whose own have `bounce_len`.
     pub(super) fn most_gathered(&mut self, pe: Pe, bounce_len: usize) -> usize {
         let Some(own) = self.bouncing() else { return 0 };
         gathered_len(own.bounce.bounce_len.min(bounce_len), own.copies.is_seen_by(pe))
     }
 
-    /// Whether a signal, behind fences or not, has joined the puts that wait, behind which nothing
-    /// else has set out.
     pub(crate) fn joins_signal<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -168,7 +164,6 @@ impl Staging {
         joined
     }
 
-    /// A signal becomes that of the last put that waits, if there is room for it.
     fn give_signal(&mut self, pe: Pe, open: Open, signal: ListedSignal, most: usize) -> bool {
         let in_order = self.state().fragment(open.wr_id).listed.in_order;
         // A put that was alone has a list from now on.
@@ -202,12 +197,10 @@ impl Staging {
         Some(list)
     }
 
-    /// A list that nobody has is free again.
     pub(super) fn give_list(&mut self, list: List) {
         self.state().gathered.out.give(list);
     }
 
-    /// The list of a put, made if need be with itself in it. None while there is none.
     fn list_of(&mut self, pe: Pe, wr_id: WrId) -> Option<List> {
         let Fragment { list, memory, len, remote_end, .. } = *self.state().fragment(wr_id);
         let RemoteEnd::Peer(to) = remote_end else { return None };
@@ -222,8 +215,6 @@ impl Staging {
         Some(list)
     }
 
-    /// A fragment of this lane's has set out, or a fence holds it: it is open from now on, if it is
-    /// a whole put.
     pub(super) fn open<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, op: OpId, whole: bool) {
         let segment = core.transmit.segment(wr_id);
         let (pe, batch, class) = (segment.pe, segment.batch(), segment.class);
@@ -253,7 +244,6 @@ impl Staging {
         }
     }
 
-    /// Nothing joins a fragment any more.
     pub(super) fn close(&mut self, pe: Pe, wr_id: WrId) {
         let open = &mut self.state().peer(pe).open;
         *open = open.filter(|open| open.wr_id != wr_id);
@@ -420,8 +410,6 @@ impl Staging {
         started
     }
 
-    /// Lists the steps of a peer's list in order: of each group the puts, then the signals. Whether
-    /// the device has all of its words.
     fn list_steps<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -501,7 +489,6 @@ impl Staging {
         self.apply_signals(core, list, 0..puts)
     }
 
-    /// Where the word of a signal is.
     fn word_of<P: Port>(core: &mut Core<P>, at: Spot, atomic: &Atomic) -> Result<Place, PortError> {
         let call = "applying the signal of a put";
         core.locate_word(at, atomic.width).map_err(|text| PortError { call, code: 0, text })
@@ -555,7 +542,6 @@ impl State {
         }
     }
 
-    /// The list of a fragment whose copies have not begun, and is to be read again.
     pub(super) fn forget_read_list(&mut self, wr_id: WrId) {
         if self.peek(wr_id).listed.count != 0 && self.peek(wr_id).next.is_none_or(|next| next == 0)
         {

@@ -14,7 +14,6 @@ use crate::state::regions::Place;
 use crate::wire::window::Seq;
 
 impl State {
-    /// What was to be there soon is there, or whoever asked for any of it is told.
     #[cold]
     pub(super) fn settle<P: Port>(&mut self, core: &mut Core<P>) -> Result<(), PortError> {
         let settled = self.copies().map_or(Ok(()), CopyPort::settle);
@@ -31,7 +30,6 @@ impl State {
 }
 
 impl Staging {
-    /// Executes an atomic operation, and gives the word before.
     pub(crate) fn apply_at<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -141,8 +139,6 @@ impl Staging {
         }
     }
 
-    /// The same in an iteration, of what this PE has done on its own memory: it can wait while a
-    /// device is at words.
     #[inline]
     pub(crate) fn settle_own<P: Port>(&mut self, core: &mut Core<P>) {
         let waits = |bouncing: &mut Bouncing| bouncing.copies.has_words_on_their_way();
@@ -184,7 +180,6 @@ impl Staging {
         }
     }
 
-    /// What reaches staged memory.
     pub(crate) fn copies<P: Port>(
         &mut self,
         core: &mut Core<P>,

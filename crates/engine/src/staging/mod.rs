@@ -53,7 +53,6 @@ use crate::wire::staged::most_brought;
 /// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    /// Segments of the lane.
     segments: u32,
     /// Most bytes of a put that go with the message that tells of them.
     most_brought: usize,
@@ -73,25 +72,20 @@ impl Staging {
         Self { segments, most_brought, counters: StagedCounters::default(), state: None }
     }
 
-    /// Whether progress iterations move anything here.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.state.as_deref().is_some_and(State::has_work)
     }
 
-    /// Whether more short operations are coming, for which those before had better wait: they set
-    /// out with the next iteration.
     #[inline]
     pub(crate) fn goes_on(&mut self) -> bool {
         self.state.as_deref_mut().is_some_and(|state| state.influx.goes_on())
     }
 
-    /// Whether copies are under way.
     pub(crate) fn is_copying(&self) -> bool {
         self.state.as_deref().is_some_and(|state| state.copying != 0)
     }
 
-    /// When a bounce buffer was last given back, on the watchdog's clock.
     pub(crate) fn moved(&self) -> u32 {
         self.state.as_deref().map_or(0, |state| state.moved)
     }
@@ -103,20 +97,17 @@ impl Staging {
         StagedCounters { by_cpu, ..self.counters }
     }
 
-    /// What is staged, made if need be.
     pub(crate) fn state(&mut self) -> &mut State {
         let segments = self.segments;
         self.state.get_or_insert_with(|| Box::new(State::new(segments)))
     }
 
-    /// The memory that a fragment is to be copied to or from, or moved by the fabric.
     pub(crate) fn memory_of(&self, wr_id: WrId) -> Option<(usize, usize)> {
         let fragment = self.state.as_deref()?.peek(wr_id);
         // Of several puts the list tells, until they are copied.
         (!fragment.has_list()).then_some((fragment.memory, fragment.len))
     }
 
-    /// Local memory that requests of peers are about which wait for a bounce buffer.
     pub(crate) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
         let state = self.state.as_deref().into_iter();
         state.flat_map(|state| {

@@ -26,7 +26,6 @@ use crate::wire::staged::{
 use crate::wire::window::Seq;
 
 impl Staging {
-    /// Executes a request that has a number.
     pub(crate) fn asked_for<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -71,7 +70,6 @@ impl Staging {
         }
     }
 
-    /// Takes in an answer, or news of the peer's regions.
     pub(crate) fn take_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -106,7 +104,6 @@ impl Staging {
         Ok(())
     }
 
-    /// Where what a peer wants is, or of how many puts a list tells that.
     fn find<P: Port>(
         core: &mut Core<P>,
         role: Role,
@@ -200,8 +197,6 @@ impl Staging {
         }
     }
 
-    /// Gives what a peer wants a segment, of those set aside: there are as many as bounce buffers
-    /// may be, and each has a bounce buffer.
     pub(crate) fn begin_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -231,7 +226,6 @@ impl Staging {
         Some(wr_id)
     }
 
-    /// Gives the segment back.
     pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         self.leave_list(wr_id);
         self.leave_bounce(core, wr_id);
@@ -241,7 +235,6 @@ impl Staging {
         self.state().peer_segments -= 1;
     }
 
-    /// What a peer wanted is done, or cannot be.
     pub(crate) fn answer_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -270,7 +263,6 @@ impl Staging {
         }
     }
 
-    /// Goes on with a peer's pulls that are in their bounce buffers and come behind others.
     pub(crate) fn go_on_in_order<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let Some(state) = self.state.as_deref_mut() else { return };
         for _ in 0..state.peer(pe).in_order.len() {
@@ -281,8 +273,6 @@ impl Staging {
         self.go_on_behind(core, pe);
     }
 
-    /// What a peer asked for is in a bounce buffer, where it may be read until it says that it has
-    /// been.
     pub(crate) fn expose<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -298,7 +288,6 @@ impl Staging {
         self.state().lent.push(wr_id);
     }
 
-    /// A peer has read what was exposed to it.
     fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, request_id: RequestId) {
         let Some(state) = self.state.as_deref_mut() else { return };
         let same = |wr_id: &WrId| {
@@ -335,7 +324,6 @@ impl Staging {
         }
     }
 
-    /// A peer cannot do what this PE has asked for.
     #[cold]
     fn was_refused<P: Port>(
         &mut self,
@@ -361,7 +349,6 @@ impl Staging {
         }
     }
 
-    /// Tells a peer that something cannot be done, and the user.
     pub(crate) fn refuse<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -376,7 +363,6 @@ impl Staging {
     }
 }
 
-/// What tells a peer that something cannot be done; the user hears of it, too.
 #[cold]
 pub(crate) fn refusal(pe: Pe, request_id: RequestId, why: &str) -> Owed {
     static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));

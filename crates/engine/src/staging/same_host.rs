@@ -110,7 +110,6 @@ impl Staging {
         }
     }
 
-    /// Goes on with a peer's puts that come behind others.
     pub(crate) fn go_on_behind<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let behind = self.state().peer(pe).behind.len();
         for _ in 0..behind {
@@ -123,8 +122,6 @@ impl Staging {
         }
     }
 
-    /// Has copies from bounce buffers of peers be ready, as far as there is room. Whether there are
-    /// any.
     pub(crate) fn take_shared<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
         while let Some(wanted) = self.state().same_host.queue.front().copied() {
@@ -147,13 +144,11 @@ impl Staging {
         moved
     }
 
-    /// The first one of the queue, of this peer, waits no longer.
     fn leave_queue(&mut self, pe: Pe) {
         self.state().same_host.queue.pop_front();
         self.state().peer(pe).shared_waiting -= 1;
     }
 
-    /// A request of a peer gives its segment back.
     pub(crate) fn leave_shared(&mut self, wr_id: WrId) {
         let state = self.state();
         if state.peek(wr_id).copies_from_peer() {
@@ -161,8 +156,6 @@ impl Staging {
         }
     }
 
-    /// A fragment was copied, perhaps from a peer's bounce buffer: then a get of this PE's gives
-    /// that back.
     pub(crate) fn was_copied_from_peer<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -199,8 +192,6 @@ impl Staging {
         self.take_back_bounce_buffers(core);
     }
 
-    /// Takes back bounce buffers that peers were to read whose processes have ended. To be called
-    /// now and then.
     #[cold]
     pub(crate) fn take_back_bounce_buffers<P: Port>(&mut self, core: &mut Core<P>) {
         let Some(state) = self.state.as_deref_mut() else { return };

@@ -52,7 +52,6 @@ pub(crate) const FRAGMENT: usize = 512 << 10;
 pub(crate) struct Bouncing {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
-    /// The bounce memory's region.
     pub(crate) view: Arc<View>,
     out: BounceBuffers,
     inward: BounceBuffers,
@@ -65,7 +64,6 @@ impl Bouncing {
         Self { copies, bounce, view, out, inward }
     }
 
-    /// So many bounce buffers are held, out and in.
     #[cfg(any(test, feature = "audit"))]
     pub(super) fn audit(&self, held: [usize; 2]) -> Result<(), Discrepancy> {
         for (bounces, held) in [&self.out, &self.inward].into_iter().zip(held) {
@@ -75,7 +73,6 @@ impl Bouncing {
         Ok(())
     }
 
-    /// The bounce buffers for one direction.
     pub(crate) fn bounces(&mut self, direction: CopyDirection) -> &mut BounceBuffers {
         match direction {
             CopyDirection::Out => &mut self.out,
@@ -83,7 +80,6 @@ impl Bouncing {
         }
     }
 
-    /// The address of a fragment's bounce buffer.
     pub(crate) fn addr(&self, role: Role, bounce: BounceBuffer) -> usize {
         let bounces = match role.direction() {
             CopyDirection::Out => &self.out,
@@ -98,7 +94,6 @@ impl Bouncing {
         Exposure { slot, stamp, offset: self.out.offset(bounce) as u64 }
     }
 
-    /// The descriptors of the bounce memory, by proxy rail.
     pub(crate) fn descs(&self) -> &[Desc] {
         self.view.descs(LaneKind::Proxy)
     }
@@ -109,38 +104,30 @@ impl Bouncing {
 pub(crate) struct State {
     /// There once this process has memory that is staged.
     pub(crate) bouncing: Option<Bouncing>,
-    /// By work-request id.
     fragments: Box<[Fragment]>,
-    /// Who waits for a bounce buffer, by direction.
     pub(super) waiting_out: Waiting,
     pub(super) waiting_in: Waiting,
-    /// What is exposed to peers that have asked.
     pub(crate) lent: Vec<WrId>,
-    /// Puts that go with others.
     pub(super) gathered: Gathered,
     /// Fragments that wait until copies can be started.
     pub(super) ready: Ready,
     /// Whether short operations come one behind the other.
     pub(super) influx: Influx,
-    /// Copies under way.
     pub(crate) copying: u32,
     /// Pulls that are copied, and whose signals have to be settled before they are answered.
     pub(super) signalled: Vec<WrId>,
     /// Requests of peers that were executed since what was stored soon has been settled, at most a
     /// poll's; none in place of a number for this PE's own.
     pub(crate) unsettled: Vec<(Pe, Option<Seq>)>,
-    /// Segments in use for peers.
     pub(crate) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
     pub(super) peers: HashMap<Pe, Peer>,
-    /// What is copied from bounce buffers of peers.
     pub(crate) same_host: SameHost,
     /// When a bounce buffer was last given back, on the watchdog's clock.
     pub(crate) moved: u32,
 }
 
 impl State {
-    /// The copies, where there are some.
     pub(crate) fn copies(&mut self) -> Option<&mut dyn CopyPort> {
         self.bouncing.as_mut().map(|bouncing| &mut *bouncing.copies as &mut dyn CopyPort)
     }
@@ -166,7 +153,6 @@ impl State {
         }
     }
 
-    /// From here on there are bounce buffers and copies.
     pub(crate) fn install(&mut self, installed: Installed) {
         let mut bouncing = Bouncing::new(installed);
         for direction in [CopyDirection::Out, CopyDirection::In] {
@@ -185,12 +171,10 @@ impl State {
         &self.fragments[wr_id.index()]
     }
 
-    /// What is under way with a peer, made if need be.
     pub(crate) fn peer(&mut self, pe: Pe) -> &mut Peer {
         self.peers.entry(pe).or_insert_with(Peer::new)
     }
 
-    /// Who waits for the bounce buffers of one direction.
     pub(crate) fn waiting(&mut self, direction: CopyDirection) -> &mut Waiting {
         match direction {
             CopyDirection::Out => &mut self.waiting_out,
@@ -198,7 +182,6 @@ impl State {
         }
     }
 
-    /// Local memory that puts of peers are about which wait to be copied from their bounce buffers.
     pub(super) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
         let behind = self.peers.values().flat_map(|peer| &peer.behind);
         self.same_host.queue.iter().chain(behind).map(|wanted| {
@@ -207,7 +190,6 @@ impl State {
         })
     }
 
-    /// Whether progress iterations move anything here.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.copying != 0

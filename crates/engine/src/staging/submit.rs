@@ -23,7 +23,6 @@ use crate::wire::message::{Body, Spot};
 use crate::wire::staged::{Exposure, ListedSignal, MAX_PAYLOAD, Staged};
 
 impl Staging {
-    /// Whether the operation has to be staged, on this side or the other.
     #[inline]
     pub(crate) fn is_staged<P: Port>(
         &mut self,
@@ -193,7 +192,6 @@ impl Staging {
         Ok(())
     }
 
-    /// The path of the next fragment to a peer, if the peer has room for one.
     fn path_of_next<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, by_peer: bool) -> Option<Hop> {
         // Fragments with messages are not among the messages of the connection's books.
         if !core.fits_quota(self.state().peer(pe).fragments)
@@ -204,7 +202,6 @@ impl Staging {
         if by_peer { core.next_path(pe) } else { core.fragment_path(pe) }
     }
 
-    /// A segment for a fragment, and a message where the peer is asked. None while there is none.
     fn take_segment<P: Port>(
         core: &mut Core<P>,
         pe: Pe,
@@ -222,8 +219,6 @@ impl Staging {
         Some((wr_id, Some(slot)))
     }
 
-    /// A fragment sets out, now or when what holds it back is over: of the `whole` operation or of
-    /// a part.
     fn set_out<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -331,8 +326,6 @@ impl Staging {
         Ok(())
     }
 
-    /// A put to staged memory from a buffer that the peer cannot read, by a process without bounce
-    /// buffers.
     fn submit_in_messages<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -418,7 +411,6 @@ fn local_end<P: Port>(
     Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), regions.kind())) }))
 }
 
-/// Local memory that the fabric reaches.
 struct FabricSide {
     exposed: Exposure,
     /// Its region, and the lane whose descriptors count. None for what is registered nowhere.
@@ -434,8 +426,6 @@ impl FabricSide {
     }
 }
 
-/// Fragments of one operation between peers that share bounce memory: as many as keep the engines
-/// of both at work at a time.
 const PIECES: u32 = 4;
 
 /// Bytes of each fragment of an operation of `len` bytes, where bounce buffers take `most`.

@@ -23,11 +23,8 @@ pub(crate) struct Found {
 /// Those of all peers.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct OfAll {
-    /// In the queues of rails, or blocked.
     pub(crate) ready: u32,
-    /// Messages, with a slot each.
     pub(crate) messages: u32,
-    /// Fetches that are acknowledged.
     pub(crate) acknowledged: u32,
     pub(crate) stripes: u32,
     pub(crate) pooled: u32,
@@ -38,14 +35,11 @@ pub(crate) struct OfAll {
 /// Those of one peer.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct OfPeer {
-    /// By direction.
     pub(crate) under_way: [u32; 2],
-    /// Writes under way, by class.
     pub(crate) words: u32,
     pub(crate) even_puts: u32,
     pub(crate) odd_puts: u32,
     pub(crate) lost_writes: u32,
-    /// In queues of the connection.
     pub(crate) held: u32,
     pub(crate) held_back: u32,
     pub(crate) windowed: u32,
@@ -54,12 +48,9 @@ pub(crate) struct OfPeer {
     pub(crate) pulls: u32,
     /// Messages that have not left.
     pub(crate) unsent: u32,
-    /// The places of fetches, a bit each.
     pub(crate) fetches: u16,
-    /// The slots of tags, likewise.
     pub(crate) tags: u16,
     pub(crate) fragments: u32,
-    /// Bytes ahead, by rail.
     pub(crate) ahead: Vec<u64>,
 }
 

@@ -31,7 +31,6 @@ impl Batch {
 pub(crate) struct Batches {
     /// Segments that each has under way. What is counted for [`Batch::NONE`] means nothing.
     under_way: [u32; 256],
-    /// What is submitted now belongs to it.
     current: Batch,
     free: Vec<Batch>,
 }
@@ -42,35 +41,29 @@ impl Batches {
         Self { under_way: [0; 256], current: Batch::NONE, free }
     }
 
-    /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
     pub(crate) fn start(&mut self) -> Option<Batch> {
         self.free.pop()
     }
 
-    /// Ends a batch in which nothing is under way, and which is not entered.
     pub(crate) fn finish(&mut self, batch: Batch) {
         debug_assert!(self.is_done(batch), "a batch ended with segments under way");
         debug_assert!(batch != Batch::NONE && self.current != batch);
         self.free.push(batch);
     }
 
-    /// Whether nothing of a batch is under way.
     #[inline]
     pub(crate) fn is_done(&self, batch: Batch) -> bool {
         self.under_way[usize::from(batch.0)] == 0
     }
 
-    /// What is submitted from here on belongs to a batch. Gives the one before.
     pub(crate) fn enter(&mut self, batch: Batch) -> Batch {
         std::mem::replace(&mut self.current, batch)
     }
 
-    /// What is submitted now belongs to this one.
     pub(crate) fn current(&self) -> Batch {
         self.current
     }
 
-    /// The current batch has another segment.
     #[inline]
     pub(crate) fn take_current(&mut self) -> Batch {
         let of = &mut self.under_way[usize::from(self.current.0)];
@@ -78,7 +71,6 @@ impl Batches {
         self.current
     }
 
-    /// A batch has another segment.
     #[inline(always)]
     pub(crate) fn begin(&mut self, batch: Batch) {
         if batch != Batch::NONE {
@@ -86,8 +78,6 @@ impl Batches {
         }
     }
 
-    /// What is counted, beside the segments of each batch that are in use; more, where operations
-    /// are `pending`.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, segments: &[u32; 256], pending: bool) -> Result<(), Discrepancy> {
         let batches = self.under_way.iter().zip(segments).skip(1);
@@ -99,7 +89,6 @@ impl Batches {
         Ok(())
     }
 
-    /// So many segments of a batch have been given back.
     #[inline(always)]
     pub(crate) fn end(&mut self, batch: Batch, count: u32) {
         let of = &mut self.under_way[usize::from(batch.0)];

@@ -30,7 +30,6 @@ const HAS_PENDING: u8 = 2;
 /// Segments for the peer wait by themselves: see [`crate::posting::transmit::blocked`].
 const BLOCKED: u8 = 4;
 
-/// Nothing ever goes out in the fast path: there is none.
 const SLOW: u8 = 8;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
@@ -59,12 +58,10 @@ const SLOW: u8 = 8;
 /// nothing until it has left: an older one if it was held back, so that those behind it stay.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The peer.
     pub(crate) pe: Pe,
     /// What the peer's handles with keys say first, once one was used; each of its rails that a
     /// path leads to has a key in these.
     handles: Identity,
-    /// The peer, as messages to it are sealed.
     pub(crate) receiver: Receiver,
     /// The path its next segment takes, and with it the rail.
     pub(crate) next: Hop,
@@ -78,13 +75,11 @@ pub(crate) struct Connection {
     /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do
     /// not count.
     begun: [u32; 2],
-    /// Those of them that have ended.
     ended: [u32; 2],
     /// Writes that were submitted before the last fence that found some under way.
     submitted_at_fence: u32,
     /// Writes under way that are no puts: atomics, and signals without bytes.
     words: u32,
-    /// The class of puts that begin now.
     puts: WriteClass,
     /// Puts under way of the other class. None while no signal is held back, but for one that was
     /// and has not left.
@@ -94,7 +89,6 @@ pub(crate) struct Connection {
     /// How many of them wait for the older puts alone. A lane has room for fewer messages than this
     /// counts.
     first_held_back: u16,
-    /// Rises with each fence that found writes outstanding.
     epoch: u32,
     /// The latest fence that is passed for requests, and the number that they come behind; none if
     /// everything before is delivered.
@@ -110,7 +104,6 @@ pub(crate) struct Connection {
     ahead: Option<Box<[u64]>>,
     /// Messages to and from the peer, from the first one on.
     pub(crate) channel: Option<Box<ReliableChannel>>,
-    /// What the watchdog knows of it.
     pub(crate) watch: Watch,
     /// The first failure; nothing more is sent to the peer after it.
     pub(crate) error: Option<Box<EngineError>>,
@@ -151,7 +144,6 @@ impl Connection {
         }
     }
 
-    /// What a handle of the peer's says first that the fast path takes.
     #[inline(always)]
     pub(crate) fn handles(&self) -> Identity {
         self.handles
@@ -165,7 +157,6 @@ impl Connection {
         }
     }
 
-    /// The connection's failure, if there was one.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), EngineError> {
         match &self.error {
@@ -174,7 +165,6 @@ impl Connection {
         }
     }
 
-    /// What has gone to the peer and come from it.
     pub(crate) fn counters(&self) -> PeerCounters {
         let [mut writes, reads] = self.begun.map(|begun| begun.wrapping_sub(FIRST));
         writes = writes.wrapping_add(self.held.len());
@@ -182,36 +172,30 @@ impl Connection {
         PeerCounters { pe: self.pe, writes, reads, sent, received }
     }
 
-    /// The message side, made if need be.
     #[inline]
     pub(crate) fn channel(&mut self) -> &mut ReliableChannel {
         self.channel.get_or_insert_with(|| Box::new(ReliableChannel::new(self.pe)))
     }
 
-    /// Another segment waits by itself. What comes later does not overtake it.
     pub(crate) fn block(&mut self) {
         self.blocked += 1;
         self.set_shut(BLOCKED, true);
     }
 
-    /// One less does.
     pub(crate) fn unblock(&mut self) {
         self.blocked -= 1;
         self.set_shut(BLOCKED, self.blocked != 0);
     }
 
-    /// Whether any does, on any rail.
     pub(crate) fn has_blocked(&self) -> bool {
         self.blocked != 0
     }
 
-    /// There is a reason for which nothing goes out in the fast path, or not any longer.
     fn set_shut(&mut self, reason: u8, on: bool) {
         self.shut = if on { self.shut | reason } else { self.shut & !reason };
         self.fast_limit = if self.shut == 0 { self.open_limit } else { 0 };
     }
 
-    /// Bytes ahead by rail, made if need be.
     pub(crate) fn ahead(&mut self, rails: usize) -> &mut [u64] {
         self.ahead.get_or_insert_with(|| vec![0; rails].into())
     }
@@ -223,12 +207,10 @@ impl Connection {
         self.begun == self.ended
     }
 
-    /// Whether a message has left that is not acknowledged.
     pub(crate) fn has_unheard(&self) -> bool {
         self.channel.as_deref().is_some_and(|channel| channel.unacknowledged() != 0)
     }
 
-    /// Segments posted or ready.
     #[inline]
     fn under_way(&self, direction: Direction) -> u32 {
         self.begun[direction as usize].wrapping_sub(self.ended[direction as usize])
@@ -239,13 +221,11 @@ impl Connection {
         self.ended[0].wrapping_add(self.ended[1])
     }
 
-    /// Segments that have not ended, held ones among the writes.
     pub(crate) fn outstanding(&self, direction: Direction) -> u32 {
         let held = if direction == Direction::Write { self.held.len() } else { 0 };
         self.under_way(direction) + held
     }
 
-    /// The next segment takes the rail after the one used: round robin.
     #[inline(always)]
     pub(crate) fn rotate(&mut self, paths: &PathTable) {
         paths.advance(&mut self.next);
@@ -257,13 +237,11 @@ impl Connection {
         self.shut & CLOSED != 0
     }
 
-    /// Whether nothing may go out in the fast path.
     #[inline(always)]
     pub(crate) fn bars_fast_path(&self) -> bool {
         self.shut != 0
     }
 
-    /// Whether operations for the peer are pending.
     #[inline(always)]
     pub(crate) fn has_pending(&self) -> bool {
         self.shut & HAS_PENDING != 0
@@ -286,19 +264,15 @@ impl Connection {
         self.begun[Direction::Write as usize].wrapping_add(self.held.len())
     }
 
-    /// Whether the write submitted last comes behind all before it: there are no others, or there
-    /// was a fence since.
     pub(crate) fn is_first_behind_fence(&self) -> bool {
         let alone = self.outstanding(Direction::Write) == 1;
         alone || self.writes_submitted() == self.submitted_at_fence.wrapping_add(1)
     }
 
-    /// Whether signals are held back.
     pub(crate) fn holds_back(&self) -> bool {
         !self.held_back.is_empty()
     }
 
-    /// Segments posted, ready or held, of either direction.
     pub(crate) fn all_under_way(&self) -> u32 {
         self.outstanding(Direction::Write) + self.under_way(Direction::Read)
     }
@@ -310,7 +284,6 @@ impl Connection {
         self.set_shut(CLOSED, true);
     }
 
-    /// Whether a request that is submitted now may leave though the connection is closed.
     pub(crate) fn passes_requests(&mut self) -> bool {
         if !self.held.is_empty() || self.error.is_some() {
             return false;
@@ -321,44 +294,37 @@ impl Connection {
         self.passed == self.epoch
     }
 
-    /// What a request that leaves now comes behind.
     pub(crate) fn mark(&self) -> Option<Seq> {
         self.mark
     }
 
-    /// Whether every write under way is a request that has left.
     fn all_placed(&self) -> bool {
         let placed = self.channel.as_deref().map_or(0, ReliableChannel::placed);
         self.under_way(Direction::Write) == placed
     }
 
-    /// A put has left as a request: from here on it is a word among words.
     pub(crate) fn place_put(&mut self, class: WriteClass) {
         self.leave_class(Direction::Write, class);
         self.words += 1;
     }
 
-    /// What was to leave as a request has not: it is a put still.
     pub(crate) fn displace(&mut self, segment: &mut Segment) {
         self.words -= 1;
         segment.class = self.puts;
     }
 
-    /// A segment is under way, whose class was told apart.
     #[inline(always)]
     pub(crate) fn begin(&mut self, direction: Direction) {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_add(1);
     }
 
-    /// A write that is no put is under way.
     #[inline(always)]
     pub(crate) fn begin_word(&mut self) {
         self.words += 1;
         self.begin(Direction::Write);
     }
 
-    /// A segment is under way. A put is of the class of those that begin now.
     pub(crate) fn begin_segment(&mut self, segment: &mut Segment) {
         match segment.class {
             WriteClass::Word => self.words += 1,
@@ -367,7 +333,6 @@ impl Connection {
         self.begin(segment.direction);
     }
 
-    /// A part of an operation of this class, which is under way, is under way by itself.
     pub(crate) fn begin_part(&mut self, segment: &mut Segment, of: WriteClass) {
         segment.class = of;
         match (segment.direction, of) {
@@ -378,19 +343,16 @@ impl Connection {
         self.begin(segment.direction);
     }
 
-    /// The class of puts that begin now.
     #[inline(always)]
     pub(crate) fn put_class(&self) -> WriteClass {
         self.puts
     }
 
-    /// Puts under way.
     #[inline(always)]
     pub(crate) fn puts_under_way(&self) -> u32 {
         self.under_way(Direction::Write).wrapping_sub(self.words)
     }
 
-    /// Whether the end of a segment may let something go that waits.
     #[inline(always)]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.is_closed() && self.may_pass() || self.older == 0 && !self.held_back.is_empty()
@@ -401,7 +363,6 @@ impl Connection {
         self.under_way(Direction::Write) == 0 || !self.held.is_empty() && self.all_placed()
     }
 
-    /// A write that has ended, or does not count any longer, is not among its class.
     #[inline(always)]
     fn leave_class(&mut self, direction: Direction, class: WriteClass) {
         if direction == Direction::Read {
@@ -414,8 +375,6 @@ impl Connection {
         }
     }
 
-    /// A segment that was under way has ended. Whether what waits in the connection is to be looked
-    /// at.
     #[inline(always)]
     pub(crate) fn end(&mut self, direction: Direction, class: WriteClass) -> bool {
         let ended = &mut self.ended[direction as usize];
@@ -424,8 +383,6 @@ impl Connection {
         self.is_waited_for()
     }
 
-    /// A segment that was under way has been replaced by others, and counts no longer. Whether what
-    /// waits in the connection is to be looked at.
     pub(crate) fn replaced(&mut self, direction: Direction, class: WriteClass) -> bool {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_sub(1);
@@ -442,8 +399,6 @@ impl Connection {
         self.words -= count;
     }
 
-    /// Holds back a signal that is under way until the puts that are under way now have ended.
-    /// There are some.
     pub(crate) fn hold_back(&mut self, segments: &mut SegmentTable, index: u32) {
         debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
         if self.held_back.is_empty() && self.older == 0 {
@@ -456,15 +411,12 @@ impl Connection {
         self.held_back.push(segments, index);
     }
 
-    /// The puts under way are the older ones from now on.
     fn change_generation(&mut self) {
         debug_assert!(self.older == 0, "there are two generations");
         self.older = self.puts_under_way();
         self.puts = self.puts.other();
     }
 
-    /// A signal that is under way has found no put under way. If it follows signals, those after it
-    /// wait until it has left.
     pub(crate) fn go_first(&mut self, segment: &mut Segment) {
         if std::mem::replace(&mut segment.follows, Follows::Nothing) == Follows::All {
             self.words -= 1;
@@ -472,7 +424,6 @@ impl Connection {
         }
     }
 
-    /// A signal that was held back and waits for nothing any more.
     pub(crate) fn let_go(&mut self, segments: &mut SegmentTable) -> Option<u32> {
         while self.older == 0 && !self.held_back.is_empty() {
             if self.first_held_back != 0 {
@@ -492,13 +443,11 @@ impl Connection {
         None
     }
 
-    /// Takes all signals that are held back out of a connection that has failed.
     pub(crate) fn take_held_back(&mut self) -> Queue {
         self.first_held_back = 0;
         std::mem::replace(&mut self.held_back, Queue::EMPTY)
     }
 
-    /// Writes from here on come after those before.
     #[inline]
     pub(crate) fn fence(&mut self) {
         if self.under_way(Direction::Write) != 0 {
@@ -506,20 +455,17 @@ impl Connection {
         }
     }
 
-    /// Likewise, if a fence is pending behind which something was submitted.
     pub(crate) fn fence_again(&mut self) {
         if self.is_closed() && self.writes_submitted() != self.submitted_at_fence {
             self.fence();
         }
     }
 
-    /// A fence is passed for requests: those behind it come behind all that have left.
     fn pass_requests(&mut self, epoch: u32) {
         self.passed = epoch;
         self.mark = self.channel.as_deref().map(|channel| channel.next);
     }
 
-    /// The fence that a write issued now waits for, while the connection is closed.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
     }

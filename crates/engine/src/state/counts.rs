@@ -21,17 +21,13 @@ use crate::wire::window::Seq;
 /// enough that a peer's counts stay below a kilobyte.
 pub const TAGS: u16 = 16;
 
-/// Bits of a tag that name the slot.
 const SLOT_BITS: u32 = TAGS.ilog2();
 
-/// Uses of a slot before their numbers repeat.
 const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
 
 /// The first use of every slot. Near the wrap, so that every longer job crosses it.
 const FIRST_USE: u16 = USES - 3;
 
-/// Most segments of puts that one signal is to count. Beyond, puts are not counted, and the signal
-/// waits for them.
 const MOST_OPEN: u32 = 1 << 30;
 
 const _: () = assert!(TAGS.is_power_of_two() && TAGS <= u16::BITS as u16);
@@ -42,7 +38,6 @@ impl Tag {
     /// The first that a sender uses to each peer.
     pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
 
-    /// The first that a sender uses of a slot.
     pub(crate) fn first(slot: usize) -> Self {
         Self::new(slot, FIRST_USE)
     }
@@ -64,7 +59,6 @@ impl Tag {
 /// What the segments of a put, or of several, tell the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Counting {
-    /// What they are marked with.
     pub(crate) tag: Tag,
     /// How many there are so far.
     pub(crate) segments: u32,
@@ -76,7 +70,6 @@ pub(crate) struct Tags {
     /// A bit per free slot.
     free: u16,
     most: u16,
-    /// The next use of each slot.
     uses: [u16; TAGS as usize],
     /// A put was begun and not finished, so that some segments have no signal. Nothing is counted
     /// any more: a tag with orphan segments must never be used again.
@@ -86,7 +79,6 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// So many free tags, at most [`TAGS`].
     pub(crate) fn new(most: u16) -> Self {
         let most = most.min(TAGS);
         let free = (1_u32 << most) - 1;
@@ -99,8 +91,6 @@ impl Tags {
         }
     }
 
-    /// What the segments of a put are counted with until a signal comes: what is open, or a free
-    /// tag, open from now on.
     pub(crate) fn open(&mut self) -> Option<Counting> {
         if self.open.is_none() {
             self.open = self.take().map(|tag| Counting { tag, segments: 0 });
@@ -120,29 +110,24 @@ impl Tags {
         self.open = Some(counting);
     }
 
-    /// Whether segments are counted for the next signal.
     #[inline(always)]
     pub(crate) fn has_open(&self) -> bool {
         self.open.is_some_and(|open| open.segments != 0)
     }
 
-    /// Takes what is open for the signal of a put, which adds its own segments.
     pub(crate) fn take_open(&mut self) -> Option<Counting> {
         self.open.take()
     }
 
-    /// What is open, if a signal has to count it.
     pub(crate) fn counted(&self) -> Option<Counting> {
         self.open.filter(|open| open.segments != 0)
     }
 
-    /// The slot of the tag that is open, as a bit.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn open_slot(&self) -> u16 {
         self.open.map_or(0, |open| 1 << open.tag.slot())
     }
 
-    /// Takes a free tag.
     pub(crate) fn take(&mut self) -> Option<Tag> {
         if self.free == 0 || self.retired {
             return None;
@@ -154,7 +139,6 @@ impl Tags {
         Some(tag)
     }
 
-    /// The put with this tag is over: its signal was applied.
     pub(crate) fn give(&mut self, tag: Tag) {
         self.free |= 1 << tag.slot();
     }
@@ -164,7 +148,6 @@ impl Tags {
         self.free.count_ones() <= u32::from(self.most / 2)
     }
 
-    /// The slots of those that are free, a bit each.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn free(&self) -> u16 {
         self.free
@@ -182,9 +165,7 @@ impl Tags {
 /// A signal that the target applies when its data is there.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct CountedSignal {
-    /// The number of its message.
     pub(crate) seq: Seq,
-    /// The word.
     pub(crate) at: Spot,
     /// The operation; it fetches and compares nothing.
     pub(crate) atomic: Atomic,
@@ -198,7 +179,6 @@ pub(crate) struct Counts {
     waiting: u32,
     /// When the last of anything here arrived, on the watchdog's clock.
     pub(crate) moved: u32,
-    /// Warnings that the watchdog has given since.
     pub(crate) warned: u32,
 }
 
@@ -209,7 +189,6 @@ pub(crate) struct Counts {
 struct Slot {
     offset: u64,
     operand: u64,
-    /// Segments that have arrived.
     arrived: u32,
     /// Segments that the signal waits for; 0 as long as it has not arrived.
     segments: u32,
@@ -240,12 +219,10 @@ impl Slot {
         self.arrived == 0 && self.segments == 0
     }
 
-    /// The use that what arrives is of.
     fn expected(&self) -> u16 {
         if self.is_idle() { (self.uses + 1) % USES } else { self.uses }
     }
 
-    /// Takes up a tag's use.
     fn begin(&mut self, tag: Tag) -> Result<(), String> {
         let (idle, expected) = (self.is_idle(), self.expected());
         if tag.uses() != expected {
@@ -281,7 +258,6 @@ impl Slot {
         CountedSignal { seq, at, atomic: Atomic { op, width, float, operand, compare: 0 } }
     }
 
-    /// The use is over.
     fn end(&mut self) {
         (self.arrived, self.segments) = (0, 0);
     }
@@ -292,14 +268,10 @@ impl Counts {
         Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, moved: 0, warned: 0 }
     }
 
-    /// The tag that a segment of this slot has to have: that of the put under way, or of the next
-    /// one.
     pub(crate) fn expected(&self, slot: usize) -> Tag {
         Tag::new(slot, self.slots[slot].expected())
     }
 
-    /// A segment with the tag that is expected has arrived. Gives the signal that waited for it, if
-    /// it was the last.
     pub(crate) fn landed(&mut self, tag: Tag, now: u32) -> Option<CountedSignal> {
         debug_assert_eq!(tag, self.expected(tag.slot()));
         (self.moved, self.warned) = (now, 0);
@@ -353,13 +325,10 @@ impl Counts {
         same("signals that wait for their data", self.waiting, waiting)
     }
 
-    /// Signals that wait for their data.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Of the signals that wait, the first by number: its number, the segments that have arrived,
-    /// and all it has.
     pub(crate) fn first_waiting(&self) -> Option<(Seq, u32, u32)> {
         if self.waiting == 0 {
             return None;

@@ -13,13 +13,11 @@ pub struct Discrepancy {
 }
 
 impl Discrepancy {
-    /// Of which peer, or rail, it is.
     pub(crate) fn of(self, whose: impl std::fmt::Display) -> Self {
         Self { what: format!("{} of {whose}", self.what), ..self }
     }
 }
 
-/// Compares what is kept with what was found.
 pub(crate) fn same<T: PartialEq + Debug>(what: &str, kept: T, found: T) -> Result<(), Discrepancy> {
     if kept == found {
         return Ok(());

@@ -35,13 +35,11 @@ use crate::ids::Pe;
 use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::pe_map::PeMap;
 
-/// No place.
 const NIL: u32 = u32::MAX;
 
 /// Peers tried in a walk.
 pub(crate) const TRIES: usize = 8;
 
-/// Of these, those whose turns are next.
 const NEXT: usize = TRIES / 2;
 
 /// What is kept of a peer beside what waits for it.
@@ -66,18 +64,14 @@ pub(crate) struct FairQueue<T, K = ()> {
     free_item: u32,
     /// The turns of peers for which something waits, by need.
     rings: Vec<Ring>,
-    /// Items.
     len: usize,
-    /// Peers for which something waits.
     waiting: usize,
-    /// Iterations that were given out.
     turns: u64,
     walks: u64,
     /// What is as if drawn.
     drawn: u32,
     /// The peer that is tried next of those further behind. [`NIL`] is the first.
     cursor: u32,
-    /// Peers looked at, for the tests.
     #[cfg(test)]
     looked: std::cell::Cell<usize>,
 }
@@ -98,7 +92,6 @@ struct Peer<K> {
     need: u32,
     /// Its number among all iterations: who has the lowest is next.
     turn: u64,
-    /// The walk that has tried it last.
     walk: u64,
     /// The peers before and behind it in its ring; behind a free place the next free one.
     before: u32,
@@ -106,7 +99,6 @@ struct Peer<K> {
     kept: K,
 }
 
-/// Peers of one need, in the order of their turns.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     head: u32,
@@ -117,7 +109,6 @@ struct Ring {
 #[derive(Debug)]
 pub(crate) struct Walk {
     number: u64,
-    /// Peers to be tried yet.
     left: usize,
     /// Of those whose turns are next, how many have been refused since somebody was served.
     refused: usize,
@@ -145,29 +136,24 @@ impl<T, K> Default for FairQueue<T, K> {
 }
 
 impl<T, K: Kept> FairQueue<T, K> {
-    /// Whether nothing waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How much waits.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// How much waits for a peer.
     pub(crate) fn len_of(&self, pe: Pe) -> usize {
         self.find(pe).map_or(0, |peer| peer.count as usize)
     }
 
-    /// Whether anything does.
     pub(crate) fn has(&self, pe: Pe) -> bool {
         self.len_of(pe) != 0
     }
 
-    /// Something more waits for a peer.
     pub(crate) fn push(&mut self, pe: Pe, item: T) {
         let at = self.place(pe);
         let item = self.store(item);
@@ -199,23 +185,19 @@ impl<T, K: Kept> FairQueue<T, K> {
         }
     }
 
-    /// What waits first for a peer.
     pub(crate) fn front(&self, pe: Pe) -> Option<&T> {
         self.item(self.find(pe)?.head)
     }
 
-    /// The same, to change it.
     pub(crate) fn front_mut(&mut self, pe: Pe) -> Option<&mut T> {
         let head = self.find(pe)?.head;
         self.items.get_mut(head as usize)?.item.as_mut()
     }
 
-    /// What waits last for a peer.
     pub(crate) fn back(&self, pe: Pe) -> Option<&T> {
         self.item(self.find(pe)?.tail)
     }
 
-    /// Takes what waits first for a peer. With the last of it the peer has no turn any more.
     pub(crate) fn pop(&mut self, pe: Pe) -> Option<T> {
         let at = *self.places.get(&pe)?;
         let peer = &mut self.peers[at as usize];
@@ -235,18 +217,15 @@ impl<T, K: Kept> FairQueue<T, K> {
         Some(popped)
     }
 
-    /// What is kept of a peer, if anything is or waits.
     pub(crate) fn kept(&self, pe: Pe) -> Option<&K> {
         self.find(pe).map(|peer| &peer.kept)
     }
 
-    /// The same, to change it.
     pub(crate) fn kept_mut(&mut self, pe: Pe) -> Option<&mut K> {
         let at = *self.places.get(&pe)?;
         Some(&mut self.peers[at as usize].kept)
     }
 
-    /// Changes what is kept of a peer, and its need to what the change says.
     pub(crate) fn need(&mut self, pe: Pe, change: impl FnOnce(&mut K) -> u32) {
         let at = self.place(pe);
         let peer = &mut self.peers[at as usize];
@@ -270,7 +249,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         firsts.min_by_key(|peer| peer.turn).map(|peer| peer.pe)
     }
 
-    /// A peer has had its turn: the next one is behind those of all others that wait now.
     pub(crate) fn turn_over(&mut self, pe: Pe) {
         let Some(at) = self.places.get(&pe).copied() else { return };
         if self.peers[at as usize].count == 0 {
@@ -282,7 +260,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.channel(at);
     }
 
-    /// Begins to try peers. Nobody has a need then.
     pub(crate) fn walk(&mut self) -> Walk {
         self.walks += 1;
         if self.waiting > TRIES {
@@ -312,7 +289,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         Some(self.peers[at as usize].pe)
     }
 
-    /// Whether the peer that was tried last has got something, or was refused.
     pub(crate) fn tried(&mut self, walk: &mut Walk, pe: Pe, served: bool) {
         let at = self.places.get(&pe).copied().filter(|at| self.peers[*at as usize].count != 0);
         if !served {
@@ -335,7 +311,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.turn_over(pe);
     }
 
-    /// Everything that waits, with its peer.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Pe, &T)> {
         self.peers.iter().flat_map(|peer| {
             let item = |at: u32| self.items.get(at as usize);
@@ -348,7 +323,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         })
     }
 
-    /// The peers of which anything is known.
     pub(crate) fn peers(&self) -> impl Iterator<Item = (Pe, usize, &K)> {
         self.places.values().map(|at| {
             let peer = &self.peers[*at as usize];
@@ -356,7 +330,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         })
     }
 
-    /// Peers that were looked at to find those whose turn it is.
     #[cfg(test)]
     pub(crate) fn looked(&self) -> usize {
         self.looked.get()
@@ -384,7 +357,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.items.get(at as usize)?.item.as_ref()
     }
 
-    /// The peers of a ring from this one on.
     fn from(&self, at: u32) -> impl Iterator<Item = u32> {
         let next = |at: &u32| Some(self.peers[*at as usize].behind).filter(|at| *at != NIL);
         let peers = std::iter::successors(Some(at).filter(|at| *at != NIL), next);
@@ -393,7 +365,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         peers
     }
 
-    /// Where a peer is, made if need be.
     fn place(&mut self, pe: Pe) -> u32 {
         if let Some(at) = self.places.get(&pe) {
             return *at;
@@ -425,7 +396,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         at
     }
 
-    /// Gives the place of a peer back if nothing waits for it, and nothing lasts.
     fn give(&mut self, at: u32) {
         let peer = &mut self.peers[at as usize];
         if peer.count == 0 && !peer.kept.lasts() {
@@ -476,7 +446,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.join(need as usize, before, behind);
     }
 
-    /// Makes two peers neighbours in a ring, of which one may be its end.
     fn join(&mut self, ring: usize, before: u32, behind: u32) {
         match self.peers.get_mut(before as usize) {
             Some(peer) => peer.behind = behind,

@@ -35,23 +35,19 @@ struct Op {
 }
 
 impl OpTable {
-    /// A table that takes `capacity` operations without allocating.
     pub(crate) fn with_capacity(capacity: u32) -> Self {
         let capacity = capacity as usize;
         Self { ops: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }
     }
 
-    /// Starts an operation with no segments.
     pub(crate) fn start(&mut self) -> OpId {
         self.start_as(Op { pending: 0, then: NIL, departs: false })
     }
 
-    /// The same, for a signal that is sent when its data is delivered or has left as messages.
     pub(crate) fn start_departing(&mut self) -> OpId {
         self.start_as(Op { pending: 0, then: NIL, departs: true })
     }
 
-    /// Whether a write of it is done with when it has left as a message.
     pub(crate) fn departs(&self, op: OpId) -> bool {
         op != OpId::NONE && self.ops[op.0 as usize].departs
     }
@@ -65,7 +61,6 @@ impl OpTable {
         OpId(self.ops.len() as u32 - 1)
     }
 
-    /// One more segment is under way.
     #[inline]
     pub(crate) fn add(&mut self, op: u32) {
         self.ops[op as usize].pending += 1;
@@ -82,8 +77,6 @@ impl OpTable {
         false
     }
 
-    /// One segment has ended. Gives the segment that may leave now, if one was chained and this
-    /// was the last; the operation is over then.
     #[inline]
     pub(crate) fn done(&mut self, op: u32) -> Option<u32> {
         let entry = &mut self.ops[op as usize];
@@ -118,7 +111,6 @@ impl OpTable {
         same("operations with a signal behind them", waits.count() as u32, chained)
     }
 
-    /// Ends an operation all of whose segments have ended.
     pub(crate) fn end(&mut self, op: OpId) {
         debug_assert!(self.is_done(op), "operation ended with segments under way");
         self.free.push(op.0);

@@ -13,13 +13,10 @@ use crate::ids::{LaneKind, Pe, WrId};
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Orphan {
-    /// Whose it is, and its segment there.
     pub(crate) lane: LaneKind,
     pub(crate) wr_id: WrId,
-    /// put or get, and the peer.
     pub(crate) what: &'static str,
     pub(crate) pe: Pe,
-    /// The memory that it touches.
     pub(crate) addr: usize,
     pub(crate) len: usize,
 }
@@ -33,19 +30,16 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    /// There is another one.
     pub(crate) fn enter(&self, orphan: Orphan) {
         self.lock().push(orphan);
     }
 
-    /// A segment has ended. Whether it was one.
     pub(crate) fn leave(&self, lane: LaneKind, wr_id: WrId) -> bool {
         let mut all = self.lock();
         let at = all.iter().position(|orphan| (orphan.lane, orphan.wr_id) == (lane, wr_id));
         at.map(|at| all.swap_remove(at)).is_some()
     }
 
-    /// Those of a lane.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn of(&self, lane: LaneKind) -> Vec<WrId> {
         self.lock().iter().filter(|orphan| orphan.lane == lane).map(|orphan| orphan.wr_id).collect()
@@ -62,7 +56,6 @@ impl Orphans {
         found
     }
 
-    /// Whether somebody has wanted memory back since the last call.
     pub(crate) fn take_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }

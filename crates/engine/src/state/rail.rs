@@ -10,10 +10,8 @@ use crate::state::segment::Stage;
 use crate::state::segment::queue::Queue;
 use crate::state::segment::table::SegmentTable;
 
-/// Taken off a rail's room while segments wait in its queue. Above any depth.
 const QUEUED: i32 = 1 << 30;
 
-/// Likewise, while the rail is closed for a moment. Below any depth with [`QUEUED`] taken off.
 const PAUSED: i32 = 1 << 29;
 
 /// Most segments in flight on a rail that asks for more: no table has room for so many, so the
@@ -24,7 +22,6 @@ const DEEPEST: u32 = 1 << 28;
 /// State of one rail of a lane. `S` is the port's fast path to post on it.
 #[derive(Debug)]
 pub(crate) struct Rail<S> {
-    /// The port's fast path.
     pub(crate) fast: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
     /// the depth without its reserve, less [`QUEUED`] while others wait before them, less
@@ -32,7 +29,6 @@ pub(crate) struct Rail<S> {
     room: i32,
     /// Nothing is posted: the rail is about to be closed and opened again.
     paused: bool,
-    /// Most segments in flight.
     pub(crate) depth: u32,
     /// Of these, what is kept for peers that have little under way: see [`Core::is_within_quota`].
     ///
@@ -40,7 +36,6 @@ pub(crate) struct Rail<S> {
     reserve: u32,
     /// Largest segment in bytes.
     pub(crate) max_segment: usize,
-    /// It has connections for bulk.
     has_bulk: bool,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
     queue: Queue,
@@ -49,7 +44,6 @@ pub(crate) struct Rail<S> {
     /// Segments posted since the doorbell was last rung; see
     /// [`crate::posting::transmit::doorbell`].
     pub(crate) unrung: u32,
-    /// When the last segment completed, on the watchdog's clock.
     pub(crate) moved: u32,
     /// Kept without what follows from the rest; see [`Rail::counters`].
     pub(crate) counters: RailCounters,
@@ -75,44 +69,37 @@ impl<S> Rail<S> {
         }
     }
 
-    /// Whether a segment may be posted right away: nothing waits before it, and there is room.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         self.room > 0
     }
 
-    /// Whether a message may be sent right away: nothing waits before it, however full the rail is.
     #[inline(always)]
     pub(crate) fn is_clear(&self) -> bool {
         self.room > -PAUSED / 2
     }
 
-    /// Whether the fabric has as many segments as it may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.paused || self.in_flight() >= self.depth
     }
 
-    /// Whether nothing may be posted for the time being.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Nothing is posted from here on.
     pub(crate) fn pause(&mut self) {
         if !std::mem::replace(&mut self.paused, true) {
             self.room -= PAUSED;
         }
     }
 
-    /// Segments are posted again.
     pub(crate) fn resume(&mut self) {
         if std::mem::take(&mut self.paused) {
             self.room += PAUSED;
         }
     }
 
-    /// It was closed and opened again: nothing is in flight.
     pub(crate) fn reopen(&mut self, fast: S) {
         let lost = self.in_flight();
         self.completed(lost);
@@ -121,7 +108,6 @@ impl<S> Rail<S> {
         self.resume();
     }
 
-    /// Segments posted and not completed.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         // What is taken off while others wait, or while the rail is closed, is in the upper bits.
@@ -131,7 +117,6 @@ impl<S> Rail<S> {
         ((self.depth - self.reserve) as i32 - room) as u32
     }
 
-    /// Puts a segment at the end of the queue.
     pub(crate) fn push(&mut self, segments: &mut SegmentTable, index: u32) {
         if self.queue.is_empty() {
             self.room -= QUEUED;
@@ -139,7 +124,6 @@ impl<S> Rail<S> {
         self.queue.push(segments, index);
     }
 
-    /// Takes the segment at the front of the queue.
     pub(crate) fn pop(&mut self, segments: &SegmentTable) -> Option<u32> {
         let index = self.queue.pop(segments)?;
         if self.queue.is_empty() {
@@ -167,13 +151,11 @@ impl<S> Rail<S> {
         }
     }
 
-    /// A segment counted as taken was not.
     pub(crate) fn not_taken(&mut self, len: usize) {
         self.room += 1;
         self.counters.bytes -= len as u64;
     }
 
-    /// So many segments have completed.
     #[inline]
     pub(crate) fn completed(&mut self, count: u32) {
         // The number in flight falls only here, so its peaks are seen here.
@@ -182,18 +164,15 @@ impl<S> Rail<S> {
         self.counters.completed += u64::from(count);
     }
 
-    /// Segments that wait for room.
     pub(crate) fn queued(&self) -> u32 {
         self.queue.len()
     }
 
-    /// Whether something waits for a peer alone.
     #[inline(always)]
     pub(crate) fn has_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
-    /// The segment that leaves next, of those that wait.
     pub(crate) fn front(&self) -> Option<u32> {
         self.queue.front()
     }
@@ -204,7 +183,6 @@ impl<S> Rail<S> {
         self.queue.audit(segments, Stage::Ready)
     }
 
-    /// The counters as they are now.
     pub(crate) fn counters(&self) -> RailCounters {
         let in_flight = self.in_flight();
         RailCounters {

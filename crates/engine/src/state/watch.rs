@@ -4,15 +4,12 @@
 /// starting and ending a segment costs nothing for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watch {
-    /// Segments that had ended at the last look.
     ended: u32,
-    /// Whether any was outstanding then.
     waited: bool,
     /// The number of that look. Connections for which nothing is under way are not looked at.
     looked: u32,
     /// Since when something has been outstanding without any ending, on the watchdog's clock.
     pub(crate) since: u32,
-    /// Warnings given for what is outstanding.
     pub(crate) warned: u32,
 }
 

@@ -31,42 +31,32 @@ use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 use crate::wire::message::Tag;
 
-/// Operations that wait in the pool, or behind fences, at a time.
 const POOL: usize = 64;
 
-/// Looks at the pool after which it is gone through although nothing has ended: rates change with
-/// time too.
 const ITERATIONS: u32 = 64;
 
-/// Segments that are set aside for operations in the pool and for their stripes.
 pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
     if has_choice(limits) { POOL as u32 + stripes_for(limits) } else { 0 }
 }
 
-/// Whether there is more than one connection to give stripes to.
 fn has_choice(limits: &[RailLimits]) -> bool {
     limits.len() > 1 || limits.iter().any(|rail| rail.bulk > 0)
 }
 
-/// Most stripes under way.
 pub(crate) fn stripes_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.clamp(4, 128)).sum()
 }
 
-/// An operation that is being cut.
 #[derive(Debug)]
 struct Pooled {
     whole: OwnedRequest,
-    /// Bytes that have been cut off.
     sent: usize,
     /// The tag of its stripes, if the peer counts them.
     tag: Option<Tag>,
-    /// The peer, while the place is in use.
     of: Option<Pe>,
 }
 
 impl Pooled {
-    /// Bytes that have not been cut off.
     fn left(&self) -> usize {
         self.whole.request().len - self.sent
     }
@@ -101,12 +91,10 @@ impl Pool {
         }
     }
 
-    /// Whether another operation may wait.
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty() || self.places.len() < POOL
     }
 
-    /// Whether another operation for a peer may wait: the peer has fewer places than are left.
     fn is_within_quota(&self, pe: Pe) -> bool {
         let mine = self.places.iter().filter(|place| place.of == Some(pe)).count();
         mine < POOL - (self.places.len() - self.free.len())
@@ -121,7 +109,6 @@ impl Pool {
         self.places.len() as u32 - 1
     }
 
-    /// Whether the pool is to be gone through.
     fn is_due(&mut self, load_changed: bool) -> bool {
         self.iterations += 1;
         if self.pool.is_empty() || !load_changed && self.iterations < ITERATIONS {
@@ -181,7 +168,6 @@ impl Pool {
         core.peers.check(request.pe)
     }
 
-    /// Lets what is left of an operation wait for rails.
     fn enter_pool<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -213,7 +199,6 @@ impl Pool {
         self.hand_out(core);
     }
 
-    /// An operation that no fence holds may be cut.
     pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         segment.stage = Stage::Pooled;
@@ -256,7 +241,6 @@ impl Pool {
         moved
     }
 
-    /// Cuts off an operation what rails want. Whether it has left the pool.
     fn cut<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId, now: u64) -> bool {
         // Its stripes belong to its batch.
         let batch = core.transmit.segment(wr_id).batch();
@@ -308,13 +292,11 @@ impl Pool {
         }
     }
 
-    /// The local memory of what waits in this place of the pool, or is held.
     pub(crate) fn memory_of(&self, place: u32) -> (usize, usize) {
         let whole = &self.places[place as usize].whole;
         whole.memory().map_or((0, 0), |touched| touched.memory)
     }
 
-    /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
     pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         let segment = core.transmit.segment_mut(wr_id);
         let Work::Pooled { place: index, .. } = *segment.work() else { return };
@@ -329,7 +311,6 @@ impl Pool {
         core.transmit.unreserve();
     }
 
-    /// What waits in the pool, or is held, ends undone.
     pub(crate) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, wr_id: WrId) {
         self.leave_pool(core, wr_id);
         core.end_dropped(wr_id);
@@ -373,10 +354,8 @@ mod tests {
     use crate::wire::handle::HANDLE_BYTES;
 
     const PEER: Pe = Pe(1);
-    /// Segments end at multiples of this, of the peer's addresses.
     const ALIGN: u64 = 4096;
 
-    /// A lane over two rails, which take segments of this length.
     fn striping(segment: usize) -> Bed {
         let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
         let spread = Spread { balanced_from: 64, striped_from: 64, segment };

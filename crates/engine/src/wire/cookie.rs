@@ -23,12 +23,10 @@ impl Cookie {
         Self(shares.into_iter().fold(0, |cookie, share| cookie ^ u128::from_le_bytes(share)))
     }
 
-    /// The key of messages' heads.
     pub(crate) fn key(self) -> [u8; SHARE_BYTES] {
         self.0.to_le_bytes()
     }
 
-    /// A secret of this number, which tells nothing about others or the cookie.
     pub(crate) fn secret(self, number: u8) -> (u64, u64) {
         let mut block = Block::from(u128::from(number).to_le_bytes());
         Aes128Enc::new(&Block::from(self.key())).encrypt_block(&mut block);

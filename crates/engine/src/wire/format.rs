@@ -42,7 +42,6 @@ pub(crate) fn atomic_of(code: u8, operand: u64) -> Option<Atomic> {
     from_parts(AtomicOp::from_code((code & 0x1f).into())?, code, operand)
 }
 
-/// As [`atomic_of`], of an operation that fetches nothing, in few instructions.
 #[inline(always)]
 pub(crate) fn plain_of(code: u8, operand: u64) -> Option<Atomic> {
     from_parts(AtomicOp::plain_from_code((code & 0x1f).into())?, code, operand)

@@ -44,7 +44,6 @@ pub const MAX_RAILS: usize = 32;
 pub(crate) const VERSION: u8 = 5;
 const MAGIC: [u8; 3] = *b"nvl";
 const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
-/// Beside the version.
 const LOCAL_ONLY: u8 = 0x80;
 const FLAG_STAGED: u8 = 1;
 const FLAG_DIRECT: u8 = 1;
@@ -218,12 +217,10 @@ pub(crate) struct RailKey {
 const _: () = assert!(KEYS + u8::MAX as usize + 8 <= HANDLE_BYTES && 8 * MAX_RAILS <= 256);
 
 impl RailKey {
-    /// The rail.
     pub(crate) fn rail(self) -> RailId {
         self.rail
     }
 
-    /// The place of a rail's key. That of a rail which cannot be lies in no handle.
     pub(crate) fn of(rail: RailId) -> Self {
         Self { rail, place: rail.0.wrapping_mul(8) }
     }
@@ -233,14 +230,12 @@ impl RailKey {
 /// transport's, whose they are, and how many rails have keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    /// All of it.
     word: u64,
     /// The part that all handles of the peer have which take messages.
     peer: u64,
 }
 
 impl Identity {
-    /// A peer's of whose handles none was seen. No handle with keys has it.
     pub(crate) fn of(pe: Pe) -> Self {
         let [a, b, c] = MAGIC;
         let [d, e, ..] = pe.0.to_le_bytes();
@@ -266,7 +261,6 @@ pub(crate) struct HandleView<'a> {
 }
 
 impl<'a> HandleView<'a> {
-    /// Checks everything but the keys' values: about ten instructions.
     #[inline]
     pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self { bytes };
@@ -288,7 +282,6 @@ impl<'a> HandleView<'a> {
         if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
     }
 
-    /// The handle, if its region has keys and is like those that the identity is of.
     #[inline(always)]
     pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
         // The rest is as its owner wrote it, and needs no check here. A length of zero has no
@@ -297,13 +290,11 @@ impl<'a> HandleView<'a> {
         (word64(bytes, 0) == identity.word).then_some(Self { bytes })
     }
 
-    /// The handle, if its region is the peer's that the identity is of, and takes messages.
     #[inline(always)]
     pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
         (peer(word64(bytes, 0)) == identity.peer).then_some(Self { bytes })
     }
 
-    /// What it has in common with others.
     #[inline]
     pub(crate) fn identity(&self) -> Identity {
         Identity::new(word64(self.bytes, 0))
@@ -319,7 +310,6 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then(|| self.remote_address(offset))
     }
 
-    /// The key for one of the owner's rails, which is one of those that have keys.
     #[inline(always)]
     pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
         word64(self.bytes, KEYS + usize::from(rail.place))
@@ -364,7 +354,6 @@ impl<'a> HandleView<'a> {
         }
     }
 
-    /// The key for one of the owner's rails.
     #[inline]
     pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
         // `rails` is at most MAX_RAILS (checked), so the key lies within the handle.
@@ -386,8 +375,6 @@ impl<'a> HandleView<'a> {
         self.bytes[6]
     }
 
-    /// Whether the owner does for peers what they ask for by messages about this region: it has
-    /// keys, or it is staged.
     #[inline(always)]
     pub(crate) fn takes_messages(&self) -> bool {
         self.bytes[3] & LOCAL_ONLY == 0
@@ -404,7 +391,6 @@ impl<'a> HandleView<'a> {
         self.bytes[7] & FLAG_STAGED != 0
     }
 
-    /// Whether its owner's processor reaches the region.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         self.bytes[8] & FLAG_DIRECT != 0

@@ -33,7 +33,6 @@ const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
 const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 
-/// Bytes of an address record before the address: fabric name's hash, address length.
 const ADDRESS_HEAD: usize = 10;
 
 /// How far a PE is.
@@ -313,8 +312,6 @@ mod tests {
 
     const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
 
-    /// PEs of one job may be built by different compilers: these are the algorithm's published
-    /// values.
     #[test]
     fn the_number_of_a_name_is_the_one_that_every_build_gives() {
         assert_eq!(fabric_hash(""), 0xcbf2_9ce4_8422_2325);

@@ -25,7 +25,6 @@ pub struct Marks {
     me: Pe,
     /// Bits of a mark that name its sender and the slot.
     names: u32,
-    /// Bits of a mark.
     bits: u32,
 }
 

@@ -160,7 +160,6 @@ pub struct Message<'a> {
 }
 
 impl Body<'_> {
-    /// Bytes of the payload that may be too long for a [`Packet`].
     pub(crate) fn payload_len(&self) -> usize {
         if let Body::PutSignal { payload, .. } = self { payload.len() } else { 0 }
     }
@@ -180,7 +179,6 @@ impl Body<'_> {
 }
 
 impl<const N: usize> PacketOf<N> {
-    /// Writes what a request that is encoded already comes behind.
     #[inline]
     pub(crate) fn set_behind(&mut self, behind: u16) {
         self.bytes[22..24].copy_from_slice(&behind.to_le_bytes());
@@ -198,14 +196,12 @@ impl<const N: usize> PacketOf<N> {
         split_offset(get64(&self.bytes, 16)).1
     }
 
-    /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
     #[inline(always)]
     pub(crate) fn atomic(&mut self, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
         self.word(KIND_ATOMIC, from, numbers, at, atomic);
         self.len = ATOMIC;
     }
 
-    /// Writes the signal of a put with signal, likewise.
     #[inline(always)]
     pub(crate) fn signal(&mut self, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
         self.word(KIND_PUT_SIGNAL, from, numbers, at, atomic);
@@ -319,7 +315,6 @@ const ATOMIC_HEAD: u8 = VERSION | KIND_ATOMIC << 4;
 const PUT_SIGNAL_HEAD_BYTE: u8 = VERSION | KIND_PUT_SIGNAL << 4;
 
 impl<'a> Message<'a> {
-    /// What it comes behind, if anything: all requests before this number.
     pub(crate) fn comes_behind(&self) -> Option<Seq> {
         let last = self.seq.0.wrapping_sub(self.behind.into());
         (self.behind != 0).then(|| Seq(last).next())

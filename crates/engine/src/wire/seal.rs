@@ -23,7 +23,6 @@ use crate::ids::Pe;
 use crate::port::packet::PacketOf;
 use crate::wire::cookie::Cookie;
 
-/// Bytes that are enciphered.
 const HEAD: usize = 16;
 
 /// Up to here bytes of a message count for what its head looks like.
@@ -48,7 +47,6 @@ pub struct Seal {
     decipher: Aes128Dec,
     /// Added to the words of a body before they are multiplied.
     body: [(u64, u64); 2],
-    /// Multiplied with the number of the receiver.
     receiver: u64,
     /// Multiplied with the length, so that a body differs from the same one with zeros behind it.
     length: u64,
@@ -116,7 +114,6 @@ impl Seal {
         self.open_as(packet, packet.len);
     }
 
-    /// The same, of a message of which the caller knows the length.
     #[inline(always)]
     pub(crate) fn open_as<const N: usize>(&self, packet: &mut PacketOf<N>, len: usize) {
         if len < HEAD {
@@ -155,19 +152,16 @@ impl Seal {
     }
 }
 
-/// The head of a message, to be enciphered where it lies.
 #[inline(always)]
 fn head_mut<const N: usize>(packet: &mut PacketOf<N>) -> &mut Block {
     Block::from_mut_slice(&mut packet.bytes[..HEAD])
 }
 
-/// NH of two words.
 #[inline(always)]
 fn product((first, second): (u64, u64), secret: (u64, u64)) -> u128 {
     u128::from(first.wrapping_add(secret.0)) * u128::from(second.wrapping_add(secret.1))
 }
 
-/// Two words that a packet has room for.
 #[inline(always)]
 fn whole<const N: usize>(packet: &PacketOf<N>, at: usize) -> (u64, u64) {
     const { assert!(N >= COVERED, "packets have room for all that is covered") }
@@ -199,7 +193,6 @@ impl Head {
     }
 }
 
-/// What is added to heads for a PE.
 #[inline(always)]
 fn of_receiver(secret: u64, to: Pe) -> u128 {
     u128::from(secret) * (u128::from(to.0) + 1)
@@ -224,7 +217,6 @@ mod tests {
     use super::*;
     use crate::port::packet::Packet;
 
-    /// What is worked out for a peer beforehand makes no difference.
     #[test]
     fn messages_are_sealed_alike_on_every_path() {
         let seal = Seal::new(Cookie::of([*b"a share of a job"]), Pe(0));

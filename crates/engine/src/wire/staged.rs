@@ -42,7 +42,6 @@ pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;
 /// Most keys in one message.
 pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
 
-/// Of an answer.
 const HEAD: usize = 24;
 const EXPOSED_HEAD: usize = 48;
 const KEYS_HEAD: usize = 40;
@@ -67,7 +66,6 @@ pub struct Exposure {
     pub offset: u64,
 }
 
-/// The slot of what lies in bounce memory that both processes see. No region has it.
 const IN_BOUNCE: u32 = u32::MAX - 1;
 
 /// Most puts that are pulled at once.
@@ -76,7 +74,6 @@ pub const MOST_LISTED: usize = 128;
 /// Bytes of the list of puts for each.
 pub const LIST_ENTRY: usize = 48;
 
-/// The slots of several puts, in any order and in their order. No region has them.
 const LISTED: u32 = u32::MAX - 2;
 const LISTED_IN_ORDER: u32 = u32::MAX - 3;
 
@@ -276,8 +273,6 @@ const RELEASE: u8 = 14;
 const KEYS: u8 = 15;
 
 impl<'a> Staged<'a> {
-    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where
-    /// rails are monitored.
     pub(crate) fn is_request(&self) -> bool {
         matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
     }

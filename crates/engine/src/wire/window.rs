@@ -39,7 +39,6 @@ pub struct Received {
     next: Seq,
     /// Bit `n % WINDOW`: number `n`, at or after `next`, has arrived.
     seen: [u64; WORDS],
-    /// How many of them have.
     ahead: u32,
 }
 
@@ -96,7 +95,6 @@ impl Received {
         !seq.is_before(self.next) && seq.after(self.next) >= WINDOW
     }
 
-    /// Some ran ahead: what follows without a gap has arrived as well.
     #[cold]
     fn catch_up(&mut self) {
         while self.take(self.next) {
@@ -105,7 +103,6 @@ impl Received {
         }
     }
 
-    /// Clears a number's bit and says whether it was set.
     #[inline]
     fn take(&mut self, seq: Seq) -> bool {
         let (word, bit) = Self::place(seq);

@@ -29,9 +29,7 @@ pub(crate) struct MessageBuffers {
     contexts: ContextArray,
     /// First those to send from, then those to receive into.
     lines: Box<[UnsafeCell<Line>]>,
-    /// Lines of each buffer.
     stride: usize,
-    /// Bytes of each buffer that are used.
     longest: usize,
     sends: usize,
     receives: usize,

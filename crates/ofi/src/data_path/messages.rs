@@ -23,19 +23,16 @@ use engine::wire::message::PacketOf;
 pub(crate) struct Messages {
     /// Longest message that needs no buffer.
     inject_size: usize,
-    /// The way to post a receive.
     direct: Direct,
     /// Send buffers that are not in use.
     free: Vec<u32>,
     /// The work-request id of the message in each send buffer.
     sending: Box<[Option<WrId>]>,
-    /// The receive buffers.
     receives: Box<[Receive]>,
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and
     /// a batch of immediate data that takes none, since the lane takes everything before the next
     /// poll. There is no room for more, and none is made.
     arrived: Vec<Arrived>,
-    /// How many of those the lane has taken.
     taken: usize,
     /// Receive buffers that the provider had no room for.
     unposted: Vec<u32>,
@@ -48,7 +45,6 @@ pub(crate) struct Messages {
 #[derive(Debug)]
 struct Receive {
     buffer: MessageBuffer,
-    /// The provider has it.
     posted: bool,
 }
 

@@ -63,13 +63,11 @@ impl Receives {
 pub(crate) struct Rail {
     /// The values of inline writes, where local memory must be registered.
     values: Option<Region>,
-    /// The message buffers, likewise.
     messages: Option<Region>,
     endpoint: Endpoint,
     /// The provider may write to these until the endpoint is closed, which the order of the fields
     /// sees to. The user's buffers are not ours to keep.
     _contexts: Arc<Contexts>,
-    /// Likewise.
     message_buffers: MessageBuffers,
     domain: Arc<Domain>,
     name: String,

@@ -12,7 +12,6 @@ use crate::topology::sysfs;
 pub(crate) struct Link {
     /// Its speed in Mbit/s. None for interfaces without, such as loopback and most virtual ones.
     pub(crate) speed: Option<u32>,
-    /// The device's directory in sysfs.
     pub(crate) device: Option<PathBuf>,
 }
 

@@ -28,7 +28,6 @@ pub struct Discovery {
     pub(crate) asked: Step,
     devices: Vec<Device>,
     refusals: Vec<Refusal>,
-    /// What the provider has said against device memory.
     hmem_refused: Option<String>,
     /// NICs of the provider's kind that could be used and are not listed.
     unlisted: Vec<String>,
@@ -351,7 +350,6 @@ struct Answer {
     reaching: Reaching,
     step: Step,
     infos: Vec<Info>,
-    /// What it has said against device memory.
     hmem_refused: Option<String>,
 }
 

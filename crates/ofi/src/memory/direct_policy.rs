@@ -56,7 +56,6 @@ pub(crate) struct DirectPolicy {
     /// How far a NIC may be.
     pub(crate) level: Distance,
     pub(crate) topology: Topology,
-    /// Provider and library know dma-bufs.
     pub(crate) dma_bufs: bool,
     /// The provider maps the allocation that a region begins in, and no more.
     pub(crate) one_allocation: bool,

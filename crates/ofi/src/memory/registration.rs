@@ -19,7 +19,6 @@ pub struct OfiMemory {
     proxy: Vec<Registrar>,
     addressing: Addressing,
     pub(crate) direct: DirectPolicy,
-    /// Some device memory was registered for NICs to reach.
     pub(crate) has_direct: AtomicBool,
 }
 

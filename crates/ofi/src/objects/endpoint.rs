@@ -44,10 +44,8 @@ pub(crate) struct Endpoint {
     vector: AddressVector,
     /// What has gone wrong with it, where the provider tells.
     events: Option<EventQueue>,
-    /// Room in the queue, and whether it wakes.
     completions: usize,
     wakes: Wakes,
-    /// Addresses that the vector is made for.
     peers: usize,
     cuda_calls: CudaCalls,
     closed: bool,

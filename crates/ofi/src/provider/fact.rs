@@ -7,9 +7,7 @@ use std::ops::Deref;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fact<T> {
     pub(crate) value: T,
-    /// For the log, as a clause.
     pub(crate) why: &'static str,
-    /// For whoever doubts it.
     pub(crate) source: Source,
 }
 

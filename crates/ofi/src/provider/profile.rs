@@ -115,14 +115,12 @@ facts! {
 pub(crate) struct SoftwareWrites {
     /// The endpoint's option that says so, a bool.
     pub(crate) option: i32,
-    /// The environment's variable that keeps NICs from it.
     pub(crate) variable: &'static str,
 }
 
 /// What libfabric's log says of a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Said {
-    /// Words of the line.
     pub(crate) words: &'static str,
     /// What to set, that it is not said.
     pub(crate) remedy: &'static str,
@@ -131,7 +129,6 @@ pub(crate) struct Said {
 /// Where the kernel lists NICs, in `/sys/class`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Nic {
-    /// The class.
     pub(crate) class: &'static str,
     /// What libfabric's name of the domain has behind the kernel's name of the device.
     pub(crate) domain_suffix: &'static str,

@@ -9,7 +9,6 @@ use super::fact::Fact;
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
     pub(crate) value: Fact<Wanted>,
-    /// It matters for memory of devices alone.
     pub(crate) for_devices: bool,
     /// The libfabric that has it first, if some have it not.
     pub(crate) since: Option<Version>,

@@ -15,7 +15,6 @@ const WORDS: usize = AREAS * AREA as usize;
 /// See the module. At first all is zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
-    /// By PE.
     heaps: Vec<Vec<u64>>,
     /// By thread.
     pub(crate) out: Vec<u64>,

@@ -59,7 +59,6 @@ struct Options {
     /// Decides in which order operations are delivered
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Times that each check is run, with other seeds
     #[arg(long, default_value_t = 3)]
     repeat: u64,
     /// Fail unless there is a GPU

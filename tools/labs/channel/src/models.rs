@@ -22,11 +22,8 @@ pub(crate) mod area {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Threads of all blocks.
     pub(crate) threads: u64,
-    /// Threads of a unit.
     pub(crate) members: u64,
-    /// Operations of each.
     pub(crate) rounds: u64,
     /// Bytes of each, where that is open.
     pub(crate) bytes: u64,

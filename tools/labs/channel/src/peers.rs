@@ -24,7 +24,6 @@ const PENDING: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
     pub(crate) pe: u32,
-    /// In which region, and which word of it.
     pub(crate) region: usize,
     pub(crate) index: u64,
 }
@@ -48,7 +47,6 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Pending {
     descriptor: Descriptor,
-    /// Where it was taken from, and its last slot.
     ring: usize,
     slot: u64,
     delivered: bool,

@@ -49,19 +49,16 @@ pub(crate) struct State {
     pub(crate) unlocked: bool,
     pub(crate) devices: bool,
     pub(crate) chooses_keys: bool,
-    /// What is mapped of devices is kept.
     pub(crate) caches: bool,
     pub(crate) enabled: AtomicBool,
     pub(crate) bound: AtomicUsize,
     pub(crate) remote: AtomicUsize,
-    /// Completions that its queue holds.
     pub(crate) completions: AtomicUsize,
     /// Memory of devices has to be reached by copies that call no CUDA
     /// (`FI_OPT_CUDA_API_PERMITTED`).
     pub(crate) needs_copies: AtomicBool,
     /// Descriptors are heeded (`enable_hybrid_mr_desc`).
     pub(crate) heeds_descriptors: AtomicBool,
-    /// It was said that CUDA is asked about memory.
     pub(crate) said_asked: Once,
     pub(crate) messages: Messages,
     /// The thread that is in, or zero.

@@ -28,7 +28,6 @@ struct Stage {
     addr: usize,
     len: usize,
     key: u64,
-    /// Peers reach it.
     remote: bool,
     /// It is memory of a device, and whether GDRCopy maps it.
     device: Option<bool>,

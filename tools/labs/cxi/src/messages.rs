@@ -192,7 +192,6 @@ impl Lists {
 }
 
 struct Limits {
-    /// Messages are matched by the NIC alone.
     hardware: bool,
     match_entries: usize,
     overflow: usize,

@@ -10,7 +10,6 @@ use crate::verbs::{
 #[derive(Debug)]
 pub(crate) struct Persona {
     pub(crate) name: &'static str,
-    /// The device's number, which the provider looks at.
     pub(crate) part_id: u32,
     pub(crate) caps: u32,
     pub(crate) max_sq_wr: u32,
@@ -20,13 +19,11 @@ pub(crate) struct Persona {
     pub(crate) max_cqe: u32,
     /// Pages of 4 KiB that can be registered, of all processes together.
     pub(crate) max_pages: u64,
-    /// The longest message, which is also the longest packet.
     pub(crate) mtu: u32,
     /// NICs behind one PCIe root.
     nics_per_root: u16,
     /// The bus of the first NIC behind each root. The others follow, one a bus.
     first_bus: &'static [u8],
-    /// The number of each NIC on its bus.
     device: u8,
 }
 

@@ -34,7 +34,6 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) end: End,
-    /// When, since the job's start.
     pub(crate) after: Duration,
     pub(crate) stdout: String,
     /// What it has said beside that: NVSHMEM's log and ours.

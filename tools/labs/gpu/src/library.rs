@@ -27,9 +27,7 @@ pub(crate) struct Library {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct For<'a> {
     pub(crate) provider: &'a str,
-    /// Where the files of counters are to be.
     pub(crate) dir: &'a Path,
-    /// Whether processes share GPUs.
     pub(crate) shares_gpus: bool,
 }
 

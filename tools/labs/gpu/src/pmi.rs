@@ -23,7 +23,6 @@ pub(crate) struct Server {
 #[derive(Debug)]
 struct Connection {
     socket: UnixStream,
-    /// The part of a line that has arrived.
     line: Vec<u8>,
     in_barrier: bool,
     open: bool,

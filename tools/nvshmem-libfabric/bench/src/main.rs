@@ -35,7 +35,6 @@ const SUITES: [&str; 7] =
 #[derive(Debug, Parser)]
 #[command(name = "nvshmem-bench")]
 struct Options {
-    /// What to measure
     #[arg(required = true, value_parser = SUITES)]
     suites: Vec<String>,
     /// The installed plugins (nvshmem_transport_libfabric.so.N)
@@ -48,22 +47,18 @@ struct Options {
     /// it staged uses the machine's own
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     cuda_driver: Option<PathBuf>,
-    /// These providers alone
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp,rxm,shm")]
     only: Vec<Provider>,
     /// Jobs of each kind: connections of their own, whose luck differs
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
-    /// Rounds per job, case and side
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Least time of a round in milliseconds: above what a scheduler's time slice can distort
     #[arg(long, value_name = "N", default_value_t = 12)]
     round_ms: u64,
-    /// Sizes of jobs, for connect
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,4,8,16,32,64")]
     pes: Vec<u32>,
-    /// Keep callgrind's files in DIR, for callgrind_annotate
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     keep: Option<PathBuf>,
 }

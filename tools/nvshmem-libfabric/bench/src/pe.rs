@@ -110,13 +110,10 @@ fn bind(index: usize) -> std::io::Result<()> {
 struct Memory {
     from: SymAddr,
     to: SymAddr,
-    /// Where the raw side receives.
     mail: SymAddr,
-    /// Counts the signals of windows.
     counter: SymAddr,
     /// Set by signals of messages and behind fences.
     signal: SymAddr,
-    /// What is fetched and added to.
     fetched: SymAddr,
     /// Where PE 0 receives a word and the flag behind it.
     result: SymAddr,
@@ -129,7 +126,6 @@ struct Exchange<'a> {
     bytes: u64,
     piece: Piece,
     signal: PlannedAmo,
-    /// Our last word, the peer's, and its signal.
     sent: Local<'a>,
     data: Local<'a>,
     arrived: Local<'a>,
@@ -138,7 +134,6 @@ struct Exchange<'a> {
 struct Pe<'a> {
     ops: &'a Ops,
     raw: Option<Raw>,
-    /// One for each chunk of the heap.
     memories: Vec<Memory>,
     peer: u32,
 }
@@ -305,11 +300,8 @@ struct Leader<'a> {
     pe: Pe<'a>,
     /// None where the peer does nothing but progress the plugin.
     control: Option<TcpStream>,
-    /// What the peer progresses.
     served: Option<Option<Side>>,
-    /// A new number for every pattern and message.
     number: u64,
-    /// Signals that the peer has counted, by memory.
     signals: Vec<u64>,
     /// What the word must hold that is fetched and added to.
     sum: u64,

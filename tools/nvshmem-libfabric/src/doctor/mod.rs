@@ -49,7 +49,6 @@ pub(crate) struct Check {
     /// What helps; none where nothing is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remedy: Option<String>,
-    /// More of it, one thing a line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) details: Vec<String>,
 }
@@ -92,9 +91,7 @@ impl Check {
 #[derive(Debug, Serialize)]
 pub(crate) struct Diagnosis {
     pub(crate) version: &'static str,
-    /// Whether the transport works on this machine.
     pub(crate) usable: bool,
-    /// In one line.
     pub(crate) summary: String,
     pub(crate) checks: Vec<Check>,
 }

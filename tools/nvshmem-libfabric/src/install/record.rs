@@ -34,7 +34,6 @@ impl Entry {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// This project's version.
     version: String,
     pub(super) files: Vec<Entry>,
     /// Directories that were not there before, the outer first.

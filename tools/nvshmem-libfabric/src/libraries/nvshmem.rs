@@ -23,7 +23,6 @@ pub(crate) struct Nvshmem {
     /// How it was found; several ways may lead to one file.
     pub(crate) found_by: Vec<String>,
     pub(crate) release: Option<Release>,
-    /// Who says that it is this release.
     pub(crate) release_said_by: Vec<String>,
     pub(crate) rpath: Option<String>,
     pub(crate) runpath: Option<String>,
@@ -33,7 +32,6 @@ pub(crate) struct Nvshmem {
     pub(crate) number_said_by: Vec<String>,
     /// Statements that do not fit each other. With any, nothing is installed on a guess.
     pub(crate) conflicts: Vec<String>,
-    /// The file that it would load now.
     pub(crate) would_load: Option<WouldLoad>,
     #[serde(skip)]
     elf: Elf,
@@ -43,7 +41,6 @@ pub(crate) struct Nvshmem {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct WouldLoad {
     pub(crate) path: PathBuf,
-    /// The rule of the dynamic linker that leads there.
     pub(crate) rule: Rule,
     /// Our version, if it is ours.
     pub(crate) ours: Option<String>,

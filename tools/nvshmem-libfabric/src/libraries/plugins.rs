@@ -26,7 +26,6 @@ pub(crate) fn numbers() -> Vec<u32> {
 pub(crate) struct Plugin {
     pub(crate) number: u32,
     pub(crate) path: PathBuf,
-    /// This project's version of it.
     pub(crate) version: String,
 }
 
@@ -34,7 +33,6 @@ pub(crate) struct Plugin {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct NcclPlugin {
     pub(crate) path: PathBuf,
-    /// This project's version of it.
     pub(crate) version: String,
 }
 

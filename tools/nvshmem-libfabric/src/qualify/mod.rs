@@ -96,7 +96,6 @@ pub(crate) fn run(options: &QualifyOptions) -> Result<bool, ToolError> {
 #[derive(Debug, Default)]
 struct Seen {
     nothing_opened: bool,
-    /// GB/s of long puts over one NIC, and staged.
     one_nic: Option<f64>,
     staged: Option<f64>,
 }

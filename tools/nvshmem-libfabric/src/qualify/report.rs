@@ -50,9 +50,7 @@ impl Row {
 /// The file.
 pub(super) struct Report {
     path: PathBuf,
-    /// What is tried, in one line.
     head: String,
-    /// What there is, under heads.
     there: String,
     rows: Vec<Row>,
     /// A line each: part, test, bytes, median, 10th and 90th percentile, unit.

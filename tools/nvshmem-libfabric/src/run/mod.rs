@@ -49,7 +49,6 @@ struct Plan {
     program: Option<PathBuf>,
     words: Vec<OsString>,
     set: Vec<Variable>,
-    /// What is told of the rest.
     notes: Vec<String>,
     /// What the program may hang by.
     warnings: Vec<String>,
@@ -246,7 +245,6 @@ fn is_sanitizer(library: &str) -> bool {
 
 struct Used {
     nvshmem: Nvshmem,
-    /// How that is known.
     found: String,
     /// It is the first of the machine, and no word of the command line leads to it.
     is_guess: bool,

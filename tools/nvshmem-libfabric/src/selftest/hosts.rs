@@ -43,9 +43,7 @@ pub(crate) struct Host {
     pub(crate) remote: Option<Arc<Remote>>,
     /// What it would take in a job over several hosts.
     taken: Choice,
-    /// Each provider by itself.
     each: Vec<Choice>,
-    /// How many GPUs CUDA's driver shows there.
     pub(crate) gpus: usize,
 }
 

@@ -38,7 +38,6 @@ pub(crate) const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
 #[derive(Debug, Serialize)]
 pub(crate) struct Run {
     pub(crate) provider: String,
-    /// The plugin file, by its number.
     pub(crate) file: String,
     pub(crate) scenario: &'static str,
     /// Where the PEs were, if not all on this machine.
@@ -46,10 +45,8 @@ pub(crate) struct Run {
     pub(crate) hosts: Vec<String>,
     pub(crate) passed: bool,
     pub(crate) seconds: f64,
-    /// How it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
-    /// The last lines of the PE that failed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failure_log: Option<String>,
     /// What PE 0's transport said of what it had opened.

@@ -4,7 +4,6 @@
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(super) name: String,
-    /// How many PEs it takes.
     pub(super) slots: u32,
 }
 

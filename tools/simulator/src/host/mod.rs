@@ -44,7 +44,6 @@ pub struct Host<'a> {
     proxy: Proxy,
     user: Ops,
     shared: Arc<Shared>,
-    /// Bytes of the heap handed out.
     used: AtomicU64,
     connected_in: Duration,
 }

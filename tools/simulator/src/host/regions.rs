@@ -24,7 +24,6 @@ pub(crate) struct Regions {
     heap: Mapping,
     /// The heap's last chunk by its user's own address, where a user's buffer is mapped.
     again: Option<Mapping>,
-    /// Where each PE's heap begins in that PE.
     heap_bases: Vec<u64>,
     chunk_bytes: u64,
     me: u32,
@@ -42,7 +41,6 @@ struct Handles(Box<[u8]>);
 #[derive(Debug)]
 struct Buffer {
     memory: Mapping,
-    /// Offset of the buffer in its memory.
     skip: u64,
     len: u64,
     /// None for memory that is not registered, or not any more.
@@ -56,7 +54,6 @@ pub struct Piece {
     pub(crate) remote: c::nvt_rma_memdesc,
     pub(crate) local: c::nvt_rma_memdesc,
     pub(crate) len: u64,
-    /// Whether another piece of the same transfer follows.
     pub(crate) more: bool,
 }
 

@@ -80,7 +80,6 @@ macro_rules! call {
 pub(crate) struct Hint {
     /// Another follows at once, from the same thread.
     pub(crate) more: bool,
-    /// It belongs to a region.
     pub(crate) in_region: bool,
 }
 
@@ -106,7 +105,6 @@ pub(crate) type Sides<'a> =
 pub(crate) struct Transport {
     layout: Layout,
     raw: *mut c::nvt_transport,
-    /// Longest operation that the plugin takes.
     max_op_len: u64,
     /// `cap` of the transport: one entry per PE, never moved while the transport lives.
     cap: Box<[i32]>,

@@ -5,7 +5,6 @@
 pub(crate) struct Collective {
     /// Name of the one at hand, its bytes per PE, and the first PE that has joined it.
     open: Option<(String, usize, usize)>,
-    /// What each PE has contributed to it.
     parts: Vec<Option<Vec<u8>>>,
     /// PEs that have finished and will join no more.
     finished: Vec<bool>,

@@ -65,7 +65,6 @@ pub(crate) struct DeviceMemory {
     gpu: &'static Gpu,
     base: usize,
     len: usize,
-    /// Bytes of one allocation.
     step: usize,
     how: How,
 }

@@ -41,7 +41,6 @@ impl Fatal {
 /// Any, but one at a time: a second one gets an error.
 #[derive(Debug)]
 pub struct Bootstrap {
-    /// Both are for the life of the process.
     shared: &'static Shared,
     handle: *mut c::nvt_bootstrap_handle,
     node: Node,

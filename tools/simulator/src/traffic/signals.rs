@@ -8,13 +8,11 @@ use crate::traffic::Resident;
 const SLOTS: u64 = 4;
 
 struct Places {
-    /// Data from each sender, by slot.
     inbox: SymAddr,
     /// A word for each (sender, slot): the round whose data is there.
     signals: SymAddr,
     /// A word for each receiver: how many of mine it has taken.
     taken: SymAddr,
-    /// What is sent to each receiver, by slot.
     outbox: SymAddr,
     slot_bytes: u64,
 }

@@ -17,11 +17,9 @@ use crate::sync::{AtomicU32, Ordering};
 pub(super) struct Gates {
     /// Quiets that wait: while there is none, nobody looks further.
     waiting: AtomicU32,
-    /// The PEs for which a quiet has ever waited.
     gates: Mutex<HashMap<Pe, Gate>>,
 }
 
-/// The gate of one PE.
 #[derive(Clone, Copy, Default, Debug)]
 struct Gate {
     /// Quiets that wait.
@@ -46,7 +44,6 @@ pub(super) struct Quiet<'a> {
 }
 
 impl Gates {
-    /// A quiet begins to wait.
     pub(super) fn shut(&self, pe: Pe) -> Quiet<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut gates = self.lock();
@@ -55,7 +52,6 @@ impl Gates {
         Quiet { gates: self, pe, before: gate.moments }
     }
 
-    /// The moment that an operation for a PE waits for, which begins now; none if it need not wait.
     #[inline]
     pub(super) fn before(&self, pe: Pe) -> Option<u64> {
         // A quiet that is not seen here has not waited for what was before this.
@@ -65,7 +61,6 @@ impl Gates {
         self.lock().get(&pe).filter(|gate| gate.quiets != 0).map(|gate| gate.moments[1])
     }
 
-    /// Whether an operation that waits for a moment may go.
     pub(super) fn is_open(&self, pe: Pe, before: u64) -> bool {
         self.lock().get(&pe).is_none_or(|gate| gate.quiets == 0 || gate.moments[1] != before)
     }
@@ -76,7 +71,6 @@ impl Gates {
 }
 
 impl Quiet<'_> {
-    /// Whether there has been such a moment since it waits; `now`: there is one now.
     pub(super) fn is_over(&self, part: Part, now: bool) -> bool {
         let mut gates = self.gates.lock();
         let gate = gates.entry(self.pe).or_default();

@@ -22,10 +22,8 @@ use crate::state::discrepancy::{Discrepancy, same};
 use crate::state::fair_queue::FairQueue;
 use crate::state::operation::OpId;
 
-/// Most operations handed over and not yet taken. Who has more waits.
 const QUEUE: usize = 256;
 
-/// Most operations taken that wait for their peers. Where there are as many, none is taken.
 const WAITING: usize = 4096;
 
 /// The user threads' end.
@@ -44,7 +42,6 @@ pub struct Inbox {
     shared: Arc<Shared>,
     /// What was taken and not submitted to its end yet, by the peer that it waits for.
     pub(crate) waiting: FairQueue<Taken>,
-    /// Submitted.
     pub(crate) finishing: Vec<Current>,
 }
 
@@ -55,18 +52,15 @@ struct Shared {
     failure: OnceLock<EngineError>,
 }
 
-/// Something handed over.
 #[derive(Debug)]
 enum Item {
     Transfer(Box<Transfer>),
     Fence(Pe),
 }
 
-/// A put or a get.
 #[derive(Debug)]
 struct Transfer {
     request: OwnedRequest,
-    /// For who waits for its end.
     ended: Option<Arc<Ended>>,
 }
 
@@ -156,7 +150,6 @@ impl Outbox {
         outcome.unwrap_or(Ok(()))
     }
 
-    /// What is handed over for the PE from here on comes after what was before.
     pub(crate) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
         if self.is_quiet(pe) {
             return Ok(());
@@ -165,17 +158,14 @@ impl Outbox {
         self.send(pe, Item::Fence(pe)).inspect_err(|_| self.shared.outstanding.end_fence())
     }
 
-    /// Whether everything handed over for the PE has ended.
     pub(crate) fn is_quiet(&self, pe: Pe) -> bool {
         self.shared.outstanding.is_quiet(pe)
     }
 
-    /// Waits for that.
     pub(crate) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         self.quiet_when(pe, |now| now)
     }
 
-    /// The same, and `over` says whether the wait is, from whether everything has ended.
     pub(crate) fn quiet_when(
         &self,
         pe: Pe,
@@ -197,7 +187,6 @@ impl Outbox {
         })
     }
 
-    /// The proxy lane's first failure.
     pub(crate) fn failure(&self) -> Option<&EngineError> {
         self.shared.failure.get()
     }
@@ -236,7 +225,6 @@ impl Outbox {
     }
 }
 
-/// What is due to who waits.
 #[derive(PartialEq, Eq, Debug)]
 enum Due {
     Nothing,
@@ -245,7 +233,6 @@ enum Due {
 }
 
 impl Inbox {
-    /// Whether there is anything to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.shared.outstanding.count() != 0
@@ -260,7 +247,6 @@ impl Inbox {
         }
     }
 
-    /// Local memory that what was taken touches, or is going to.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
         let waiting = self.waiting.iter().filter_map(|(_, taken)| match taken {
             Taken::Transfer(current) => Some(current),
@@ -269,7 +255,6 @@ impl Inbox {
         waiting.chain(&self.finishing).filter_map(|current| current.transfer.request.memory())
     }
 
-    /// What is next in the queue. None if there is nothing, or too much that was taken waits.
     pub(crate) fn next(&mut self) -> Option<Taken> {
         if self.waiting.len() >= WAITING {
             return None;
@@ -286,17 +271,14 @@ impl Inbox {
         })
     }
 
-    /// A fence was executed.
     pub(crate) fn fenced(&self) {
         self.shared.outstanding.end_fence();
     }
 
-    /// The lane has failed: nobody needs to wait any longer.
     pub(crate) fn fail(&self, failed: &EngineError) {
         let _ = self.shared.failure.set(failed.clone());
     }
 
-    /// One has ended.
     pub(crate) fn end(&self, current: Current, outcome: Result<(), EngineError>) {
         let pe = current.request().pe;
         let Transfer { ended, .. } = *current.transfer;

@@ -24,9 +24,7 @@ pub struct HostLane<P: Port> {
     /// Whether the lane had segments under way when the lock was last given back. Only a hint: it
     /// spares the proxy thread the lock while user threads are not communicating.
     has_work: AtomicBool,
-    /// Where operations on staged memory go.
     outbox: Option<Outbox>,
-    /// PEs whose operations go there as well.
     fallback_routes: Option<Arc<FallbackRoutes>>,
     /// Quiets that wait, and what waits behind them.
     gates: Gates,
@@ -189,7 +187,6 @@ impl<P: Port> HostLane<P> {
         with(&self.lock())
     }
 
-    /// Tries, then runs the loop until it says yes.
     fn wait(
         &self,
         mut done: impl FnMut(&mut Lane<P>) -> Result<bool, EngineError>,

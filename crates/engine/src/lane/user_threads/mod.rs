@@ -33,7 +33,6 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Whether anything was.
     pub(crate) fn any(self) -> bool {
         self.pending || self.handed_over
     }
@@ -89,8 +88,6 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Submits what waits for a peer, pending or handed over, as far as it goes; first that whose
-    /// turn it is.
     pub(crate) fn serve_both(
         &mut self,
         pending_queue: &mut PendingQueue,
@@ -113,7 +110,6 @@ impl<P: Port> Lane<P> {
         served
     }
 
-    /// Submits what was handed over for a peer and waits, as far as it goes. Whether some did.
     fn serve_handed_over(&mut self, inbox: &mut Inbox, pe: Pe) -> bool {
         let mut moved = false;
         while let Some(first) = inbox.waiting.front_mut(pe) {
@@ -130,8 +126,6 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Carries something on that was handed over, as far as there is room: it comes back if there
-    /// was too little.
     fn carry_on(&mut self, inbox: &mut Inbox, taken: Taken, moved: &mut bool) -> Option<Taken> {
         let mut current = match taken {
             Taken::Transfer(current) => current,
@@ -214,7 +208,6 @@ mod tests {
         (bed, outbox)
     }
 
-    /// What has been submitted waits for its end beside others to the same peer.
     #[test]
     fn all_that_was_handed_over_leaves_in_one_turn() {
         let (mut bed, outbox) = bed();
@@ -240,7 +233,6 @@ mod tests {
         bed.lane.audit().unwrap();
     }
 
-    /// Which of the two that wait for the same peer has what becomes free.
     #[test]
     fn what_is_pending_and_what_was_handed_over_take_turns() {
         const EACH: u32 = 40;

@@ -17,7 +17,6 @@ pub(crate) struct Outstanding<E> {
     /// Operations handed over and not ended, by PE.
     by_pe: Box<[AtomicU32]>,
     lost: Mutex<Vec<(Pe, E)>>,
-    /// Whether anything is lost.
     has_lost: AtomicBool,
 }
 
@@ -32,14 +31,11 @@ impl<E: Clone> Outstanding<E> {
         }
     }
 
-    /// How many there are, fences among them. A hint: what it does not show yet, the next call
-    /// does.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// An operation for the PE is about to be handed over.
     pub(crate) fn begin(&self, pe: Pe) {
         if let Some(count) = self.by_pe.get(pe.index()) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -47,18 +43,14 @@ impl<E: Clone> Outstanding<E> {
         self.begin_fence();
     }
 
-    /// A fence is about to be handed over.
     pub(crate) fn begin_fence(&self) {
         self.all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A fence was executed.
     pub(crate) fn end_fence(&self) {
         self.all.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// An operation for the PE has ended: with this failure, if nobody is told of it who waits for
-    /// it alone.
     pub(crate) fn end(&self, pe: Pe, failed: Option<E>) {
         if let Some(failed) = failed {
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +72,6 @@ impl<E: Clone> Outstanding<E> {
         count.is_none_or(|count| count.load(Ordering::Acquire) == 0)
     }
 
-    /// What has failed for a PE that is quiet.
     pub(crate) fn failure(&self, pe: Pe) -> Option<E> {
         if !self.has_lost.load(Ordering::Relaxed) {
             return None;

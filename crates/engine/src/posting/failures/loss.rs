@@ -11,7 +11,6 @@ use crate::state::segment::Stage;
 use crate::state::segment::waits::Waits;
 
 impl<P: Port> Core<P> {
-    /// A segment is in doubt; `posted` if the fabric has taken it.
     pub(crate) fn lose(&mut self, wr_id: WrId, posted: bool) {
         // Its slot stays a stripe's until it ends; its rail is not waited for.
         self.take_load(wr_id, false);
@@ -35,14 +34,11 @@ impl<P: Port> Core<P> {
         self.failures.watchdog.hurry();
     }
 
-    /// The fabric does not have the work-request id of a segment that was in doubt.
     pub(crate) fn wr_id_is_back(&mut self, wr_id: WrId) {
         let segment = self.transmit.segment_mut(wr_id);
         segment.set_waits(segment.waits().without(Waits::FABRIC));
     }
 
-    /// A segment that was in doubt has completed: whether the fabric had its work-request id. It
-    /// counts as posted then.
     pub(crate) fn came_back(&mut self, wr_id: WrId) -> bool {
         let segment = self.transmit.segment_mut(wr_id);
         let had = segment.waits().has(Waits::FABRIC);

@@ -42,11 +42,9 @@ const LINES: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Failures {
     watchdog: Watchdog,
-    /// The first failure of the lane.
     first: Option<Box<EngineError>>,
     /// Rails are monitored: what fails on one may go over another.
     recovers: bool,
-    /// What mechanisms have to see to, oldest first.
     events: VecDeque<Event>,
     /// Peers that were declared failed, and for whose answers something may still wait.
     failed_peers: Vec<Pe>,
@@ -76,7 +74,6 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// The segment that it is about, which is in no queue.
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn wr_id(&self) -> Option<WrId> {
         match self {
@@ -87,7 +84,6 @@ impl Event {
 }
 
 impl Failures {
-    /// None yet.
     pub(super) fn new(watchdog: Watchdog) -> Self {
         Self {
             watchdog,
@@ -102,7 +98,6 @@ impl Failures {
         }
     }
 
-    /// The time that segments are stamped with.
     #[inline(always)]
     pub(crate) fn stamp(&self) -> u32 {
         self.watchdog.stamp()
@@ -114,24 +109,20 @@ impl Failures {
         self.watchdog.has_moved();
     }
 
-    /// The next iteration looks at what has happened.
     pub(crate) fn hurry(&mut self) {
         self.watchdog.hurry();
     }
 
-    /// Counts an iteration; whether it looks at what has happened.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.watchdog.is_due()
     }
 
-    /// The iteration that was counted last has given up the core.
     #[inline]
     pub(crate) fn count_yielded(&mut self) {
         self.watchdog.count_yielded();
     }
 
-    /// Whether it is time to look at the connections, and at the rails.
     pub(crate) fn starts(&mut self, now: u64) -> bool {
         self.watchdog.starts(now)
     }
@@ -146,34 +137,28 @@ impl Failures {
         self.watchdog.gives_up(since)
     }
 
-    /// The first failure of the lane.
     #[inline(always)]
     pub(crate) fn first(&self) -> Option<&EngineError> {
         self.first.as_deref()
     }
 
-    /// Whether rails are monitored: what fails on one may go over another.
     #[inline(always)]
     pub(crate) fn recovers(&self) -> bool {
         self.recovers
     }
 
-    /// From here on they are, or are not.
     pub(super) fn set_recovers(&mut self, recovers: bool) {
         self.recovers = recovers;
     }
 
-    /// Takes what a mechanism has to see to, the oldest first.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Takes a peer that was declared failed.
     pub(crate) fn next_failed(&mut self) -> Option<Pe> {
         self.failed_peers.pop()
     }
 
-    /// Takes the segments that were in doubt and that recovery does not know of yet.
     pub(crate) fn take_lost(&mut self) -> Vec<WrId> {
         std::mem::take(&mut self.lost)
     }
@@ -184,7 +169,6 @@ impl Failures {
         self.ended.push((pe, self.stamp()));
     }
 
-    /// Takes the peers that have ended and whose time is up.
     pub(crate) fn take_ended(&mut self) -> Vec<Pe> {
         let ended = std::mem::take(&mut self.ended);
         let is_over = |(_, since): &(Pe, u32)| self.gives_up(*since).is_some();
@@ -193,13 +177,10 @@ impl Failures {
         over.into_iter().map(|(pe, _)| pe).collect()
     }
 
-    /// Whether nothing is an orphan.
     pub(crate) fn has_no_orphans(&self) -> bool {
         self.orphans == 0
     }
 
-    /// Whether there may be another line in the log of what a peer can bring about, and how many
-    /// there were not.
     pub(crate) fn may_say(&mut self, now: u64) -> Option<Unsaid> {
         self.lines.admit_at(now)
     }
@@ -225,7 +206,6 @@ impl Failures {
 
 #[cfg(any(test, feature = "audit"))]
 impl Failures {
-    /// The segments that something was raised about, which are in no queue.
     pub(crate) fn raised(&self) -> Vec<WrId> {
         self.events.iter().filter_map(Event::wr_id).collect()
     }
@@ -279,7 +259,6 @@ impl<P: Port> Core<P> {
         self.end_failed(wr_id, error);
     }
 
-    /// Sets a segment aside until recovery has decided about it. Whether it may.
     fn set_aside(&mut self, wr_id: WrId) -> bool {
         let segment = self.transmit.segment(wr_id);
         let stage = segment.stage;
@@ -299,7 +278,6 @@ impl<P: Port> Core<P> {
         true
     }
 
-    /// Ends a segment that the fabric refused or failed, and its connection with it.
     #[cold]
     pub(crate) fn end_failed(&mut self, wr_id: WrId, error: PortError) {
         let segment = self.transmit.segment(wr_id);
@@ -310,7 +288,6 @@ impl<P: Port> Core<P> {
         self.drop_segment(wr_id);
     }
 
-    /// What has failed, in words.
     pub(crate) fn segment_error(&self, wr_id: WrId, rail: RailId, error: PortError) -> EngineError {
         let segment = self.transmit.segment(wr_id);
         EngineError::Segment {
@@ -323,14 +300,12 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Gives up a peer, and tells of it.
     #[cold]
     pub(crate) fn fail_connection(&mut self, pe: Pe, failed: EngineError) {
         self.give_up(pe, &failed);
         self.fail_lane(failed);
     }
 
-    /// Marks a connection failed and drops what it holds back.
     fn give_up(&mut self, pe: Pe, failed: &EngineError) {
         if let Some(connection) = self.peers.find_mut(pe) {
             connection.close();
@@ -387,7 +362,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment has ended: if it was an orphan, its memory is free.
     #[inline]
     pub(crate) fn is_no_orphan(&mut self, wr_id: WrId) {
         if self.failures.orphans != 0 {
@@ -402,8 +376,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Whether there may be another line in the log of what a peer can bring about, and how many
-    /// there were not.
     #[cold]
     pub(crate) fn may_say(&mut self) -> Option<Unsaid> {
         let now = self.transmit.now();
@@ -423,7 +395,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A peer has asked for what cannot be done.
     pub(crate) fn bad_message(&mut self, pe: Pe, why: String) {
         self.fail_lane(EngineError::BadMessage { pe, why });
     }

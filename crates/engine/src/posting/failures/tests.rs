@@ -44,8 +44,6 @@ fn what_fails_is_set_aside_unless_its_peer_has_failed() {
     }
 }
 
-/// What the fabric may still do for a peer that was declared failed, and for no other, keeps the
-/// memory of this process.
 #[test]
 fn orphans_are_what_the_fabric_has_for_a_peer_that_has_failed() {
     let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
@@ -66,7 +64,6 @@ fn orphans_are_what_the_fabric_has_for_a_peer_that_has_failed() {
     assert_eq!(core.failures.orphans, 2);
 }
 
-/// Though no segment stands for them.
 #[test]
 fn messages_that_have_left_keep_a_lane_at_work_and_fail_with_their_rail() {
     let mut bed = Bed::new(Setup { n_pes: 4, rails: 2, fast: true, ..PLAIN });

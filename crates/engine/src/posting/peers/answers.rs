@@ -31,7 +31,6 @@ use crate::wire::message::{Body, Message};
 pub(crate) const ANSWERS: u32 = 1024;
 
 impl Peers {
-    /// Keys are due to a peer: nothing leaves that needs them before they have.
     #[cold]
     pub(super) fn owe_keys(&mut self, pe: Pe) {
         if let Some(connection) = self.connections.find_mut(pe) {
@@ -39,7 +38,6 @@ impl Peers {
         }
     }
 
-    /// Whether an answer waits for keys to leave.
     pub(super) fn waits_for_keys(&self, due: &Unnumbered) -> bool {
         let channel = self.channel(due.pe);
         due.what.needs_keys() && channel.is_some_and(|channel| channel.keys_due != 0)

@@ -11,7 +11,6 @@ use crate::wire::message::{Body, Message};
 use crate::wire::window::{Arrival, Received, Seq};
 
 impl Peers {
-    /// What in a message's head tells that no PE of this job has written it, if something does.
     pub(crate) fn foreign(&self, message: &Message<'_>, recovers: bool) -> Option<&'static str> {
         let Message { from, seq, ack, ref body, .. } = *message;
         if from.0 >= self.n_pes() {
@@ -29,7 +28,6 @@ impl Peers {
         (has_number && is_beyond).then_some("its number is out of the window")
     }
 
-    /// An answer with a number has arrived. Whether it is to be taken, as it was not here before.
     #[cold]
     pub(crate) fn arrives(&mut self, pe: Pe, seq: Seq) -> bool {
         let Some(connection) = self.connections.find_mut(pe) else { return false };
@@ -46,7 +44,6 @@ impl Peers {
 }
 
 impl<P: Port> Core<P> {
-    /// A request has arrived again: its sender does not know that it was executed.
     #[cold]
     pub(crate) fn arrived_again(&mut self, pe: Pe, body: &Body<'_>) {
         let Some(connection) = self.peers.connections.find_mut(pe) else { return };

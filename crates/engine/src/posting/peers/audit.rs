@@ -9,7 +9,6 @@ use crate::state::connection::Connection;
 use crate::state::discrepancy::{Discrepancy, same};
 
 impl Peers {
-    /// What is kept of them.
     pub(crate) fn audit<P: Port>(
         &self,
         transmit: &Transmit<P>,

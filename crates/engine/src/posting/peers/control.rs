@@ -24,13 +24,11 @@ const DUE: u32 = 1024;
 const _: () = assert!(FETCHES + WINDOW + 4 * 64 < DUE);
 
 impl Peers {
-    /// Whether anything is due without a number.
     #[inline(always)]
     pub(crate) fn is_control_due(&self) -> bool {
         !self.unnumbered.is_empty() || !self.control.is_empty()
     }
 
-    /// So many more messages without numbers are due to a peer. How many there are.
     fn note_owed(&mut self, pe: Pe, more: i32) -> Option<u32> {
         let owed = &mut self.connections.find_mut(pe)?.channel().owed;
         *owed = owed.wrapping_add_signed(more);
@@ -130,7 +128,6 @@ impl<P: Port> Core<P> {
         self.send_unnumbered(due.pe, due.what.request(), body, packet)
     }
 
-    /// A message without a number is due.
     pub(crate) fn queue_unnumbered(&mut self, pe: Pe, what: Owed) {
         match self.peers.note_owed(pe, 0) {
             // Nothing was ever sent to it, nor came from it.
@@ -146,8 +143,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As much is due to a peer as may be: it has asked for more than it may, and is declared
-    /// failed.
     #[cold]
     fn is_owed_too_much(&mut self, pe: Pe) {
         if self.peers.check(pe).is_ok() {
@@ -156,7 +151,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A request is not executed: it is not acknowledged, and the sender is told.
     #[cold]
     pub(crate) fn cannot_execute(&mut self, pe: Pe, seq: Seq, why: String) {
         if let Some(connection) = self.peers.connections.find_mut(pe) {
@@ -167,7 +161,6 @@ impl<P: Port> Core<P> {
         self.bad_message(pe, why);
     }
 
-    /// What is sent to the peer next takes another path than the last: that one may not work.
     #[cold]
     pub(crate) fn take_turns(&mut self, pe: Pe) {
         if let Some(connection) = self.peers.connections.find_mut(pe) {
@@ -228,8 +221,6 @@ mod tests {
     use crate::posting::tests::{Bed, PLAIN, Setup};
     use crate::state::messages::order::{Kept, WaitingRequest};
 
-    /// No peer gets all the room for answers: the one that has asked for too much is declared
-    /// failed, and no other.
     #[test]
     fn a_peer_that_is_owed_too_much_is_declared_failed() {
         for (others, owed, good) in
@@ -252,8 +243,6 @@ mod tests {
         }
     }
 
-    /// Thousands, to peers that can be reached and one that cannot: each has what is due to it,
-    /// which is counted by peer.
     #[test]
     fn however_many_answers_are_due_each_peer_has_its_own() {
         let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
@@ -290,7 +279,6 @@ mod tests {
         bed.lane.audit().unwrap();
     }
 
-    /// Once, and if something waits in their order.
     #[test]
     fn a_peer_whose_requests_wait_is_noted() {
         let mut bed = Bed::new(PLAIN);

@@ -20,10 +20,8 @@ use crate::state::segment::Stage;
 use crate::wire::handle::HandleView;
 use crate::wire::message::{ATOMIC, PUT_SIGNAL_HEAD};
 
-/// Of a request that comes behind all requests before it.
 const BEHIND_ALL: u16 = 1;
 
-/// Enough has left to a peer for it to be asked to acknowledge.
 #[cold]
 #[inline(never)]
 fn ask(channel: &mut ReliableChannel, control: &mut VecDeque<Pe>) {

@@ -19,20 +19,17 @@ use crate::wire::seal::Seal;
 use crate::wire::window::Seq;
 
 impl Peers {
-    /// A message to a peer has a slot.
     pub(crate) fn count_unsent(&mut self, pe: Pe) {
         if let Some(connection) = self.connections.find_mut(pe) {
             connection.channel().unsent += 1;
         }
     }
 
-    /// Whether a peer may have another message's slot.
     pub(crate) fn is_within_message_quota(&self, pe: Pe) -> bool {
         let channel = self.channel(pe);
         channel.is_none_or(|channel| channel.is_within_quota(&self.messages))
     }
 
-    /// A message was acknowledged whose operation is under way still.
     fn set_apart(&mut self, pe: Pe) {
         if let Some(channel) = self.connections.channel_mut(pe) {
             channel.apart = channel.apart.wrapping_add(1);
@@ -73,7 +70,6 @@ impl Peers {
         });
     }
 
-    /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
     pub(crate) fn queue_control(&mut self, pe: Pe) {
         let channel = self.connections.channel_mut(pe);
@@ -175,7 +171,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A request has left: its target sees to its order from here on.
     fn placed(&mut self, wr_id: WrId, seq: Seq) {
         let segment = self.transmit.segment_mut(wr_id);
         let Segment { pe, direction, class, .. } = *segment;
@@ -225,12 +220,10 @@ impl<P: Port> Core<P> {
         wr_id
     }
 
-    /// What would be the segments of the messages that have left and have none.
     pub(crate) fn without_segment(&self) -> impl Iterator<Item = Segment> + '_ {
         self.peers.without_segment()
     }
 
-    /// Gives all messages to a peer segments that have left and have none.
     pub(crate) fn give_segments(&mut self, pe: Pe) {
         let unacked: Option<Vec<u32>> =
             self.peers.channel(pe).map(|channel| channel.unacked().collect());
@@ -239,8 +232,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of
-    /// it.
     fn path_for_message(&mut self, wr_id: WrId, rail: RailId) -> Result<RailId, Left> {
         let pe = self.transmit.segment(wr_id).pe;
         let Some(connection) = self.peers.find(pe) else { return Ok(rail) };
@@ -298,8 +289,6 @@ impl<P: Port> Core<P> {
         Some(sent.map_err(|error| (rail, error)))
     }
 
-    /// The segment of a message that has left, as the fabric names it when it has failed; none if
-    /// it was acknowledged, or stands for itself.
     pub(crate) fn sent_as(&self, wr_id: WrId) -> Option<WrId> {
         let (slot, segment) = self.peers.messages.named_by(wr_id)?;
         let segment = WrId(segment);
@@ -322,7 +311,6 @@ impl<P: Port> Core<P> {
         self.give_segment(slot).or_else(|| self.sent_as(wr_id))
     }
 
-    /// A message has failed that had left.
     pub(crate) fn failed_message(&mut self, rail: RailId, failure: Failure) {
         let Failure { wr_id, error, .. } = failure;
         match wr_id.filter(|wr_id| *wr_id != CONTROL) {
@@ -348,7 +336,6 @@ impl<P: Port> Core<P> {
         self.peers.want_ack(pe);
     }
 
-    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
     pub(crate) fn open_window(&mut self, pe: Pe) {
         let Some(connection) = self.peers.connections.find_mut(pe) else { return };
         let channel = connection.channel();
@@ -362,7 +349,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Ends what an acknowledgement covers.
     pub(crate) fn acknowledged(&mut self, pe: Pe, ack: Seq) {
         let Some(connection) = self.peers.connections.find_mut(pe) else { return };
         if connection.channel().next.is_before(ack) {
@@ -442,8 +428,6 @@ fn is_pull(segment: &Segment) -> bool {
     segment.direction == Direction::Write && matches!(segment.work(), Work::Fragment { .. })
 }
 
-/// What a request that leaves with this number says that it comes behind. More than it has to come
-/// behind does no harm.
 fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
     // Asks are ordered with nothing; where signals are counted, their data has kept the order, but
     // for that of signals.

@@ -35,15 +35,12 @@ pub(crate) struct Peers {
     me: Pe,
     /// See [`Lane::order_signals`](crate::lane::Lane::order_signals).
     orders_signals: bool,
-    /// What messages leave under.
     seal: Box<Seal>,
-    /// What segments of counted puts are known by.
     marks: Box<Marks>,
     connections: Connections,
     messages: MessageTable,
     /// The message that words may join.
     run: Box<words::Run>,
-    /// Peers to whom control messages are due.
     control: VecDeque<Pe>,
     /// Peers that answers were sent to since recovery looked last, each once.
     answered: Vec<Pe>,
@@ -77,29 +74,24 @@ impl Peers {
         }
     }
 
-    /// Signals come behind the signals before them, too.
     pub(crate) fn order_signals(&mut self) {
         self.orders_signals = true;
     }
 
-    /// Whether they do.
     #[inline(always)]
     pub(crate) fn orders_signals(&self) -> bool {
         self.orders_signals
     }
 
-    /// Whether segments of puts to a peer are counted for the next signal to it.
     #[inline]
     pub(crate) fn counts_for_next(&self, pe: Pe) -> bool {
         self.orders_signals && self.counted_for_next(pe).is_some()
     }
 
-    /// Those segments.
     pub(crate) fn counted_for_next(&self, pe: Pe) -> Option<Counting> {
         self.channel(pe)?.tags.as_deref()?.counted()
     }
 
-    /// A signal counts them.
     pub(crate) fn end_count(&mut self, pe: Pe) {
         let channel = self.connections.channel_mut(pe);
         if let Some(tags) = channel.and_then(|channel| channel.tags.as_deref_mut()) {
@@ -113,19 +105,16 @@ impl Peers {
         if self.orders_signals { WriteClass::Word } else { WriteClass::EvenPut }
     }
 
-    /// This PE.
     #[inline(always)]
     pub(crate) fn me(&self) -> Pe {
         self.me
     }
 
-    /// PEs of the job.
     #[inline]
     pub(crate) fn n_pes(&self) -> u32 {
         self.connections.n_pes()
     }
 
-    /// The connection to a peer, if anything was ever sent to it.
     #[inline]
     pub(crate) fn find(&self, pe: Pe) -> Option<&Connection> {
         self.connections.find(pe)
@@ -137,7 +126,6 @@ impl Peers {
         self.connections.find_mut(pe)
     }
 
-    /// The messages to and from a peer, if there were any.
     #[inline]
     pub(crate) fn channel(&self, pe: Pe) -> Option<&ReliableChannel> {
         self.connections.channel(pe)
@@ -149,54 +137,44 @@ impl Peers {
         self.connections.channel_mut(pe)
     }
 
-    /// All connections that were opened, in that order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.connections.iter()
     }
 
-    /// Calls a function with all connections that were opened, in that order, to change them.
     pub(crate) fn for_each(&mut self, each: impl FnMut(&mut Connection)) {
         self.connections.for_each(each);
     }
 
-    /// Whether nothing in the connection to a peer waits for the end of a segment.
     #[inline]
     pub(super) fn has_no_waiter(&self, pe: Pe) -> bool {
         self.connections.has_no_waiter(pe)
     }
 
-    /// So many plain segments of an open connection have ended.
     #[inline]
     pub(super) fn ended(&mut self, plain: Plain, count: u32) {
         self.connections.ended(plain, count);
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
-    /// the job.
     #[inline]
     pub(super) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Connection> {
         let Self { connections, seal, .. } = self;
         connections.open(pe, paths, || seal.receiver(pe))
     }
 
-    /// Control messages are due to a peer, whose channel has entered the queue of these just now.
     #[inline]
     pub(crate) fn owe_control(&mut self, pe: Pe) {
         self.control.push_back(pe);
     }
 
-    /// Whether no message without a number is due.
     pub(crate) fn has_no_answers(&self) -> bool {
         self.unnumbered.is_empty()
     }
 
-    /// Whether no request of a peer may wait no longer for others.
     #[inline]
     pub(crate) fn has_no_due(&self) -> bool {
         self.due.is_empty()
     }
 
-    /// A peer some of whose requests may wait no longer for others of theirs.
     pub(crate) fn next_due(&mut self) -> Option<Pe> {
         self.due.pop()
     }
@@ -217,7 +195,6 @@ impl Peers {
         self.messages = MessageTable::with_answers(messages, answers);
     }
 
-    /// Closes a message to a peer: nobody else of its job can have written it.
     #[inline]
     pub(crate) fn seal<const N: usize>(&self, pe: Pe, packet: &mut PacketOf<N>) {
         self.seal.close(pe, packet);
@@ -229,7 +206,6 @@ impl Peers {
         self.seal.open_as(packet, len);
     }
 
-    /// What a segment of a counted put carries.
     pub(super) fn mark_of_mine(&self, pe: Pe, tag: Tag) -> u64 {
         self.marks.of_mine(pe, tag)
     }
@@ -245,13 +221,11 @@ impl Peers {
         self.marks.is_of(mark, pe, tag)
     }
 
-    /// The failure of the connection to a peer, if there was one.
     #[inline]
     pub(crate) fn check(&self, pe: Pe) -> Result<(), EngineError> {
         self.find(pe).map_or(Ok(()), Connection::check)
     }
 
-    /// That a PE is one of the job.
     #[cold]
     pub(crate) fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
         let n_pes = self.n_pes();

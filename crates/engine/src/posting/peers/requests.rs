@@ -23,8 +23,6 @@ use crate::wire::message::{Body, Message, Spot};
 use crate::wire::window::Seq;
 
 impl<P: Port> Core<P> {
-    /// Submits a message about a word if there is room for it, to leave behind `what`. Never
-    /// blocks.
     #[inline]
     pub(crate) fn try_message<'b>(
         &mut self,
@@ -103,8 +101,6 @@ impl<P: Port> Core<P> {
         Ok(Tried::Submitted)
     }
 
-    /// Submits a message of a put if there is room for it, counted by an operation if one is given.
-    /// Never blocks.
     #[cold]
     pub(crate) fn try_plain_message(
         &mut self,

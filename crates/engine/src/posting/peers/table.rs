@@ -11,33 +11,26 @@ impl Peers {
         self.messages.segments()
     }
 
-    /// What would be the segments of the messages that have left and have none.
     pub(crate) fn without_segment(&self) -> impl Iterator<Item = Segment> + '_ {
         self.messages.all_without()
     }
 
-    /// Whether there are any.
     pub(crate) fn has_without_segment(&self) -> bool {
         self.messages.has_without()
     }
 
-    /// Whether another message may be submitted.
     pub(crate) fn has_message_room(&self) -> bool {
         self.messages.has_room()
     }
 
-    /// A slot for the message of a segment that is a transfer as well.
     pub(crate) fn take_beside(&mut self, segment: WrId) -> Option<u32> {
         self.messages.take_beside(segment.0)
     }
 
-    /// Gives it back.
     pub(crate) fn give_beside(&mut self, message: u32) {
         self.messages.give_beside(message);
     }
 
-    /// The segment is over, or goes on as a transfer; its message may still wait for its
-    /// acknowledgement.
     pub(crate) fn forget_fragment(&mut self, message: u32) {
         self.messages.forget_fragment(message);
     }
@@ -87,13 +80,10 @@ impl Peers {
         lost != 0
     }
 
-    /// The rail of the oldest message to a peer that this has not said to be there.
     pub(crate) fn first_missing(&self, pe: Pe) -> Option<RailId> {
         self.messages.first_missing(self.channel(pe)?)
     }
 
-    /// Whom a message that a work-request id names is for, and the rail that it went out on, while
-    /// it is not acknowledged.
     pub(crate) fn unacknowledged(&self, wr_id: WrId) -> Option<(Pe, RailId)> {
         self.connections.iter().find_map(|connection| {
             let channel = connection.channel.as_deref()?;

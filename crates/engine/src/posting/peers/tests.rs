@@ -13,7 +13,6 @@ use crate::wire::window::Seq;
 
 /// What tests of other rooms do.
 impl Peers {
-    /// Takes a slot of a message; whether there was one.
     pub(crate) fn take_message(&mut self) -> bool {
         self.messages.take(0).is_some()
     }
@@ -41,8 +40,6 @@ fn a_signal_comes_behind_messages_that_are_puts_and_an_atomic_does_not() {
     assert_eq!(behind(true, AtomicOp::SignalSet), 1);
 }
 
-/// So does a put with signal that left in few instructions: its data is a put that has left as a
-/// message.
 #[test]
 fn a_signal_comes_behind_the_data_of_a_put_with_signal_of_the_fast_path() {
     let mut bed = Bed::new(Setup { fast: true, ..PLAIN });
@@ -109,7 +106,6 @@ fn an_answer_is_taken_once() {
     }
 }
 
-/// A channel over which no put has gone for half of all numbers and more.
 #[test]
 fn last_put_stays_acknowledged_past_the_wrap() {
     let mut bed = Bed::new(PLAIN);

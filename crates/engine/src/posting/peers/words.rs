@@ -36,7 +36,6 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Whether fences alone tell it from another.
     pub(crate) fn differs_by_fences(&self, other: &Self) -> bool {
         (self.class, self.batch) == (other.class, other.batch)
     }
@@ -66,14 +65,12 @@ impl Peers {
 }
 
 impl<P: Port> Core<P> {
-    /// How a put to a peer is ordered that begins now.
     pub(crate) fn order(&mut self, pe: Pe) -> Option<Order> {
         let batch = self.transmit.batches().current();
         let connection = self.peers.find(pe)?;
         Some(Order { epoch: connection.epoch(), class: connection.put_class(), batch })
     }
 
-    /// Submits a value that is to be stored in a peer's staged memory, if there is room for it.
     pub(crate) fn try_word(&mut self, pe: Pe, to: Spot, value: &[u8]) -> Result<bool, EngineError> {
         if self.joins_run(pe, to, value) {
             return Ok(true);
@@ -97,7 +94,6 @@ impl<P: Port> Core<P> {
         Ok(true)
     }
 
-    /// Whether a value has joined the run.
     fn joins_run(&mut self, pe: Pe, to: Spot, value: &[u8]) -> bool {
         let Run { message: Some((slot, wr_id)), pe: of, to: first, order, len, .. } =
             *self.peers.run

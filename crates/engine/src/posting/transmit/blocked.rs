@@ -57,7 +57,6 @@ impl<P: Port> Core<P> {
         any
     }
 
-    /// Posts what waits for a peer, as far as it goes. Whether some left.
     fn post_blocked(&mut self, pe: Pe, rail: RailId) -> bool {
         let mut moved = false;
         while let Some(index) = self.transmit.rails[rail.index()].blocked.front(pe) {
@@ -74,7 +73,6 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// Takes the first segment that waits for a peer, if any does.
     pub(crate) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<WrId> {
         let index = self.transmit.rails[rail.index()].blocked.pop(pe)?;
         if let Some(connection) = self.peers.find_mut(pe) {

@@ -74,7 +74,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Ends a segment that is not posted and will not be.
     #[cold]
     pub(crate) fn drop_segment(&mut self, wr_id: WrId) {
         self.end_load(wr_id, false);
@@ -89,7 +88,6 @@ impl<P: Port> Core<P> {
         self.end_dropped(wr_id);
     }
 
-    /// Ends a segment that is not posted and will not be, and that has nothing any more.
     pub(crate) fn end_dropped(&mut self, wr_id: WrId) {
         let segment = self.transmit.segments[wr_id.0];
         let Segment { pe, stage, .. } = segment;
@@ -108,7 +106,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The message of a segment that ends.
     fn leave_message(&mut self, wr_id: WrId) {
         let segment = self.transmit.segments[wr_id.0];
         if let Some(connection) = self.peers.find_mut(segment.pe) {
@@ -148,7 +145,6 @@ impl<P: Port> Transmit<P> {
         self.rare.pop()
     }
 
-    /// Takes a rail's completions, and lets none of them have any effect but that the rail is told.
     pub(crate) fn forget_ended(&mut self, rail: RailId) {
         let Self { port, segments, rails, .. } = self;
         let mut ended = 0;

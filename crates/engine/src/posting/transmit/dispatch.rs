@@ -53,7 +53,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Posts a new segment, or puts it into a queue.
     #[inline]
     pub(crate) fn dispatch(&mut self, wr_id: WrId, rail: RailId) {
         // Behind others in the rail's queue it may not go, whatever it is.
@@ -147,8 +146,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind
-    /// its connection's fence.
     pub(crate) fn set_out(&mut self, wr_id: WrId) {
         if self.starts_at_once(wr_id) {
             let rail = self.transmit.segments[wr_id.0].rail;
@@ -211,7 +208,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Posts from the rails' queues what they take. Whether any left.
     pub(crate) fn post_ready(&mut self) -> bool {
         let mut moved = false;
         self.transmit.burst.end();
@@ -271,8 +267,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose
-    /// fence has been passed.
     #[cold]
     pub(crate) fn release(&mut self, pe: Pe) {
         while let Some(connection) = self.peers.find_mut(pe) {
@@ -315,7 +309,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment that was held sets out, and its path has failed in the meantime.
     #[cold]
     fn send_elsewhere(&mut self, wr_id: WrId) {
         let segment = &self.transmit.segments[wr_id.0];

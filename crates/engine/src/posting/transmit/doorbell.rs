@@ -50,7 +50,6 @@ pub(crate) enum Doorbell {
 /// The burst that is being submitted, if one is.
 #[derive(Debug)]
 pub(super) struct Burst {
-    /// The fabric gains from bursts.
     gains: bool,
     /// A put of one is being submitted: it goes into the queues.
     withholds: bool,
@@ -59,18 +58,15 @@ pub(super) struct Burst {
 }
 
 impl Burst {
-    /// None.
     pub(super) fn new(gains: bool) -> Self {
         Self { gains, withholds: false, withheld: 0 }
     }
 
-    /// Whether what is submitted now goes into the queues.
     #[inline(always)]
     pub(super) fn withholds(&self) -> bool {
         self.withholds
     }
 
-    /// As the test says.
     #[cfg(test)]
     pub(super) fn set_withholds(&mut self, withholds: bool) {
         self.withholds = withholds;
@@ -82,25 +78,21 @@ impl Burst {
         self.withheld != 0
     }
 
-    /// The queues are posted: it is over.
     pub(super) fn end(&mut self) {
         self.withheld = 0;
     }
 }
 
 impl<P: Port> Transmit<P> {
-    /// Whether the fabric gains from bursts.
     #[inline]
     pub(crate) fn gains_from_bursts(&self) -> bool {
         self.burst.gains
     }
 
-    /// A put of a burst is being submitted: it goes into the queues.
     pub(crate) fn withhold(&mut self) {
         self.burst.withholds = true;
     }
 
-    /// It was. Whether there may be no more before the queues are posted.
     pub(crate) fn withheld(&mut self) -> bool {
         self.burst.withholds = false;
         self.burst.withheld += 1;
@@ -132,7 +124,6 @@ impl<P: Port> Transmit<P> {
         if follows && in_one_go && has_room { Doorbell::Owe } else { Doorbell::Ring }
     }
 
-    /// The fabric has taken a segment from a queue. Gives how many it has now without the doorbell.
     pub(super) fn rang(&mut self, rail: RailId, index: u32, doorbell: Doorbell) -> u32 {
         let state = &mut self.rails[rail.index()];
         match doorbell {

@@ -17,9 +17,7 @@ use crate::state::segment::table::SegmentTable;
 pub(crate) struct Drain<'a> {
     segments: &'a mut SegmentTable,
     peers: &'a mut Peers,
-    /// What a segment is that belongs to the run.
     run: Plain,
-    /// Segments of the run.
     count: u32,
     /// Segments of the runs before.
     known: u32,
@@ -41,7 +39,6 @@ impl Rare {
     pub(crate) const EMPTY: Rare =
         Rare { wr_ids: [WrId(0); POLL_BATCH], count: 0, last: Plain::NONE };
 
-    /// Takes one out, in no order.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<WrId> {
         self.count = self.count.checked_sub(1)?;
@@ -60,7 +57,6 @@ impl<'a> Drain<'a> {
         Self { segments, peers, run, count: 0, known: 0, rare }
     }
 
-    /// Takes a completion that does not belong to the run.
     #[inline(never)]
     fn start_run(&mut self, wr_id: WrId) {
         self.end_run();
@@ -90,7 +86,6 @@ impl<'a> Drain<'a> {
         self.count = 0;
     }
 
-    /// Ends the last run. The number of segments that have ended; the rare ones are left.
     #[inline(always)]
     pub(crate) fn finish(&mut self) -> u32 {
         self.rare.last = self.run;
@@ -100,7 +95,6 @@ impl<'a> Drain<'a> {
 }
 
 impl Completions for Drain<'_> {
-    /// At most [`POLL_BATCH`] times.
     #[inline(always)]
     fn take(&mut self, index: usize) -> bool {
         let exists = self.segments.has(index);
@@ -110,7 +104,6 @@ impl Completions for Drain<'_> {
         exists
     }
 
-    /// Those of the run.
     #[inline(always)]
     fn take_alike(&mut self, indices: impl ExactSizeIterator<Item = usize>) -> usize {
         if self.run == Plain::NONE {

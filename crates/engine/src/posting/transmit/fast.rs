@@ -131,13 +131,10 @@ impl<P: Port> Transmit<P> {
         is_clear.then_some(Way { port, rail, segments, paths })
     }
 
-    /// Whether memory is registered, which is not where memory was found last. From here on that is
-    /// where this was.
     pub(crate) fn finds_registered(&mut self, addr: usize, len: usize) -> bool {
         !self.regions.is_recent(addr, len) && self.regions.find(addr, len, self.needs_desc).0
     }
 
-    /// Whether the processor reaches memory, by what was found last.
     #[inline(always)]
     pub(crate) fn is_loadable(&self, addr: usize, len: usize) -> bool {
         self.regions.is_loadable(addr, len)

@@ -17,14 +17,11 @@ use crate::wire::message::Tag;
 /// What a segment is whose rail was chosen by load: bytes of a put or a get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stripe {
-    /// The peer counts it by this tag.
     pub(crate) counted: Option<Tag>,
-    /// Bytes of the whole operation.
     pub(crate) of: usize,
 }
 
 impl<P: Port> Core<P> {
-    /// The path that a segment is to take now, by load, if there is room for it.
     pub(crate) fn pick(&mut self, pe: Pe, len: usize, left: u64, now: u64) -> Option<Hop> {
         if !self.transmit.stripes.is_left() {
             return None;
@@ -36,14 +33,11 @@ impl<P: Port> Core<P> {
         Some(self.transmit.paths.get(pe, rail))
     }
 
-    /// The path whose turn it is, as often as the rails' rates say.
     fn path_in_turn(&mut self, pe: Pe, now: u64) -> Hop {
         let usable = self.transmit.usable(pe, self.failures.recovers());
         self.transmit.paths.get(pe, self.transmit.balance.next_in_turn(now, usable))
     }
 
-    /// The path of what cannot wait for a rail, but is no short operation either: fragments of
-    /// staged memory.
     pub(crate) fn fragment_path(&mut self, pe: Pe) -> Option<Hop> {
         if self.transmit.balance.is_on() {
             let now = self.transmit.now();
@@ -61,7 +55,6 @@ impl<P: Port> Core<P> {
         Some(next)
     }
 
-    /// What is wrong with a request, without anything being submitted.
     pub(crate) fn check_request(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let refuse = |fault| refused(request, "remote", fault);
         let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
@@ -191,18 +184,15 @@ impl<P: Port> Transmit<P> {
         if in_service & running == 0 { in_service } else { in_service & running }
     }
 
-    /// How operations are cut, and from which length on rails are chosen by load.
     #[inline(always)]
     pub(crate) fn balance(&self) -> &Balance {
         &self.balance
     }
 
-    /// Whether something has ended, or paths have changed, since the pool was last gone through.
     pub(crate) fn has_load_change(&self) -> bool {
         self.load_changed
     }
 
-    /// The pool is gone through now.
     pub(crate) fn forget_load_change(&mut self) {
         self.load_changed = false;
     }

@@ -16,7 +16,6 @@ use crate::wire::handle::{HandleError, HandleView};
 use crate::wire::message::Spot;
 
 impl<P: Port> Transmit<P> {
-    /// The registered memory of this process.
     #[inline(always)]
     pub(crate) fn regions(&self) -> &RegionCache {
         &self.regions
@@ -28,12 +27,10 @@ impl<P: Port> Transmit<P> {
         &mut self.regions
     }
 
-    /// Whether some rail needs a descriptor of local memory.
     pub(crate) fn needs_desc(&self) -> bool {
         self.needs_desc
     }
 
-    /// Whether the fabric takes no local memory that is not registered.
     pub(crate) fn refuses_bare(&self) -> bool {
         self.refuses_bare
     }
@@ -80,7 +77,6 @@ impl<P: Port> Transmit<P> {
         })
     }
 
-    /// What is posted for a part of a request on a path.
     pub(crate) fn transfer(
         &mut self,
         request: &Request<'_>,
@@ -114,7 +110,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Where a word of this process is that a peer, or this PE itself, names.
     pub(crate) fn locate_word(&mut self, at: Spot, width: Width) -> Result<Place, String> {
         let width = width.bytes();
         let place = self.transmit.regions_mut().locate(at, width).map_err(|e| e.to_string())?;
@@ -124,7 +119,6 @@ impl<P: Port> Core<P> {
         Ok(place)
     }
 
-    /// The local memory that a segment touches which no mechanism moves: an address and a length.
     pub(crate) fn memory_of(&self, segment: &Segment) -> Option<(usize, usize)> {
         match segment.work() {
             Work::Message { slot, .. } => slot.get().and_then(|slot| self.peers.memory_of(slot)),

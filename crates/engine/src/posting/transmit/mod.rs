@@ -48,7 +48,6 @@ pub(crate) struct Transmit<P: Port> {
     /// Local memory may be staged.
     devices: bool,
     ops: OpTable,
-    /// How busy and how fast the rails are.
     balance: Box<Balance>,
     /// Segments whose rail was chosen by load, of those that may be under way at a time.
     stripes: Room,
@@ -56,15 +55,11 @@ pub(crate) struct Transmit<P: Port> {
     load_changed: bool,
     /// Segments in use that mechanisms have set aside for themselves.
     reserved: u32,
-    /// Most transfers under way.
     transfer_room: u32,
-    /// Most transfers that the fabric has.
     in_flight_room: u32,
     /// Segments in the rails' queues or blocked, and operations that wait for rails or are pending.
     ready: u32,
-    /// Completions that are being applied.
     rare: Rare,
-    /// Who comes first.
     phase: Phase,
     burst: Burst,
     /// What the fabric has not taken in the fast path, until it is seen to.
@@ -79,25 +74,21 @@ pub(crate) struct Transmit<P: Port> {
 struct Phase(u32);
 
 impl Phase {
-    /// Another iteration.
     fn advance(&mut self) {
         // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section
         // 7.1); its upper bits are the random ones.
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     }
 
-    /// What is due without a number comes before segments.
     fn control_first(self) -> bool {
         self.0 >> 31 != 0
     }
 
-    /// What waits for its peer comes before the rails' queues.
     fn blocked_first(self) -> bool {
         self.0 >> 30 & 1 != 0
     }
 }
 
-/// How many of something are under way, and how many may be.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     used: u32,
@@ -110,7 +101,6 @@ impl Room {
         Self { used: 0, most }
     }
 
-    /// Whether there may be another.
     fn is_left(self) -> bool {
         self.used < self.most
     }
@@ -119,7 +109,6 @@ impl Room {
 /// Most peers of a rail that are tried in vain in one iteration.
 pub(super) const REFUSALS: usize = 8;
 
-/// How much more a peer may have under way than is left.
 const SHARE: u32 = 8;
 
 /// Whether a peer with so many of what is in use has less than its share of the room.
@@ -130,18 +119,13 @@ fn fits_quota(mine: u32, used: u32, room: u32) -> bool {
 /// Room of a lane's tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Segments of every kind.
     pub(crate) segments: u32,
-    /// Transfers.
     pub(crate) transfers: u32,
-    /// Messages.
     pub(crate) messages: u32,
-    /// Segments whose rail was chosen by load.
     pub(crate) stripes: u32,
 }
 
 impl<P: Port> Transmit<P> {
-    /// Over an open port. Bytes for rails are spread as `spread` says.
     pub(super) fn new(
         port: P,
         me: Pe,
@@ -191,7 +175,6 @@ impl<P: Port> Transmit<P> {
         limit.min(self.balance.balanced_from - 1)
     }
 
-    /// What is asked of the fabric, and of this process' memory.
     #[inline(always)]
     pub(crate) fn port(&self) -> &P {
         &self.port
@@ -203,7 +186,6 @@ impl<P: Port> Transmit<P> {
         &mut self.port
     }
 
-    /// The time on the port's clock.
     #[inline(always)]
     pub(crate) fn now(&mut self) -> u64 {
         self.port.now()
@@ -248,13 +230,10 @@ impl<P: Port> Core<P> {
 /// See [`Lane::audit`](crate::lane::Lane::audit).
 #[cfg(any(test, feature = "audit"))]
 impl<P: Port> Transmit<P> {
-    /// The segments, for the audits of others.
     pub(crate) fn table(&self) -> &SegmentTable {
         &self.segments
     }
 
-    /// What the segments in use say. Those that were `raised` are in no queue; batches have more
-    /// than segments where something is pending.
     pub(crate) fn tally(
         &self,
         peers: &Peers,
@@ -285,7 +264,6 @@ impl<P: Port> Transmit<P> {
         same("what is ready", self.ready, queued + waiting)
     }
 
-    /// How many segments are in the queue of a rail.
     fn audit_rail(&self, rail: RailId, found: &Found) -> Result<u32, Discrepancy> {
         let state = &self.rails[rail.index()];
         let (in_flight, ahead) = found.rails[rail.index()];

@@ -15,31 +15,26 @@ use crate::state::rail::Rail;
 use crate::state::segment::Stage;
 
 impl<P: Port> Transmit<P> {
-    /// A rail.
     #[inline(always)]
     pub(crate) fn rail(&self, rail: RailId) -> &Rail<P::Fast> {
         &self.rails[rail.index()]
     }
 
-    /// All rails, in their order.
     #[inline(always)]
     pub(crate) fn rails(&self) -> &[Rail<P::Fast>] {
         &self.rails
     }
 
-    /// The rails, by name.
     pub(crate) fn rail_ids(&self) -> impl ExactSizeIterator<Item = RailId> + use<P> {
         (0..self.rails.len()).map(|rail| RailId(rail as u8))
     }
 
-    /// Counters per rail, in rail order.
     pub(crate) fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
         let rate = |rail| self.balance.shown(rail);
         self.rail_ids()
             .map(move |rail| RailCounters { rate: rate(rail), ..self.rail(rail).counters() })
     }
 
-    /// So many segments on a rail have ended. `now` is on the watchdog's clock.
     #[inline(always)]
     pub(crate) fn completed_on(&mut self, rail: RailId, count: u32, now: u32) {
         let state = &mut self.rails[rail.index()];
@@ -47,7 +42,6 @@ impl<P: Port> Transmit<P> {
         state.moved = now;
     }
 
-    /// A segment on a rail has failed: it is not in flight there any longer.
     pub(crate) fn failed_on(&mut self, rail: RailId) {
         self.rails[rail.index()].completed(1);
     }
@@ -57,12 +51,10 @@ impl<P: Port> Transmit<P> {
         self.rails[rail.index()].counters.again += 1;
     }
 
-    /// A path over a rail has failed.
     pub(crate) fn count_failure(&mut self, rail: RailId) {
         self.rails[rail.index()].counters.failures += 1;
     }
 
-    /// A segment is posted again on a rail.
     pub(crate) fn count_reissued(&mut self, rail: RailId) {
         self.rails[rail.index()].counters.reissued += 1;
     }
@@ -72,17 +64,14 @@ impl<P: Port> Transmit<P> {
         self.rails[rail.index()].counters.resent += 1;
     }
 
-    /// Nothing is posted on a rail from here on.
     pub(crate) fn pause(&mut self, rail: RailId) {
         self.rails[rail.index()].pause();
     }
 
-    /// It could not be closed and opened again: what waits for it is posted.
     pub(crate) fn resume(&mut self, rail: RailId) {
         self.rails[rail.index()].resume();
     }
 
-    /// The port has closed a rail and opened it again: nothing is in flight on it.
     pub(crate) fn reopened(&mut self, rail: RailId) {
         let fast = self.port.fast(rail);
         self.rails[rail.index()].reopen(fast);
@@ -91,49 +80,40 @@ impl<P: Port> Transmit<P> {
         self.load_changed = true;
     }
 
-    /// The path to a peer over a rail.
     #[inline]
     pub(crate) fn path(&self, pe: Pe, rail: RailId) -> Hop {
         self.paths.get(pe, rail)
     }
 
-    /// The rail of the peer at the end of a path.
     pub(crate) fn remote_rail(&self, pe: Pe, rail: RailId) -> RailId {
         self.paths.get(pe, rail).remote_key.rail()
     }
 
-    /// Whether a path is out of service.
     pub(crate) fn is_out(&self, pe: Pe, rail: RailId) -> bool {
         self.paths.is_out(pe, rail)
     }
 
-    /// Whether a rail leads to a peer at all.
     pub(crate) fn leads(&self, pe: Pe, rail: RailId) -> bool {
         self.paths.leads(pe, rail)
     }
 
-    /// Where rails lead.
     pub(crate) fn reach(&self) -> &RailsTo {
         self.paths.reach()
     }
 
-    /// The paths to a peer that are in service, a bit for each rail.
     pub(crate) fn in_service(&self, pe: Pe) -> u32 {
         self.paths.in_service(pe)
     }
 
-    /// These are in service from here on.
     pub(crate) fn serve(&mut self, pe: Pe, in_service: u32) {
         self.paths.serve(pe, in_service);
         self.load_changed = true;
     }
 
-    /// The far end of a path has a new address.
     pub(crate) fn readdress(&mut self, pe: Pe, rail: RailId, to: PeerAddr) {
         self.paths.set_address(pe, rail, to);
     }
 
-    /// The next segment of a connection takes the path after its present one.
     #[inline(always)]
     pub(crate) fn rotate(&self, connection: &mut Connection) {
         connection.rotate(&self.paths);
@@ -150,7 +130,6 @@ impl<P: Port> Transmit<P> {
         peers.open(pe, &mut self.paths)
     }
 
-    /// The path after this one.
     pub(crate) fn path_after(&self, mut hop: Hop) -> Hop {
         self.paths.advance(&mut hop);
         hop
@@ -168,45 +147,36 @@ impl<P: Port> Transmit<P> {
         Some(connection.next)
     }
 
-    /// Puts a segment that is under way at the end of its rail's queue.
     pub(crate) fn queue(&mut self, wr_id: WrId, rail: RailId) {
         self.segments[wr_id.0].stage = Stage::Ready;
         self.rails[rail.index()].counters.queued += 1;
         self.requeue(wr_id, rail);
     }
 
-    /// The same, of one that was counted as queued before, or need not be.
     pub(crate) fn requeue(&mut self, wr_id: WrId, rail: RailId) {
         self.rails[rail.index()].push(&mut self.segments, wr_id.0);
         self.ready += 1;
     }
 
-    /// Takes the first segment out of a rail's queue.
     pub(crate) fn unqueue(&mut self, rail: RailId) -> Option<WrId> {
         let index = self.rails[rail.index()].pop(&self.segments)?;
         self.ready -= 1;
         Some(WrId(index))
     }
 
-    /// Whether something waits that iterations have to see to: in the rails' queues, for rails, or
-    /// for peers.
     #[inline(always)]
     pub(crate) fn has_ready(&self) -> bool {
         self.ready != 0
     }
 
-    /// Something waits for rails or peers, in no queue of a rail: iterations see to it.
     pub(crate) fn waits(&mut self) {
         self.ready += 1;
     }
 
-    /// It does not any longer.
     pub(crate) fn waits_no_more(&mut self) {
         self.ready -= 1;
     }
 
-    /// Another iteration over the queues. Whether what is due without a number comes before
-    /// segments in it.
     pub(crate) fn next_turn(&mut self) -> bool {
         self.phase.advance();
         self.phase.control_first()

@@ -9,7 +9,6 @@ use crate::state::segment::Segment;
 use crate::state::segment::queue::Queue;
 
 impl<P: Port> Transmit<P> {
-    /// A segment.
     #[inline(always)]
     pub(crate) fn segment(&self, wr_id: WrId) -> &Segment {
         &self.segments[wr_id.0]
@@ -21,7 +20,6 @@ impl<P: Port> Transmit<P> {
         &mut self.segments[wr_id.0]
     }
 
-    /// Takes a segment; its content is what its last user left. None when all are in use.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<WrId> {
         self.segments.take()
@@ -42,44 +40,36 @@ impl<P: Port> Transmit<P> {
         wr_id
     }
 
-    /// A segment that was taken is a mechanism's own from here on: it is no transfer any longer.
     pub(crate) fn reserve(&mut self) {
         self.reserved += 1;
     }
 
-    /// A segment that was a mechanism's own is to be given back like any other.
     pub(crate) fn unreserve(&mut self) {
         self.reserved -= 1;
     }
 
-    /// Gives back a segment that was a mechanism's own.
     pub(crate) fn give_reserved(&mut self, wr_id: WrId) {
         self.segments.give(wr_id);
         self.unreserve();
     }
 
-    /// Gives a segment back.
     pub(crate) fn give(&mut self, wr_id: WrId) {
         self.segments.give(wr_id);
     }
 
-    /// Gives back a segment that was just taken and put to no use.
     pub(crate) fn give_unused(&mut self, wr_id: WrId) {
         self.segments.give_unused(wr_id);
     }
 
-    /// The segment, if the work-request id is one that the fabric or the peer has at present.
     pub(crate) fn away(&self, wr_id: WrId) -> Option<&Segment> {
         self.segments.away(wr_id)
     }
 
-    /// Whether any segment is in use.
     #[inline]
     pub(crate) fn has_segments(&self) -> bool {
         self.segments.used() != 0
     }
 
-    /// All segments in use.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = &Segment> {
         self.segments.in_use()
     }
@@ -105,17 +95,14 @@ impl<P: Port> Transmit<P> {
         self.segments.wr_ids(so)
     }
 
-    /// Puts a segment, which is in no queue, at the end of one.
     pub(crate) fn enqueue(&mut self, queue: &mut Queue, wr_id: WrId) {
         queue.push(&mut self.segments, wr_id.0);
     }
 
-    /// Takes the first segment out of a queue.
     pub(crate) fn dequeue(&mut self, queue: &mut Queue) -> Option<WrId> {
         queue.pop(&self.segments).map(WrId)
     }
 
-    /// What batches wait for.
     #[inline(always)]
     pub(crate) fn batches(&self) -> &Batches {
         &self.segments.batches
@@ -127,7 +114,6 @@ impl<P: Port> Transmit<P> {
         &mut self.segments.batches
     }
 
-    /// The operations that count their segments.
     #[inline]
     pub(crate) fn ops(&self) -> &OpTable {
         &self.ops

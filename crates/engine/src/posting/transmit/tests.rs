@@ -34,8 +34,6 @@ impl<P: Port> Transmit<P> {
     }
 }
 
-/// Whoever else comes first in an iteration, and at whatever pace turns are counted: of two who
-/// want a place each gets it about as often.
 #[test]
 fn each_comes_first_in_half_of_the_iterations_of_the_other() {
     for pace in 1..=32 {
@@ -115,7 +113,6 @@ fn a_message_for_which_there_is_no_room_is_counted() {
     assert_eq!((bed.rail().counters.again, bed.rail().counters.queued), (1, 1));
 }
 
-/// What waits for a peer can be taken away from the rail, and nothing else.
 #[test]
 fn a_peer_of_which_all_was_taken_is_blocked_no_more() {
     let mut bed = Bed::new(PLAIN);
@@ -141,8 +138,6 @@ fn sixteen_puts_share_a_doorbell_if_there_is_room_for_them() {
     }
 }
 
-/// The fourth put of a burst fails. A message does not ring for those before it; the next put does,
-/// whatever follows it.
 #[test]
 fn what_a_failed_burst_owes_is_rung_with_the_next_put() {
     let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
@@ -157,7 +152,6 @@ fn what_a_failed_burst_owes_is_rung_with_the_next_put() {
     assert_eq!(iterate(|bed| (0..2).for_each(|_| bed.put(2))), (2, 0));
 }
 
-/// Completions of the same kind and peer are taken at a stretch.
 #[test]
 fn a_run_of_completions_ends_where_another_peer_begins() {
     let mut bed = Bed::new(PLAIN);
@@ -230,8 +224,6 @@ fn what_was_held_leaves_at_once_by_its_own_rail() {
     }
 }
 
-/// A signal whose data has ended is no more, if its peer was declared failed meanwhile: it does not
-/// wait for its rail.
 #[test]
 fn a_chained_signal_to_a_peer_that_has_failed_ends() {
     let mut bed = Bed::new(Setup { signals: SignalEngine::Chained, ..PLAIN });
@@ -246,7 +238,6 @@ fn a_chained_signal_to_a_peer_that_has_failed_ends() {
     assert_eq!((core.transmit.segments[wr_id.0].stage, core.transmit.ready), (Stage::Free, 0));
 }
 
-/// Rails that are about to be closed are given nothing, while there are others to the peer.
 #[test]
 fn rails_that_may_be_used_lead_to_the_peer_and_are_not_about_to_be_closed() {
     for (in_service, paused, usable) in [
@@ -323,7 +314,6 @@ fn nobody_has_a_quota_of_room_that_is_used_up() {
     assert_eq!(rooms(&bed), (false, false, true));
 }
 
-/// Of every length, and whichever way: a fence leaves nothing to the fast path.
 #[test]
 fn puts_wait_behind_a_fence_and_so_does_one_of_a_byte() {
     for len in [1, 2, 7, 8, 9, 4096] {

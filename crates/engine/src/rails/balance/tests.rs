@@ -27,7 +27,6 @@ fn rails_take_turns_as_often_as_their_rates_say() {
     assert_eq!(turns(0b010, 5), [0, 5, 0]);
 }
 
-/// The rail that each of some operations goes by, each done before the next one starts.
 fn one_by_one(balance: &mut Balance, now: &mut u64, rates: [u64; 3], count: usize) -> [u32; 3] {
     let mut used = [0; 3];
     for _ in 0..count {
@@ -144,7 +143,6 @@ fn an_operation_is_cut_into_two_parts_a_rail() {
     );
 }
 
-/// A connection is made with the first segment.
 #[test]
 fn the_first_segment_tells_nothing_where_the_processor_moves_bytes() {
     for (bulk, shown) in [(0, Some(1.0)), (2, None)] {
@@ -182,8 +180,6 @@ fn a_rate_is_that_of_the_last_few_segments() {
     assert_eq!((load.shown(), load.moved, load.ahead), (None, 20_000, 1 << 16));
 }
 
-/// A rail that stands still with something ahead is as slow as that looks; one that was slow
-/// long ago is tried.
 #[test]
 fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
     let [best, worse] = [5.0, 0.4].map(|best| Rates { mean: 0.3, best });
@@ -203,7 +199,6 @@ fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
     assert_eq!(load.rate(6000 + FORGIVEN, worse, 10, 10), 0.4);
 }
 
-/// Of two rails that are fast and slow, the fast one has all for this peer that it may have.
 #[test]
 fn a_segment_waits_for_the_better_rail_as_long_as_all_that_waits_is_done_by_then() {
     for (left, picked) in [(1000, None), (1999, None), (2000, Some(RailId(1)))] {
@@ -236,7 +231,6 @@ fn a_peer_has_no_more_ahead_of_a_rail_than_its_bound() {
     }
 }
 
-/// What it does with its first segment will tell how fast it is, if others have shown that.
 #[test]
 fn an_unknown_rail_gets_one_segment_beside_known_ones_that_may_be_used() {
     let mut balance = short(3, 0);

@@ -3,10 +3,8 @@
 use super::*;
 use crate::posting::tests::{Bed, PLAIN, Setup};
 
-/// Timeout of the peers here, in the watchdog's units.
 const TIMEOUT: u32 = 5;
 
-/// A path at a look.
 fn path(total: u32, posted: u32, survivors: u32) -> PathHealth {
     PathHealth { total, posted, survivors, ..PathHealth::default() }
 }
@@ -166,8 +164,6 @@ fn what_is_here_at_the_first_look_is_life() {
     assert_eq!((peer.alive, peer.unheard), (7, 7));
 }
 
-/// Since when nothing was due is the look before; that something has come in meanwhile was seen
-/// then at the latest.
 #[test]
 fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
     let (none, here) = ((FIRST, FIRST), (FIRST, FIRST.next()));
@@ -180,7 +176,6 @@ fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
     }
 }
 
-/// It has several segments under way, and is come across with each.
 #[test]
 fn a_peer_that_was_not_looked_at_is_back_for_a_whole_look() {
     let mut bed = Bed::new(Setup { n_pes: 3, rails: 2, health: true, ..PLAIN });
@@ -205,7 +200,6 @@ fn look(bed: &mut Bed) {
     recovery.look_at_paths(core);
 }
 
-/// However many are known.
 #[test]
 fn peers_for_which_nothing_is_under_way_are_not_touched() {
     let mut bed = Bed::new(Setup { n_pes: 12, rails: 2, health: true, ..PLAIN });

@@ -9,7 +9,6 @@ pub(crate) struct BounceBuffer(u16);
 /// Which of them are free.
 #[derive(Debug)]
 pub(crate) struct BounceBuffers {
-    /// Offset of the first one in the bounce memory.
     first: usize,
     bounce_len: usize,
     count: usize,
@@ -29,23 +28,19 @@ impl BounceBuffers {
         )
     }
 
-    /// How many are free, of how many.
     pub(crate) fn free(&self) -> (usize, usize) {
         (self.free.len(), self.count)
     }
 
-    /// Takes a bounce buffer. None when all are in use.
     pub(crate) fn take(&mut self) -> Option<BounceBuffer> {
         self.free.pop().map(BounceBuffer)
     }
 
-    /// Gives a bounce buffer back.
     pub(crate) fn give(&mut self, bounce: BounceBuffer) {
         debug_assert!(!self.free.contains(&bounce.0), "a bounce buffer is given back once");
         self.free.push(bounce.0);
     }
 
-    /// Where a bounce buffer begins in the bounce memory.
     pub(crate) fn offset(&self, bounce: BounceBuffer) -> usize {
         self.first + usize::from(bounce.0) * self.bounce_len
     }

@@ -8,10 +8,8 @@ use crate::ids::RailId;
 use crate::port::Addressing;
 use crate::wire::staged::{Exposure, Keys};
 
-/// Most regions of a peer that are known: far more than programs register.
 const REGIONS: usize = 1 << 14;
 
-/// A region of a peer.
 #[derive(Debug)]
 struct Known {
     slot: u32,
@@ -31,7 +29,6 @@ pub(crate) struct Exposures {
 }
 
 impl Exposures {
-    /// Whether the peer has yet to be told of a region of ours; it counts as told from here on.
     pub(crate) fn tell(&mut self, slot: u32, stamp: u64) -> bool {
         if self.told.contains(&(slot, stamp)) {
             return false;
@@ -42,8 +39,6 @@ impl Exposures {
         true
     }
 
-    /// Takes in what the peer tells of a region of its own. False if these are more than there may
-    /// be.
     pub(crate) fn learn(&mut self, told: &Keys<'_>) -> bool {
         let Keys { slot, stamp, base, addressing, first, rails, keys } = *told;
         let newer = |known: &Known| known.slot == slot && known.stamp > stamp;

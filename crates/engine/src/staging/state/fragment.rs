@@ -31,7 +31,6 @@ pub(crate) enum LocalEnd {
 /// The puts of a pull that a list tells of; none of a pull that is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Listed {
-    /// How many.
     pub(crate) count: u16,
     /// Whether some come behind those before them, or it is one put with its signal.
     pub(crate) in_order: bool,
@@ -44,13 +43,10 @@ pub(crate) struct Fragment {
     /// Bytes, and how many of them the fabric has moved.
     pub(crate) len: usize,
     pub(crate) moved: usize,
-    /// Address in this process.
     pub(crate) memory: usize,
     pub(crate) local_end: LocalEnd,
     pub(crate) remote_end: RemoteEnd,
-    /// The bounce buffer that it has.
     pub(crate) bounce: Option<BounceBuffer>,
-    /// It counts among the requests to its peer.
     pub(crate) counts: bool,
     /// For a pull: it is copied behind all requests of its peer before this number.
     pub(crate) mark: Option<Seq>,
@@ -84,14 +80,12 @@ impl Fragment {
 }
 
 impl Fragment {
-    /// Whether it is several puts, or one with its signal, of which a list tells or has told.
     pub(crate) fn has_list(&self) -> bool {
         let Self { list, listed, remote_end, .. } = self;
         let was_listed = matches!(remote_end, RemoteEnd::Peer(to) if to.count_listed().is_some());
         list.is_some() || listed.count != 0 || was_listed
     }
 
-    /// Whether it is a put of a peer that is copied from the peer's own bounce buffer.
     pub(crate) fn copies_from_peer(&self) -> bool {
         let Self { role, remote_end, .. } = self;
         matches!((role, remote_end), (Role::Pull(_), RemoteEnd::Exposed(from)) if from.is_in_bounce())

@@ -6,10 +6,8 @@
 //! word, costs the thread more than to take ten operations. So they set out with an iteration, and
 //! while they flow in the lane does not iterate before a pass brings none, or there are enough.
 
-/// Operations after which the lane iterates, though more are coming.
 const MOST: u32 = 32;
 
-/// Iterations without an operation after which the next one begins an influx.
 const APART: u32 = 4;
 
 /// What has come since the lane has iterated last.
@@ -18,17 +16,14 @@ pub(crate) struct Influx {
     /// Operations, and those since it was last asked whether more are coming.
     operations: u32,
     fresh: u32,
-    /// Iterations since the last operation.
     apart: u32,
 }
 
 impl Influx {
-    /// Nothing has come yet.
     pub(crate) fn new() -> Self {
         Self { operations: 0, fresh: 0, apart: APART }
     }
 
-    /// An operation that others may go with.
     pub(crate) fn takes(&mut self) {
         if self.apart < APART {
             self.operations += 1;
@@ -37,7 +32,6 @@ impl Influx {
         self.apart = 0;
     }
 
-    /// Whether the lane had better take more operations before it iterates.
     #[inline]
     pub(crate) fn goes_on(&mut self) -> bool {
         if std::mem::take(&mut self.fresh) != 0 && self.operations < MOST {

@@ -13,7 +13,6 @@ use crate::wire::staged::{LIST_ENTRY, ListedSignal, MOST_LISTED};
 /// Puts begin at multiples of this in a bounce buffer, but for those right behind their neighbour.
 pub(in crate::staging) const ALIGN: usize = 64;
 
-/// Lists for each direction. Who finds none goes alone, or waits for one.
 const LISTS: u16 = 64;
 
 /// One of several puts, or a signal among them.
@@ -204,7 +203,6 @@ impl Gathered {
 mod tests {
     use super::*;
 
-    /// Whatever their lengths, also of neighbours: places of the first have the room of their list.
     #[test]
     fn what_joins_fits() {
         for lens in [&[233, 233][..], &[7168; 64], &[300; MOST_LISTED], &[64, 65, 63, 7000]] {

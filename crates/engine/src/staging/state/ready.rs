@@ -36,7 +36,6 @@ impl Ready {
 }
 
 impl State {
-    /// Fragments whose copies in a direction can be started.
     pub(crate) fn ready(&mut self, direction: CopyDirection) -> &mut VecDeque<WrId> {
         match direction {
             CopyDirection::Out => &mut self.ready.out,

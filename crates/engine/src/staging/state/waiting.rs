@@ -22,16 +22,13 @@ use crate::state::regions::Place;
 use crate::wire::staged::Exposure;
 use crate::wire::window::Seq;
 
-/// Bounce buffers of a direction from which on peers have shares.
 const SHARED_FROM: usize = 4;
 
 /// What a peer has asked for, until it has a bounce buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) pe: Pe,
-    /// A pull or an ask.
     pub(crate) role: Role,
-    /// In this process.
     pub(crate) place: Place,
     /// For a pull of several puts: of which; the place means nothing then.
     pub(crate) listed: Listed,
@@ -55,7 +52,6 @@ pub(crate) enum Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queue: FairQueue<Waiter, OfPeer>,
-    /// Bounce buffers that there are.
     bounces: usize,
 }
 
@@ -64,7 +60,6 @@ struct OfPeer {
     /// Of those who wait, those that the peer has asked for. It has no more under way than a bound,
     /// if it keeps the rules.
     asked: u32,
-    /// Bounce buffers that it has.
     held: usize,
 }
 
@@ -101,7 +96,6 @@ impl Waiting {
         self.queue.is_empty()
     }
 
-    /// Another one waits, for this peer.
     pub(crate) fn push(&mut self, pe: Pe, waiter: Waiter) {
         self.queue.push(pe, waiter);
         if let (Waiter::Peer(_), Some(of_peer)) = (waiter, self.queue.kept_mut(pe)) {
@@ -109,7 +103,6 @@ impl Waiting {
         }
     }
 
-    /// Local memory that requests of peers are about which wait.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
         self.queue.iter().filter_map(|(_, waiter)| match waiter {
             Waiter::Mine(_) => None,
@@ -120,7 +113,6 @@ impl Waiting {
         })
     }
 
-    /// How many requests of a peer wait.
     pub(crate) fn asked_by(&self, pe: Pe) -> u32 {
         self.queue.kept(pe).map_or(0, |of_peer| of_peer.asked)
     }
@@ -132,7 +124,6 @@ impl Waiting {
         Some((pe, *self.queue.front(pe)?))
     }
 
-    /// The first one of a peer waits no longer, and the peer has had its turn.
     pub(crate) fn pop(&mut self, pe: Pe) {
         // What is kept of the peer may go with the last one.
         if let (Some(Waiter::Peer(_)), Some(of_peer)) =
@@ -144,7 +135,6 @@ impl Waiting {
         self.queue.turn_over(pe);
     }
 
-    /// Nobody waits for a peer any more. Those who did.
     pub(crate) fn forget(&mut self, pe: Pe) -> impl Iterator<Item = Waiter> {
         if let Some(of_peer) = self.queue.kept_mut(pe) {
             of_peer.asked = 0;
@@ -172,7 +162,6 @@ impl Waiting {
         Ok(mine)
     }
 
-    /// A bounce buffer is held for a peer.
     pub(crate) fn hold(&mut self, pe: Pe) {
         let bounces = self.bounces;
         self.queue.need(pe, |of_peer| {
@@ -181,7 +170,6 @@ impl Waiting {
         });
     }
 
-    /// A bounce buffer that was held for a peer is free.
     pub(crate) fn let_go(&mut self, pe: Pe) {
         let bounces = self.bounces;
         self.queue.need(pe, |of_peer| {
@@ -248,7 +236,6 @@ mod tests {
         }
     }
 
-    /// However many wait: those who hold none, while none is free, and those without a share.
     #[test]
     fn who_may_have_no_bounce_buffer_is_not_looked_at() {
         let peers: Vec<u32> = (1..1000).collect();

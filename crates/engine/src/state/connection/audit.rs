@@ -44,7 +44,6 @@ impl Connection {
         self.channel.as_deref().map_or(Ok(()), |channel| channel.audit(segments, found, has_failed))
     }
 
-    /// Segments that wait by themselves.
     pub(crate) fn blocked(&self) -> u32 {
         self.blocked
     }

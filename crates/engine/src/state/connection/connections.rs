@@ -28,12 +28,10 @@ impl Connections {
         Self { places, opened: Vec::new(), me, rails, fast_limit }
     }
 
-    /// PEs of the job.
     pub(crate) fn n_pes(&self) -> u32 {
         self.places.len() as u32
     }
 
-    /// The connection to a peer, if anything was ever sent to it.
     #[inline]
     pub(crate) fn find(&self, pe: Pe) -> Option<&Connection> {
         self.places.get(pe.index())?.as_deref()
@@ -45,7 +43,6 @@ impl Connections {
         self.places.get_mut(pe.index())?.as_deref_mut()
     }
 
-    /// The messages to and from a peer, if there were any.
     #[inline]
     pub(crate) fn channel(&self, pe: Pe) -> Option<&ReliableChannel> {
         self.find(pe)?.channel.as_deref()
@@ -57,8 +54,6 @@ impl Connections {
         self.find_mut(pe)?.channel.as_deref_mut()
     }
 
-    /// The connection to a peer, opened if need be, with its paths laid out. None for a PE outside
-    /// the job.
     #[inline]
     pub(crate) fn open(
         &mut self,
@@ -76,14 +71,12 @@ impl Connections {
         place.as_deref_mut()
     }
 
-    /// Whether nothing in the connection to the peer waits for the end of a segment.
     #[inline(always)]
     pub(crate) fn has_no_waiter(&self, pe: Pe) -> bool {
         self.find(pe)
             .is_some_and(|connection| !connection.is_closed() && connection.held_back.is_empty())
     }
 
-    /// So many plain segments of an open connection have ended.
     #[inline(always)]
     pub(crate) fn ended(&mut self, plain: Plain, count: u32) {
         if let Some(connection) = self.find_mut(plain.pe()) {

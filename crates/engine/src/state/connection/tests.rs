@@ -30,14 +30,12 @@ fn take(segments: &mut SegmentTable) -> u32 {
     index
 }
 
-/// A put sets out; its class.
 fn put(connection: &mut Connection, segments: &mut SegmentTable) -> WriteClass {
     let index = take(segments);
     connection.begin_segment(&mut segments[index]);
     segments[index].class
 }
 
-/// A signal finds puts under way, and is held back.
 fn hold_back(connection: &mut Connection, segments: &mut SegmentTable) -> u32 {
     let index = take(segments);
     segments[index].class = WriteClass::Word;
@@ -135,7 +133,6 @@ fn a_signal_waits_for_the_puts_before_it_and_for_none_after() {
     assert_eq!(connection.puts_under_way(), 0);
 }
 
-/// The end of what is alike is counted in one go where nothing waits for it.
 #[test]
 fn a_connection_is_open_while_nothing_waits_in_it() {
     let mut connections = Connections::new(Pe(0), 2, 1, LIMIT);
@@ -155,7 +152,6 @@ fn a_connection_is_open_while_nothing_waits_in_it() {
     assert!(!connections.has_no_waiter(PE), "a fence");
 }
 
-/// The fast path asks for no more than that a handle is like one that was learned.
 #[test]
 fn handles_are_learned_that_have_a_key_for_each_rail_of_the_paths() {
     let paths = PathTable::new(

@@ -9,7 +9,6 @@ use super::*;
 
 type Words = FairQueue<u32, Has>;
 
-/// What a peer has, which is its need.
 #[derive(Debug, Default)]
 struct Has(u32);
 
@@ -19,7 +18,6 @@ impl Kept for Has {
     }
 }
 
-/// Numbers that look drawn.
 struct Random(u64);
 
 impl Random {
@@ -114,8 +112,6 @@ fn something_is_put_behind_all_where_it_is_wanted() {
     queue.audit("items").unwrap();
 }
 
-/// Whatever is done with it in whatever order, against a model; and in the room of the most at a
-/// time.
 #[test]
 fn a_queue_does_as_its_model() {
     for_seeds("a_queue_does_as_its_model", &[], 20, |seed| {
@@ -164,8 +160,6 @@ fn a_queue_does_as_its_model() {
     });
 }
 
-/// Whoever may have one waits for no more iterations of others than there are peers, whatever they
-/// have and give back meanwhile.
 #[test]
 fn nobody_starves_who_has_what_it_needs() {
     for_seeds("nobody_starves_who_has_what_it_needs", &[], 100, |seed| {
@@ -303,7 +297,6 @@ fn no_rhythm_of_places_gives_them_all_to_the_same() {
     }
 }
 
-/// Peers that are refused for their own reasons, now these and now those, and places at random.
 #[test]
 fn whoever_takes_what_it_gets_is_served_however_others_are_refused() {
     for_seeds("whoever_takes_what_it_gets_is_served", &[3618120733], 20, |seed| {
@@ -325,7 +318,6 @@ fn whoever_takes_what_it_gets_is_served_however_others_are_refused() {
     });
 }
 
-/// What is taken and put while a walk goes on, the peer's own included.
 #[test]
 fn a_walk_bears_what_happens_on_it() {
     for_seeds("a_walk_bears_what_happens_on_it", &[], 10, |seed| {

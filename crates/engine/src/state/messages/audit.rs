@@ -13,8 +13,6 @@ use crate::state::segment::{NIL, Stage};
 use crate::wire::window::Seq;
 
 impl ReliableChannel {
-    /// What a channel keeps beside the segments of its peer. What was dropped with a connection
-    /// that has failed is not counted.
     pub(crate) fn audit(
         &self,
         segments: &SegmentTable,
@@ -42,7 +40,6 @@ impl ReliableChannel {
 }
 
 impl MessageTable {
-    /// The slots in use: those of the channels, and those that segments have.
     pub(crate) fn audit<'a>(
         &self,
         channels: &[&'a ReliableChannel],
@@ -69,7 +66,6 @@ impl MessageTable {
         same("peers with messages that nobody has asked about", listed, unasked)
     }
 
-    /// The messages of a channel that are not acknowledged.
     fn audit_channel(&self, channel: &ReliableChannel) -> Result<u32, Discrepancy> {
         let answers = channel.unacked().filter(|index| self.is_answer(*index)).count();
         same("answers not acknowledged", channel.answers as usize, answers)?;

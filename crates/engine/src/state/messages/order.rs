@@ -26,7 +26,6 @@ use std::collections::VecDeque;
 use crate::wire::message::{LongPacket, MAX_EAGER, Message, Packet};
 use crate::wire::window::Seq;
 
-/// Places of a queue in which nothing waits.
 const KEPT: usize = 32;
 
 /// Requests of one peer.
@@ -88,31 +87,26 @@ impl Order {
         self.pulls.push(seq);
     }
 
-    /// A pull is under way no longer.
     pub(crate) fn end_pull(&mut self, seq: Seq) {
         if let Some(at) = self.pulls.iter().position(|other| *other == seq) {
             self.pulls.swap_remove(at);
         }
     }
 
-    /// Whether a pull under way has a number before this one.
     pub(crate) fn pulls_before(&self, mark: Seq) -> bool {
         self.pulls.iter().any(|pull| pull.is_before(mark))
     }
 
-    /// Lets a request wait.
     pub(crate) fn wait(&mut self, waiting: WaitingRequest, is_pull: bool) {
         let queue = if is_pull { &mut self.early } else { &mut self.words };
         let at = queue.partition_point(|other| other.seq.is_before(waiting.seq));
         queue.insert(at, waiting);
     }
 
-    /// Whether any waits.
     pub(crate) fn is_waited_in(&self) -> bool {
         !self.early.is_empty() || !self.words.is_empty()
     }
 
-    /// The lowest number that waits.
     pub(crate) fn first(&self) -> Option<Seq> {
         let first = |queue: &VecDeque<WaitingRequest>| queue.front().map(|waiting| waiting.seq);
         match (first(&self.early), first(&self.words)) {
@@ -121,17 +115,14 @@ impl Order {
         }
     }
 
-    /// The mark of the first pull that waits.
     pub(crate) fn first_early(&self) -> Option<Seq> {
         self.early.front().map(|waiting| waiting.mark)
     }
 
-    /// The mark of the first other request that waits.
     pub(crate) fn first_word(&self) -> Option<Seq> {
         self.words.front().map(|waiting| waiting.mark)
     }
 
-    /// Takes the first one that waits: a pull, or another.
     pub(crate) fn take(&mut self, is_pull: bool) -> Option<WaitingRequest> {
         let queue = if is_pull { &mut self.early } else { &mut self.words };
         let first = queue.pop_front();

@@ -28,12 +28,10 @@ type Replies = [Option<(RequestId, u64)>; FETCHES as usize];
 /// The message side of a connection, in both directions. Made with the first message.
 #[derive(Debug)]
 pub(crate) struct ReliableChannel {
-    /// The peer.
     pub(super) pe: Pe,
     /// The next peer among those with messages that nobody has asked about, or [`NIL`];
     /// [`UNLISTED`] if this is none of them.
     pub(super) next_unasked: u32,
-    /// Number of the next message to the peer.
     pub(crate) next: Seq,
     /// The number of the first message that the peer has not acknowledged, or that its
     /// acknowledgement has not ended yet.
@@ -57,11 +55,8 @@ pub(crate) struct ReliableChannel {
     fetches: u16,
     /// The replies that the peer was given last, by place of the fetch, from the first one on.
     pub(crate) replies: Option<Box<Replies>>,
-    /// The latest number that an acknowledgement was asked for.
     requested: Seq,
-    /// What has arrived from the peer.
     pub(crate) received: Received,
-    /// The latest acknowledgement that the peer was given.
     ack_sent: Seq,
     /// The peer asked for everything before this number to be acknowledged.
     wanted: Option<Seq>,
@@ -73,11 +68,9 @@ pub(crate) struct ReliableChannel {
     pub(crate) ack_due: bool,
     /// Messages without numbers that are due to the peer, in the lane's queue of these.
     pub(crate) owed: u32,
-    /// Whether the connection is in the lane's control queue.
     pub(crate) in_control: bool,
     /// The tags of counted puts to the peer, from the first one on.
     pub(crate) tags: Option<Box<Tags>>,
-    /// The counts of the peer's counted puts, likewise.
     pub(crate) counts: Option<Box<Counts>>,
     /// The first of the peer's requests that have arrived, were not executed and are not
     /// acknowledged before that: the first in `counted`, `refused` and `order`.
@@ -138,34 +131,28 @@ impl ReliableChannel {
         }
     }
 
-    /// The peer.
     pub(crate) fn pe(&self) -> Pe {
         self.pe
     }
 
-    /// Numbered messages that have left, and that have arrived up to the first missing one.
     pub(crate) fn counts(&self) -> (u32, u32) {
         (self.next.after(FIRST), self.received.prefix().after(FIRST))
     }
 
-    /// A place for another fetching operation.
     pub(crate) fn fetch_place(&self) -> Option<u8> {
         let place = self.fetches.trailing_ones();
         (place < FETCHES).then_some(place as u8)
     }
 
-    /// A fetching operation takes its place, or leaves it.
     pub(crate) fn turn_fetch(&mut self, place: u8) {
         self.fetches ^= 1 << place;
     }
 
-    /// The places that fetching operations have, a bit each.
     #[cfg(any(test, feature = "audit"))]
     pub(super) fn fetches(&self) -> u16 {
         self.fetches
     }
 
-    /// The peer is asked again for what it was asked for before.
     pub(crate) fn ask_again(&mut self) {
         if self.has_unacked() {
             self.requested = self.next;
@@ -173,7 +160,6 @@ impl ReliableChannel {
         }
     }
 
-    /// The peer says that everything before this number has arrived.
     #[inline]
     pub(crate) fn has_arrived_there(&mut self, seq: Seq) {
         if self.arrived.is_before(seq) {
@@ -181,54 +167,44 @@ impl ReliableChannel {
         }
     }
 
-    /// Everything before this number is known to have arrived at the peer, executed or not.
     pub(crate) fn heard(&self) -> Seq {
         let Self { arrived, ack_received, .. } = *self;
         if arrived.is_before(ack_received) { ack_received } else { arrived }
     }
 
-    /// Whether another message may be sent: the peer remembers no more than a window.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.unacknowledged() < WINDOW
     }
 
-    /// How many messages may be sent now.
     pub(crate) fn room(&self) -> u32 {
         WINDOW - self.unacknowledged()
     }
 
-    /// Messages that have left and are not acknowledged: their numbers follow one another.
     #[inline(always)]
     pub(crate) fn unacknowledged(&self) -> u32 {
         self.next.after(self.ack_received)
     }
 
-    /// Whether there are any.
     #[inline(always)]
     pub(crate) fn has_unacked(&self) -> bool {
         self.next != self.ack_received
     }
 
-    /// Where they are in the message table, oldest first.
     pub(crate) fn unacked(&self) -> impl Iterator<Item = u32> + '_ {
         let first = self.ack_received.0;
         (0..self.unacknowledged()).map(move |at| self.slot_of(Seq(first.wrapping_add(at))))
     }
 
-    /// Whether the message with this number has left and is not acknowledged.
     pub(super) fn awaits(&self, seq: Seq) -> bool {
         seq.after(self.ack_received) < self.unacknowledged()
     }
 
-    /// Where the message with this number is, which has left and is not acknowledged.
     #[inline(always)]
     pub(super) fn slot_of(&self, seq: Seq) -> u32 {
         self.slots[(seq.0 % WINDOW) as usize].into()
     }
 
-    /// The message with this number, the next one, is there. `unasked` is the first of the peers
-    /// that nobody has asked.
     #[inline(always)]
     pub(super) fn note(&mut self, seq: Seq, slot: u32, unasked: &mut u32) {
         if self.next_unasked == UNLISTED {
@@ -237,7 +213,6 @@ impl ReliableChannel {
         self.slots[(seq.0 % WINDOW) as usize] = slot as u16;
     }
 
-    /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
     #[inline]
     pub(crate) fn take_number(&mut self) -> Seq {
         let seq = self.next;
@@ -254,7 +229,6 @@ impl ReliableChannel {
         self.next.after(self.requested) >= REQUEST_EVERY
     }
 
-    /// The message that was to leave with the latest number has not, nor what it acknowledges.
     pub(super) fn give_number_back(&mut self) {
         self.next = Seq(self.next.0.wrapping_sub(1));
         self.unsent += 1;
@@ -277,8 +251,6 @@ impl ReliableChannel {
         }
     }
 
-    /// Whether the connection has to be put into the lane's control queue now, where it is from
-    /// here on.
     #[inline]
     pub(crate) fn enters_control(&mut self) -> bool {
         let enters = (self.request_due || self.ack_due) && !self.in_control;
@@ -286,7 +258,6 @@ impl ReliableChannel {
         enters
     }
 
-    /// The first of the peer's signals that wait for their data, if any does.
     pub(crate) fn waits_for_data(&mut self, first: Option<Seq>) {
         self.counted = first;
         self.find_unapplied();
@@ -308,7 +279,6 @@ impl ReliableChannel {
             || self.received.is_beyond(seq)
     }
 
-    /// A request of the peer cannot be executed.
     #[cold]
     pub(crate) fn refuse(&mut self, seq: Seq) {
         if self.refused.is_none_or(|refused| seq.is_before(refused)) {
@@ -317,14 +287,12 @@ impl ReliableChannel {
         self.find_unapplied();
     }
 
-    /// A request of the peer that comes behind all before `mark` waits for them.
     pub(crate) fn wait(&mut self, waiting: WaitingRequest, is_pull: bool) {
         self.order.get_or_insert_default().wait(waiting, is_pull);
         self.holds = true;
         self.find_unapplied();
     }
 
-    /// Takes a request that waits for nothing any more, if there is one.
     pub(crate) fn next_due(&mut self) -> Option<WaitingRequest> {
         let order = self.order.as_deref()?;
         let is_pull = order.first_early().is_some_and(|mark| self.has_arrived(mark));
@@ -338,29 +306,24 @@ impl ReliableChannel {
         due
     }
 
-    /// Whether all of the peer's requests before this number have arrived.
     pub(crate) fn has_arrived(&self, mark: Seq) -> bool {
         !self.received.prefix().is_before(mark)
     }
 
-    /// Whether they are executed.
     pub(crate) fn is_executed(&self, mark: Seq) -> bool {
         self.has_arrived(mark)
             && self.unapplied.is_none_or(|first| !first.is_before(mark))
             && !self.order.as_deref().is_some_and(|order| order.pulls_before(mark))
     }
 
-    /// Whether one of them cannot be.
     pub(crate) fn is_refused(&self, mark: Seq) -> bool {
         self.refused.is_some_and(|refused| refused.is_before(mark))
     }
 
-    /// A pull of the peer is under way: it is acknowledged, and not executed.
     pub(crate) fn begin_pull(&mut self, seq: Seq) {
         self.order.get_or_insert_default().begin_pull(seq);
     }
 
-    /// It has ended. If it is not executed, nothing that comes behind it ever is.
     pub(crate) fn end_pull(&mut self, seq: Seq, executed: bool) {
         if let Some(order) = self.order.as_deref_mut() {
             order.end_pull(seq);
@@ -370,12 +333,10 @@ impl ReliableChannel {
         }
     }
 
-    /// Whether any of the peer's requests may wait for others.
     pub(crate) fn has_order(&self) -> bool {
         self.order.is_some()
     }
 
-    /// Whether puts have left as messages of which it is not known that they are there.
     #[inline(always)]
     pub(crate) fn has_sent_puts(&self) -> bool {
         self.pulls != 0 || !self.last_put.is_before(self.ack_received)
@@ -389,12 +350,10 @@ impl ReliableChannel {
         }
     }
 
-    /// Writes under way that have left as messages: the target can tell what comes behind them.
     pub(crate) fn placed(&self) -> u32 {
         self.unacknowledged().wrapping_add(self.apart)
     }
 
-    /// The number that an acknowledgement is asked for.
     pub(crate) fn requested(&self) -> Seq {
         self.requested
     }
@@ -444,7 +403,6 @@ impl ReliableChannel {
         };
     }
 
-    /// The acknowledgement that a message to the peer carries: everything before it was applied.
     #[inline]
     pub(crate) fn ack(&self) -> Seq {
         let prefix = self.received.prefix();
@@ -454,7 +412,6 @@ impl ReliableChannel {
         }
     }
 
-    /// A message with this acknowledgement has left.
     #[inline]
     pub(crate) fn carried(&mut self, ack: Seq) {
         self.ack_sent = ack;

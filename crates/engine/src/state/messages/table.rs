@@ -30,9 +30,7 @@ pub(super) struct Outgoing {
     /// The bytes behind the packet's. They stay as they are until the message is acknowledged.
     tail: Tail,
     pub(super) seq: Seq,
-    /// The rail it went out on.
     rail: RailId,
-    /// It has to be sent again.
     lost: bool,
     /// The segment it completes, or [`NIL`] when that is over; or [`ITSELF`].
     segment: u32,
@@ -60,7 +58,6 @@ pub(crate) struct MessageTable {
     /// Slots in use that stand for no segment of their own: those of fragments, and of messages
     /// whose segment is over.
     beside: u32,
-    /// Slots whose message stands for itself.
     without: u32,
     /// Slots of segments that are acknowledged and wait for their answer: see
     /// [`MessageTable::set_aside`].
@@ -71,7 +68,6 @@ pub(crate) struct MessageTable {
 }
 
 impl MessageTable {
-    /// A table of `capacity` free slots, at most [`MOST_MESSAGES`].
     pub(crate) fn new(capacity: u32) -> Self {
         Self::with_answers(capacity, 0)
     }
@@ -106,8 +102,6 @@ impl MessageTable {
         }
     }
 
-    /// Segments that are messages: each has a slot, from when it is taken until it ends, or until
-    /// its message stands for itself.
     pub(crate) fn segments(&self) -> u32 {
         self.first_answer - self.left - self.beside - self.without
     }
@@ -119,14 +113,12 @@ impl MessageTable {
         WrId(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
     }
 
-    /// The segment of the message that a work-request id names, if it has not been given back.
     pub(crate) fn named_by(&self, wr_id: WrId) -> Option<(u32, u32)> {
         let index = wr_id.0 & ((1 << SLOT_BITS) - 1);
         let slot = self.slots.get(index as usize)?;
         (Self::wr_id(index, slot.seq) == wr_id).then_some((index, slot.segment))
     }
 
-    /// The slots of a list that begins with this one.
     #[cfg(any(test, feature = "audit"))]
     pub(super) fn list(&self, first: u32) -> impl Iterator<Item = u32> {
         let next = |index: &u32| self.slots.get(*index as usize).map(|slot| slot.next);
@@ -136,12 +128,10 @@ impl MessageTable {
             .take(self.slots.len() + 1)
     }
 
-    /// Whether there is a free slot, in a table that has any.
     pub(crate) fn has_room(&self) -> bool {
         self.first_answer == 0 || self.free != NIL
     }
 
-    /// Takes a slot for a segment's message.
     #[inline]
     pub(crate) fn take(&mut self, segment: u32) -> Option<u32> {
         let index = self.free;
@@ -161,7 +151,6 @@ impl MessageTable {
         Some(index)
     }
 
-    /// The slot that is taken next, if there is one.
     #[inline(always)]
     pub(crate) fn next_slot(&mut self) -> Option<NextSlot<'_>> {
         let Self { slots, free, left, without, unasked, .. } = self;
@@ -170,32 +159,27 @@ impl MessageTable {
         Some(NextSlot { index, slot, free, left, without, unasked })
     }
 
-    /// The channel's newest message has not left: it has no number. Its slot.
     #[cold]
     pub(crate) fn take_back(&mut self, channel: &mut ReliableChannel) -> u32 {
         channel.give_number_back();
         channel.slot_of(channel.next)
     }
 
-    /// Whether any message stands for itself.
     pub(crate) fn has_without(&self) -> bool {
         self.without != 0
     }
 
-    /// What the segment of a message would be that stands for itself.
     pub(crate) fn would_be(&self, index: u32) -> Option<Segment> {
         let slot = self.slots.get(index as usize).filter(|slot| slot.segment == ITSELF)?;
         let Outgoing { pe, rail, batch, .. } = *slot;
         Some(Segment::sent((pe, rail), index, slot.len as usize, batch))
     }
 
-    /// Those of all messages that do.
     pub(crate) fn all_without(&self) -> impl Iterator<Item = Segment> + '_ {
         let all = (0..self.slots.len() as u32).filter_map(|index| self.would_be(index));
         all.take(self.without as usize)
     }
 
-    /// A message has left, and stands for itself from here on: its segment is gone.
     #[inline]
     pub(crate) fn take_segment(&mut self, index: u32, segment: &Segment) {
         let slot = &mut self.slots[index as usize];
@@ -204,13 +188,11 @@ impl MessageTable {
         self.without += 1;
     }
 
-    /// A message that stood for itself has this segment from here on.
     pub(crate) fn give_segment(&mut self, index: u32, segment: u32) {
         self.slots[index as usize].segment = segment;
         self.without -= 1;
     }
 
-    /// Gives a slot back.
     #[inline]
     pub(crate) fn give(&mut self, index: u32) {
         self.slots[index as usize].next = self.free;
@@ -218,13 +200,11 @@ impl MessageTable {
         self.left += 1;
     }
 
-    /// Gives back a slot that stands for no segment of its own.
     pub(crate) fn give_beside(&mut self, index: u32) {
         self.beside -= 1;
         self.give(index);
     }
 
-    /// Takes a slot for an answer to a peer, which has fewer of them than are left.
     pub(crate) fn take_answer(&mut self, channel: &mut ReliableChannel) -> Option<u32> {
         if channel.answers >= self.answers_left {
             return None;
@@ -238,7 +218,6 @@ impl MessageTable {
         Some(index)
     }
 
-    /// Gives the slot of an answer back.
     pub(crate) fn give_answer(&mut self, channel: &mut ReliableChannel, index: u32) {
         self.slots[index as usize].next = self.free_answer;
         self.free_answer = index;
@@ -246,7 +225,6 @@ impl MessageTable {
         channel.answers -= 1;
     }
 
-    /// Gives back a slot of a channel whose segment was over before, or that of an answer.
     pub(crate) fn give_over(&mut self, channel: &mut ReliableChannel, index: u32) {
         if index < self.first_answer {
             self.give_beside(index);
@@ -255,13 +233,11 @@ impl MessageTable {
         }
     }
 
-    /// Whether a slot is one of answers.
     #[cfg(any(test, feature = "audit"))]
     pub(super) fn is_answer(&self, index: u32) -> bool {
         index >= self.first_answer
     }
 
-    /// Whether a message of a channel that a work-request id names is not acknowledged.
     pub(crate) fn has(&self, channel: &ReliableChannel, wr_id: WrId) -> Option<RailId> {
         let (index, _) = self.named_by(wr_id)?;
         let slot = self.slots.get(index as usize)?;
@@ -275,7 +251,6 @@ impl MessageTable {
         self.slots[index as usize].next = std::mem::replace(&mut self.aside, index);
     }
 
-    /// A segment for which a slot was set aside has ended.
     pub(crate) fn restore(&mut self) {
         let index = self.aside;
         if let Some(slot) = self.slots.get(index as usize) {
@@ -301,19 +276,16 @@ impl MessageTable {
         self.slots[index as usize].tail = tail;
     }
 
-    /// The memory that a message may still be filled from: an address and a length.
     pub(crate) fn memory_of(&self, index: u32) -> Option<(usize, usize)> {
         let Tail { addr, len } = self.slots.get(index as usize)?.tail;
         (len != 0).then_some((addr, len))
     }
 
-    /// The segment of a message is over; the message may still wait for its acknowledgement.
     pub(crate) fn forget_segment(&mut self, index: u32) {
         self.beside += 1;
         self.forget_fragment(index);
     }
 
-    /// The same, of one that is a transfer as well, or goes on as one.
     pub(crate) fn forget_fragment(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.segment = NIL;
@@ -322,7 +294,6 @@ impl MessageTable {
         slot.tail = Tail::NONE;
     }
 
-    /// Adds a message that has left, with its number, to a channel's unacknowledged ones.
     #[inline(always)]
     pub(crate) fn sent(
         &mut self,
@@ -336,19 +307,16 @@ impl MessageTable {
         channel.note(seq, index, &mut self.unasked);
     }
 
-    /// The first of the peers with messages that nobody has asked to acknowledge.
     #[inline(always)]
     pub(crate) fn first_unasked(&self) -> Option<Pe> {
         (self.unasked != NIL).then_some(Pe(self.unasked))
     }
 
-    /// The first of these peers, which has this channel, is asked: it is none of them any more.
     pub(crate) fn pop_unasked(&mut self, channel: &mut ReliableChannel) {
         debug_assert_eq!(self.unasked, channel.pe.0);
         self.unasked = std::mem::replace(&mut channel.next_unasked, UNLISTED);
     }
 
-    /// The rail of the oldest message of a channel that its peer has not said to be there.
     pub(crate) fn first_missing(&self, channel: &ReliableChannel) -> Option<RailId> {
         let heard = channel.heard();
         let mut slots = channel.unacked().map(|index| &self.slots[index as usize]);
@@ -373,7 +341,6 @@ impl MessageTable {
         count
     }
 
-    /// The oldest message of a channel that has to be sent again: its index, number and rail.
     pub(crate) fn first_lost(&self, channel: &ReliableChannel) -> Option<(u32, Seq, RailId)> {
         channel.unacked().find_map(|index| {
             let slot = &self.slots[index as usize];
@@ -381,13 +348,11 @@ impl MessageTable {
         })
     }
 
-    /// A message was sent again.
     pub(crate) fn found(&mut self, index: u32, rail: RailId) {
         let slot = &mut self.slots[index as usize];
         (slot.lost, slot.rail) = (false, rail);
     }
 
-    /// Gives back the slots of a channel whose peer is not asked any more. Their segments are over.
     pub(crate) fn forget_all(&mut self, channel: &mut ReliableChannel) {
         while let Some((index, segment)) = self.pop_acked(channel, channel.next) {
             debug_assert_eq!(segment, NIL, "a segment waits for its acknowledgement");
@@ -456,7 +421,6 @@ pub(crate) struct NextSlot<'a> {
 }
 
 impl<'a> NextSlot<'a> {
-    /// Its packet.
     #[inline(always)]
     pub(crate) fn packet(&mut self) -> &mut Packet {
         &mut self.slot.packet

@@ -148,7 +148,6 @@ fn a_wr_id_names_one_message_and_none_is_that_of_control_messages() {
     assert_eq!(table.named_by(MessageTable::wr_id(index, seq.next())), None);
 }
 
-/// It has no number then, and the messages before it stay as they are.
 #[test]
 fn what_has_not_left_is_the_newest_message_no_longer() {
     for sent in 0..3 {
@@ -202,7 +201,6 @@ fn a_message_that_stands_for_itself_ends_by_its_acknowledgement() {
     assert_eq!((table.would_be(first).is_none(), channel.unacknowledged()), (true, 0));
 }
 
-/// And one that had a segment may stand for itself as well, until it is to have one again.
 #[test]
 fn a_message_stands_for_itself_from_when_its_segment_is_gone_until_it_has_another() {
     let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));

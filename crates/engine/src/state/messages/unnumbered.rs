@@ -48,17 +48,14 @@ impl Owed {
         if let Owed::Word { request_id, .. } = self { request_id.seq } else { Seq(0) }
     }
 
-    /// Whether it is kept by the peer, which gives it again when asked.
     pub(crate) fn is_word(&self) -> bool {
         matches!(self, Owed::Word { .. })
     }
 
-    /// Whether it tells keys.
     pub(crate) fn tells_keys(&self) -> bool {
         matches!(self, Owed::Keys { .. })
     }
 
-    /// Whether it may need keys that are told besides.
     pub(crate) fn needs_keys(&self) -> bool {
         matches!(self, Owed::Exposed { .. })
     }

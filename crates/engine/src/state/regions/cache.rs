@@ -25,7 +25,6 @@ pub(crate) struct View {
     pub(crate) len: usize,
     /// Whether peers may use it.
     pub(super) remote: bool,
-    /// How it is reached.
     pub(super) reach: Reach,
     /// Key per proxy rail, by which peers that are told of them may read. None for staged memory.
     pub(crate) keys: Box<[u64]>,
@@ -35,7 +34,6 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether peers may use it, and a message means it.
     #[inline(always)]
     fn is_for(&self, spot: Spot) -> bool {
         self.remote && slot_of(self.place, self.stamp) == spot.slot
@@ -94,7 +92,6 @@ pub struct RegionIndex {
 pub(crate) struct Installed {
     pub(crate) copies: Box<dyn CopyPort>,
     pub(crate) bounce: Bounce,
-    /// The bounce memory's region.
     pub(crate) view: Arc<View>,
     /// It was made for host memory that nobody has registered: it says nothing of devices.
     pub(crate) for_host: bool,
@@ -106,7 +103,6 @@ impl RegionIndex {
         Self { table, views, stager, orphans }
     }
 
-    /// A place's region, or that there is none any more.
     pub(super) fn change(&self, place: u32, view: Option<Arc<View>>) {
         let place = place as usize;
         self.views.change(|views| {
@@ -118,7 +114,6 @@ impl RegionIndex {
     }
 }
 
-/// Memory that peers may use and the CPU reaches, at its place; or none.
 #[derive(Debug)]
 struct Target {
     /// Its slot; for none, that of another place.
@@ -141,7 +136,6 @@ impl Target {
 /// One of several regions, ascending by address, with the last end of those up to it.
 type Sorted = (Arc<View>, usize);
 
-/// Sorts regions by address.
 fn sort<'v>(sorted: &mut Vec<Sorted>, views: impl Iterator<Item = &'v Arc<View>>) {
     sorted.clear();
     sorted.extend(views.map(|view| (Arc::clone(view), view.base + view.len)));
@@ -160,11 +154,9 @@ pub(crate) struct RegionCache {
     kind: LaneKind,
     epoch: u64,
     views: Views,
-    /// By place, what messages of peers change right away.
     targets: Vec<Target>,
     /// All regions that the CPU does not reach. Like any others they may overlap.
     beyond: Vec<Sorted>,
-    /// All regions that the fabric reaches.
     within: Vec<Sorted>,
     /// Where the fast path has found local memory last. Nowhere, when `epoch` has changed since.
     recent: Recent,
@@ -197,7 +189,6 @@ impl RegionCache {
         self.recent.fabric.has(addr, len) && self.is_current()
     }
 
-    /// The descriptor of that memory, on a rail of this lane.
     #[inline(always)]
     pub(crate) fn recent_desc(&self, rail: RailId) -> Desc {
         self.recent.descs[rail.index()]
@@ -292,8 +283,6 @@ impl RegionCache {
         self.index.views.is_at(self.epoch)
     }
 
-    /// The descriptor on a rail of this lane for the local memory of a request, which is at `addr`.
-    /// None if no region holds it.
     pub(crate) fn desc_for(
         &mut self,
         request: &Request<'_>,
@@ -306,31 +295,26 @@ impl RegionCache {
         Ok(region.map(|view| desc_of(view.descs(self.kind), rail)))
     }
 
-    /// The descriptor on a rail of this lane for memory that some region holds.
     pub(crate) fn desc_at(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
         let view = self.registered(addr, len).ok().flatten()?;
         view.descs(self.kind).get(rail.index()).copied()
     }
 
-    /// The key on a rail of the region that has this key on another.
     pub(crate) fn other_key(&self, rail: RailId, key: u64, wanted: RailId) -> Option<u64> {
         let mut views = self.views.iter().flatten();
         let view = views.find(|view| view.keys.get(rail.index()) == Some(&key))?;
         view.keys.get(wanted.index()).copied()
     }
 
-    /// The region at a place, if it is this one still.
     pub(crate) fn named(&self, place: u32, stamp: u64) -> Option<Arc<View>> {
         let view = self.views.get(place as usize)?.as_ref()?;
         (view.stamp == stamp).then(|| Arc::clone(view))
     }
 
-    /// What of this process' lanes may touch memory though nobody waits for it.
     pub(crate) fn orphans(&self) -> &Orphans {
         &self.index.orphans
     }
 
-    /// Which lane's it is.
     pub(crate) fn kind(&self) -> LaneKind {
         self.kind
     }
@@ -359,7 +343,6 @@ impl RegionCache {
         }
     }
 
-    /// Whether some memory is registered that the CPU does not reach.
     #[inline]
     pub(crate) fn has_beyond(&self) -> bool {
         !self.beyond.is_empty()
@@ -412,7 +395,6 @@ impl RegionCache {
         Ok(Place { addr, reach })
     }
 
-    /// Takes over what has been registered and released since the last call.
     #[inline(always)]
     pub(crate) fn sync(&mut self) {
         if !self.is_current() {
@@ -462,7 +444,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Descriptor of one rail, out of a region's.
 #[inline]
 pub(crate) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
     descs.get(rail.index()).copied().unwrap_or_default()

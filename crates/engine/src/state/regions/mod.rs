@@ -21,7 +21,6 @@ use crate::port::{Access, MemoryPort, PortError, Registered};
 use crate::state::orphans::Orphan;
 use crate::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 
-/// Memory, an address and a length, that was not registered.
 #[cold]
 fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) -> EngineError {
     let (why, no_memory) = (format!("{what}{error}"), error.is_out_of_memory());
@@ -33,16 +32,13 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
 /// 4096 others were registered.
 const PLACE_BITS: u32 = 20;
 
-/// Most regions at a time.
 const MOST_REGIONS: usize = 1 << PLACE_BITS;
 
-/// The slot of the region at this place with this stamp, as handles and messages have it.
 #[inline(always)]
 fn slot_of(place: u32, stamp: u64) -> u32 {
     place | (stamp as u32) << PLACE_BITS
 }
 
-/// A slot's place in the table.
 #[inline(always)]
 fn place_of(slot: u32) -> usize {
     slot as usize & (MOST_REGIONS - 1)
@@ -65,7 +61,6 @@ pub struct RegionTable<M: MemoryPort> {
     installing: Mutex<Option<EngineError>>,
 }
 
-/// A registration.
 #[derive(Debug)]
 struct Held<R> {
     stamp: u64,
@@ -130,8 +125,6 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok(handle.encode())
     }
 
-    /// Registers the bounce memory, and leaves what stages for the proxy lane. `for_host`: it was
-    /// made though no region needs it.
     fn install(&self, stager: Stager, for_host: bool) -> Result<(), EngineError> {
         let Stager { copies, bounce } = stager;
         let (addr, len) = (bounce.addr, bounce.bytes());
@@ -150,7 +143,6 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok(())
     }
 
-    /// Gives a registered region a slot, shows it to the lanes and makes its handle.
     fn enter(
         &self,
         addr: usize,

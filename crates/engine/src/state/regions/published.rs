@@ -34,7 +34,6 @@ impl<T> Published<T> {
         self.number.load(Ordering::Relaxed) == number
     }
 
-    /// Shows the value; gives its number.
     pub(crate) fn read(&self, read: impl FnOnce(&T)) -> u64 {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         read(&value);

@@ -8,7 +8,6 @@ pub(super) struct Recent {
     /// Memory that the fabric reaches, with the descriptors by rail.
     pub(super) fabric: Range,
     pub(super) descs: [Desc; 1 + u8::MAX as usize],
-    /// Memory that the CPU reaches.
     pub(super) cpu: Range,
 }
 

@@ -19,7 +19,6 @@ fn region(access: Access, is_staged: bool) -> (Arc<RegionTable<FakeMemory>>, usi
     (table, addr, handle)
 }
 
-/// Both ways to a word give the same, but for what the short one leaves to the other.
 #[test]
 fn a_peer_finds_what_lies_inside_of_a_region_that_it_may_use() {
     for (access, is_staged) in
@@ -79,7 +78,6 @@ fn local_memory_lies_inside_of_its_region() {
     }
 }
 
-/// Regions may overlap, and the one that begins last need not be the one that holds all.
 #[test]
 fn local_memory_is_found_in_whichever_region_holds_all_of_it() {
     let (table, addr, _) = region(Access::Local, false);
@@ -113,7 +111,6 @@ fn local_memory_is_found_in_whichever_region_holds_all_of_it() {
     }
 }
 
-/// Registers memory with a fabric that ends no registration until it is told to.
 struct Clinging(FakeMemory, AtomicBool);
 
 impl MemoryPort for Clinging {
@@ -172,7 +169,6 @@ fn memory_whose_registration_does_not_end_is_not_given_back() {
     assert!(matches!(failed, EngineError::Register { no_memory: true, .. }), "{failed:?}");
 }
 
-/// Registers memory as being of the kind that was set last, wherever it lies.
 struct AnyKind(FakeMemory, Mutex<Reach>);
 
 impl MemoryPort for AnyKind {

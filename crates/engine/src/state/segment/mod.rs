@@ -75,7 +75,6 @@ pub(crate) enum WriteClass {
 }
 
 impl WriteClass {
-    /// The other generation of puts.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::EvenPut => Self::OddPut,
@@ -91,11 +90,8 @@ impl WriteClass {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Segment {
-    /// The peer.
     pub(crate) pe: Pe,
-    /// Where it is.
     pub(crate) stage: Stage,
-    /// Its direction. Messages are writes.
     pub(crate) direction: Direction,
     /// Its batch if it is plain, or [`NOT_PLAIN`].
     pub(super) plain: u8,
@@ -109,7 +105,6 @@ pub(crate) struct Segment {
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was
     /// posted at once, nor for a message that stands for itself: then it is some earlier moment.
     pub(crate) born: u32,
-    /// The rail it goes out on.
     pub(crate) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`crate::striping::pool`]. Not in a
     /// free slot.
@@ -131,19 +126,16 @@ pub(crate) struct Segment {
     waits: Waits,
     /// The number of the latest request that it has sent, if that is answered.
     pub(crate) request: Seq,
-    /// What the port knows the slot by.
     pub(crate) context: Context,
     work: Work,
 }
 
 impl Segment {
-    /// What it has to do.
     #[inline(always)]
     pub(crate) fn work(&self) -> &Work {
         &self.work
     }
 
-    /// It has this to do from here on. The operation that counts it, and its batch, stay.
     #[inline]
     pub(crate) fn set_work(&mut self, work: Work) {
         self.work = work;
@@ -158,12 +150,10 @@ impl Segment {
         }
     }
 
-    /// No operation counts it any longer.
     pub(crate) fn uncount(&mut self) {
         self.op = NIL;
     }
 
-    /// Keeps what says whether it is plain in step with the rest.
     #[inline]
     fn recount(&mut self, op: u32) {
         let batch = self.batch();
@@ -172,13 +162,11 @@ impl Segment {
         (self.op, self.batch) = (op, batch);
     }
 
-    /// The operation that counts it, or [`NIL`].
     #[inline]
     pub(crate) fn op(&self) -> u32 {
         if self.plain == NOT_PLAIN { self.op } else { NIL }
     }
 
-    /// The batch that it belongs to.
     #[inline]
     pub(crate) fn batch(&self) -> Batch {
         if self.plain == NOT_PLAIN { self.batch } else { Batch(self.plain) }
@@ -244,7 +232,6 @@ impl Segment {
             | (self.follows as u64) << 56
     }
 
-    /// Whether it is a write that leaves as a request, whose order its target sees to.
     pub(crate) fn is_request(&self) -> bool {
         match self.work {
             Work::Fragment { slot, .. } => {
@@ -254,20 +241,17 @@ impl Segment {
         }
     }
 
-    /// Waits behind a fence, in its connection's held queue.
     #[inline(always)]
     pub(crate) fn hold(&mut self, epoch: u32) {
         self.stage = Stage::Held;
         self.fence = epoch;
     }
 
-    /// The epoch of the fence that it is held behind.
     pub(crate) fn fence(&self) -> u32 {
         debug_assert_eq!(self.stage, Stage::Held);
         self.fence
     }
 
-    /// It is a fragment that takes its next step, and nothing of that was in doubt yet.
     pub(crate) fn step(&mut self) {
         debug_assert!(self.work.is_staged());
         self.stage = Stage::Staged;
@@ -292,7 +276,6 @@ impl Segment {
         matches!(self.work, Work::Reissued { .. }) || self.work.is_staged()
     }
 
-    /// Whether the fabric, or a copy, may still touch its memory.
     pub(crate) fn is_out(&self) -> bool {
         match self.stage {
             Stage::Posted | Stage::Staged => true,
@@ -313,12 +296,10 @@ impl Segment {
         self.waits = waits;
     }
 
-    /// How often it was posted again; a fragment, in its present step.
     pub(crate) fn reissues(&self) -> u32 {
         if self.counts_reissues() { self.waits.reissues() } else { 0 }
     }
 
-    /// The next in the queue that it is in, or [`NIL`].
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.next
@@ -330,30 +311,25 @@ impl Segment {
         self.next = next;
     }
 
-    /// The one behind it in the queue that it is in.
     pub(crate) fn behind(&self) -> Option<u32> {
         debug_assert_eq!(self.stage, Stage::Ready);
         (self.next != NIL).then_some(self.next)
     }
 
-    /// A posted segment is looked at: whether it was posted the last time as well.
     pub(crate) fn was_seen(&mut self) -> bool {
         debug_assert_eq!(self.stage, Stage::Posted);
         std::mem::replace(&mut self.next, SEEN) == SEEN
     }
 
-    /// Its message in the message table, if it has one.
     #[inline]
     pub(crate) fn message(&self) -> Option<u32> {
         self.work.message()
     }
 
-    /// It has no message any more. The one that it had.
     pub(crate) fn take_message(&mut self) -> Option<u32> {
         self.work.take_message()
     }
 
-    /// Bytes that it is about.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.work.len()
@@ -388,7 +364,6 @@ impl Segment {
         self.work.touch(addr, len);
     }
 
-    /// It is a fragment, which touches no memory but its bounce buffer.
     pub(crate) fn touch_nothing(&mut self) {
         self.work.touch_nothing();
     }
@@ -398,7 +373,6 @@ impl Segment {
         self.work.transfer().map_or(self.direction, |transfer| transfer.direction)
     }
 
-    /// It is a write of this class that the peer counts, of the put with this tag.
     #[inline]
     pub(crate) fn set_counted(&mut self, tag: Tag, class: WriteClass) {
         if let Some(transfer) = self.work.transfer().copied() {
@@ -407,7 +381,6 @@ impl Segment {
         self.class = class;
     }
 
-    /// It was a fragment of this lane's, and is its peer's from here on: nothing counts it.
     pub(crate) fn leave_to_peer(&mut self) {
         if let Some(transfer) = self.work.transfer().copied() {
             self.set_work(Work::PeerRequest { bulk: false, transfer });
@@ -415,23 +388,18 @@ impl Segment {
         self.uncount();
     }
 
-    /// Whether it is a write that was in doubt before.
     pub(crate) fn is_reissued_write(&self) -> bool {
         matches!(self.work, Work::Reissued { .. }) && self.direction == Direction::Write
     }
 
-    /// The local memory that it touches, if the core moves it: an address and a length. Messages
-    /// have copied what they carry.
     pub(crate) fn memory(&self) -> Option<(usize, usize)> {
         self.work.memory()
     }
 
-    /// The words for it in messages to the user.
     pub(crate) fn what(&self) -> &'static str {
         self.work.what(self.direction)
     }
 
-    /// Names the request that it has sent, for the peer that answers. `wr_id` is its own.
     #[inline]
     pub(crate) fn request_id(&self, wr_id: WrId) -> RequestId {
         RequestId { slot: wr_id.0, seq: self.request }
@@ -482,24 +450,20 @@ impl Plain {
     /// No segment: none has such a stage.
     pub(crate) const NONE: Plain = Plain { signature: u64::MAX };
 
-    /// That of a segment, if it is one.
     pub(super) fn of(segment: &Segment) -> Option<Self> {
         let is_plain = segment.stage == Stage::Posted && segment.plain != NOT_PLAIN;
         is_plain.then(|| Plain { signature: segment.signature() })
     }
 
-    /// The peer.
     pub(crate) fn pe(self) -> Pe {
         Pe(self.signature as u32)
     }
 
-    /// The direction.
     pub(crate) fn direction(self) -> Direction {
         const READ: u8 = Direction::Read as u8;
         if (self.signature >> 40) as u8 == READ { Direction::Read } else { Direction::Write }
     }
 
-    /// The batch.
     pub(crate) fn batch(self) -> Batch {
         Batch((self.signature >> 48) as u8)
     }

@@ -27,13 +27,11 @@ impl Queue {
         self.head == NIL
     }
 
-    /// Segments in the queue.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// The segment that leaves next.
     #[inline]
     pub(crate) fn front(&self) -> Option<u32> {
         (self.head != NIL).then_some(self.head)

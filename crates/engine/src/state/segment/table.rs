@@ -24,7 +24,6 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// That of a segment that ends.
     pub(crate) fn of(segment: &Segment) -> Self {
         let Segment { pe, direction, class, .. } = *segment;
         Self { pe, op: segment.op(), direction, class }
@@ -54,7 +53,6 @@ impl SegmentTable {
         Self { slots, free: 0, used: 0, batches: Batches::new() }
     }
 
-    /// Slots in use.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
         self.used
@@ -84,7 +82,6 @@ impl SegmentTable {
         Some((WrId(index), slot))
     }
 
-    /// Takes a slot for this segment, which its batch counts already.
     #[cold]
     pub(crate) fn take_as(&mut self, segment: Segment) -> Option<WrId> {
         let (wr_id, slot) = self.take_slot()?;
@@ -92,7 +89,6 @@ impl SegmentTable {
         Some(wr_id)
     }
 
-    /// Gives a slot back.
     #[inline]
     pub(crate) fn give(&mut self, wr_id: WrId) {
         let batch = self.free(wr_id);
@@ -114,21 +110,17 @@ impl SegmentTable {
         self.slots[wr_id.index()].batch()
     }
 
-    /// The segment, if the work-request id is one that the fabric or the peer has at present.
     pub(crate) fn away(&self, wr_id: WrId) -> Option<&Segment> {
         self.slots
             .get(wr_id.index())
             .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Lost))
     }
 
-    /// Gives back a slot that was just taken and put to no use.
     pub(crate) fn give_unused(&mut self, wr_id: WrId) {
         self.slots[wr_id.index()].stage = Stage::Ready;
         self.give(wr_id);
     }
 
-    /// Frees the slot of a segment that has completed. None if the work-request id is not of one
-    /// that is posted.
     pub(crate) fn finish(&mut self, wr_id: WrId) -> Option<Finished> {
         let slot = self.slots.get(wr_id.index())?;
         if slot.stage != Stage::Posted || slot.work.is_staged() {
@@ -139,7 +131,6 @@ impl SegmentTable {
         Some(finished)
     }
 
-    /// What the segment is, if it is a plain one.
     pub(crate) fn plain(&self, wr_id: WrId) -> Option<Plain> {
         Plain::of(self.slots.get(wr_id.index())?)
     }
@@ -170,7 +161,6 @@ impl SegmentTable {
         all - left
     }
 
-    /// Whether there is a slot at `index`.
     #[inline(always)]
     pub(crate) fn has(&self, index: usize) -> bool {
         self.slots.get(index).is_some()

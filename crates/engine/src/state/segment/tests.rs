@@ -8,7 +8,6 @@ use crate::state::segment::work::MessageSlot;
 const ADDR: usize = 4096;
 const TAG: Tag = Tag(1);
 
-/// A segment that has this to do.
 fn of(work: Work) -> Segment {
     let mut segment = Segment::FREE;
     segment.set_work(work);
@@ -27,7 +26,6 @@ fn rma(local: Local) -> [Work; 4] {
     ]
 }
 
-/// Everything else.
 fn others() -> [Work; 5] {
     let (slot, len) = (MessageSlot::of(3), 8);
     [
@@ -77,7 +75,6 @@ fn a_message_is_taken_once() {
     }
 }
 
-/// However it is made.
 #[test]
 fn bytes_that_are_counted_are_not_plain() {
     let transfer = no_bytes(Direction::Write, 8);
@@ -98,7 +95,6 @@ fn bytes_that_are_counted_are_not_plain() {
     }
 }
 
-/// What else has to be seen to than its connection's count ends by itself.
 #[test]
 fn only_what_no_operation_counts_and_nobody_waits_for_is_plain() {
     for (work, is_plain) in rma(Local::Value(7)).into_iter().zip([true, false, false, false]) {

@@ -12,7 +12,6 @@ impl Waits {
     /// The target may take the write.
     pub(crate) const TARGET: Waits = Waits(2);
 
-    /// Bits of what it waits for; the count is above them.
     const BITS: u32 = 8;
 
     /// Both.

@@ -43,13 +43,11 @@ impl MessageSlot {
     /// None.
     pub(crate) const NONE: MessageSlot = MessageSlot(NIL);
 
-    /// This one.
     #[inline(always)]
     pub(crate) fn of(slot: u32) -> Self {
         Self(slot)
     }
 
-    /// Its index, if it is one.
     #[inline(always)]
     pub(crate) fn get(self) -> Option<u32> {
         (self.0 != NIL).then_some(self.0)
@@ -77,26 +75,22 @@ impl Work {
         matches!(self, Transfer(_) | Counted { .. } | Stripe { .. } | Reissued { .. })
     }
 
-    /// Whether it passes through staging.
     #[inline]
     pub(crate) fn is_staged(&self) -> bool {
         matches!(self, Work::Fragment { .. } | Work::PeerRequest { .. })
     }
 
-    /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
     #[inline]
     pub(crate) fn has_mover(&self) -> bool {
         matches!(self, Work::Pooled { .. }) || self.is_staged()
     }
 
-    /// Whether it is a message, and nothing else.
     #[inline]
     pub(crate) fn is_message(&self) -> bool {
         use Work::{CountedSignal, Fetch, Message};
         matches!(self, Message { .. } | CountedSignal { .. } | Fetch { .. })
     }
 
-    /// Its message in the message table, if it has one.
     #[inline]
     pub(crate) fn message(&self) -> Option<u32> {
         use Work::{CountedSignal, Fetch, Fragment, Message};
@@ -109,7 +103,6 @@ impl Work {
         }
     }
 
-    /// It has no message any more. The one that it had.
     pub(super) fn take_message(&mut self) -> Option<u32> {
         use Work::{CountedSignal, Fetch, Fragment, Message};
         match self {
@@ -121,7 +114,6 @@ impl Work {
         }
     }
 
-    /// Bytes that it is about.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         use Work::{Counted, CountedSignal, Fetch, Fragment, Message, PeerRequest, Pooled};
@@ -140,7 +132,6 @@ impl Work {
         }
     }
 
-    /// What the fabric moves for it.
     #[inline]
     pub(crate) fn transfer(&self) -> Option<&Transfer> {
         match self {
@@ -182,8 +173,6 @@ impl Work {
         }
     }
 
-    /// The local memory that it touches, if the core moves it: an address and a length. Messages
-    /// have copied what they carry.
     pub(super) fn memory(&self) -> Option<(usize, usize)> {
         match self {
             Work::Fetch { result, len, .. } => Some(result.memory(*len)),
@@ -202,14 +191,12 @@ impl Work {
         }
     }
 
-    /// A fragment touches no memory but its bounce buffer's.
     pub(super) fn touch_nothing(&mut self) {
         if let Some(transfer) = self.transfer_mut() {
             transfer.local = Local::Value(0);
         }
     }
 
-    /// The words for it in messages to the user.
     pub(super) fn what(&self, direction: Direction) -> &'static str {
         match (self, direction) {
             (Work::PeerRequest { .. }, _) => "put or get of the peer",

@@ -59,7 +59,6 @@ fn a_handle_of_another_pe_is_none_for_this_one() {
     assert_eq!(refused, HandleError::Owner { owner, pe });
 }
 
-/// What the fast path asks by one comparison.
 #[test]
 fn handles_of_one_identity_are_alike() {
     let identity = |handle: &Handle| HandleView::check(&handle.encode()).unwrap().identity();

@@ -38,7 +38,6 @@ pub(super) struct Request {
     pub(super) what: What,
     pub(super) to: PeerAddr,
     pub(super) wr_id: WrId,
-    /// The work-request id's context.
     pub(super) context: usize,
     pub(super) addr: usize,
     pub(super) len: usize,
@@ -122,7 +121,6 @@ pub(super) struct Connection {
     waiting: VecDeque<Request>,
     /// Posted, and not completed.
     under_way: u32,
-    /// The peers that are tried, by context.
     tried: HashMap<usize, (PeerAddr, Box<Landing>)>,
     done: SyncSender<Done>,
     /// For which `done` had no room.

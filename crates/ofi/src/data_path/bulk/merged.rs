@@ -28,10 +28,8 @@ unsafe impl Sync for Merged {}
 struct Inner {
     own: DirectQueue,
     news: Arc<News>,
-    /// Completions taken of those that there is news of.
     taken: u64,
     ends: Vec<End>,
-    /// The end that is looked at first.
     turn: usize,
     /// Taken out of a queue, and not told yet.
     failure: Option<Failure>,

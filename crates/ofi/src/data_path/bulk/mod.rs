@@ -53,7 +53,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) name: &'a str,
     /// Operations that the rail has under way at most.
     pub(crate) depth: u32,
-    /// Addresses that it is given.
     pub(crate) peers: usize,
     /// What comes in and cannot be received is of that alone.
     pub(crate) outlives_receives: bool,
@@ -80,7 +79,6 @@ struct Served {
 
 #[derive(Clone, Copy, Debug)]
 struct Route {
-    /// What the connection has it by.
     to: PeerAddr,
     reach: Reach,
 }

@@ -36,7 +36,6 @@ pub struct OfiPort {
     /// Whether writes are posted with `FI_MORE` where others follow.
     batches: bool,
     start: Instant,
-    /// Where polls leave completions.
     entries: Entries,
     /// What the last poll answered, until [`DataPath::drain`] has taken it; 0 for nothing.
     fetched: isize,
@@ -58,13 +57,11 @@ const _: () = {
 struct PortRail {
     rail: Arc<Rail>,
     gate: Gate,
-    /// Descriptor of the values of inline writes.
     values_desc: usize,
     messages: Messages,
     queue: DirectQueue,
     /// Connections that threads of their own move, which `queue` stands for as well.
     bulk: Option<Box<Bulk>>,
-    /// What peers insert.
     address: Vec<u8>,
 }
 

@@ -191,7 +191,6 @@ impl DataPath for OfiPort {
 /// immediate data. Out of the way, so that the loop over the others is short.
 struct Others {
     count: usize,
-    /// The first that is nobody's.
     wrong: Option<PortError>,
 }
 

@@ -313,7 +313,6 @@ pub(crate) enum Memory {
 pub(crate) struct Mr {
     ibv: ibv_mr,
     pages: u64,
-    /// Kept mapped.
     _part: Option<DmaBuf>,
 }
 

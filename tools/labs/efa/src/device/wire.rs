@@ -60,7 +60,6 @@ pub(crate) struct Operation {
     pub(crate) address: u64,
     pub(crate) immediate: Option<u32>,
     pub(crate) data: Data,
-    /// It lies in memory of a device.
     pub(crate) of_device: bool,
     pub(crate) bytes: u64,
     pub(crate) tries: u8,

@@ -29,7 +29,6 @@ unsafe impl Shared for Slot {}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
-    /// The queue pair that it is of.
     pub(crate) qp: QpId,
     /// The caller's number of it.
     pub(crate) id: u64,

@@ -147,9 +147,7 @@ pub(crate) struct Region {
     pub(crate) process: u32,
     pub(crate) access: u32,
     pub(crate) domain: Domain,
-    /// Where it is for peers.
     pub(crate) iova: u64,
-    /// Where it is in the process.
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) device: bool,

@@ -13,7 +13,6 @@ pub(crate) const MAX_RECEIVE_BUFFERS: usize = 3;
 #[repr(C)]
 pub(crate) struct ReceiveQueue {
     lock: SharedLock,
-    /// The process whose memory the receives are of.
     pub(crate) process: AtomicU32,
     /// The completion queue, by the number in its file's name.
     pub(crate) completions: AtomicU32,

@@ -54,7 +54,6 @@ pub(in crate::fake) struct Letters {
     stuck: BTreeMap<u64, Letter>,
     silent: BTreeMap<u64, Letter>,
     posted: u64,
-    /// The links' version with which they were sorted.
     sorted: u64,
 }
 

@@ -10,7 +10,6 @@ pub(in crate::fake) type End = (Pe, RailId);
 /// What goes nowhere.
 #[derive(Default, Debug)]
 pub(in crate::fake) struct Links {
-    /// PEs to which nothing is delivered.
     stalled: HashSet<Pe>,
     /// Targets are not told of writes that have landed.
     holds_data: bool,
@@ -19,7 +18,6 @@ pub(in crate::fake) struct Links {
     /// As `down`, where control messages go all the same.
     down_data: Vec<(End, End)>,
     down_rails: Vec<End>,
-    /// How often any of it has changed.
     version: u64,
 }
 

@@ -24,7 +24,6 @@ const ITERATIONS: u32 = 256;
 /// took.
 const GIVEN_UP: u32 = 16;
 
-/// Least time between two looks at all connections, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
 /// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
@@ -40,17 +39,13 @@ const GAPS: u64 = 2;
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
 
-/// Most connections that are reported at a time.
 const REPORTS: u32 = 16;
 
-/// Of these, how many are followed by what every rail is about.
 const DUMPS: u32 = 4;
 
 /// A wait that is to be reported.
 pub(crate) struct Overdue {
-    /// How long nothing has moved.
     pub(crate) seconds: u64,
-    /// Whether it is to be given up, too.
     pub(crate) fails: bool,
 }
 
@@ -59,15 +54,12 @@ pub(crate) struct Overdue {
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
-    /// Most time between two looks that counts.
     most: u64,
     /// Iterations until the clock is read.
     iterations: u32,
     /// After how many it is read at present: as many as take less than half of [`PERIOD`].
     every: u32,
-    /// When it was read.
     read: u64,
-    /// When the connections were last looked at.
     looked: u64,
     /// Time counted as waiting, up to `looked`.
     counted: u64,
@@ -110,25 +102,20 @@ impl Watchdog {
         }
     }
 
-    /// A segment has ended otherwise than by a completion, of which its rail knows.
     #[inline(always)]
     pub(crate) fn has_moved(&mut self) {
         self.has_moved = true;
     }
 
-    /// The next iteration is due.
     pub(crate) fn hurry(&mut self) {
         self.iterations = 1;
     }
 
-    /// A time in the units of stamps, at least two of them: one may be over as soon as it has
-    /// begun.
     pub(crate) fn stamps(time: Duration) -> u32 {
         let units = u64::try_from(time.as_nanos() >> STAMP_SHIFT).unwrap_or(u64::MAX);
         units.clamp(1, 1 << 24) as u32 + 1
     }
 
-    /// Counts an iteration; whether it is time to look at the clock.
     #[inline]
     pub(crate) fn is_due(&mut self) -> bool {
         self.iterations -= 1;
@@ -139,7 +126,6 @@ impl Watchdog {
         true
     }
 
-    /// The iteration that was counted last has given up the core.
     #[inline]
     pub(crate) fn count_yielded(&mut self) {
         self.iterations = self.iterations.saturating_sub(GIVEN_UP - 1).max(1);
@@ -164,8 +150,6 @@ impl Watchdog {
         self.every = wanted;
     }
 
-    /// Whether it is time to look at the connections, and at the rails: also where no wait is ever
-    /// reported or given up.
     pub(crate) fn starts(&mut self, now: u64) -> bool {
         self.pace(now);
         let gap = now.saturating_sub(self.looked);
@@ -194,7 +178,6 @@ impl Watchdog {
         overdue.map(|Overdue { seconds, .. }| seconds)
     }
 
-    /// The time that segments are stamped with.
     #[inline(always)]
     pub(crate) fn stamp(&self) -> u32 {
         self.stamp
@@ -257,7 +240,6 @@ impl Watchdog {
         failed
     }
 
-    /// Notes which connections are busy, and whether anything has moved since the last look.
     fn look_at_connections<P: Port>(
         &mut self,
         peers: &mut Peers,

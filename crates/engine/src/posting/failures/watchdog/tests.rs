@@ -52,8 +52,6 @@ fn the_clock_is_read_twice_in_a_period_however_long_iterations_take() {
     assert_eq!(short[11], u64::from(ITERATIONS));
 }
 
-/// Who waits on a machine that is busy all of a sudden does not learn of it after [`ITERATIONS`]
-/// waits.
 #[test]
 fn an_iteration_that_has_given_up_the_core_counts_as_many() {
     let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
@@ -120,17 +118,14 @@ fn a_wait_is_reported_each_time_as_long_and_given_up_in_the_end() {
     assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
 }
 
-/// In units of stamps.
 fn limit(units: u64) -> Watchdog {
     Watchdog::new(None, Some(Duration::from_nanos(units << STAMP_SHIFT)))
 }
 
-/// No peer has something pending.
 fn none() -> std::iter::Empty<Pe> {
     std::iter::empty()
 }
 
-/// Not even by a look at them. Those for which something is pending are.
 #[test]
 fn connections_for_which_nothing_is_under_way_are_not_touched() {
     let mut bed = Bed::new(Setup { n_pes: 12, ..PLAIN });
@@ -149,7 +144,6 @@ fn connections_for_which_nothing_is_under_way_are_not_touched() {
     assert_eq!(watchdog.busy, [Pe(3), Pe(5)]);
 }
 
-/// Those of peers for which nothing is under way at a look are, too.
 #[test]
 fn acknowledgements_are_movement() {
     let mut bed = Bed::new(PLAIN);
@@ -168,7 +162,6 @@ fn acknowledgements_are_movement() {
     }
 }
 
-/// What may move while something waits.
 #[derive(Clone, Copy, PartialEq)]
 enum Moves {
     ItsRail,
@@ -216,8 +209,6 @@ fn a_wait_lasts_since_what_it_waits_for_has_moved() {
     }
 }
 
-/// Of a peer that has failed nobody is told again, nor twice of one whose connection and segment
-/// both wait.
 #[test]
 fn a_peer_is_declared_failed_once() {
     for has_failed in [false, true] {

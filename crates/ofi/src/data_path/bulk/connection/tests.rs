@@ -26,7 +26,6 @@ struct Script {
     /// What a poll finds: contexts with flags, or a code.
     found: Vec<(usize, u64)>,
     code: isize,
-    /// Of which operation an error is.
     failed: usize,
     trywait: c_int,
 }

@@ -32,7 +32,6 @@ pub(crate) struct Context {
     pub(crate) streams: Mutex<Streams>,
     /// Bytes of stack that a thread of its kernels has.
     pub(crate) stack: AtomicU64,
-    /// Kernels that run now.
     pub(crate) kernels: AtomicU32,
     /// Whether a call has the context to itself. See [`Context::alone`].
     taken: Mutex<bool>,
@@ -63,7 +62,6 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) work: VecDeque<Item>,
-    /// Items ever put in, and ever done.
     pub(crate) put: u64,
     pub(crate) done: u64,
     pub(crate) closed: bool,

@@ -12,14 +12,10 @@ use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outco
 pub(crate) struct Device {
     pub(crate) ordinal: usize,
     pub(crate) behaviour: Behaviour,
-    /// Bytes given out.
     pub(crate) pinned: AtomicU64,
     pub(crate) memory: AtomicU64,
-    /// Copies accepted, for tests that count them.
     pub(crate) copies: AtomicU64,
-    /// Those that a stream has begun.
     pub(crate) begun: AtomicU64,
-    /// Likewise calls that store words.
     pub(crate) writes: AtomicU64,
     /// Calls that ask whether a stream or an event is done.
     pub(crate) asked: AtomicU64,

@@ -20,7 +20,6 @@ pub(crate) struct Mapping {
     /// The context it was made in. None for memory of the VMM interface.
     pub(crate) context: Option<&'static Context>,
     pub(crate) device: &'static Device,
-    /// Where the copy engine finds it.
     pub(crate) alias: usize,
     /// None for memory that the program has brought.
     pub(crate) pages: Option<Arc<Pages>>,

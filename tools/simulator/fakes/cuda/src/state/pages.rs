@@ -49,7 +49,6 @@ pub(crate) struct Place {
     pub(crate) kind: Option<Kind>,
     /// The context that has it, if one has.
     pub(crate) context: Option<&'static Context>,
-    /// Kept alive.
     _pages: Option<Arc<Pages>>,
 }
 

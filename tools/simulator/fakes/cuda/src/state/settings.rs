@@ -66,11 +66,8 @@ pub(crate) struct Behaviour {
     pub(crate) byte_ps: AtomicU64,
     /// Copies refused when they are enqueued.
     pub(crate) fail_submit: Failure,
-    /// Copies that fail on the device.
     pub(crate) fail_copy: Failure,
-    /// Bytes of page-locked memory.
     pub(crate) pinned_limit: AtomicU64,
-    /// Bytes of device memory.
     pub(crate) memory_limit: AtomicU64,
     /// Whether 64-bit stream memory operations and dma-buf export are offered.
     pub(crate) stream_ops: AtomicU32,
@@ -78,9 +75,7 @@ pub(crate) struct Behaviour {
     /// What becomes of words of the host that a stream is to set: 0 refused, 1 set, 2 taken and
     /// never set.
     pub(crate) host_writes: AtomicU32,
-    /// Whether several copies can be given in one call.
     pub(crate) together: AtomicU32,
-    /// Whether memory can be made and mapped apart.
     pub(crate) vmm: AtomicU32,
     /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING`.
     pub(crate) writes_ordering: AtomicU32,
