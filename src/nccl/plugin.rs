@@ -36,6 +36,10 @@ const SPEED: u32 = 10_000;
 /// Groups at most: as many as there are descriptors and memory for.
 const MAX_GROUPS: c_int = 1 << 20;
 
+/// Bounce buffers of a group for each direction, where no setting says how many: a communicator has
+/// up to eight groups, and each locks the pages of its own and of its neighbours' buffers.
+const STAGING_DEPTH: u16 = 4;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Plugin {
@@ -99,7 +103,10 @@ impl Plugin {
     }
 
     fn new() -> Result<Self, NcclError> {
-        let (settings, notices) = Settings::from_env()?;
+        let (mut settings, notices) = Settings::from_env()?;
+        if std::env::var_os("NVSHMEM_LIBFABRIC_STAGING_DEPTH").is_none() {
+            settings.staging_depth = STAGING_DEPTH;
+        }
         for notice in notices {
             log!(target: logging::INIT, notice.level(), "{notice}");
         }

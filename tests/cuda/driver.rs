@@ -104,7 +104,7 @@ fn found() {
     assert_eq!(bed.driver.path(), "libcuda.so.1");
     assert!(std::ptr::eq(bed.driver, Driver::of_process().expect("the same")));
     if bed.is_fake() {
-        assert_eq!(bed.driver.version().to_string(), "12.2");
+        assert_eq!(bed.driver.version().to_string(), "13.0");
         assert!(bed.driver.missing().is_empty(), "{}", bed.driver);
         assert!(bed.driver.loads_kernels_lazily(), "which it does by default");
     }

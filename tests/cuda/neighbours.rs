@@ -10,12 +10,13 @@ use engine::atomic::Width;
 use engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage};
 use test_support::random::pattern;
 
-use crate::bed::{Bed, call, fill, peek, status, to_device, wait};
+use crate::bed::{Bed, HANG, call, fill, peek, status, to_device, wait};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -35,6 +36,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("staging_in_a_context_of_our_own_that_keeps_its_stacks", kept_stacks)
             .with(&[("FAKE_CUDA_LIMITS", "0")]),
         Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
+        Case::fake("one_context_serves_all_groups", one_context),
+        Case::any("groups_end_beside_a_kernel", end_beside_kernel),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
 }
@@ -412,4 +415,45 @@ fn context_of_the_program() {
     let before = bed.count(4);
     drop((stage, region));
     assert!(bed.count(4) < before, "what was made in it is given back");
+}
+
+/// Groups of ranks, channels and transports of a process, each of which stages memory of a device.
+fn one_context() {
+    let bed = Bed::new();
+    let len = 1 << 20;
+    let memory = bed.heap(1);
+    let before = bed.count(1);
+    for groups in [1, 2, 4, 8] {
+        let stages: Vec<_> = (0..groups).map(|_| Stage::new(&bed, memory, len)).collect();
+        assert_eq!(bed.count(1), before + 1, "contexts that {groups} groups have made");
+        let bytes = pattern(CHUNK, groups);
+        for (mut stage, _region) in stages {
+            stage.copy_in(memory, &bytes);
+            assert!(stage.copy_out(memory, CHUNK) == bytes);
+        }
+    }
+}
+
+fn end_beside_kernel() {
+    let bed = Bed::new();
+    let len = 1 << 20;
+    let memory = bed.heap(1);
+    let (mut stage, region) = Stage::new(&bed, memory, len);
+    let (other, its) = Stage::new(&bed, memory, len);
+    let kernel = Spinning::start(&bed, 0);
+    thread::scope(|scope| {
+        let ends = scope.spawn(move || drop((other, its)));
+        let start = Instant::now();
+        while !ends.is_finished() && start.elapsed() < HANG {
+            thread::yield_now();
+        }
+        let ended = ends.is_finished();
+        let bytes = pattern(CHUNK, 3);
+        stage.copy_in(memory, &bytes);
+        assert!(stage.copy_out(memory, CHUNK) == bytes);
+        assert_eq!(status!(bed.raw, cuStreamQuery(0 => usize)), NOT_READY, "it still spins");
+        kernel.end(&bed);
+        assert!(ended, "the end of a group waits for a kernel");
+    });
+    drop((stage, region));
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use launcher::Place;
 use nvshmem_transport_libfabric::nccl::abi::{MR_FORCE_SO, PTR_CUDA, PTR_HOST, SIGNAL_INC};
-use test_jobs::memory::{Kind, Memory, bound};
+use test_jobs::memory::{Kind, Memory, bound, device};
 use test_jobs::{Meeting, Stopped};
 
 use crate::mock::group::{Communicator, DEVICE};
@@ -338,6 +338,35 @@ pub(crate) fn seen_by_others(place: &Place) {
         assert!(target.memory.bytes(4096, LEN) == puts.memory.bytes(MEMORY - LEN, LEN));
     }
     three.into_iter().for_each(Driven::end);
+    communicator.end();
+}
+
+/// A communicator's groups share what a device has once, and end beside a kernel of the program.
+pub(crate) fn groups(place: &Place) {
+    type Spin = unsafe extern "C" fn(usize) -> usize;
+    type Release = unsafe extern "C" fn(usize) -> u32;
+    /// Of each group for itself, and of each neighbour's.
+    const LOCKED: u64 = 16 << 20;
+    let mut meeting = Meeting::of(place);
+    let _bound = bound();
+    let communicator = communicator();
+    let before = (device().contexts(), device().locked());
+    for count in [1, 2, 4, 8] {
+        let groups: Vec<Driven> =
+            (0..count).map(|_| ranks(&communicator, 1, &mut meeting).remove(0)).collect();
+        assert_eq!(device().contexts(), before.0 + 1, "{count} groups");
+        let locked = device().locked() - before.1;
+        println!("{count} groups: {} MiB are page-locked", locked >> 20);
+        let most = count * u64::from(place.n_pes) * LOCKED + (1 << 20);
+        assert!(locked <= most, "{count} groups: {locked} bytes are page-locked");
+        meeting.barrier();
+        // SAFETY: their types in the stand-in's source; the device's context is bound.
+        let kernel = unsafe { device().call::<Spin>(b"fake_cuda_spin")(0) };
+        groups.into_iter().for_each(Driven::end);
+        // SAFETY: as before.
+        assert_eq!(unsafe { device().call::<Release>(b"fake_cuda_release")(kernel) }, 0);
+        meeting.barrier();
+    }
     communicator.end();
 }
 

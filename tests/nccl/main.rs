@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         ("closed_in_turn", driven::closed_in_turn),
         ("seen_by_others", driven::seen_by_others),
         ("aborted_connect", driven::aborted_connect),
+        ("groups", driven::groups),
         ("killed", failures::killed),
         ("aborted", failures::aborted),
         ("released", failures::released),
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
     add(job("seen_by_others", Fabric::Shm, 1));
     add(job("seen_by_others", Fabric::Tcp2, 1).on("device"));
     add(job("aborted_connect", Fabric::Tcp2, 3));
+    add(job("groups", Fabric::Shm, 4).on("device"));
     // Not over shm: who is killed may have a lock there, for which the others wait in the provider.
     for (fabric, n_pes) in [(Fabric::Rxm, 2), (Fabric::Rxm, 3), (Fabric::Tcp2, 3)] {
         let killed = End::Signalled(libc::SIGKILL);

@@ -345,8 +345,7 @@ fn released() {
     bed.free(first);
     let copy = Copy { direction: OUT, memory: first, bounce: stage.bounce(OUT, 0), len: 64 };
     if bed.is_fake() {
-        // Its addresses are nobody's now.
-        stage.port.reach(copy.memory, copy.len).expect_err("nothing is there");
+        stage.port.reach(copy.memory, copy.len).expect_err("its addresses are nobody's now");
         stage.port.store_flag(first, 1).expect_err("it was released");
     }
     // What comes next is served.

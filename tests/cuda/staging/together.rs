@@ -20,13 +20,20 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("tokens_that_are_copied_together_are_right", tokens),
         Case::any("tokens_copied_by_a_driver_that_takes_one_by_one_are_right", tokens)
             .with(&[("FAKE_CUDA_TOGETHER", "0")]),
+        Case::fake("tokens_copied_by_cuda_12_8_are_right", tokens)
+            .with(&[("FAKE_CUDA_VERSION", "12080")]),
+        Case::fake("tokens_take_few_calls_of_cuda_12_8", few_calls)
+            .with(&[("FAKE_CUDA_VERSION", "12080")]),
+        Case::fake("tokens_of_a_refused_call_are_copied_singly", tokens)
+            .with(&[("FAKE_CUDA_TOGETHER", "2")]),
         Case::fake("short_copies_together_wait_for_no_kernel", no_turns),
         Case::any("copies_together_of_any_memory_end_by_tag_in_order", mixed),
         Case::fake("while_two_calls_are_under_way_there_is_no_room", two_calls),
         Case::fake("copies_together_take_as_much_room_as_they_have_tags", room_for_tags),
         Case::fake("copies_that_are_given_one_by_one_wait_for_room", one_by_one),
         Case::fake("copies_together_that_are_refused_are_not_started", refused),
-        Case::fake("refused_batch_is_not_started_again", refused_batch),
+        Case::fake("refused_batch_is_copied_singly", refused_batch),
+        Case::fake("refused_copy_ends_a_list", refused_single).with(&[("FAKE_CUDA_TOGETHER", "0")]),
         Case::fake("copies_together_that_fail_are_all_told", failed),
         Case::any("starting_copies_together_allocates_nothing", no_allocation),
         Case::any("copies_and_words_that_are_given_in_order_are_right", in_order),
@@ -554,7 +561,7 @@ fn refused() {
     run(&mut stage, &list);
 }
 
-/// What a driver has taken of a batch that it refuses is not known: none of it is copied once more.
+/// What a driver has taken of a call that it refuses is not known: all of it is copied once more.
 fn refused_batch() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -562,13 +569,21 @@ fn refused_batch() {
     bed.write(heap, &vec![9; 2 * GRANULARITY]);
     fill(stage.bounce(OUT, 0), &vec![0; TOKENS * LEN]);
     call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 5 => u32, 2 => u32));
+    run(&mut stage, &list);
+    assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 9));
+}
+
+fn refused_single() {
+    let bed = Bed::new();
+    let (mut stage, _region, heap) = stage(&bed);
+    let list = copies(&stage, OUT, heap, &places()[1]);
+    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 5 => u32, 2 => u32));
     assert_eq!(stage.port.start_all(&list), Ok(Posted::Yes));
     let copied = stage.wait();
     assert_eq!(copied.tag, 5);
     let error = copied.result.expect_err("it was refused");
     assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
     assert!(stage.port.poll().is_none());
-    assert!(peek(stage.bounce(OUT, 0), TOKENS * LEN).iter().all(|byte| *byte == 0));
 }
 
 fn failed() {

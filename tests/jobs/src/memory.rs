@@ -276,6 +276,16 @@ impl Device {
         count(0, what)
     }
 
+    /// Contexts that were made.
+    pub fn contexts(&self) -> u64 {
+        self.count(1)
+    }
+
+    /// Bytes of the host's memory that are page-locked for it.
+    pub fn locked(&self) -> u64 {
+        self.count(3)
+    }
+
     /// Bytes of its memory that are given out.
     pub fn used(&self) -> u64 {
         self.count(4)

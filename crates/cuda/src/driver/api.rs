@@ -127,7 +127,6 @@ functions! {
     }
     optional {
         cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
-        cuCtxDestroy_v2(CUcontext);
         cuCtxSetLimit(sys::CUlimit, usize);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUlimit, CUstream, CUstreamCaptureMode};
 
 use crate::driver::error::{CudaError, code};
 use crate::driver::library::Driver;
+use crate::driver::stream::Stream;
 
 /// The number of a device in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -24,15 +25,23 @@ impl fmt::Display for Ordinal {
 ///
 /// The primary context of a device is retained, so it stays as long as this value. A context that
 /// the program has created is the program's to keep; when it is destroyed early, the driver answers
-/// every call on it with an error. One that this layer has made ends with this value, and with it
-/// all that was made in it.
+/// every call on it with an error. One that this layer has made stays until the process ends.
 #[derive(Debug)]
 pub struct Context {
     driver: &'static Driver,
     raw: CUcontext,
     device: Ordinal,
     origin: Origin,
+    /// Streams of a context of our own that nobody has any more, for who needs one next.
+    pub(crate) spare: Mutex<Vec<Spare>>,
 }
+
+/// A stream in which nothing is under way.
+#[derive(Debug)]
+pub(crate) struct Spare(pub(crate) CUstream);
+
+// SAFETY: a handle, which the driver takes from any thread.
+unsafe impl Send for Spare {}
 
 /// Whose a context is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,13 +50,13 @@ enum Origin {
     Primary,
     /// The program has made it.
     Program,
-    /// [`Context::create`] has, to be destroyed.
+    /// [`Context::own`] has.
     Own,
 }
 
 // SAFETY: a handle, which the driver takes from any thread; nothing here depends on which.
 unsafe impl Send for Context {}
-// SAFETY: the same, and nothing in it changes.
+// SAFETY: the same; what changes in it is under a lock.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -62,24 +71,44 @@ impl Context {
         // SAFETY: a place for the handle.
         let status = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, number) };
         driver.check("cuDevicePrimaryCtxRetain", status, || format!("device {device}"))?;
-        Ok(Arc::new(Self { driver, raw, device, origin: Origin::Primary }))
+        Ok(Self::new(driver, raw, device, Origin::Primary))
     }
 
-    /// A context of our own on a device. No call that the program makes in its contexts holds up
-    /// what is done in this one, and the reverse. It takes memory of the device and some tenths of
-    /// a second (see `docs/gpu.md`), less where the driver lets its kernels have no stacks: ours
-    /// need none. This thread has bound afterwards what it had before.
+    fn new(driver: &'static Driver, raw: CUcontext, device: Ordinal, origin: Origin) -> Arc<Self> {
+        Arc::new(Self { driver, raw, device, origin, spare: Mutex::default() })
+    }
+
+    /// The context of our own on a device, which this process has once, whatever needs it. No call
+    /// that the program makes in its contexts holds up what is done in this one, and the reverse.
+    /// Making it takes memory of the device and some tenths of a second (see `docs/gpu.md`). It is
+    /// never destroyed: that would wait for kernels of the program. One that an error has broken is
+    /// left, and another one made. This thread has bound afterwards what it had before.
     ///
     /// # Errors
     /// As the driver answers, for one when the device has no memory left for it.
-    pub fn create(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
+    pub fn own(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
+        static OWN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
+        // Each change of it is one call.
+        let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |of: &&Arc<Self>| of.device == device && ptr::eq(of.driver, driver);
+        if let Some(found) = own.iter().rev().find(is_it).filter(|found| found.works()) {
+            return Ok(Arc::clone(found));
+        }
+        let made = Self::create(driver, device)?;
+        own.push(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Whether no error has broken it: the driver answers every call with that error then.
+    fn works(self: &Arc<Self>) -> bool {
+        Stream::new(self).is_ok()
+    }
+
+    /// Its kernels get no stacks where the driver allows that: ours need none.
+    fn create(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         const CALL: &str = "cuCtxCreate_v2";
         let subject = || format!("device {device}");
-        let (create, _) = driver
-            .api
-            .cuCtxCreate_v2
-            .zip(driver.api.cuCtxDestroy_v2)
-            .ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let create = driver.api.cuCtxCreate_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
         let number = device_number(driver, device)?;
         let capture_mode = exchange_capture_mode(driver, RELAXED);
         let mut raw = ptr::null_mut();
@@ -100,10 +129,10 @@ impl Context {
         if let Some(mode) = capture_mode.filter(|mode| *mode != RELAXED) {
             let _ = exchange_capture_mode(driver, mode);
         }
-        made.map(|()| Arc::new(Self { driver, raw, device, origin: Origin::Own }))
+        made.map(|()| Self::new(driver, raw, device, Origin::Own))
     }
 
-    /// Whether [`Self::create`] has made it.
+    /// Whether it is [`Self::own`].
     pub fn is_own(&self) -> bool {
         self.origin == Origin::Own
     }
@@ -125,7 +154,7 @@ impl Context {
                 return Ok(primary);
             }
         }
-        Ok(Arc::new(Self { driver, raw, device, origin: Origin::Program }))
+        Ok(Self::new(driver, raw, device, Origin::Program))
     }
 
     /// The context that is bound on this thread. None when none is.
@@ -197,7 +226,7 @@ impl Context {
     /// A context for what calls no driver.
     pub(crate) fn stand_in() -> Arc<Self> {
         let (driver, raw) = (Driver::stand_in(), ptr::null_mut());
-        Arc::new(Self { driver, raw, device: Ordinal(0), origin: Origin::Program })
+        Self::new(driver, raw, Ordinal(0), Origin::Program)
     }
 }
 
@@ -259,20 +288,12 @@ impl fmt::Display for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // An error means that CUDA has ended before us; then there is nothing to give back.
-        match (self.origin, self.driver.api.cuCtxDestroy_v2) {
-            (Origin::Primary, _) => {
-                if let Ok(number) = device_number(self.driver, self.device) {
-                    // SAFETY: retained once, by `primary`, and released once, here.
-                    let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
-                }
+        if self.origin == Origin::Primary {
+            // An error means that CUDA has ended before us; then there is nothing to give back.
+            if let Ok(number) = device_number(self.driver, self.device) {
+                // SAFETY: retained once, by `primary`, and released once, here.
+                let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
             }
-            (Origin::Own, Some(destroy)) => {
-                // SAFETY: made by `create`, and destroyed once, here. Whatever was made in it holds
-                // it, and what is not to end keeps a hold on it for ever.
-                let _ = unsafe { destroy(self.raw) };
-            }
-            (Origin::Program | Origin::Own, _) => {}
         }
     }
 }

@@ -149,12 +149,14 @@ impl Driver {
         };
         // SAFETY: a library that has these functions by CUDA's names is a CUDA driver, or stands in
         // for one.
-        let api = unsafe { Api::resolve(find) }
+        let mut api = unsafe { Api::resolve(find) }
             .map_err(|symbol| LoadError::Symbol { path: path.to_owned(), symbol })?;
         let mut version = 0;
         // SAFETY: a place for the number. The call needs no `cuInit`.
         let status = unsafe { (api.cuDriverGetVersion)(&raw mut version) };
         let version = if status == code::SUCCESS { version.unsigned_abs() } else { 0 };
+        // The call has this form in CUDA 13.
+        api.cuMemcpyBatchAsync_v2 = api.cuMemcpyBatchAsync_v2.filter(|_| version >= 13_000);
         let missing = api.missing();
         Ok(Self { path: path.to_owned(), version: DriverVersion(version), missing, api })
     }

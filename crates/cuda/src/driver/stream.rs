@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUevent, CUstream};
 
-use crate::driver::context::Context;
+use crate::driver::context::{Context, Spare};
 use crate::driver::error::{CudaError, code};
 
 /// A private stream: non-blocking, so that what the program does on the legacy stream does not hold
@@ -28,6 +28,11 @@ impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let driver = context.driver();
         let _bound = context.bind()?;
+        if let Some(Spare(raw)) = spare(context).pop() {
+            let stream = Self { context: Arc::clone(context), raw };
+            stream.is_done()?;
+            return Ok(stream);
+        }
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: places for the two numbers; the context is bound.
         let status =
@@ -79,9 +84,18 @@ impl Stream {
     }
 }
 
+/// Streams of a context that nobody has.
+fn spare(context: &Context) -> MutexGuard<'_, Vec<Spare>> {
+    // Each change of it is one call.
+    context.spare.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(_bound) = self.context.bind() {
+            if self.context.is_own() && matches!(self.is_done(), Ok(true)) {
+                return spare(&self.context).push(Spare(self.raw));
+            }
             // Returns at once; the driver frees the stream when its work is done. An error means
             // that CUDA has ended before us.
             // SAFETY: made by `new`, and destroyed once, here.

@@ -87,7 +87,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it. It would end with a context of our own, which stays
+            // The fabric may still write to it. It would end with its context, which stays
             // therefore.
             std::mem::forget(Arc::clone(&self.context));
             return;

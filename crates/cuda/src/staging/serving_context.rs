@@ -14,8 +14,8 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::hint;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,11 +67,11 @@ pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving 
     if wanted == StagingContext::Program {
         return programs(format_args!("NVSHMEM_LIBFABRIC_STAGING_CONTEXT says so"));
     }
-    let own = match Context::create(program.driver(), device) {
+    let own = match Context::own(program.driver(), device) {
         Ok(own) => own,
         Err(error) => return programs(format_args!("no context of the transport's own: {error}")),
     };
-    let (measured, said) = match measure(&own, program) {
+    let (measured, said) = match measured(&own, program) {
         Ok(measured) => (Some(measured), measured.to_string()),
         Err(reason) => (None, format!("copies beside a kernel were not measured: {reason}")),
     };
@@ -88,6 +88,20 @@ pub(crate) fn choose(program: &Arc<Context>, wanted: StagingContext) -> Serving 
         if rows { "in rows" } else { "as they are" },
     );
     Serving { context: own, rows }
+}
+
+/// As [`measure`], once for each device.
+fn measured(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
+    type Known = (Arc<Context>, Result<Measured, String>);
+    static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+    // Held meanwhile: two measurements of one device would disturb one another.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, measured)) = known.iter().find(|(of, _)| of.has_device_of(own)) {
+        return measured.clone();
+    }
+    let measured = measure(own, program);
+    known.push((Arc::clone(own), measured.clone()));
+    measured
 }
 
 /// What short copies to the device take beside a kernel of another context.

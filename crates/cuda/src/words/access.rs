@@ -5,7 +5,7 @@
 //! own: GDRCopy counts when words written by it are read by the driver's copies and the other way
 //! round. The log says what was taken, what it costs, and why GDRCopy was not.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::MEM;
@@ -74,6 +74,16 @@ pub struct Words {
     _scratch: Scratch,
 }
 
+/// What was found out of the context of our own on a device.
+struct Known {
+    context: Arc<Context>,
+    gdrcopy: Option<String>,
+    mapper: Mapper,
+    cost: Cost,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
 impl Words {
     /// Finds the best way that works for a context, measures it and says so in the log.
     ///
@@ -85,6 +95,13 @@ impl Words {
         let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
         let mapper = Mapper { gdrcopy: None };
         let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
+        // Held meanwhile: two measurements of one device would disturb one another.
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |of: &&Known| of.context.is(context) && of.gdrcopy == options.gdrcopy;
+        if let Some(Known { mapper, cost, .. }) = known.iter().find(is_it) {
+            (words.mapper, words.cost) = (*mapper, *cost);
+            return Ok(words);
+        }
         let refused = match words.try_gdrcopy(options) {
             Ok(mapper) => {
                 words.mapper = mapper;
@@ -100,6 +117,11 @@ impl Words {
             words.cost.load,
             words.cost.store,
         );
+        // One of the program's may end, and another one take its address.
+        if context.is_own() {
+            let (context, gdrcopy) = (Arc::clone(context), options.gdrcopy.clone());
+            known.push(Known { context, gdrcopy, mapper: words.mapper, cost: words.cost });
+        }
         Ok(words)
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::{CopyQueue, Given};
+use crate::MEM;
 use crate::copy::calls::{Rows, copy_part, copy_piece, copy_rows};
 use crate::copy::request::{Direction, StartError, Ticket};
 use crate::copy::rows;
@@ -252,13 +253,18 @@ pub(super) struct Refused {
 /// As [`CopyQueue::give_many`]. The context is bound.
 unsafe fn give_batch(on: &Stream, many: &mut Room, direction: Direction) -> Result<(), Refused> {
     let Room { together, to, from, lens, .. } = many;
+    let mut again = false;
     if *together && lens.len() > 1 {
         // SAFETY: the caller's promise.
-        match unsafe { call_batch(on, to, from, lens) } {
-            // Some drivers list the function and refuse it.
-            Err(error) if error.code == code::NOT_SUPPORTED => *together = false,
-            given => return given.map_err(|error| Refused { error, some: true }),
+        let Err(error) = (unsafe { call_batch(on, to, from, lens) }) else { return Ok(()) };
+        // Some drivers list the function and refuse it, at all or for some memory. What was taken
+        // of it is copied once more, which changes nothing: the stream does one behind the other,
+        // and nobody has either side before both are done.
+        *together = false;
+        if error.code != code::NOT_SUPPORTED {
+            log::warn!(target: MEM, "copies are given to the driver one by one from now on: {error}");
         }
+        again = true;
     }
     for (number, ((to, from), len)) in to.iter().zip(&*from).zip(&*lens).enumerate() {
         let (addr, host) = match direction {
@@ -267,7 +273,7 @@ unsafe fn give_batch(on: &Stream, many: &mut Room, direction: Direction) -> Resu
         };
         // SAFETY: the caller's promise.
         let given = unsafe { copy_piece(on, direction, addr as usize, host as usize, *len) };
-        given.map_err(|error| Refused { error, some: number != 0 })?;
+        given.map_err(|error| Refused { error, some: again || number != 0 })?;
     }
     Ok(())
 }

@@ -33,6 +33,7 @@
 //!   that mode, and spoil the capture.
 //! - A copy that takes time brings some bytes at the end of that time: its first half, or 4 bytes
 //!   of its first or last word, if it goes to the host.
+//! - `cuCtxDestroy` waits while a kernel runs in any context of the device. To lock pages takes time.
 //! - What is made in a context ends with it: streams, memory of the device, page-locked memory.
 //! - New memory of a device is not zero.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
@@ -55,7 +56,8 @@
 //! | `FAKE_CUDA_DMA_BUF` | 2 | 0: no dma-buf export; 1: none by PCIe, as drivers before CUDA 12.8 |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
-//! | `FAKE_CUDA_TOGETHER` | 1 | 0: `cuMemcpyBatchAsync` is refused |
+//! | `FAKE_CUDA_TOGETHER` | 1 | what `cuMemcpyBatchAsync` answers: 0 not supported, 1 it copies, else that code |
+//! | `FAKE_CUDA_VERSION` | 13000 | `cuDriverGetVersion`; below that `cuMemcpyBatchAsync` has the form of CUDA 12.8 |
 //! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
 //! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
 //! | `FAKE_CUDA_REGISTERS` | 1 | 0: `cuMemHostRegister` is not supported |

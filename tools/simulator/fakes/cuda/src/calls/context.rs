@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use super::stream::allowed;
 use crate::state::context::{BOUND, Context, Raw, bound, current, of_device, of_handle};
@@ -89,9 +90,13 @@ unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_in
     }))
 }
 
+/// Waits while a kernel runs in any context of the device, as a driver does on an H200.
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
     answer(of_handle(context).map(|context| {
+        while context.is_beside_a_kernel() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
         BOUND.with_borrow_mut(|stack| {
             if stack.last().is_some_and(|last| std::ptr::eq(*last, context)) {
                 stack.pop();

@@ -8,6 +8,7 @@ use super::stream::{allowed, of_handle};
 use crate::state::context::{Context, Stream, Work, enqueue};
 use crate::state::memory::place;
 use crate::state::pages::{Kind, Place};
+use crate::state::settings::version;
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer};
 
 #[derive(Clone, Copy)]
@@ -160,8 +161,10 @@ fn copy_together(to: &[usize], from: &[usize], lens: &[usize], order: u32, on: u
         return Err(INVALID_VALUE);
     }
     let stream = of_handle(on)?;
-    if stream.context.device.behaviour.together.load(Relaxed) == 0 {
-        return Err(NOT_SUPPORTED);
+    match stream.context.device.behaviour.together.load(Relaxed) {
+        0 => return Err(NOT_SUPPORTED),
+        1 => {}
+        code => return Err(code),
     }
     let mut work = Vec::new();
     for ((to, from), len) in to.iter().zip(from).zip(lens) {
@@ -188,8 +191,49 @@ fn copy_together(to: &[usize], from: &[usize], lens: &[usize], order: u32, on: u
     Ok(())
 }
 
+/// As CUDA 12.8 and 12.9 have it. It tells which copy was refused: here, none in particular.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpyBatchAsync(
+    to: *const usize,
+    from: *const usize,
+    lens: *const usize,
+    count: usize,
+    attributes: *const Attributes,
+    attributes_from: *const usize,
+    attributes_count: usize,
+    failed: *mut usize,
+    on: usize,
+) -> Status {
+    if failed.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { batch(to, from, lens, count, attributes, attributes_from, attributes_count, on) }
+}
+
+/// As CUDA 13 has it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyBatchAsync_v2(
+    to: *const usize,
+    from: *const usize,
+    lens: *const usize,
+    count: usize,
+    attributes: *const Attributes,
+    attributes_from: *const usize,
+    attributes_count: usize,
+    on: usize,
+) -> Status {
+    // A driver that is older does not have it.
+    if version() < 13_000 {
+        std::process::abort();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { batch(to, from, lens, count, attributes, attributes_from, attributes_count, on) }
+}
+
+/// # Safety
+/// Null, or lists of so many.
+unsafe extern "C" fn batch(
     to: *const usize,
     from: *const usize,
     lens: *const usize,

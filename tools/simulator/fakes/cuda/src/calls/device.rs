@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::state::device::{Device, INITS, device, devices, init};
-use crate::state::settings::variable;
+use crate::state::settings::{self, variable};
 use crate::state::status::{INVALID_VALUE, Outcome, SUCCESS, Status, answer, put};
 
 #[unsafe(no_mangle)]
@@ -23,7 +23,7 @@ pub(super) extern "C" fn cuInit(flags: u32) -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
     // SAFETY: the caller's promise.
-    answer(unsafe { put(version, 12_020) })
+    answer(unsafe { put(version, settings::version()) })
 }
 
 /// There are no kernels to load; a program may be interested in the mode all the same.

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use super::stream::allowed;
 use crate::state::context::current;
@@ -23,6 +24,7 @@ unsafe extern "C" fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u
         let device = context.device;
         let whole = round_up(len)?;
         take(&device.pinned, &device.behaviour.pinned_limit, len)?;
+        lock_pages(len);
         let pages = Pages::new(whole)?;
         let base = pages.show(0, true)?;
         insert(Mapping {
@@ -52,6 +54,11 @@ extern "C" fn cuMemFreeHost(base: *mut c_void) -> Status {
     }))
 }
 
+/// Takes as long as on an H200: 1.9 ms for 32 MiB.
+fn lock_pages(len: usize) {
+    std::thread::sleep(Duration::from_nanos(len as u64 / 17));
+}
+
 fn register(base: usize, len: usize) -> Outcome {
     let context = current()?;
     if variable("FAKE_CUDA_REGISTERS", 1) == 0 {
@@ -64,6 +71,7 @@ fn register(base: usize, len: usize) -> Outcome {
         return Err(ALREADY_REGISTERED);
     }
     take(&context.device.pinned, &context.device.behaviour.pinned_limit, len)?;
+    lock_pages(len);
     insert(Mapping {
         base,
         len,

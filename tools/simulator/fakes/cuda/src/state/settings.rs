@@ -1,6 +1,7 @@
 //! Faults and delays of a device, as the environment or a test asks.
 
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -55,6 +56,12 @@ impl Failure {
         }
         Ok(())
     }
+}
+
+/// The driver's version.
+pub(crate) fn version() -> i32 {
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    *VERSION.get_or_init(|| variable("FAKE_CUDA_VERSION", 13_000))
 }
 
 /// How a device behaves.
