@@ -25,7 +25,6 @@ struct Contexts {
 }
 
 impl Contexts {
-    /// The group, for an operation on a context of the block.
     #[inline]
     fn group(&self, context: c_int) -> Result<&Shared, NcclError> {
         if !(0..self.count).contains(&context) {
@@ -34,7 +33,6 @@ impl Contexts {
         Ok(self.any())
     }
 
-    /// The group.
     #[inline]
     fn any(&self) -> &Shared {
         // SAFETY: rule 1: the block ends before its group.

@@ -104,7 +104,6 @@ impl EntryError for NcclError {
     const SUCCESS: Status = Status::SUCCESS;
     const INTERNAL: Status = Status::INTERNAL;
 
-    /// The status for NCCL.
     fn status(&self) -> Status {
         match self {
             Self::Null { .. }

@@ -26,14 +26,10 @@ use ofi::Interface;
 /// What every handle begins with. The last byte is its version.
 const MAGIC: [u8; 8] = *b"nvlfgrp\x01";
 
-/// Addresses that fit.
 const ADDRESSES: usize = (HANDLE_BYTES - 19) / 17;
 
-/// How long ranks wait for one another. NCCL has brought them together just before, and some may
-/// have memory to register first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a look whether a rank listens may take for each of its addresses.
 const PROBE: Duration = Duration::from_millis(200);
 
 /// See the module.
@@ -45,7 +41,6 @@ pub(super) struct Listener {
     handle: Handle,
 }
 
-/// What a handle says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Handle {
     number: u64,
@@ -54,7 +49,6 @@ struct Handle {
 }
 
 impl Listener {
-    /// Listens on all addresses of this host.
     pub(super) fn new(device: c_int) -> Result<Self, NcclError> {
         let mut number = [0; 8];
         getrandom::fill(&mut number).map_err(|error| NcclError::Listen(error.into()))?;
@@ -149,7 +143,6 @@ impl Handle {
         })
     }
 
-    /// Whether somebody may listen there still: not all addresses refuse connections.
     fn listens(&self) -> bool {
         let refuses = |address: &IpAddr| {
             let at = SocketAddr::new(*address, self.port);
@@ -159,7 +152,6 @@ impl Handle {
         self.addresses.is_empty() || !self.addresses.iter().all(refuses)
     }
 
-    /// As the bootstrap takes it.
     fn address(&self) -> String {
         let at = |address: &IpAddr| SocketAddr::new(*address, self.port).to_string();
         self.addresses.iter().map(at).collect::<Vec<_>>().join(",")

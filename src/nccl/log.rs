@@ -8,13 +8,10 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 
 use crate::logging;
 
-/// The logger that NCCL gave last; its address, since there are no atomic functions.
 static LOGGER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// See the module.
 struct NcclLog;
 
-/// Has our lines in NCCL's log from now on, or where NCCL gives no logger, in one of our own.
 pub(super) fn init(logger: Logger) {
     match logger {
         None => logging::init(),
@@ -36,7 +33,6 @@ fn logger() -> Logger {
     unsafe { std::mem::transmute::<*mut (), Logger>(known) }
 }
 
-/// What NCCL calls what a line is about.
 fn subsystem_of(target: &str) -> c_ulong {
     match target {
         logging::INIT | logging::VERSION => subsystem::INIT | subsystem::NET,

@@ -13,10 +13,8 @@ use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 /// that those that were released are known. 48 bits in all: NCCL keeps 63 of them.
 const INDEX_BITS: u32 = 24;
 
-/// Room for the reason of a rank that cannot register.
 const WHY: usize = 256;
 
-/// What ranks tell one another: address, length, handle, and what has failed.
 const RECORD: usize = 16 + HANDLE_BYTES + WHY;
 
 /// One region, on all ranks.
@@ -71,8 +69,6 @@ impl Region {
     }
 }
 
-/// Tells all ranks what this one has registered, or why it could not: the region of all.
-/// Collective.
 pub(super) fn agree(
     bootstrap: &mut dyn Bootstrap,
     (base, len): (usize, usize),
@@ -117,13 +113,11 @@ pub(super) struct Regions {
 
 #[derive(Debug, Default)]
 struct Place {
-    /// How often it was used, this time included.
     uses: u32,
     region: Option<Box<Region>>,
 }
 
 impl Regions {
-    /// Takes in a region: the handle for NCCL. Not null.
     pub(super) fn add(&mut self, region: Region) -> *mut c_void {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -146,7 +140,6 @@ impl Regions {
         (u64::from(place.uses) == handle >> INDEX_BITS).then_some(index)
     }
 
-    /// The region of a handle, which is that of `what`.
     #[inline]
     pub(super) fn get(
         &self,
@@ -157,7 +150,6 @@ impl Regions {
         region.ok_or_else(|| NcclError::no_memory(what, handle))
     }
 
-    /// Takes out the region of a handle, which is none from now on.
     pub(super) fn remove(&mut self, handle: *mut c_void) -> Result<Box<Region>, NcclError> {
         let gone = || NcclError::no_memory("memory", handle);
         let index = self.place(handle).ok_or_else(gone)?;

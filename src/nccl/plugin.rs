@@ -24,16 +24,12 @@ use engine::wire::handshake::fabric_hash;
 use ofi::Device as Nic;
 use ofi::topology::{Distance, PciAddress, Topology};
 
-/// Operations under way per context and rank, in units of `MAX_REQUESTS`.
 const MAX_RECVS: c_int = 8;
 
-/// Bytes of an operation at most, as many as NCCL takes: longer ones than a NIC takes are cut here.
 const MAX_BYTES: usize = 1 << 40;
 
-/// Mbit/s of a device that nobody knows the speed of, which NCCL does not do without: Ethernet's.
 const SPEED: u32 = 10_000;
 
-/// Groups at most: as many as there are descriptors and memory for.
 const MAX_GROUPS: c_int = 1 << 20;
 
 /// Bounce buffers of a group for each direction, where no setting says how many: a communicator has
@@ -47,19 +43,16 @@ pub(super) struct Plugin {
     devices: Vec<Device>,
 }
 
-/// What NCCL calls a device.
 #[derive(Debug)]
 struct Device {
     name: CString,
     pci_path: Option<CString>,
     guid: u64,
-    /// Mbit/s of all its rails.
     speed: u32,
     /// Indices of the devices of libfabric that are its rails.
     nics: Vec<usize>,
 }
 
-/// The plugin, and how often it was initialized and not finalized.
 static PLUGIN: Mutex<Option<(usize, Arc<Plugin>)>> = Mutex::new(None);
 
 fn current() -> MutexGuard<'static, Option<(usize, Arc<Plugin>)>> {
@@ -80,7 +73,6 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// Ends a use.
     pub(super) fn finalize() -> Result<(), NcclError> {
         let mut current = current();
         match &mut *current {
@@ -97,7 +89,6 @@ impl Plugin {
         }
     }
 
-    /// The one that is in use.
     pub(super) fn current() -> Result<Arc<Self>, NcclError> {
         current().as_ref().map(|(_, plugin)| Arc::clone(plugin)).ok_or(NcclError::NoPlugin)
     }
@@ -131,7 +122,6 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// How many devices there are.
     pub(super) fn n_devices(&self) -> c_int {
         c_int::try_from(self.devices.len()).unwrap_or(c_int::MAX)
     }
@@ -141,14 +131,11 @@ impl Plugin {
         found.ok_or(NcclError::NoDevice { device, devices: self.devices.len() })
     }
 
-    /// The rails of a device as the host's choice among those found; empty where that is left to
-    /// the job, since there is one device alone.
     pub(super) fn chosen(&self, device: c_int) -> Result<Vec<usize>, NcclError> {
         let Device { nics, .. } = self.device(device)?;
         Ok(if self.devices.len() > 1 { nics.clone() } else { Vec::new() })
     }
 
-    /// What NCCL is told of a device. The strings are the plugin's.
     pub(super) fn properties(&self, device: c_int) -> Result<Properties, NcclError> {
         let Device { name, pci_path, guid, speed, .. } = self.device(device)?;
         let mut devices = [0; 8];
@@ -231,7 +218,6 @@ mod tests {
         assert_eq!(neighbourhoods(&topology, &places), [[0, 2], [1, 3]]);
     }
 
-    /// Four behind each switch.
     #[test]
     fn nics_behind_one_bridge_are_one_device() {
         let root = std::env::temp_dir().join(format!("nccl-nics-{}", std::process::id()));

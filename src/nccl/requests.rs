@@ -13,14 +13,12 @@ use engine::lane::Lane;
 use engine::port::Port;
 use engine::state::batch::{Batch, MAX_BATCHES};
 
-/// Iterations with open requests between two requests for acknowledgements.
 const PATIENCE: u32 = 6;
 
 /// Puts that share a batch at most, and bytes of the longest such put.
 const MOST_SHARING: u32 = 64;
 const LONGEST_SHARING: usize = 64 << 10;
 
-/// Batches at most that are kept free for ranks that have none.
 const MOST_RESERVED: usize = MAX_BATCHES / 2;
 
 /// Names a request of a group.
@@ -28,7 +26,6 @@ const MOST_RESERVED: usize = MAX_BATCHES / 2;
 pub(super) struct RequestId(u64);
 
 impl RequestId {
-    /// The pointer for NCCL. Never null.
     pub(super) fn pointer(self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
@@ -66,7 +63,6 @@ struct Request {
     tested: Option<u64>,
 }
 
-/// Room for a batch, which is used again and again.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     batch: Option<Batch>,
@@ -86,9 +82,7 @@ pub(super) struct Requests {
     first: u64,
     slots: Box<[Slot]>,
     free: Vec<usize>,
-    /// Slots in use by each rank, the latest last.
     ranks: Box<[Vec<usize>]>,
-    /// Ranks that have none.
     without: usize,
     /// Iterations until peers are asked to acknowledge.
     patience: u32,
@@ -155,7 +149,6 @@ impl Requests {
         (Awaited::Slot { slot, uses: of.uses }, of.batch.unwrap_or(Batch::NONE))
     }
 
-    /// Takes a slot with a batch that has just begun.
     fn take<P: Port>(&mut self, lane: &mut Lane<P>, rank: usize) -> Option<usize> {
         let slot = *self.free.last()?;
         let batch = lane.begin_batch()?;
@@ -167,7 +160,6 @@ impl Requests {
         Some(slot)
     }
 
-    /// Takes back the request that was given last: its operation was not started.
     pub(super) fn take_back<P: Port>(&mut self, lane: &mut Lane<P>) {
         if let Some(Request { awaited: Awaited::Slot { slot, uses }, .. }) = self.open.pop_back() {
             self.is_over(lane, slot, uses);
@@ -195,8 +187,6 @@ impl Requests {
         true
     }
 
-    /// Whether a request was tested before since NCCL's latest call for progress, the `calls`-th:
-    /// then NCCL waits for it by tests alone.
     pub(super) fn is_tested_again(&mut self, request: RequestId, calls: u64) -> bool {
         let Some(at) = self.place(request) else { return false };
         self.open[at].tested.replace(calls) == Some(calls)
@@ -207,7 +197,6 @@ impl Requests {
         (at < self.open.len()).then_some(at)
     }
 
-    /// Whether a use of a slot is over. Ends it if its batch is.
     fn is_over<P: Port>(&mut self, lane: &mut Lane<P>, slot: usize, uses: u64) -> bool {
         let of = &mut self.slots[slot];
         let Some(batch) = of.batch.filter(|_| of.uses == uses) else { return true };
@@ -223,7 +212,6 @@ impl Requests {
         true
     }
 
-    /// Whether all are known to be done.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

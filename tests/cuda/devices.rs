@@ -108,7 +108,6 @@ fn dma_buf() {
     bed.free(device);
 }
 
-/// What the fake driver calls dma-bufs that were asked for with that mapping.
 const BY_PCIE: u32 = 13;
 
 fn by_pcie() {

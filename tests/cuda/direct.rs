@@ -30,7 +30,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// One process that sends to itself, from the host lane to a rail of the proxy lane.
 struct Pair {
     opened: Opened,
     peer: PeerAddr,
@@ -70,7 +69,6 @@ impl Pair {
     }
 }
 
-/// The one fabric that needs no NIC, with a libfabric that knows CUDA.
 fn taken() {
     let bed = Bed::new();
     let library = named("NVSHMEM_TEST_LIBFABRIC_CUDA");
@@ -127,7 +125,6 @@ fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> O
     opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Offers memory of both kinds of heap, which has to be refused.
 fn offer(bed: &Bed, opened: &Opened) -> DirectRefusal {
     let (plain, heap) = (bed.alloc(1 << 20), bed.heap(3));
     let mut refusals = [(plain, 1 << 20), (heap, 3 * GRANULARITY)].map(|(addr, len)| {
@@ -142,7 +139,6 @@ fn offer(bed: &Bed, opened: &Opened) -> DirectRefusal {
     refusal.clone()
 }
 
-/// The libfabric that a variable names; without one, the case is skipped.
 fn named(variable: &str) -> String {
     match named_by(variable) {
         Ok(library) => library.to_string_lossy().into_owned(),

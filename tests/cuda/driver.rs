@@ -43,7 +43,6 @@ fn wrong() {
     assert!(error.to_string().contains("libm.so.6"), "{error}");
 }
 
-/// Builds the stand-in for an old driver.
 fn build_old(name: &str, arguments: &[&str]) -> String {
     let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/old_cuda.c");

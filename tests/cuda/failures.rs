@@ -23,7 +23,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A heap of two allocations, and something to copy to it.
 struct Setup {
     bed: Bed,
     range: Arc<DeviceRange>,
@@ -44,7 +43,6 @@ impl Setup {
         Self { bed, range, bounce, _pool: pool, engine }
     }
 
-    /// Copies over the border between the allocations.
     fn start(&mut self) -> Result<Ticket, StartError> {
         let addr = self.range.addr() + GRANULARITY - (1 << 15);
         self.engine.start(&to_device(&self.range, addr, &self.bounce, 1 << 16))
@@ -140,8 +138,6 @@ fn lost() {
     drop((engine, bounce, pool, range));
 }
 
-/// As the driver is when the process ends before the transport does: it does not name its own
-/// errors any more.
 fn shut_down() {
     let mut setup = Setup::new(8);
     setup.start().expect("accepted");

@@ -42,10 +42,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: u32 = 600;
 
-/// A kernel that ends when the word at its argument is not zero.
 const SPIN: &std::ffi::CStr = c"
 .version 7.0
 .target sm_70
@@ -64,7 +62,6 @@ again:
 }
 ";
 
-/// A kernel that spins.
 enum Spinning {
     /// The fake driver's.
     Fake(usize),
@@ -192,7 +189,6 @@ fn staging() {
     call!(bed.raw, cuStreamSynchronize(0 => usize));
 }
 
-/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and `_INVALIDATED`.
 const UNSUPPORTED: u32 = 900;
 const INVALIDATED: u32 = 901;
 
@@ -238,8 +234,6 @@ fn captured() {
 /// A call of CUDA, with what it is called.
 type Call<'a> = (&'static str, Box<dyn Fn() + Send + Sync + 'a>);
 
-/// Calls of a program that wait until its context is idle, and let no other call on that return
-/// meanwhile.
 fn calls(bed: &Bed) -> Vec<Call<'_>> {
     let (memory, host) = (bed.alloc(64), bed.host(64));
     let page = Box::leak(Box::new([0_u8; 8192])).as_mut_ptr() as usize;
@@ -356,7 +350,6 @@ fn no_stacks() {
     assert_eq!(least_stack(), 0);
 }
 
-/// The driver gives our context no other stacks than it has.
 fn kept_stacks() {
     assert!(least_stack() > 0);
 }
@@ -389,7 +382,6 @@ fn rows_are_kernels() {
     kernel.end(&bed);
 }
 
-/// A program that has made a context itself gets no other one of the device but ours.
 fn context_of_the_program() {
     let bed = Bed::new();
     let mut made = ptr::null_mut::<c_void>();
@@ -417,7 +409,6 @@ fn context_of_the_program() {
     assert!(bed.count(4) < before, "what was made in it is given back");
 }
 
-/// Groups of ranks, channels and transports of a process, each of which stages memory of a device.
 fn one_context() {
     let bed = Bed::new();
     let len = 1 << 20;

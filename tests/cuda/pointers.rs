@@ -243,7 +243,6 @@ fn own_context() {
     assert!(range.context().to_string().contains("device 3"), "{}", range.context());
 }
 
-/// Memory of the VMM interface: where a context of its device is bound, none is made for it.
 fn bound_serves() {
     let bed = Bed::new();
     let heap = bed.vmm(&[(ON_DEVICE, 3)], false);

@@ -42,7 +42,6 @@ fn by_events() {
     mixed();
 }
 
-/// What a bounce buffer brings from the device.
 fn fetch<'a>(there: &Transfer<'a>) -> Transfer<'a> {
     Transfer { direction: Direction::FromDevice, ..*there }
 }
@@ -92,7 +91,6 @@ fn mixed() {
     bed.free(device);
 }
 
-/// Memory of the device, and a bounce buffer.
 struct Memory {
     bed: Bed,
     range: DeviceRange,

@@ -38,14 +38,12 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Nothing but what always works.
 pub(crate) fn stream_only() -> WordsOptions {
     WordsOptions { gdrcopy: None, ..WordsOptions::default() }
 }
 
 const WIDTHS: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
 
-/// Reads, writes and changes words of every width, with a look at their neighbours.
 fn check(bed: &Bed, words: &mut Words, base: usize, len: usize) {
     let edges = [base, base + 64, base + len - 8];
     for addr in edges {
@@ -273,7 +271,6 @@ fn stuck() {
     assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
 }
 
-/// The number by which `fake_cuda_count` knows copies that have begun.
 const BEGUN: u32 = 14;
 
 /// A debugger or a scheduler stops the process while a word is on its way. On the clock its

@@ -19,11 +19,8 @@ use crate::mock::pair::communicator;
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 
-/// Contexts of each rank.
 const CONTEXTS: usize = 2;
 
-/// Bytes that a rank puts at a time, and of its memory: words, then what comes from each rank, then
-/// what it sends.
 const LEN: usize = 512;
 const MEMORY: usize = 4096 + 64 * LEN;
 
@@ -62,7 +59,6 @@ impl Driven {
         request
     }
 
-    /// Tests what is under way, as a pass begins.
     fn test_all(&mut self) {
         let Self { plugin, group, open, .. } = self;
         open.retain(|request| !plugin.test(*group, *request).unwrap());
@@ -76,13 +72,11 @@ impl Driven {
         self.plugin.progress(self.block).unwrap();
     }
 
-    /// A pass that starts nothing.
     fn pass(&mut self) {
         self.test_all();
         self.progress();
     }
 
-    /// How often a rank has signalled this one.
     fn signals(&self, from: usize) -> u64 {
         self.memory.word(8 * from).load(Ordering::Acquire)
     }
@@ -94,7 +88,6 @@ impl Driven {
     }
 }
 
-/// So many ranks in each process. Collective.
 fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec<Driven> {
     let plugin = &communicator.plugin;
     let instance = communicator.instance(Style::Device);
@@ -125,7 +118,6 @@ fn ranks(communicator: &Communicator, each: usize, meeting: &mut Meeting) -> Vec
     })
 }
 
-/// Two ranks of this process, each of which has had a signal of the other.
 fn acquainted(communicator: &Communicator, meeting: &mut Meeting) -> [Driven; 2] {
     let two = ranks(communicator, 2, meeting);
     let Ok(mut two) = <[Driven; 2]>::try_from(two) else { panic!("two were asked for") };
@@ -139,14 +131,11 @@ fn acquainted(communicator: &Communicator, meeting: &mut Meeting) -> [Driven; 2]
     two
 }
 
-/// Median and most.
 fn spread(mut counts: Vec<u64>) -> (u64, u64) {
     counts.sort_unstable();
     (counts[counts.len() / 2], counts[counts.len() - 1])
 }
 
-/// A put with its signal is visible at the next pass or the one after, whether operations come
-/// singly or one with each pass.
 pub(crate) fn visible(place: &Place) {
     const TIMES: u64 = 300;
     let mut meeting = Meeting::of(place);
@@ -246,7 +235,6 @@ pub(crate) fn stopped_rank(place: &Place) {
     communicator.end();
 }
 
-/// NCCL's flush of a host call starts a get and asks about it alone, without calling for progress.
 pub(crate) fn test_alone(place: &Place) {
     const TIMES: usize = 100;
     let mut meeting = Meeting::of(place);
@@ -309,8 +297,6 @@ pub(crate) fn closed_in_turn(place: &Place) {
     communicator.end();
 }
 
-/// A put that is done is seen by whoever sees a later signal of another rank at the same target, as
-/// NCCL is told by `getRmaProperties`.
 pub(crate) fn seen_by_others(place: &Place) {
     let mut meeting = Meeting::of(place);
     let _bound = bound();
@@ -345,7 +331,6 @@ pub(crate) fn seen_by_others(place: &Place) {
 pub(crate) fn groups(place: &Place) {
     type Spin = unsafe extern "C" fn(usize) -> usize;
     type Release = unsafe extern "C" fn(usize) -> u32;
-    /// Of each group for itself, and of each neighbour's.
     const LOCKED: u64 = 16 << 20;
     let mut meeting = Meeting::of(place);
     let _bound = bound();
@@ -370,8 +355,6 @@ pub(crate) fn groups(place: &Place) {
     communicator.end();
 }
 
-/// The last rank has told its handle, and is aborted before it connects: the others do not wait for
-/// it, and say who it is.
 pub(crate) fn aborted_connect(place: &Place) {
     let mut meeting = Meeting::of(place);
     let communicator = communicator();

@@ -28,12 +28,10 @@ use crate::mock::pair::{LEN, Pair, communicator};
 use crate::mock::proxy::Style;
 use crate::mock::wait::until;
 
-/// The last rank dies while all send to it. The others are told, and end.
 pub(crate) fn killed(place: &Place) {
     dies(place, true);
 }
 
-/// The same, but nobody waits for the plugin to notice: the communicator is aborted.
 pub(crate) fn aborted(place: &Place) {
     dies(place, false);
 }
@@ -122,8 +120,6 @@ pub(crate) fn released(place: &Place) {
     communicator.end();
 }
 
-/// Somebody connects to all ports of the ranks that listen, and says all kinds of things, before
-/// and while the ranks connect.
 pub(crate) fn strangers(place: &Place) {
     let mut meeting = Meeting::of(place);
     let _bound = bound();
@@ -174,7 +170,6 @@ pub(crate) fn strangers(place: &Place) {
     communicator.end();
 }
 
-/// Connects, and says something of a kind. What is to stay open is returned.
 fn stranger(port: u16, kind: u32, random: &mut Random) -> Option<TcpStream> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5)).ok()?;
@@ -199,7 +194,6 @@ fn stranger(port: u16, kind: u32, random: &mut Random) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// TCP ports of any address on which this process listens.
 fn ports() -> HashSet<u16> {
     let descriptors = fs::read_dir("/proc/self/fd").expect("a directory").flatten();
     let links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -255,7 +249,6 @@ pub(crate) fn wrong_secret(place: &Place) {
     communicator.end();
 }
 
-/// What is wrong with an argument is said, and the group is as good as before.
 pub(crate) fn bad_arguments(place: &Place) {
     let mut meeting = Meeting::of(place);
     let _bound = bound();
@@ -339,7 +332,6 @@ pub(crate) fn bad_arguments(place: &Place) {
     communicator.end();
 }
 
-/// Devices, handles and ranks that do not exist.
 fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &mut Meeting) {
     let instance = communicator.instance(Style::Device);
     let devices = plugin.devices().unwrap();
@@ -367,7 +359,6 @@ fn outside_of_groups(plugin: &Plugin, communicator: &Communicator, meeting: &mut
     meeting.barrier();
 }
 
-/// An error that is no crash, and is told.
 fn refused<T>(what: &str, answer: Answer<T>) {
     static LOGGED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     // Of many that come at once some are left out.

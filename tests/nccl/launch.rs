@@ -7,7 +7,6 @@ use test_support::built::nccl_plugin;
 use crate::mock::library::{LIBRARY, SYMBOL, Version};
 use crate::mock::log;
 
-/// A job that loads the plugin, over two rails where the fabric has as many as one likes.
 pub(crate) fn job(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Job {
     let job = Job::new(scenario, fabric, n_pes).env(LIBRARY, nccl_plugin());
     match fabric {
@@ -17,7 +16,6 @@ pub(crate) fn job(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Job {
     }
 }
 
-/// The same by that version of the plugin's table.
 pub(crate) fn by(version: Version, job: Job) -> Job {
     job.with(&format!("{version:?}"), &[(SYMBOL, version.symbol())])
 }

@@ -73,8 +73,6 @@ pub(crate) fn paused(place: &Place) {
     communicator.end();
 }
 
-/// As many contexts as programs have at most, all of which send at the same time: more operations
-/// are under way than the plugin tells apart.
 pub(crate) fn many_contexts(place: &Place) {
     const CONTEXTS: usize = 129;
     const EACH: u64 = 12;
@@ -105,7 +103,6 @@ pub(crate) fn many_contexts(place: &Place) {
     communicator.end();
 }
 
-/// Lives one after the other leave nothing behind, though the library is closed and opened again.
 pub(crate) fn cycles(place: &Place) {
     let mut meeting = Meeting::of(place);
     let _bound = bound();

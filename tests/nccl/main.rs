@@ -119,8 +119,6 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Jobs outside of the full tier: each scenario, and each kind of memory, way of signals and table
-/// of the interface under the orders that matter.
 const ALWAYS: [&str; 34] = [
     "traffic::shm_3_pes",
     "traffic::shm_1_pes",
@@ -171,7 +169,6 @@ const EVERYWHERE: [(Fabric, u32, Option<&str>); 9] = [
     (Fabric::Rxm, 1, Some("device")),
 ];
 
-/// What comes behind what, in other ways than the usual ones.
 fn variants() -> impl Iterator<Item = Job> {
     const DEBUG: &str = "NVSHMEM_LIBFABRIC_DEBUG";
     const RAIL_TIMEOUT: &str = "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT";

@@ -14,7 +14,6 @@ use crate::mock::proxy::{Call, ContextId, Style};
 
 const PARTNERS: usize = 16;
 const TIMES: u64 = 200;
-/// Puts whose end is waited for.
 const PUTS: usize = 200;
 const LEN: usize = 4096;
 

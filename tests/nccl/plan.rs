@@ -11,7 +11,6 @@ use test_support::random::{Random, bytes, mix};
 pub(crate) const STATIC: usize = 2 << 20;
 /// Operations of a context to a target in a round at most, with the last signal.
 pub(crate) const STEPS: usize = 64;
-/// The longest put and get.
 const LONGEST: usize = 2 << 20;
 
 /// Words of a sender for each context of a target: [`Word::Count`], then [`OWN`] of [`Word::Own`],
@@ -32,7 +31,6 @@ pub(crate) enum Mix {
 }
 
 impl Mix {
-    /// Bytes that one context of a sender puts into, at a target, in a round.
     pub(crate) fn area(self) -> usize {
         match self {
             Self::Traffic => 3 << 20,
@@ -75,7 +73,6 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What the word grows by.
     pub(crate) fn adds(&self) -> u64 {
         if self.operation == SIGNAL_INC { 1 } else { self.value }
     }
@@ -116,7 +113,6 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// What a put brings.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         match self.what {
             What::Put { len, .. } => bytes(self.key, len),
@@ -133,7 +129,6 @@ impl Step {
     }
 }
 
-/// What all PEs can get of one.
 pub(crate) fn fixed(pe: usize) -> u64 {
     mix(0x5747_4943 + pe as u64)
 }
@@ -153,7 +148,6 @@ impl Round {
         Random::of(&numbers).next()
     }
 
-    /// What is in a way's areas before its puts, and between them after.
     pub(crate) fn guards(&self, way: Way) -> u64 {
         self.key(way, u64::MAX)
     }

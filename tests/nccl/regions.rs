@@ -17,15 +17,11 @@ use crate::mock::proxy::{Call, ContextId, Style};
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
-/// Regions of each communicator that are registered for each seed, and how many there are at a time
-/// at most.
 const REGIONS: usize = 1500;
 const ALIVE: usize = 96;
 
-/// Bytes for each of them, of which it is a part.
 const PLACE: usize = 40 << 10;
 
-/// See the module.
 pub(crate) fn regions(place: &Place) {
     let mut meeting = Meeting::of(place);
     let mut others = [(); 3].map(|()| meeting.another());
@@ -68,16 +64,13 @@ pub(crate) fn regions(place: &Place) {
     meeting.barrier();
 }
 
-/// A region that is there.
 struct Live {
     region: Region,
-    /// Which part of the memory it is.
     place: usize,
     offset: usize,
     len: usize,
 }
 
-/// Registers many regions, sends to some of them, and releases them in an order of its own.
 fn churn(connection: &Connection, meeting: &mut Meeting, seed: u64) {
     let (me, n_pes) = (meeting.me, meeting.n_pes);
     let memory = Arc::new(Memory::new(Kind::of_pe(me), ALIVE * PLACE));

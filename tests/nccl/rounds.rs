@@ -13,7 +13,6 @@ use crate::mock::proxy::Style;
 use crate::plan::{Mix, Round};
 use crate::stage::Stage;
 
-/// Rounds of each seed, one behind the other.
 const ROUNDS: u64 = 2;
 
 /// Everything at once, on several contexts of two blocks.
@@ -21,12 +20,10 @@ pub(crate) fn traffic(place: &Place) {
     play(place, Mix::Traffic, Style::Device, &[2, 1]);
 }
 
-/// What signals are behind.
 pub(crate) fn order(place: &Place) {
     play(place, Mix::Order, Style::Device, &[2]);
 }
 
-/// The same as NCCL's calls of the host ask for it, on a block for each context.
 pub(crate) fn host_order(place: &Place) {
     play(place, Mix::Order, Style::Host, &[1, 1]);
 }

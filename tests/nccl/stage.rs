@@ -17,10 +17,8 @@ use crate::plan::{
     From, Mark, Mix, Round, SHARED, STATIC, STEPS, Step, WORDS, Way, What, Word, fixed,
 };
 
-/// What source memory is filled with when the plugin says that it needs it no longer.
 const SPENT: u8 = 0xee;
 
-/// Memory, and what the plugin calls it.
 #[derive(Clone)]
 struct Named {
     area: Arc<Memory>,
@@ -43,9 +41,7 @@ pub(crate) struct Stage {
     pub(crate) connection: Arc<Connection>,
     me: usize,
     n_pes: usize,
-    /// Of each way.
     area: usize,
-    /// Contexts of all blocks.
     n_contexts: usize,
     /// Of each context: its block, and which it is there.
     places: Vec<(usize, usize)>,
@@ -62,7 +58,6 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Collective. Each number is that of a block's contexts.
     pub(crate) fn new(
         communicator: &Communicator,
         (style, mix): (Style, Mix),
@@ -118,7 +113,6 @@ impl Stage {
         }
     }
 
-    /// Plays a round with all others. Collective.
     pub(crate) fn play(&mut self, round: &Round, meeting: &mut Meeting) {
         assert!(round.mix.area() <= self.area);
         let incoming: Vec<Incoming> =
@@ -164,17 +158,14 @@ impl Stage {
             .flat_map(move |context| (0..n_pes).map(move |target| Way { context, sender, target }))
     }
 
-    /// Where what comes in one way is in the target's window.
     fn inbound(&self, way: Way) -> usize {
         STATIC + (way.context * self.n_pes + way.sender) * self.area
     }
 
-    /// Where what goes out one way is at the sender.
     fn outbound(&self, way: Way) -> usize {
         (way.context * self.n_pes + way.target) * self.area
     }
 
-    /// Where what is got from a way's target is at the sender.
     fn got(&self, way: Way) -> usize {
         self.outbound(way) + self.n_contexts * self.n_pes * self.area
     }
@@ -183,7 +174,6 @@ impl Stage {
         8 * (way.target * STEPS + number)
     }
 
-    /// Where a word of a sender, or of all, is.
     fn place_of(&self, context: usize, sender: usize, word: Word) -> (&Named, usize) {
         let (block, at) = self.places[context];
         let contexts = self.connection.blocks()[block].1;
@@ -262,8 +252,6 @@ impl Stage {
         }
     }
 
-    /// Looks at what comes in until all is there, and at everything that has to be behind what is
-    /// seen.
     fn watch(&mut self, mut incoming: Vec<Incoming>, before: &Words) {
         self.connection.queues().wait("what others send", || {
             for one in &mut incoming {
@@ -324,8 +312,6 @@ impl Stage {
         }
     }
 
-    /// Ends it as NCCL does: what it has on the host is freed when its contexts are destroyed,
-    /// before that is deregistered.
     pub(crate) fn end(self) {
         let mut connection = Arc::into_inner(self.connection).expect("nobody uses it any longer");
         connection.destroy_blocks();
@@ -336,7 +322,6 @@ impl Stage {
 
 type Words = BTreeMap<(usize, usize, Word), u64>;
 
-/// What comes in one way.
 struct Incoming {
     way: Way,
     steps: Vec<Step>,
@@ -362,7 +347,6 @@ impl Incoming {
         Self { way, steps, checked: 0, unseen, counted, seen: 0 }
     }
 
-    /// Words that all add to are one, whoever it is.
     fn key(&self, word: Word) -> (usize, usize, Word) {
         let sender = match word {
             Word::Shared(_) | Word::BesideData(_) => 0,
@@ -375,7 +359,6 @@ impl Incoming {
         self.seen == self.counted.len() && self.unseen.is_empty()
     }
 
-    /// How much a word has grown in this round.
     fn grown(&self, stage: &Stage, before: &Words, word: Word) -> u64 {
         let (context, sender, word) = self.key(word);
         let found = stage.word(context, sender, word).load(Ordering::Acquire);

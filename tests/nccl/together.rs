@@ -14,11 +14,9 @@ use crate::mock::pair::communicator;
 use crate::mock::proxy::{Call, ContextId, Style};
 
 const TOKENS: usize = 64;
-/// Bytes of a token.
 const LEN: usize = 7168;
 /// Tokens go to so many experts in turn, each of which has room for as many again.
 const EXPERTS: usize = 8;
-/// Signals without data.
 const SIGNALS: usize = 64;
 
 /// Most calls of the driver at either end: for the tokens and their signal, and for the signals.
@@ -27,7 +25,6 @@ const SIGNALS: usize = 64;
 const MOST_FOR_TOKENS: u64 = 48;
 const MOST_FOR_SIGNALS: u64 = 48;
 
-/// Where a token goes: those of an expert side by side.
 fn place_of(token: usize) -> usize {
     let (expert, slot) = (token % EXPERTS, token / EXPERTS);
     (expert * 2 * (TOKENS / EXPERTS) + slot) * LEN

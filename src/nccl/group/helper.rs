@@ -16,8 +16,6 @@ use crate::job::idle::Idle;
 use crate::nccl::error::NcclError;
 use ofi::posix_signals;
 
-/// Between two looks whether NCCL makes progress; what a peer waits for at most when it has
-/// stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Between two iterations once it has found nothing for long.

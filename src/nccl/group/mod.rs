@@ -39,7 +39,6 @@ const FAREWELL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Group {
     shared: Arc<Shared>,
-    /// What collectives are under.
     bootstrap: Mutex<TcpBootstrap>,
     /// It ends before `shared` does.
     helper: Option<Helper>,
@@ -47,7 +46,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Connects all ranks. Collective.
     pub(super) fn connect(
         plugin: &Plugin,
         listener: &Listener,
@@ -91,13 +89,11 @@ impl Group {
         Ok(Self { shared, bootstrap: Mutex::new(bootstrap), helper: Some(helper), member })
     }
 
-    /// What all calls but those of collectives use.
     #[inline]
     pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Registers memory on all ranks: the handle for NCCL. Collective.
     pub(super) fn register(
         &self,
         base: usize,
@@ -156,12 +152,10 @@ impl Group {
         }
     }
 
-    /// Ends the group, together with those of its ranks that are in this process.
     pub(super) fn close(self) {
         members::close(self);
     }
 
-    /// Ends this rank. `waits`: for the others, for a while, which may need its progress.
     fn end(mut self, waits: bool) {
         if waits && self.shared.failure().is_none() {
             let bootstrap = self.bootstrap.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -26,23 +26,19 @@ use engine::state::batch::Batch;
 use engine::wire::handle::HandleBytes;
 use ofi::OfiPort;
 
-/// How long operations on memory of devices may wait for more that go to the device with them.
 const COLLECTING: Duration = Duration::from_micros(5);
 
-/// How long the end of a job waits for who registers memory of it.
 const LET_GO: Duration = Duration::from_secs(1);
 
 /// What the helper knows as well.
 #[derive(Debug)]
 pub(in crate::nccl) struct Shared {
     state: Mutex<State>,
-    /// The first failure, in words.
     failed: OnceLock<String>,
     /// How often NCCL has made progress. Changed under the lock.
     progress: AtomicU64,
     /// Peers' operations move without our progress.
     is_automatic: bool,
-    /// Who makes progress has a core.
     pub(super) has_core: bool,
 }
 
@@ -56,12 +52,10 @@ pub(super) struct State {
     pub(super) heartbeat: Option<Heartbeat>,
     requests: Requests,
     pub(super) regions: Regions,
-    /// NCCL's calls for progress.
     calls: u64,
     collecting: Option<Collecting>,
 }
 
-/// Operations wait for more, as NCCL's latest pass over a block of contexts has brought some.
 #[derive(Debug)]
 struct Collecting {
     since: Instant,
@@ -124,12 +118,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The job, for who registers memory.
     pub(super) fn job(&self) -> Result<Arc<Job>, NcclError> {
         self.lock().job.clone().ok_or_else(|| self.over())
     }
 
-    /// Registers memory of this rank.
     pub(super) fn register_here(
         &self,
         base: usize,
@@ -142,7 +134,6 @@ impl Shared {
         Ok(consistency.register(regions, base, len, access)?)
     }
 
-    /// Why there is no job any more.
     #[cold]
     fn over(&self) -> NcclError {
         NcclError::failed(self.failure().unwrap_or("it has ended"))
@@ -176,7 +167,6 @@ impl Shared {
         true
     }
 
-    /// That nothing under way touches this memory.
     pub(super) fn check_unused(&self, base: usize, len: usize) -> Result<(), EngineError> {
         let state = self.lock();
         let connected =
@@ -206,7 +196,6 @@ impl Shared {
         }
     }
 
-    /// Runs `start` with a new request, whose operations it starts.
     #[inline]
     fn begin(
         &self,
@@ -331,7 +320,6 @@ impl Shared {
         self.iterate(&mut state).map(drop)
     }
 
-    /// Whether operations wait for the next pass over a block.
     fn collects(&self, state: &mut State, block: BlockId) -> bool {
         let State { job, collecting, .. } = state;
         let Some(connected) = job.as_deref().and_then(Job::connection) else { return false };
@@ -365,7 +353,6 @@ impl Shared {
         }
     }
 
-    /// An iteration of the lane. Whether there was anything to do.
     fn iterate(&self, state: &mut State) -> Result<bool, NcclError> {
         state.collecting = None;
         let State { job, requests, .. } = state;
@@ -394,7 +381,6 @@ impl Shared {
         NcclError::failed(&why)
     }
 
-    /// How often NCCL has made progress.
     pub(super) fn progress_made(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }

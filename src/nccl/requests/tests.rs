@@ -48,7 +48,6 @@ fn lane() -> Lane<FakePort> {
 
 const PUT: Starting = Starting::Put { len: 8 };
 
-/// Batches of operations to a rank.
 fn begin(
     requests: &mut Requests,
     lane: &mut Lane<FakePort>,
@@ -62,7 +61,6 @@ fn batches(begun: &[(RequestId, Batch)]) -> HashSet<u8> {
     begun.iter().map(|(_, batch)| number(*batch)).collect()
 }
 
-/// What a batch is printed as, for sets.
 fn number(batch: Batch) -> u8 {
     let text = format!("{batch:?}");
     text.trim_matches(|one: char| !one.is_ascii_digit()).parse().unwrap()

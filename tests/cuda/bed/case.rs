@@ -11,19 +11,14 @@ use test_support::needs;
 
 use crate::bed::Bed;
 
-/// Names the case to a child.
 const CASE: &str = "NVSHMEM_TEST_CUDA_CASE";
 
-/// What stops a case that hangs.
 const HANG: Duration = Duration::from_secs(600);
 
-/// The exit status of a case that cannot be run here, whose last line says why.
 const SKIPPED: i32 = 77;
 
-/// What a child of [`probe_gpu`] prints before the reason why there is no GPU.
 const NO_GPU: &str = "no GPU: ";
 
-/// How a case ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// By returning.
@@ -32,7 +27,6 @@ enum End {
     Fault,
 }
 
-/// Which drivers a case is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Driver {
     Fake,
@@ -53,37 +47,30 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A case for the fake driver.
     pub(crate) fn fake(name: &'static str, body: fn()) -> Self {
         Self { name, body, environment: &[], driver: Driver::Fake, end: End::Success }
     }
 
-    /// A case for any driver.
     pub(crate) fn any(name: &'static str, body: fn()) -> Self {
         Self { driver: Driver::Any, ..Self::fake(name, body) }
     }
 
-    /// A case for a real device alone.
     pub(crate) fn gpu(name: &'static str, body: fn()) -> Self {
         Self { driver: Driver::Gpu, ..Self::fake(name, body) }
     }
 
-    /// A case without a driver.
     pub(crate) fn none(name: &'static str, body: fn()) -> Self {
         Self { driver: Driver::None, ..Self::fake(name, body) }
     }
 
-    /// What the fake drivers find in their environment.
     pub(crate) fn with(self, environment: &'static [(&'static str, &'static str)]) -> Self {
         Self { environment, ..self }
     }
 
-    /// It has to end by a fault.
     pub(crate) fn faults(self) -> Self {
         Self { end: End::Fault, ..self }
     }
 
-    /// Its trial without a GPU, if it has one.
     pub(crate) fn trial(&self) -> Option<Trial> {
         let (name, environment, end) = (self.name, self.environment, self.end);
         let (kind, fake) = match self.driver {
@@ -111,7 +98,6 @@ impl Case {
         matches!(self.driver, Driver::Any | Driver::Gpu)
     }
 
-    /// Its trial on a GPU, if it is for one.
     fn gpu_trial(&self) -> Option<Trial> {
         let (name, end) = (self.name, self.end);
         let run = move || run(command(name), end);
@@ -119,7 +105,6 @@ impl Case {
     }
 }
 
-/// The trials on a real GPU; where there is none, one that is skipped and says why.
 pub(crate) fn gpu_trials(cases: &[Case]) -> Vec<Trial> {
     match probe_gpu() {
         Ok(()) => cases.iter().filter_map(Case::gpu_trial).collect(),
@@ -130,13 +115,11 @@ pub(crate) fn gpu_trials(cases: &[Case]) -> Vec<Trial> {
     }
 }
 
-/// Ends this case, in its own process, as one that cannot be run here.
 pub(crate) fn skip(reason: impl Display) -> ! {
     println!("{reason}");
     std::process::exit(SKIPPED);
 }
 
-/// Where the environment names a case, runs it and ends the process.
 pub(crate) fn run_child(cases: &[Case]) {
     let Ok(name) = std::env::var(CASE) else { return };
     if name == "probe" {

@@ -73,7 +73,6 @@ macro_rules! status {
 
 pub(crate) use {call, status};
 
-/// `CUmemAllocationProp`.
 #[repr(C)]
 struct Properties {
     kind: u32,
@@ -83,7 +82,6 @@ struct Properties {
     flags: [u8; 8],
 }
 
-/// `CUmemAccessDesc`.
 #[repr(C)]
 struct Access {
     location: (u32, c_int),
@@ -106,7 +104,6 @@ pub(crate) struct Bed {
 // SAFETY: handles, which the driver takes from any thread; nothing in it changes.
 unsafe impl Sync for Bed {}
 
-/// Opens the driver by its name, as a program does.
 pub(crate) fn open() -> Result<Library, String> {
     // SAFETY: the driver's initialisers have no demands on the process.
     unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) }.map_err(|error| {
@@ -115,7 +112,6 @@ pub(crate) fn open() -> Result<Library, String> {
 }
 
 impl Bed {
-    /// A device that the driver by CUDA's name has, or why there is none.
     pub(crate) fn probe() -> Result<String, String> {
         let raw = open()?;
         let status = status!(raw, cuInit(0 => u32));
@@ -127,7 +123,6 @@ impl Bed {
         Ok(format!("{device}, {driver}"))
     }
 
-    /// Starts CUDA with the first device, as a program does.
     pub(crate) fn new() -> Self {
         let raw = open().expect("a driver");
         call!(raw, cuInit(0 => u32));
@@ -138,18 +133,15 @@ impl Bed {
         Self { raw, driver, device: Ordinal(0), handle }
     }
 
-    /// The layer's idea of the context.
     pub(crate) fn context(&self) -> Arc<Context> {
         Context::primary(self.driver, self.device).expect("the primary context")
     }
 
-    /// Whether the driver is the fake one.
     pub(crate) fn is_fake(&self) -> bool {
         // SAFETY: an address is taken, and not used.
         unsafe { self.raw.get::<*mut c_void>(b"fake_cuda_count").is_ok() }
     }
 
-    /// A page of addresses that nobody may read, for good.
     pub(crate) fn hidden(&self) -> usize {
         // SAFETY: a mapping of its own.
         let page = unsafe {
@@ -160,7 +152,6 @@ impl Bed {
         page as usize
     }
 
-    /// Memory of the device.
     pub(crate) fn alloc(&self, len: usize) -> usize {
         let mut addr = 0;
         call!(self.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, len => usize));
@@ -171,14 +162,12 @@ impl Bed {
         call!(self.raw, cuMemFree_v2(addr => usize));
     }
 
-    /// Memory that the driver moves.
     pub(crate) fn managed(&self, len: usize) -> usize {
         let mut addr = 0;
         call!(self.raw, cuMemAllocManaged(&raw mut addr => *mut usize, len => usize, 1 => u32));
         addr
     }
 
-    /// Page-locked memory.
     pub(crate) fn host(&self, len: usize) -> usize {
         let mut addr = 0;
         call!(self.raw, cuMemHostAlloc(&raw mut addr => *mut usize, len => usize, 0 => u32));
@@ -189,7 +178,6 @@ impl Bed {
         call!(self.raw, cuMemFreeHost(addr => usize));
     }
 
-    /// A heap of the VMM interface: one range of addresses over an allocation for each location.
     pub(crate) fn vmm(&self, locations: &[(u32, c_int)], cpu: bool) -> usize {
         let base = self.reserve(locations.len() * GRANULARITY);
         for (index, location) in locations.iter().enumerate() {
@@ -202,7 +190,6 @@ impl Bed {
         base
     }
 
-    /// Addresses with nothing behind them.
     pub(crate) fn reserve(&self, len: usize) -> usize {
         let mut base = 0;
         call!(self.raw, cuMemAddressReserve(
@@ -211,12 +198,10 @@ impl Bed {
         base
     }
 
-    /// Maps a new allocation on the device to reserved addresses.
     pub(crate) fn map_at(&self, at: usize, len: usize) {
         self.map(at, len, (ON_DEVICE, self.device.0));
     }
 
-    /// Takes one away, all of it.
     pub(crate) fn unmap(&self, at: usize, len: usize) {
         call!(self.raw, cuMemUnmap(at => usize, len => usize));
     }
@@ -249,12 +234,10 @@ impl Bed {
         ));
     }
 
-    /// A heap of some allocations on the device.
     pub(crate) fn heap(&self, allocations: usize) -> usize {
         self.vmm(&vec![(ON_DEVICE, self.device.0); allocations], false)
     }
 
-    /// What the layer takes a range for, which has to be device memory.
     pub(crate) fn range(&self, addr: usize, len: usize) -> DeviceRange {
         match Memory::examine(self.driver, addr, len) {
             Ok(Memory::Device(range) | Memory::Managed(range)) => range,
@@ -262,7 +245,6 @@ impl Bed {
         }
     }
 
-    /// Writes device memory, not over borders of allocations of a heap.
     pub(crate) fn write(&self, addr: usize, bytes: &[u8]) {
         for (at, len) in granules(addr, bytes.len()) {
             let from = bytes[at - addr..].as_ptr();
@@ -273,7 +255,6 @@ impl Bed {
         call!(self.raw, cuStreamSynchronize(0 => usize));
     }
 
-    /// Reads device memory.
     pub(crate) fn read(&self, addr: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for (at, len) in granules(addr, len) {
@@ -283,17 +264,14 @@ impl Bed {
         bytes
     }
 
-    /// Something that the fake driver counts; see its `fake_cuda_count`.
     pub(crate) fn count(&self, what: u32) -> u64 {
         count(&self.raw, what)
     }
 
-    /// A pool of bounce buffers.
     pub(crate) fn pool(&self, bounce_len: usize, count: usize) -> PinnedPool {
         PinnedPool::new(&self.context(), bounce_len, count).expect("page-locked memory")
     }
 
-    /// An engine.
     pub(crate) fn engine(&self, depth: usize) -> CopyEngine {
         CopyEngine::new(&self.context(), depth).expect("a copy engine")
     }
@@ -319,13 +297,11 @@ fn granules(addr: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Fills host memory.
 pub(crate) fn fill(addr: usize, bytes: &[u8]) {
     // SAFETY: the tests pass page-locked memory of at least this length, in no other use.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
 }
 
-/// What is in host memory.
 pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     // SAFETY: as for `fill`.
@@ -333,7 +309,6 @@ pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A copy to the device, from the beginning of a bounce buffer.
 pub(crate) fn to_device<'a>(
     range: &'a DeviceRange,
     addr: usize,
@@ -343,7 +318,6 @@ pub(crate) fn to_device<'a>(
     Transfer { direction: Direction::ToDevice, range, addr, bounce, offset: 0, len }
 }
 
-/// The next thing that is done.
 pub(crate) fn wait(engine: &mut CopyEngine) -> Completed {
     let start = Instant::now();
     loop {

@@ -25,12 +25,10 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Words are reached by streams.
     pub(crate) fn new(bed: &Bed, addr: usize, len: usize) -> (Self, StagedRegion) {
         Self::with(bed, addr, len, options(4, stream_only()))
     }
 
-    /// Stages the first memory, and takes the stager.
     pub(crate) fn with(
         bed: &Bed,
         addr: usize,
@@ -40,7 +38,6 @@ impl Stage {
         Self::of(bed, (addr, len), Access::LocalAndRemote, options)
     }
 
-    /// The same, of memory that is registered for this.
     pub(crate) fn of(
         bed: &Bed,
         (addr, len): (usize, usize),
@@ -71,7 +68,6 @@ impl Stage {
         self.bounce.addr + usize::from(before + number) * self.bounce.bounce_len
     }
 
-    /// Starts a copy from or to the beginning of a bounce buffer. There is room for it.
     pub(crate) fn start(
         &mut self,
         direction: CopyDirection,
@@ -84,7 +80,6 @@ impl Stage {
         assert_eq!(self.port.start(&copy, tag), Ok(Posted::Yes));
     }
 
-    /// The next copy that has ended.
     pub(crate) fn wait(&mut self) -> Copied {
         let start = Instant::now();
         loop {
@@ -96,7 +91,6 @@ impl Stage {
         }
     }
 
-    /// The next copy that has ended is this one, and it went well.
     pub(crate) fn ends(&mut self, tag: u32) {
         let copied = self.wait();
         assert_eq!(copied.tag, tag);

@@ -40,7 +40,6 @@ fn says(error: &PortError, parts: &[&str]) {
     }
 }
 
-/// What starting a copy is refused with.
 fn refusal(stage: &mut Stage, direction: CopyDirection, memory: usize) -> PortError {
     let copy = Copy { direction, memory, bounce: stage.bounce(direction, 0), len: 64 };
     stage.port.start(&copy, 99).expect_err("it is refused")
@@ -104,7 +103,6 @@ fn half() {
     says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_OUT_OF_MEMORY"]);
 }
 
-/// An address on a kernel's stack means nothing to the processor, nor to the driver.
 fn nowhere() {
     let bed = Bed::new();
     let heap = bed.heap(1);

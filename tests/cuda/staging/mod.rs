@@ -43,7 +43,6 @@ pub(crate) fn cases() -> Vec<Case> {
 const OUT: CopyDirection = CopyDirection::Out;
 const IN: CopyDirection = CopyDirection::In;
 
-/// Copies pieces of memory out and in; they start and end at odd addresses.
 fn check(bed: &Bed, stage: &mut Stage, base: usize, len: usize) {
     let bytes = pattern(len, base);
     bed.write(base, &bytes);

@@ -33,7 +33,6 @@ const OUT: CopyDirection = CopyDirection::Out;
 const IN: CopyDirection = CopyDirection::In;
 const CHUNKS: u16 = 4;
 
-/// One side, with device memory of its own.
 struct Side {
     stage: Stage,
     heap: usize,
@@ -47,7 +46,6 @@ fn make() -> (Arc<SharedMemory>, OwnedFd, SharedLayout) {
     (Arc::new(memory), fd, layout)
 }
 
-/// What PE `me` shares, and what it has opened of the other's.
 fn shares(me: u32, own: &Arc<SharedMemory>, other: &OwnedFd, layout: SharedLayout) -> Shares {
     let opened = SharedMemory::open(std::process::id(), other.as_raw_fd(), layout.bytes());
     let memory = Arc::new(opened.expect("it is of this user"));
@@ -80,7 +78,6 @@ fn both(bed: &Bed) -> [Side; 2] {
     sides
 }
 
-/// From one side's memory to a bounce buffer of its own, and from there to the other's memory.
 fn pass(bed: &Bed, from: &mut Side, (to, from_pe): (&mut Side, Pe), len: usize, seed: usize) {
     let bytes = pattern(len, seed);
     bed.write(from.heap, &bytes);
@@ -116,7 +113,6 @@ fn both_ways() {
     assert!(!one.stage.port.is_seen_by(Pe(1)), "it copies no more");
 }
 
-/// From memory of both sides in turn, which lie at equal distances in the device's memory.
 fn several() {
     let bed = Bed::new();
     let [mut one, mut other] = both(&bed);

@@ -52,7 +52,6 @@ const OUT: CopyDirection = CopyDirection::Out;
 const IN: CopyDirection = CopyDirection::In;
 
 const TOKENS: usize = 64;
-/// Bytes of a token.
 const LEN: usize = 7168;
 
 fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
@@ -66,7 +65,6 @@ fn stage(bed: &Bed) -> (Stage, StagedRegion, usize) {
     (Stage { port: stager.copies, bounce: stager.bounce, staging }, region, heap)
 }
 
-/// Copies of tokens that lie side by side in a bounce buffer and at these offsets in memory.
 fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) -> Vec<Tagged> {
     let bounce = stage.bounce(direction, 0);
     let copy = |(number, at): (usize, &usize)| Tagged {
@@ -76,8 +74,6 @@ fn copies(stage: &Stage, direction: CopyDirection, heap: usize, at: &[usize]) ->
     at.iter().enumerate().map(copy).collect()
 }
 
-/// Places of tokens in memory: side by side, at equal distances, two by two, anywhere, and side by
-/// side in another order.
 fn places() -> [Vec<usize>; 5] {
     let each = |place: fn(usize) -> usize| (0..TOKENS).map(place).collect();
     [
@@ -140,7 +136,6 @@ fn tokens() {
     }
 }
 
-/// A kernel of the program runs; without rows each would wait for its turn of the device.
 fn no_turns() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -160,7 +155,6 @@ fn no_turns() {
     call!(bed.raw, fake_cuda_release(gate => usize));
 }
 
-/// Memory of two devices and of the host, over a border, in one list.
 fn mixed() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -196,7 +190,6 @@ fn mixed() {
     assert!(bed.read(heap + GRANULARITY - 100, LEN) == bytes[..LEN]);
 }
 
-/// What comes meanwhile goes together.
 fn two_calls() {
     let bed = Bed::new();
     let (mut stage, _region, heap) = stage(&bed);
@@ -248,9 +241,7 @@ fn room_for_tags() {
     }
 }
 
-/// As many as are ever started together, of memory whose copies take a call each.
 fn one_by_one() {
-    /// Bytes of a copy. All lie side by side in a bounce buffer.
     const EACH: usize = CHUNK / MOST_TOGETHER;
     let bed = Bed::new();
     let memory = bed.alloc(CHUNK);
@@ -498,7 +489,6 @@ fn beside() {
     }
 }
 
-/// The driver refuses each call in turn.
 fn refused_in_order() {
     let bed = Bed::new();
     let tokens = 2;

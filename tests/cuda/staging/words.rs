@@ -126,7 +126,6 @@ fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
     before
 }
 
-/// Calls of the driver that store, and copies that load.
 fn few_calls() {
     const WORDS: usize = 64;
     let bed = Bed::new();
@@ -242,8 +241,6 @@ fn read_once() {
     assert_eq!(add(&mut stage, 1), (has(there + 1), 1), "it is read again");
 }
 
-/// Words that nothing orders: side by side, with holes and words of other widths among them,
-/// forwards, backwards and mixed.
 fn side_by_side() {
     const AREA: usize = 1024;
     let bed = Bed::new();
@@ -281,7 +278,6 @@ fn side_by_side() {
     assert!(bed.read(area, AREA) == model);
 }
 
-/// Calls that store and copies that are made, for words that nothing orders.
 fn one_copy() {
     let bed = Bed::new();
     let heap = bed.heap(1);
@@ -310,7 +306,6 @@ fn one_copy() {
     assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
 }
 
-/// A driver that refuses words from some moment on, while a copy is under way to which they belong.
 fn another_way() {
     let bed = Bed::new();
     let heap = bed.heap(1);
@@ -363,7 +358,6 @@ fn short_bytes() {
     assert_eq!(calls(&[(0, 8), (9, 1), (16, 8)], Behind), [2, 1], "words around a byte");
 }
 
-/// Bytes of every length that a message can have, at every alignment, over borders and not.
 fn bytes(words: WordsOptions, way: Way) {
     let bed = Bed::new();
     let found = Words::new(&bed.context(), &words).expect("copies work").way();
@@ -540,7 +534,6 @@ fn alias() {
     assert_eq!(bed.read(shown + 16, 8), 78_u64.to_le_bytes());
 }
 
-/// Ranges that the stand-in of GDRCopy has pinned.
 fn pinned() -> usize {
     // SAFETY: the stand-in, which is loaded already; a function of no argument.
     unsafe {

@@ -37,12 +37,10 @@ impl Communicator {
         Self { plugin: Arc::clone(plugin), rma, gin }
     }
 
-    /// The instance that listens for a connection of a kind.
     pub(crate) fn instance(&self, style: Style) -> Instance {
         if style == Style::Device { self.gin } else { self.rma }
     }
 
-    /// What is given to `connect` as the instance.
     pub(crate) fn instance_to_connect(&self, style: Style, rank: Rank) -> Instance {
         match style {
             Style::Device => self.gin,
@@ -169,7 +167,6 @@ impl Connection {
         self.proxy().queues()
     }
 
-    /// Whether the plugin says that something has failed.
     pub(crate) fn has_error(&self) -> bool {
         self.blocks.iter().any(|(block, _)| self.plugin.has_error(*block).unwrap())
     }
@@ -182,7 +179,6 @@ impl Connection {
         }
     }
 
-    /// Ends it. What is registered is deregistered, the oldest first.
     pub(crate) fn end(mut self) {
         self.destroy_blocks();
         for region in std::mem::take(&mut *self.regions()) {

@@ -34,19 +34,16 @@ impl Version {
             [Self::ALL.iter().position(|version| *version == self).unwrap_or(0)]
     }
 
-    /// The one that a job says, else the newest.
     pub(crate) fn of_process() -> Self {
         let Ok(name) = std::env::var(SYMBOL) else { return Self::V16 };
         Self::ALL.into_iter().find(|version| version.symbol() == name).expect("a known symbol")
     }
 
-    /// Whether operations have flags.
     pub(crate) fn has_flags(self) -> bool {
         matches!(self, Self::V15 | Self::V16)
     }
 }
 
-/// A table of some version.
 #[derive(Clone, Copy)]
 enum Table {
     V14(&'static Table14),
@@ -142,7 +139,6 @@ pub(crate) struct Registration {
     /// [`nvshmem_transport_libfabric::nccl::abi::PTR_HOST`] or [`nvshmem_transport_libfabric::nccl::abi::PTR_CUDA`].
     pub(crate) kind: c_int,
     pub(crate) flags: u64,
-    /// Descriptor of a dma-buf of the memory.
     pub(crate) dma_buf: Option<RawFd>,
 }
 
@@ -178,12 +174,10 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Opens it with the version that this job says.
     pub(crate) fn of_process() -> Self {
         Self::open(Version::of_process())
     }
 
-    /// As a NCCL does that knows this version and older ones, and looks for the newest first.
     pub(crate) fn open(newest: Version) -> Self {
         let path: OsString = std::env::var_os(LIBRARY).expect("a job says which library");
         // SAFETY: the plugin's initialisers are those of Rust's library.
@@ -243,7 +237,6 @@ impl Plugin {
         Ok(properties)
     }
 
-    /// Where the version has it.
     pub(crate) fn rma_properties(&self, group: Group) -> Option<Answer<RmaProperties>> {
         let Table::V16(table) = self.table else { return None };
         let mut properties = RmaProperties { flushes_all_puts_on_any_signal: false };
@@ -413,7 +406,6 @@ impl Plugin {
         Ok(Request(request))
     }
 
-    /// No request means that it is done.
     pub(crate) fn flush(&self, on: On, region: Region) -> Answer<Option<Request>> {
         let On { block: Block(block), context: Context(context), rank: Rank(rank), .. } = on;
         let mut request = ptr::null_mut();

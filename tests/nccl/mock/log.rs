@@ -24,7 +24,6 @@ pub(crate) struct Line {
 
 static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());
 
-/// What NCCL gives to `init`.
 pub(crate) fn logger() -> Logger {
     type Fixed =
         unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
@@ -67,7 +66,6 @@ pub(crate) fn lines() -> Vec<Line> {
     lock().clone()
 }
 
-/// Those lines that users see by default.
 pub(crate) fn warnings() -> Vec<String> {
     let is_warning =
         |line: &Line| line.level <= nvshmem_transport_libfabric::nccl::abi::level::WARN;

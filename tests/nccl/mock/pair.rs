@@ -59,23 +59,19 @@ impl Pair {
         At { region: self.region, offset: offset as u64 }
     }
 
-    /// A signal to this rank's word.
     pub(crate) fn signal(&self) -> Signal {
         Signal { at: self.at(8 * self.me), value: 0, operation: SIGNAL_INC, strong: true }
     }
 
-    /// Puts, and signals that. Whether that is complete is told.
     pub(crate) fn put(&self, to: usize, len: usize) -> Arc<AtomicBool> {
         self.put_on(ContextId(0), to, len)
     }
 
-    /// The same on another context.
     pub(crate) fn put_on(&self, context: ContextId, to: usize, len: usize) -> Arc<AtomicBool> {
         let (from, into) = (self.at(Self::out(self.n_pes, to)), self.at(Self::inside(self.me)));
         self.post_on(context, to, Call::PutSignal { from, len, to: into, signal: self.signal() })
     }
 
-    /// Gets what the other rank puts to this one, to where it would be put.
     pub(crate) fn get(&self, from: usize, len: usize) -> Arc<AtomicBool> {
         let (its, into) = (self.at(Self::out(self.n_pes, self.me)), self.at(Self::inside(from)));
         self.post(from, Call::Get { from: its, len, to: into })
@@ -89,23 +85,19 @@ impl Pair {
         self.connection.queues().start(context, Rank(rank as u32), call)
     }
 
-    /// How often a rank has signalled.
     pub(crate) fn signals(&self, from: usize) -> u64 {
         self.memory.word(8 * from).load(Ordering::Acquire)
     }
 
-    /// What a rank sends is there.
     pub(crate) fn look(&self, from: usize, len: usize) {
         let found = self.memory.bytes(Self::inside(from), len);
         assert!(found == bytes(Self::key(from, self.me), len), "{len} bytes from PE {from}");
     }
 
-    /// There is nothing from a rank.
     pub(crate) fn forget(&self, from: usize) {
         self.memory.fill(Self::inside(from), LEN, |_| 0);
     }
 
-    /// Each has all that the others send. Collective.
     pub(crate) fn exchange(&self, meeting: &mut Meeting) {
         let before: Vec<u64> = (0..self.n_pes).map(|from| self.signals(from)).collect();
         (0..self.n_pes).for_each(|from| self.forget(from));
@@ -122,7 +114,6 @@ impl Pair {
     }
 }
 
-/// A plugin with a communicator.
 pub(crate) fn communicator() -> Communicator {
     Communicator::new(&Arc::new(Plugin::of_process()), 77)
 }

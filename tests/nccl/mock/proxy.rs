@@ -67,7 +67,6 @@ pub(crate) struct Work {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) group: Group,
     pub(crate) ranks: usize,
-    /// Each with its contexts.
     pub(crate) blocks: Vec<(Block, usize)>,
     /// Operations under way for a context and rank at most.
     pub(crate) limit: usize,
@@ -78,7 +77,6 @@ pub(crate) struct Work {
 pub(crate) struct Queues {
     work: Work,
     contexts: Vec<(Block, Context)>,
-    /// By context and rank.
     queues: Vec<Mutex<VecDeque<Posted>>>,
     /// Posted and not complete.
     open: AtomicUsize,
@@ -123,12 +121,10 @@ impl Queues {
         });
     }
 
-    /// Waits until all that was posted is complete.
     pub(crate) fn drain(&self) {
         self.wait("operations to be complete", || self.open.load(Ordering::Acquire) == 0);
     }
 
-    /// How often it has gone over everything.
     pub(crate) fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
@@ -177,7 +173,6 @@ impl Proxy {
         &self.queues
     }
 
-    /// Has it call nothing until it is to go on. Returns when it does not.
     pub(crate) fn pause(&self) {
         let mut state = lock(&self.queues.state);
         *state = State::Pausing;
@@ -233,12 +228,10 @@ fn run(queues: &Queues) {
 
 struct Thread<'a> {
     queues: &'a Queues,
-    /// By context and rank, the oldest first.
     flying: Vec<VecDeque<Flying>>,
 }
 
 impl Thread<'_> {
-    /// Goes over all blocks, contexts and ranks.
     fn pass(&mut self) -> Result<(), String> {
         let Work { plugin, blocks, ranks, style, .. } = &self.queues.work;
         let mut at = 0;

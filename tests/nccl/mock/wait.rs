@@ -3,10 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Ends a wait that hangs, on a machine with many other things to do too.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Waits for a condition.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !is_so() {

@@ -30,7 +30,6 @@ impl Write {
         Self { addr: word.addr, width: word.width, value }
     }
 
-    /// Gives it to a stream. The context is bound.
     #[inline]
     pub(crate) fn give(&self, stream: &Stream) -> Result<(), CudaError> {
         let Self { addr, width, value } = *self;
@@ -59,13 +58,10 @@ impl Write {
 pub(crate) struct Batch(Box<[CUstreamBatchMemOpParams]>);
 
 impl Batch {
-    /// Room for [`MOST_WRITES`] words and a mark behind them.
     pub(crate) fn new() -> Self {
         Self((0..=MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] }).collect())
     }
 
-    /// Gives the stream several stores, and what comes `behind` them, in one call. None where the
-    /// driver has none for that. The context is bound.
     pub(crate) fn give(
         &mut self,
         stream: &Stream,
@@ -98,7 +94,6 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// What the driver is asked to store.
 #[inline]
 pub(crate) fn write_operation(addr: usize, width: Width, value: u64) -> CUstreamBatchMemOpParams {
     let operation = match width {

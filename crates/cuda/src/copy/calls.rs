@@ -12,13 +12,11 @@ use crate::driver::stream::Stream;
 /// Rows of bytes of the host for a device, at equal distances on each side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows {
-    /// The first row's address.
     pub(crate) host: usize,
     pub(crate) device: usize,
     /// Bytes from one row's begin to the next one's; a row's own at least.
     pub(crate) host_pitch: usize,
     pub(crate) device_pitch: usize,
-    /// Bytes of a row.
     pub(crate) width: usize,
     pub(crate) rows: usize,
 }

@@ -43,7 +43,6 @@ pub struct CopyEngine {
     queue: ManuallyDrop<CopyQueue>,
 }
 
-/// How long a dropped engine waits for what is under way.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl CopyEngine {
@@ -131,7 +130,6 @@ impl CopyEngine {
         unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
     }
 
-    /// Whether a copy may be started.
     #[inline]
     fn check(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
         let PinnedTransfer { range, addr, memory, offset, len, .. } = *transfer;
@@ -142,7 +140,6 @@ impl CopyEngine {
         self.queue.check(range, addr, len)
     }
 
-    /// Whether a copy may be started with others.
     #[inline]
     fn check_with_others(&self, transfer: &PinnedTransfer<'_>) -> Result<(), StartError> {
         if !self.queue.keeps(transfer.memory) {
@@ -151,12 +148,10 @@ impl CopyEngine {
         self.check(transfer)
     }
 
-    /// Whether several copies are given to the driver in one call.
     pub(crate) fn gives_together(&self) -> bool {
         self.queue.gives_together()
     }
 
-    /// Copies from and to this memory may be started together. It is kept as long as the engine.
     pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
         self.queue.keep(memory);
     }
@@ -252,7 +247,6 @@ impl CopyEngine {
         self.queue.write_all(words)
     }
 
-    /// Whether a word is stored by a stream memory operation.
     #[inline]
     pub(crate) fn stores_by_operation(&self, range: &DeviceRange, width: Width) -> bool {
         // The driver refuses them for managed memory and for a pool's, and copies always do.
@@ -271,7 +265,6 @@ impl CopyEngine {
         unsafe { self.queue.copy(&copy, None, Some(word.width), true) }
     }
 
-    /// The copy of a word from or to the page-locked word of the next entry.
     fn word_copy<'a>(&self, direction: Direction, word: &Word<'a>) -> Checked<'a> {
         let (range, addr, len) = (word.range, word.addr, word.width.bytes());
         Checked { direction, range, addr, host: self.queue.next_word(), len }

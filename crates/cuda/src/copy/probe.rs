@@ -16,10 +16,8 @@ use crate::memory::pinned::PinnedMemory;
 /// Bytes of page-locked memory and of the device's that it uses.
 pub(crate) const BYTES: usize = 4096;
 
-/// Copies of each kind at most: on a machine whose processors are busy, most of them are seen late.
 const ROUNDS: usize = 50;
 
-/// How long one may take.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long the last one is waited for, once nothing runs beside it.
@@ -35,8 +33,6 @@ pub(crate) struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    /// Copies of a context, from page-locked memory of [`BYTES`] to as much memory of the device
-    /// that no context owns.
     pub(crate) fn new(
         context: &Arc<Context>,
         from: &'a Arc<PinnedMemory>,
@@ -46,14 +42,12 @@ impl<'a> Probe<'a> {
         Ok(Self { stream, event, from, to })
     }
 
-    /// What a copy in rows takes at least. One that takes no more than `enough` ends the search.
     pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
         let part = Part { offset: 0, width: BYTES / 2, rows: 2 };
         // SAFETY: both sides have these bytes; `least` binds the context and waits for the end.
         self.least(enough, |stream, from, to| unsafe { copy_part(stream, from, to, &part) })
     }
 
-    /// The same of a plain copy.
     pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {
         let part = Part { offset: 0, width: BYTES, rows: 1 };
         // SAFETY: as in `rows`.

@@ -31,15 +31,12 @@ use ::engine::atomic::Width;
 /// them tell for ever.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// Keeps the word, which is the first of it.
     memory: Arc<PinnedMemory>,
 }
 
 /// Bytes that the word has for itself at the start of its memory: a line of the processor's caches.
 pub(crate) const MARK_ROOM: usize = 64;
 
-/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and
-/// is monitored by events.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Mark {
@@ -48,7 +45,6 @@ impl Mark {
     ///
     /// The stream may set it later all the same, so the word stays out of other use.
     pub(crate) fn new(stream: &Stream, memory: &Arc<PinnedMemory>) -> Result<Self, String> {
-        /// The number of nothing.
         const TRIED: u32 = u32::MAX;
         let mark = Self { memory: Arc::clone(memory) };
         let _bound = stream.context().bind().map_err(|error| error.to_string())?;
@@ -87,7 +83,6 @@ impl Mark {
         driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
     }
 
-    /// The same as an operation, the last of several that are given in one call.
     #[inline]
     pub(crate) fn operation(&self, number: u32) -> CUstreamBatchMemOpParams {
         write_operation(self.memory.addr(), Width::Four, number.into())

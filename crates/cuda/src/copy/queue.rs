@@ -31,15 +31,12 @@ use many::{Refused, Room};
 pub(crate) struct CopyQueue {
     stream: Stream,
     flight: Flight,
-    /// What has ended everything.
     broken: Option<CudaError>,
-    /// Whether stores of these widths are stream memory operations.
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
     batch: Batch,
     /// Words in a row that are to be stored in their order.
     writes: Vec<Write>,
-    /// What several copies are given in.
     many: Room,
     /// Host memory of copies that are given so, for as long as the queue is there.
     kept: Vec<Arc<PinnedMemory>>,
@@ -57,7 +54,6 @@ const LOOKS_AT_BYTES: u32 = 256;
 /// failed.
 const LOOKS_AT_MARK: u32 = 1024;
 
-/// Ticket `n` is in entry `n` modulo the number of entries.
 #[derive(Debug)]
 struct Flight {
     entries: Box<[Entry]>,
@@ -66,7 +62,6 @@ struct Flight {
     words: Arc<PinnedMemory>,
     /// None where the stream sets none.
     mark: Option<Mark>,
-    /// How many marks it was given, modulo 2³².
     marks: u32,
     /// The oldest ticket under way, and the next to give out. They are apart by no more than there
     /// are entries.
@@ -83,13 +78,11 @@ struct Entry {
     mark: u32,
     /// The width to read when it is done.
     load: Option<Width>,
-    /// The host's side, kept while it is in use.
     host: Option<Arc<PinnedMemory>>,
     /// What went wrong after a part of it was started.
     failed: Option<CudaError>,
 }
 
-/// What tells that an entry is done.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// Its mark, or a later one.
@@ -102,18 +95,15 @@ enum End {
     Stream,
 }
 
-/// What is kept of something that was given to the driver.
 #[derive(Debug, Default)]
 struct Given {
     /// The width to read when it is done.
     load: Option<Width>,
-    /// The host's side, kept while it is in use.
     host: Option<Arc<PinnedMemory>>,
     /// What went wrong after a part of it was started.
     failed: Option<CudaError>,
     /// The bytes to watch.
     watch: Option<Watch>,
-    /// Whether the mark went along with it.
     marked: bool,
 }
 
@@ -123,7 +113,6 @@ pub(crate) struct Checked<'a> {
     pub(crate) direction: Direction,
     pub(crate) range: &'a DeviceRange,
     pub(crate) addr: usize,
-    /// The host's address.
     pub(crate) host: usize,
     pub(crate) len: usize,
 }
@@ -178,7 +167,6 @@ impl CopyQueue {
         }
     }
 
-    /// Whether marks tell when words are stored, and not events.
     pub(crate) fn has_mark(&self) -> bool {
         self.flight.mark.is_some()
     }
@@ -196,8 +184,6 @@ impl CopyQueue {
         (self.flight.next - self.flight.first) as usize
     }
 
-    /// The page-locked word of the entry that is used next. Free for who has checked that something
-    /// may be started.
     #[inline]
     pub(crate) fn next_word(&self) -> usize {
         self.flight.word(self.flight.next)
@@ -228,7 +214,6 @@ impl CopyQueue {
         Ok(())
     }
 
-    /// Whether something may be started on a word.
     #[inline]
     pub(crate) fn check_word(&self, word: &Word<'_>) -> Result<(), StartError> {
         let len = word.width.bytes();
@@ -340,7 +325,6 @@ impl CopyQueue {
         Ok(false)
     }
 
-    /// The oldest thing under way, if it is done. There is one.
     pub(crate) fn poll(&mut self) -> Option<Completed> {
         let mut failed = self.broken.clone();
         if failed.is_none() {
@@ -392,7 +376,6 @@ impl CopyQueue {
 }
 
 impl Flight {
-    /// The number of the mark that is given next.
     #[inline]
     fn next_mark(&self) -> u32 {
         self.marks.wrapping_add(1)
@@ -410,7 +393,6 @@ impl Flight {
         self.words.addr() + MARK_ROOM + index * size_of::<u64>()
     }
 
-    /// Takes in what was given to the driver. The context is bound, and an entry is free.
     #[inline]
     fn enter(&mut self, stream: &Stream, given: Given) -> Ticket {
         let (ticket, mark) = (self.next, self.next_mark());
@@ -437,7 +419,6 @@ impl Flight {
         Ticket(ticket)
     }
 
-    /// Lets the oldest go, which is done, or failed as everything did.
     #[inline]
     fn leave(&mut self, failed: Option<CudaError>) -> Completed {
         let ticket = self.first;

@@ -12,18 +12,14 @@
 pub(crate) struct Part {
     /// Where it begins in the copy, in bytes.
     pub(crate) offset: usize,
-    /// Bytes of a row.
     pub(crate) width: usize,
     pub(crate) rows: usize,
 }
 
-/// Copies of this length and more go by a copy engine in any case.
 const LONG: usize = 32 << 10;
 
-/// Rows of a copy that is cut into words. What is left behind two long rows has no more.
 const MOST_ROWS: usize = 31;
 
-/// The longest word that comes whole.
 const WORD: usize = 8;
 
 impl Part {
@@ -66,7 +62,6 @@ fn cut(addr: usize, len: usize) -> (Part, Option<Part>) {
     (two, Some(Part { offset: body, width: word, rows: rest / word }))
 }
 
-/// The largest power of two that divides a number, up to a word.
 fn alignment(number: usize) -> usize {
     1 << number.trailing_zeros().min(WORD.trailing_zeros())
 }

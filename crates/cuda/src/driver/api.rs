@@ -71,7 +71,6 @@ macro_rules! functions {
                 }
             }
 
-            /// The optional functions that this driver lacks.
             pub(crate) fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $(if self.$may.is_none() { missing.push(stringify!($may)); })*

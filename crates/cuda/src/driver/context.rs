@@ -43,7 +43,6 @@ pub(crate) struct Spare(pub(crate) CUstream);
 // SAFETY: a handle, which the driver takes from any thread.
 unsafe impl Send for Spare {}
 
-/// Whose a context is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// The device's primary context, to be released.
@@ -99,12 +98,10 @@ impl Context {
         Ok(made)
     }
 
-    /// Whether no error has broken it: the driver answers every call with that error then.
     fn works(self: &Arc<Self>) -> bool {
         Stream::new(self).is_ok()
     }
 
-    /// Its kernels get no stacks where the driver allows that: ours need none.
     fn create(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
         const CALL: &str = "cuCtxCreate_v2";
         let subject = || format!("device {device}");
@@ -190,7 +187,6 @@ impl Context {
         self.raw == other.raw && ptr::eq(self.driver, other.driver)
     }
 
-    /// Whether two contexts are on one device: then each reaches the memory of the other.
     pub(crate) fn has_device_of(&self, other: &Self) -> bool {
         self.device == other.device && ptr::eq(self.driver, other.driver)
     }
@@ -223,7 +219,6 @@ impl Context {
 
 #[cfg(test)]
 impl Context {
-    /// A context for what calls no driver.
     pub(crate) fn stand_in() -> Arc<Self> {
         let (driver, raw) = (Driver::stand_in(), ptr::null_mut());
         Self::new(driver, raw, Ordinal(0), Origin::Program)
@@ -266,7 +261,6 @@ fn exchange_capture_mode(driver: &Driver, mut mode: u32) -> Option<u32> {
     (status == code::SUCCESS).then_some(mode)
 }
 
-/// The driver's number for an ordinal.
 pub(crate) fn device_number(driver: &Driver, device: Ordinal) -> Result<CUdevice, CudaError> {
     let mut number = 0;
     // SAFETY: a place for the number; any ordinal is answered.
@@ -305,7 +299,6 @@ pub struct Bound<'a> {
     context: &'a Context,
     /// Whether it has to be taken off the thread's stack.
     pushed: bool,
-    /// The mode to bring back.
     capture_mode: Option<u32>,
     /// What is bound belongs to the thread, so this value stays there.
     this_thread: PhantomData<*const ()>,

@@ -21,7 +21,6 @@ pub enum WritesOrdering {
 }
 
 impl WritesOrdering {
-    /// From the attribute. Values between CUDA's own count as the lower one.
     fn from_attribute(value: c_int) -> Self {
         match value {
             200.. => WritesOrdering::AllDevices,
@@ -162,7 +161,6 @@ impl Device {
         })
     }
 
-    /// An attribute. None when the driver is older than it.
     fn attribute(&self, which: CUdevice_attribute) -> Result<Option<c_int>, CudaError> {
         let mut value = 0;
         // SAFETY: a place for the number; any attribute is answered.

@@ -52,7 +52,6 @@ pub struct CudaError {
 }
 
 impl From<CudaError> for PortError {
-    /// With CUDA's number where libfabric's would be; the text has its name.
     fn from(error: CudaError) -> Self {
         let CudaError { call, subject, code, name, text } = error;
         // But for the one that is told apart.
@@ -64,7 +63,6 @@ impl From<CudaError> for PortError {
     }
 }
 
-/// An error found here, with no call to the driver that failed.
 #[cold]
 pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libc::EINVAL, text }

@@ -7,10 +7,8 @@ use std::path::PathBuf;
 use crate::MEM;
 use crate::driver::library::Driver;
 
-/// Streams that work beside the program's: two of copies and one of words.
 const OWN_STREAMS: u32 = 3;
 
-/// Warns of settings with which a program whose kernels wait for staged memory may stand still.
 pub(crate) fn warn(driver: &Driver) {
     let set = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     match few_queues(set.as_deref(), is_served()) {
@@ -36,7 +34,6 @@ pub(crate) fn warn(driver: &Driver) {
     }
 }
 
-/// Why queues of the device are hardly enough for our streams and the program's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Few {
     /// The user has set so many.
@@ -53,7 +50,6 @@ fn few_queues(set: Option<&str>, is_served: bool) -> Option<Few> {
     set.parse().ok().filter(|queues| *queues <= OWN_STREAMS).map(Few::Set)
 }
 
-/// Whether the multi-process service runs where this process would look for it.
 fn is_served() -> bool {
     let pipes = env::var_os("CUDA_MPS_PIPE_DIRECTORY").filter(|pipes| !pipes.is_empty());
     let pipes = pipes.map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);

@@ -15,7 +15,6 @@ use crate::driver::error::{CudaError, LoadError, code};
 /// The name that every CUDA program loads the driver by.
 pub const DEFAULT_LIBRARY: &str = "libcuda.so.1";
 
-/// `RTLD_NOLOAD` of the dynamic loader: finds what is loaded already, and loads nothing.
 const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
 
 /// The version of the driver's interface, as `cuDriverGetVersion` packs it: 12020 is 12.2.
@@ -40,7 +39,6 @@ pub struct Driver {
     pub(crate) api: Api,
 }
 
-/// Every driver opened: one, but in tests.
 static OPENED: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
 
 impl Driver {
@@ -161,8 +159,6 @@ impl Driver {
         Ok(Self { path: path.to_owned(), version: DriverVersion(version), missing, api })
     }
 
-    /// `Ok` for success, else the error with the driver's own words. `subject` is asked on errors
-    /// alone.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -173,7 +169,6 @@ impl Driver {
         if status == code::SUCCESS { Ok(()) } else { Err(self.error(call, status, subject())) }
     }
 
-    /// The error for a function that this driver has not.
     #[cold]
     pub(crate) fn lacks(&self, call: &'static str, subject: String) -> CudaError {
         CudaError {
@@ -217,7 +212,6 @@ impl Driver {
 
 #[cfg(test)]
 impl Driver {
-    /// A driver for what asks it nothing: a call ends the process.
     pub(crate) fn stand_in() -> &'static Self {
         static DRIVER: OnceLock<Driver> = OnceLock::new();
         extern "C" fn called() -> Status {
@@ -243,7 +237,6 @@ impl fmt::Display for Driver {
     }
 }
 
-/// The loader's own text: libloading keeps it in the source of its error.
 pub(crate) fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),

@@ -84,7 +84,6 @@ impl Stream {
     }
 }
 
-/// Streams of a context that nobody has.
 fn spare(context: &Context) -> MutexGuard<'_, Vec<Spare>> {
     // Each change of it is one call.
     context.spare.lock().unwrap_or_else(PoisonError::into_inner)

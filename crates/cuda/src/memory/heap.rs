@@ -78,7 +78,6 @@ impl DeviceHeap {
         Self::by(context, len, Backing::Mapped { for_nics: false })
     }
 
-    /// Zeroes it, and says what it is. `refused`: why not otherwise.
     fn made(self, refused: &[String]) -> Result<Self, CudaError> {
         self.zero()?;
         let Self { context, addr, len, backing } = &self;
@@ -154,7 +153,6 @@ impl Drop for DeviceHeap {
     }
 }
 
-/// The ways to map a heap on a device, the best one first.
 fn mappings(device: &Attributes) -> Vec<Backing> {
     let mut mappings = Vec::new();
     if device.virtual_memory {
@@ -166,7 +164,6 @@ fn mappings(device: &Attributes) -> Vec<Backing> {
     mappings
 }
 
-/// Needs the context bound.
 fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
     let driver = context.driver();
     let mut addr = 0;

@@ -117,7 +117,6 @@ impl Drop for PinnedMemory {
 pub struct PinnedPool {
     memory: Arc<PinnedMemory>,
     bounce_len: usize,
-    /// Addresses of the bounce buffers that nobody has.
     free: Vec<usize>,
 }
 
@@ -192,7 +191,6 @@ impl BounceBuffer {
         self.len
     }
 
-    /// The memory it was cut from.
     #[inline]
     pub(crate) fn memory(&self) -> &Arc<PinnedMemory> {
         &self.memory

@@ -64,7 +64,6 @@ pub struct Pointer {
     /// A number that no other allocation of this process gets: an address that is used again for
     /// another allocation has another one. 0 for memory that CUDA does not know.
     pub buffer: u64,
-    /// The context it belongs to. Null for none.
     pub(crate) context: CUcontext,
 }
 
@@ -124,7 +123,6 @@ impl Pointer {
     }
 }
 
-/// `CU_MEMORYTYPE_HOST`.
 const HOST_TYPE: c_uint = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as c_uint;
 
 /// The kind of what belongs to no context: the location says where a mapping's memory is. What is
@@ -142,7 +140,6 @@ fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
     }
 }
 
-/// What the driver tells of a mapping of the VMM interface.
 enum Mapping {
     /// Its memory is in a location of this type.
     At(c_uint),
@@ -152,7 +149,6 @@ enum Mapping {
     Unknown,
 }
 
-/// The location type of the memory that is mapped at an address.
 fn location(driver: &Driver, addr: usize) -> Mapping {
     let api = &driver.api;
     let (Some(retain), Some(properties), Some(release)) = (

@@ -39,7 +39,6 @@ pub struct DeviceRange {
     /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
     /// cross one.
     borders: Box<[usize]>,
-    /// The driver's number of each allocation.
     buffers: Box<[u64]>,
 }
 
@@ -55,8 +54,6 @@ impl Memory {
         Self::examine_within(driver, addr, len, &|_| None)
     }
 
-    /// `within`: the context of a device that memory which belongs to none is looked at in, if one
-    /// is known.
     fn examine_within(
         driver: &'static Driver,
         addr: usize,
@@ -217,7 +214,6 @@ impl DeviceRange {
         Pieces { at: addr, end: addr + len, borders: &self.borders[behind..] }
     }
 
-    /// The number of the allocation that an address is in, among those of the range.
     #[inline]
     pub(crate) fn border(&self, addr: usize) -> usize {
         self.borders.partition_point(|border| *border <= addr)
@@ -253,7 +249,6 @@ impl DeviceRange {
 
 #[cfg(test)]
 impl DeviceRange {
-    /// Memory that is not there, with these borders of allocations in it.
     pub(crate) fn stand_in(addr: usize, len: usize, borders: &[usize]) -> Self {
         let buffers = vec![1; borders.len() + 1].into_boxed_slice();
         let (context, borders) = (Context::stand_in(), borders.into());
@@ -261,13 +256,10 @@ impl DeviceRange {
     }
 }
 
-/// The end of the allocation that an address is in. Needs the memory's context bound.
 fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
     allocation(driver, addr).map(|(base, len)| base + len)
 }
 
-/// The allocation that an address is in: where it starts, and its length. Needs the memory's
-/// context bound.
 fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
     const CALL: &str = "cuMemGetAddressRange_v2";
     let (mut base, mut len) = (0, 0);

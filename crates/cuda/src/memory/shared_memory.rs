@@ -18,10 +18,8 @@ use std::sync::atomic::AtomicU8;
 use engine::port::registration::is_unclosed;
 use thiserror::Error;
 
-/// The name that `/proc` shows.
 const NAME: &str = "nvshmem-libfabric-bounce";
 
-/// What seals it.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// Why memory of another process is not shared.

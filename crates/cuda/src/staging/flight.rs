@@ -23,7 +23,6 @@ pub(crate) enum By {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) by: By,
-    /// How many of the tags end with it.
     pub(crate) tags: u32,
 }
 
@@ -43,7 +42,6 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Room for that many tags.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             tags: VecDeque::with_capacity(capacity),
@@ -54,13 +52,11 @@ impl Flight {
         }
     }
 
-    /// How many tags there is room for.
     #[inline]
     pub(crate) fn room(&self) -> usize {
         self.capacity - self.tags.len().max(self.calls.len())
     }
 
-    /// Calls under way.
     #[inline]
     pub(crate) fn calls(&self) -> usize {
         self.calls.len()
@@ -72,7 +68,6 @@ impl Flight {
         self.calls.front().filter(|_| self.ended.is_none()).map(|call| &call.by)
     }
 
-    /// The first call has ended.
     #[inline]
     pub(crate) fn end_first(&mut self, result: Result<(), PortError>) {
         self.ended = Some(result);
@@ -85,13 +80,11 @@ impl Flight {
         self.tags.push_back(tag);
     }
 
-    /// Takes a call in.
     #[inline]
     pub(crate) fn push(&mut self, call: Call) {
         self.calls.push_back(call);
     }
 
-    /// A tag all of whose copies have ended.
     #[inline]
     pub(crate) fn next_ended(&mut self) -> Option<(u32, Result<(), PortError>)> {
         let result = self.ended.as_ref()?;
@@ -113,7 +106,6 @@ impl Flight {
         Some((self.tags.pop_front()?, result))
     }
 
-    /// The first call is over.
     fn leave(&mut self) {
         self.calls.pop_front();
         self.ended = None;
@@ -147,7 +139,6 @@ mod tests {
         assert_eq!((flight.room(), flight.calls()), (4, 0));
     }
 
-    /// It has failed if either part has.
     #[test]
     fn a_tag_of_two_calls_ends_with_the_second() {
         for (first, second) in [(Err(failed()), Ok(())), (Ok(()), Err(failed()))] {

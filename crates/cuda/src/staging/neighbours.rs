@@ -96,7 +96,6 @@ pub struct PeerShare {
     pub process: Option<OwnedFd>,
 }
 
-/// A neighbour's bounce memory, page-locked here.
 #[derive(Debug)]
 struct Neighbour {
     share: PeerShare,
@@ -107,9 +106,7 @@ struct Neighbour {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     own: Option<(Pe, Arc<SharedMemory>, SharedLayout)>,
-    /// Ascending by PE.
     all: Vec<Neighbour>,
-    /// The same, ascending by the addresses of their memory.
     by_address: Vec<(usize, usize)>,
 }
 
@@ -156,7 +153,6 @@ impl Neighbours {
         fits.then_some((pinned, offset))
     }
 
-    /// The bounce memory of all of them.
     pub(crate) fn all_memory(&self) -> impl Iterator<Item = &Arc<PinnedMemory>> {
         self.all.iter().map(|neighbour| &neighbour.pinned)
     }
@@ -166,14 +162,12 @@ impl Neighbours {
         Some(Window { addr: pinned.addr(), len: pinned.len() })
     }
 
-    /// Whether a PE's lane copies from here.
     pub(crate) fn is_seen_by(&self, pe: Pe) -> bool {
         let Some((_, own, layout)) = &self.own else { return false };
         // What the PE does to its own data by this, it could do otherwise.
         pe.0 < layout.n_pes && own.byte(layout.mark_of(pe)).load(Ordering::Acquire) == 1
     }
 
-    /// Tells the neighbours whether this PE's lane copies from their bounce buffers.
     pub(crate) fn announce(&self, copies: bool) {
         let Some((me, ..)) = self.own else { return };
         for Neighbour { share, .. } in &self.all {
@@ -182,13 +176,11 @@ impl Neighbours {
         }
     }
 
-    /// Whether a neighbour's process has ended.
     pub(crate) fn has_ended(&self, pe: Pe) -> bool {
         let process = self.find(pe).and_then(|neighbour| neighbour.share.process.as_ref());
         process.is_some_and(has_ended)
     }
 
-    /// The PEs.
     pub(crate) fn pes(&self) -> impl Iterator<Item = Pe> + '_ {
         self.all.iter().map(|neighbour| neighbour.share.pe)
     }
@@ -200,7 +192,6 @@ impl Drop for Neighbours {
     }
 }
 
-/// Whether a process has ended.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: one descriptor, which is open, and no waiting.

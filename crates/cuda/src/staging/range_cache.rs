@@ -10,7 +10,6 @@ use crate::memory::range::RangeError;
 use crate::memory::range::{DeviceRange, Memory};
 use crate::words::word_range::WordRange;
 
-/// Most ranges that are kept.
 const RANGES: usize = 64;
 
 /// What some bytes are, if the driver's copies are not needed to reach them.
@@ -27,16 +26,13 @@ pub(crate) enum Known {
 #[derive(Debug)]
 pub(crate) struct RangeCache {
     driver: &'static Driver,
-    /// No two overlap.
     kept: Vec<Kept>,
-    /// Rises with each use.
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Kept {
     range: Arc<WordRange>,
-    /// When it was used last.
     used: u64,
 }
 
@@ -81,7 +77,6 @@ impl RangeCache {
         Ok(Known::Device(range))
     }
 
-    /// A range that is kept and still there.
     fn kept(&mut self, addr: usize, len: usize) -> Result<Option<Arc<WordRange>>, CudaError> {
         let has = |kept: &&mut Kept| kept.range.range().contains(addr, len);
         let Some(kept) = self.kept.iter_mut().find(has) else { return Ok(None) };
@@ -96,7 +91,6 @@ impl RangeCache {
 /// Whether this process may read the byte at an address. A variable on a kernel's stack has an
 /// address that means nothing to the processor.
 fn is_readable(addr: usize) -> bool {
-    /// No way to change a mask of signals: the call reads the mask, and refuses.
     const NO_WAY: libc::c_int = -1;
     const MASK: usize = 8;
     let mask = addr & !(MASK - 1);

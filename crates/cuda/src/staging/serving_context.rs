@@ -104,7 +104,6 @@ fn measured(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, Stri
     measured
 }
 
-/// What short copies to the device take beside a kernel of another context.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     rows: Option<Duration>,
@@ -164,10 +163,8 @@ again:
 }
 ";
 
-/// How long the kernel may take to start, and to end.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Page-locked words that the kernel looks at.
 struct Words {
     memory: Arc<PinnedMemory>,
 }
@@ -181,7 +178,6 @@ impl Words {
     }
 }
 
-/// Lets the kernel end, on every way out.
 struct Ends<'a>(&'a Words, &'a Stream);
 
 impl Drop for Ends<'_> {

@@ -104,7 +104,6 @@ pub(crate) struct Shared {
     pub(crate) arrivals: Vec<ContextCopies>,
     /// The stager's bounce memory, page-locked since it was given that.
     pub(crate) pinned: Option<Arc<PinnedMemory>>,
-    /// Whether the stager is gone.
     pub(crate) ended: bool,
 }
 
@@ -113,7 +112,6 @@ pub(crate) struct Shared {
 pub(crate) struct Staged {
     /// Where the engine knows it; the driver may know it elsewhere.
     pub(crate) addr: usize,
-    /// Index of its context.
     pub(crate) context: usize,
     /// Whether it is [`Access::Signals`].
     pub(crate) is_signals: bool,
@@ -142,20 +140,16 @@ impl ContextCopies {
 struct Making {
     /// Devices with engines; their index is their place here.
     devices: Vec<OfDevice>,
-    /// Until the stager has it.
     bounce: Option<(Arc<PinnedMemory>, Neighbours)>,
     /// What the stager was given as bounce memory, until there is a device to page-lock it for.
     plain: Option<Arc<SharedMemory>>,
     /// What is to be shared, until there is bounce memory.
     shares: Option<Shares>,
-    /// Whether the stager was given out.
     given: bool,
 }
 
-/// What is kept of a device.
 #[derive(Debug)]
 struct OfDevice {
-    /// The context that its memory is staged in.
     context: Arc<Context>,
     mapper: Mapper,
 }
@@ -225,7 +219,6 @@ impl Staging {
         Some((memory, neighbours, bounce))
     }
 
-    /// How long the device may take for a word.
     pub(super) fn patience(&self) -> Duration {
         self.options.words.patience
     }
@@ -265,7 +258,6 @@ impl Staging {
         Bounce { addr, bounce_len, out: bounces, inward: bounces }
     }
 
-    /// Bytes of all bounce buffers.
     fn bounce_bytes(&self) -> Result<usize, StagingError> {
         let StagingOptions { bounce_len, bounces, .. } = self.options;
         if bounce_len == 0 || bounce_len % 4096 != 0 || !(1..=MAX_BOUNCE_BUFFERS).contains(&bounces)
@@ -370,13 +362,11 @@ impl Staging {
         Ok((index, mapper, is_own))
     }
 
-    /// A number that changes when anything that the stager reads does.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// What the stager reads, and the number of its state.
     pub(crate) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
         let shared = lock(&self.shared);
         // Read under the lock: what is read holds exactly the changes up to this number.

@@ -51,22 +51,16 @@ pub(crate) struct DeviceStager {
     staging: Arc<Staging>,
     /// The state of `staging` that the rest is of.
     epoch: u64,
-    /// Registered ranges, ascending by address.
     ranges: Vec<Entry>,
-    /// Those of them whose words are remembered.
     remembering: Vec<usize>,
-    /// One for each device, by its index.
     contexts: Vec<OfContext>,
     /// Memory that nobody has registered, once the process has loaded CUDA.
     others: Option<RangeCache>,
     outward: Flight,
     inward: Flight,
-    /// Which direction is polled first next time.
     first: CopyDirection,
     bounce: OwnBounce,
-    /// Whose bounce memory is copied from as well.
     neighbours: Neighbours,
-    /// Bytes that the CPU has copied.
     by_cpu: u64,
     /// Where the memory of copies is that are being started.
     places: Vec<Option<Place>>,
@@ -77,7 +71,6 @@ pub(crate) struct DeviceStager {
     in_order: OrderedCalls,
 }
 
-/// The bounce memory of this process.
 #[derive(Debug)]
 enum OwnBounce {
     /// That only the CPU copies from and to: nothing of a device is staged yet.
@@ -111,10 +104,8 @@ impl OwnBounce {
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
 #[derive(Debug)]
 struct Entry {
-    /// Where the engine knows it.
     addr: usize,
     len: usize,
-    /// Where the driver does.
     at: usize,
     context: usize,
     range: Weak<WordRange>,
@@ -130,20 +121,16 @@ struct OfContext {
     failed: Option<CudaError>,
 }
 
-/// Memory that the driver reaches.
 #[derive(Debug)]
 struct Place {
     context: usize,
     range: Arc<WordRange>,
-    /// The driver's address.
     addr: usize,
-    /// The engine's.
     memory: usize,
     /// Its entry among the ranges, if words of that are remembered.
     remembered: Option<usize>,
 }
 
-/// Memory of any kind.
 enum Any {
     Host,
     Device(Place),
@@ -196,7 +183,6 @@ impl DeviceStager {
         }
     }
 
-    /// Takes over what has been registered and released since the last call.
     #[inline]
     fn sync(&mut self) {
         if self.epoch != self.staging.epoch() {
@@ -258,7 +244,6 @@ impl DeviceStager {
         Some(Place { context: entry.context, range, addr, memory, remembered })
     }
 
-    /// Memory of any kind, registered or not.
     fn any(&mut self, addr: usize, len: usize) -> Result<Any, PortError> {
         self.sync();
         if let Some(place) = self.registered(addr, len) {
@@ -303,7 +288,6 @@ impl DeviceStager {
         }
     }
 
-    /// Memory that the driver reaches, and what reaches its words.
     #[inline]
     fn staged(&mut self, addr: usize, len: usize) -> Result<Place, PortError> {
         match self.any(addr, len)? {
@@ -364,7 +348,6 @@ impl DeviceStager {
         }
     }
 
-    /// Whether several copies go in one call of the driver.
     fn gives_together(&self) -> bool {
         let mut engines = self.contexts.iter().map(|of| &of.copies.inward);
         engines.all(CopyEngine::gives_together)

@@ -65,7 +65,6 @@ pub trait WordAccess {
 /// dropping this may wait for everything on the device.
 #[derive(Debug)]
 pub struct Words {
-    /// Ascending by address.
     attached: Vec<Arc<WordRange>>,
     stream: StreamWords,
     mapper: Mapper,
@@ -74,7 +73,6 @@ pub struct Words {
     _scratch: Scratch,
 }
 
-/// What was found out of the context of our own on a device.
 struct Known {
     context: Arc<Context>,
     gdrcopy: Option<String>,
@@ -125,7 +123,6 @@ impl Words {
         Ok(words)
     }
 
-    /// Cuts short copies to the device into rows from now on, if `rows`.
     pub(crate) fn set_rows(&mut self, rows: bool) {
         self.stream.set_rows(rows);
     }
@@ -289,7 +286,6 @@ impl Words {
         }
     }
 
-    /// Tries GDRCopy on memory of our own: what one side writes, the other has to read.
     fn try_gdrcopy(&mut self, options: &WordsOptions) -> Result<Mapper, String> {
         let Some(library) = &options.gdrcopy else { return Err(String::from("switched off")) };
         let gdrcopy = Gdrcopy::load(library).map_err(|error| error.to_string())?;
@@ -316,7 +312,6 @@ impl Words {
         Ok(Mapper { gdrcopy: Some(gdrcopy) })
     }
 
-    /// What loads and stores cost on average, on memory of our own.
     fn measure(&mut self) -> Result<Cost, WordError> {
         const ROUNDS: u32 = 32;
         let range = Arc::clone(self._scratch.range());
@@ -332,7 +327,6 @@ impl Words {
         Ok(Cost { load: stored.elapsed() / ROUNDS, store: (stored - start) / ROUNDS })
     }
 
-    /// The driver's part of an error while measuring; there is no other.
     fn fault(&self, error: WordError) -> CudaError {
         match error {
             WordError::Cuda(error) => error,
@@ -355,7 +349,6 @@ impl Words {
         format!("{} (stores are {stores})", Way::Stream)
     }
 
-    /// The attached range that has a word.
     #[inline]
     fn find(&self, addr: usize, width: Width) -> Result<Arc<WordRange>, WordError> {
         let len = width.bytes();

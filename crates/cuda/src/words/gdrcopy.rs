@@ -67,7 +67,6 @@ pub enum GdrcopyError {
     },
 }
 
-/// `gdr_mh_t`: a pinned range.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Pinned(c_ulong);
@@ -81,8 +80,6 @@ struct Functions {
     info: unsafe extern "C" fn(*mut c_void, Pinned, *mut Info) -> c_int,
 }
 
-/// `gdr_info_t` in any version: it starts with the address where the pinned range does, and grows
-/// at its end.
 #[repr(C)]
 #[derive(Default)]
 struct Info {

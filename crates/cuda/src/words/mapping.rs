@@ -13,7 +13,6 @@ use engine::atomic::Width;
 /// A whole range, mapped allocation by allocation.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    /// Ascending.
     pieces: Box<[Piece]>,
     /// What is mapped. It keeps the memory's context as long as the mappings.
     range: Arc<DeviceRange>,
@@ -23,12 +22,10 @@ pub(crate) struct Mapped {
 struct Piece {
     addr: usize,
     cpu: usize,
-    /// Keeps the mapping.
     _mapping: GdrcopyMapping,
 }
 
 impl Mapped {
-    /// Maps a range by GDRCopy.
     pub(crate) fn by_gdrcopy(
         range: &Arc<DeviceRange>,
         gdrcopy: &'static Gdrcopy,
@@ -43,7 +40,6 @@ impl Mapped {
         Ok(Self { pieces, range: Arc::clone(range) })
     }
 
-    /// Where the CPU finds an address of the range.
     pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
         let behind = self.pieces.partition_point(|piece| piece.addr <= addr);
         let piece = &self.pieces[behind - 1];
@@ -170,7 +166,6 @@ fn to_word(cpu: usize, len: usize) -> usize {
     (cpu.next_multiple_of(size_of::<u64>()) - cpu).min(len)
 }
 
-/// Orders stores to write-combining memory among others, and empties the buffers they gather in.
 #[inline]
 fn flush() {
     #[cfg(target_arch = "x86_64")]

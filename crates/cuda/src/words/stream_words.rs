@@ -40,7 +40,6 @@ const READ: usize = SCRATCH + MOST_WRITES * size_of::<u64>();
 /// one of them.
 const NEAR: usize = 256;
 
-/// Things under way at most: the pieces of what is stored together, which may have one part each.
 const DEPTH: usize = MOST_WRITES;
 
 impl StreamWords {
@@ -101,8 +100,6 @@ impl StreamWords {
         failed.and(ended)
     }
 
-    /// Reads the words at these places of a list, at most [`MOST_WRITES`] and ascending by address,
-    /// into their values.
     pub(crate) fn load_all(
         &mut self,
         words: &mut [Soon],
@@ -152,7 +149,6 @@ impl StreamWords {
         Ok(())
     }
 
-    /// Starts to store parts that lie side by side, the first of which is at this place among all.
     fn start_side_by_side(&mut self, at: usize, words: &[Soon]) -> Result<Ticket, StartError> {
         let mut len = 0;
         let offset = SCRATCH + at * size_of::<u64>();
@@ -173,7 +169,6 @@ impl StreamWords {
         self.engine.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
     }
 
-    /// Starts to store words one by one. None where they are there already.
     fn start_each(&mut self, words: &[Soon]) -> Result<Option<Ticket>, StartError> {
         match self.engine.start_stores(words.iter().map(|soon| (soon.word(), soon.value))) {
             // Some drivers list what they refuse. A store alone finds another way, also of what was
@@ -270,10 +265,7 @@ impl StreamWords {
         }
     }
 
-    /// Waits until a thing has ended, and all before it. The first failure of any is told.
     fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
-        /// Polls before the processor is offered to others: what a word takes, as a poll is a look
-        /// at memory.
         const SPINS: u32 = 256;
         // Time in which this process was stopped is none that the device took.
         let mut waited = Wait::new();
@@ -314,8 +306,6 @@ impl StreamWords {
     }
 }
 
-/// How many of the words at these places one copy reads: the first, and those of its range of which
-/// each is near the one before.
 fn nearby(words: &[Soon], places: &[usize]) -> usize {
     let is_far = |pair: &[usize]| {
         let (one, next) = (&words[pair[0]], &words[pair[1]]);

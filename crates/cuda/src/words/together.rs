@@ -15,11 +15,8 @@ use engine::atomic::{Atomic, Width};
 /// A part of what is to be stored: 1, 2, 4 or 8 bytes, aligned to that.
 #[derive(Debug)]
 pub(crate) struct Soon {
-    /// Index of its context.
     pub(crate) context: usize,
-    /// What has it.
     pub(crate) range: Arc<WordRange>,
-    /// The driver's address.
     pub(crate) addr: usize,
     pub(crate) len: u8,
     /// In the first bytes; once [`Self::change`] is none.
@@ -51,17 +48,14 @@ pub(crate) enum Piece<'a> {
     Each(&'a [Soon]),
 }
 
-/// Fewest words that are worth a copy.
 const FEWEST: usize = 6;
 
 impl Soon {
-    /// Where it is. It is a word, by who asks.
     pub(crate) fn word(&self) -> Word<'_> {
         let width = if self.len == 8 { Width::Eight } else { Width::Four };
         Word { range: self.range.range(), addr: self.addr, width }
     }
 
-    /// Whether it is what it was and this operation behind it from now on.
     fn is_changed_by(&mut self, atomic: &Atomic) -> bool {
         match &mut self.change {
             None => self.value = atomic.apply(self.value),
@@ -73,17 +67,14 @@ impl Soon {
         true
     }
 
-    /// Whether an operation of a stream can store it.
     fn is_word(&self) -> bool {
         self.len >= 4
     }
 
-    /// The address behind it.
     pub(crate) fn end(&self) -> usize {
         self.addr + usize::from(self.len)
     }
 
-    /// Whether `next` lies right behind it, and may be stored with it.
     fn touches(&self, next: &Self) -> bool {
         let untied = match next.tie {
             Tie::Behind => false,
@@ -136,7 +127,6 @@ pub(crate) fn joins(words: &mut [Soon], (context, addr): (usize, usize), atomic:
     false
 }
 
-/// The place of what is stored last in a word before this one.
 fn before(words: &[Soon], at: usize) -> Option<usize> {
     let Soon { addr, len, .. } = words[at];
     words[..at].iter().rposition(|other| (other.addr, other.len) == (addr, len))
@@ -155,8 +145,6 @@ pub(crate) fn parts(addr: usize, len: usize) -> impl Iterator<Item = (usize, u8)
     })
 }
 
-/// Puts what is free in the order of addresses, where no word lies on another. What memory holds in
-/// the end stays the same.
 pub(crate) fn arrange(words: &mut [Soon]) {
     let are_free = |one: &Soon, next: &Soon| one.tie == Tie::Free && next.tie == Tie::Free;
     for free in words.chunk_by_mut(are_free) {
@@ -173,7 +161,6 @@ pub(crate) fn arrange(words: &mut [Soon]) {
     }
 }
 
-/// What the words are given to the device as, in their order, each with the place of its first one.
 pub(crate) fn pieces(words: &[Soon]) -> impl Iterator<Item = (usize, Piece<'_>)> {
     let run = |from: usize| {
         let rest = &words[from..];
@@ -210,7 +197,6 @@ mod tests {
     use super::*;
     use crate::memory::range::DeviceRange;
 
-    /// Parts of one range and context, which hold their place in the list.
     fn list(parts: &[(usize, u8, Tie)]) -> Vec<Soon> {
         let range = Arc::new(DeviceRange::stand_in(0x1000, 0x1000, &[]));
         let range = Arc::new(WordRange::unmapped(range));

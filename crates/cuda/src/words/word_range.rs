@@ -93,7 +93,6 @@ impl WordRange {
         Some(mapped.cpu_addr(addr))
     }
 
-    /// The window, and where in what it shows an address of the range is.
     #[inline]
     pub(crate) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {
         let window = self.window.as_ref()?;

@@ -29,7 +29,6 @@ struct Started {
 }
 
 impl Started {
-    /// Whether the next ones are to be started.
     fn and(&mut self, given: Result<(), Refused>) -> bool {
         match given {
             Ok(()) => self.some = true,
@@ -109,7 +108,6 @@ impl CopyQueue {
         started.and(given)
     }
 
-    /// Likewise the words.
     fn give_words(&mut self, started: &mut Started) -> bool {
         if self.writes.is_empty() {
             return true;

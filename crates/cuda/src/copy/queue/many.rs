@@ -45,7 +45,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The pieces of a copy that was checked.
     pub(crate) fn of<'r>(
         range: &'r DeviceRange,
         addr: usize,
@@ -65,7 +64,6 @@ impl Piece {
         })
     }
 
-    /// Whether another one begins where this one ends, on both sides.
     fn touches(&self, next: &Piece) -> bool {
         self.of == next.of
             && self.device + self.len == next.device
@@ -76,7 +74,6 @@ impl Piece {
 /// What several copies are given in.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// Whether the driver takes several in a call.
     together: bool,
     pieces: Vec<Piece>,
     to: Vec<CUdeviceptr>,
@@ -99,7 +96,6 @@ impl Room {
     }
 }
 
-/// Neighbours become one. They are ascending by their addresses on the device afterwards.
 fn merge(pieces: &mut Vec<Piece>) {
     pieces.sort_unstable_by_key(|piece| piece.device);
     pieces.dedup_by(|next, before| {
@@ -127,34 +123,28 @@ fn rows_of(pieces: &[Piece]) -> usize {
 }
 
 impl CopyQueue {
-    /// Whether several copies are given in one call.
     pub(crate) fn gives_together(&self) -> bool {
         self.many.together
     }
 
-    /// Copies may be given together whose host side is in this memory.
     pub(crate) fn keep(&mut self, memory: &Arc<PinnedMemory>) {
         if !self.keeps(memory) {
             self.kept.push(Arc::clone(memory));
         }
     }
 
-    /// Whether they may.
     pub(crate) fn keeps(&self, memory: &Arc<PinnedMemory>) -> bool {
         self.kept.iter().any(|kept| Arc::ptr_eq(kept, memory))
     }
 
-    /// Forgets the copies that were to be given together.
     pub(crate) fn begin_many(&mut self) {
         self.many.pieces.clear();
     }
 
-    /// Another copy, which was checked, is to be given with those before.
     pub(crate) fn add_piece(&mut self, piece: Piece) {
         self.many.pieces.push(piece);
     }
 
-    /// Whether there are some.
     pub(crate) fn has_pieces(&self) -> bool {
         !self.many.pieces.is_empty()
     }

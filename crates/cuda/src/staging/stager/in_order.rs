@@ -28,7 +28,6 @@ use engine::port::{PortError, Posted};
 /// What is on its way in its order.
 #[derive(Debug)]
 pub(super) struct OrderedCalls {
-    /// Of what ends with each call, oldest first.
     tags: VecDeque<u32>,
     /// Address and end of words that they store, and of some that they have stored.
     words: Vec<(usize, usize)>,
@@ -37,7 +36,6 @@ pub(super) struct OrderedCalls {
 }
 
 impl OrderedCalls {
-    /// Nothing is. There is room for what `depth` tags may tell.
     pub(super) fn new(depth: usize) -> Self {
         Self {
             tags: VecDeque::with_capacity(MOST_CALLS),
@@ -46,12 +44,10 @@ impl OrderedCalls {
         }
     }
 
-    /// Whether words are on their way.
     pub(super) fn has_words(&self) -> bool {
         !self.words.is_empty()
     }
 
-    /// Whether these words may be stored beside those on their way, for which there is room then.
     fn takes(&self, words: &[Soon]) -> bool {
         let is_free = |word: &Soon| {
             self.words.iter().all(|(addr, end)| word.end() <= *addr || *end <= word.addr)
@@ -59,7 +55,6 @@ impl OrderedCalls {
         self.words.len() + words.len() <= MOST_CALLS * MOST_WORDS && words.iter().all(is_free)
     }
 
-    /// Something has ended.
     pub(super) fn ended(&mut self, tag: u32) {
         if self.tags.front() == Some(&tag) {
             self.tags.pop_front();
@@ -71,9 +66,7 @@ impl OrderedCalls {
 }
 
 impl DeviceStager {
-    /// Words that the device stores in order are there, or lost.
     pub(super) fn finish_in_order(&mut self) -> Result<(), PortError> {
-        /// Polls before the processor is offered to others.
         const SPINS: u32 = 256;
         let mut waited = Wait::new();
         let mut polls = 0;
@@ -98,7 +91,6 @@ impl DeviceStager {
         Ok(())
     }
 
-    /// Starts steps, all of which one engine can take in their order; none if it cannot.
     pub(super) fn start_steps(
         &mut self,
         steps: &[Step],
@@ -152,8 +144,6 @@ impl DeviceStager {
         Ok(Some(Posted::Yes))
     }
 
-    /// Finds the places of steps, and lists the words among them. Their context, if an engine of it
-    /// takes all of them in their order.
     fn place_steps(&mut self, steps: &[Step]) -> Result<Option<usize>, PortError> {
         let mut of = None;
         for step in steps {
@@ -213,7 +203,6 @@ impl DeviceStager {
     }
 }
 
-/// Bytes of memory that a step changes.
 fn len_of(step: &Step) -> usize {
     match step {
         Step::Copy { copy, .. } => copy.len,

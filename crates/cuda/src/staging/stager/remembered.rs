@@ -43,13 +43,11 @@ impl DeviceStager {
         entry.words.0.get_mut(index).filter(|_| width == Width::Eight)
     }
 
-    /// What a word holds, if it is known.
     #[inline]
     pub(super) fn recall(&mut self, place: &Place, width: Width) -> Option<u64> {
         self.word_of(place, width).copied().flatten()
     }
 
-    /// A word holds this from now on.
     #[inline]
     pub(super) fn remember(&mut self, place: &Place, width: Width, value: u64) {
         if let Some(word) = self.word_of(place, width) {
@@ -57,7 +55,6 @@ impl DeviceStager {
         }
     }
 
-    /// Bytes are about to be written: no range knows any more what they hold. Ranges overlap.
     #[inline]
     pub(super) fn forget(&mut self, place: &Place, len: usize) {
         let end = place.memory + len;
@@ -69,7 +66,6 @@ impl DeviceStager {
         }
     }
 
-    /// Words are lost that were to be stored, and it is not known which.
     #[cold]
     pub(super) fn forget_all(&mut self) {
         self.ranges.iter_mut().for_each(|entry| entry.words.0.fill(None));

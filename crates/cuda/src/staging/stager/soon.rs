@@ -11,13 +11,11 @@ use engine::port::PortError;
 use engine::port::copies::SoonOrder;
 
 impl DeviceStager {
-    /// Whether what is stored at a place is stored together with others.
     pub(super) fn stores_together(&self, place: &Place) -> bool {
         let words = &self.contexts[place.context].copies.words;
         words.stores_together(&place.range, place.addr)
     }
 
-    /// Words that are to be stored are there, or lost.
     pub(super) fn flush(&mut self) -> Result<(), PortError> {
         if self.soon.is_empty() {
             return Ok(());

@@ -53,7 +53,6 @@ impl DeviceStager {
         Ok(Posted::Yes)
     }
 
-    /// How many calls these copies take, whose places are known. Each is an entry of its engine.
     fn calls_of(&self, copies: &[Tagged]) -> usize {
         let (mut at, mut calls) = (0, 0);
         while at < copies.len() {
@@ -63,7 +62,6 @@ impl DeviceStager {
         calls
     }
 
-    /// How many of the first of these copies, whose places are from `at` on, are given together.
     fn run_of(&self, copies: &[Tagged], at: usize) -> usize {
         let together = |place: &Option<Place>| {
             let place = place.as_ref()?;
@@ -80,7 +78,6 @@ impl DeviceStager {
         places.iter().take_while(|place| together(place) == Some(first)).count()
     }
 
-    /// Starts copies that are given together, or one, whose places are from `at` on.
     fn start_run(&mut self, copies: &[Tagged], at: usize) -> Result<By, StartError> {
         let Self { contexts, places, bounce, neighbours, by_cpu, .. } = self;
         let Tagged { copy: Copy { direction, memory, bounce: host, len }, .. } = copies[0];
