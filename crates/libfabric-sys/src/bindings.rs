@@ -1,4 +1,4 @@
-//! Bindings that bindgen made of libfabric's headers. `make bindings` makes them anew.
+//! Bindings that bindgen made of libfabric's headers. `scripts/bindings.sh` makes them anew.
 #![allow(
     missing_debug_implementations,
     missing_docs,

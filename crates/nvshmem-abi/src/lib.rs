@@ -8,7 +8,7 @@
 
 mod layout;
 
-/// The header as bindgen read it; `make bindings` makes it anew.
+/// The header as bindgen read it; `scripts/bindings.sh` makes it anew.
 #[allow(
     missing_docs,
     non_camel_case_types,
