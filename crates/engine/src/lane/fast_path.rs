@@ -179,7 +179,6 @@ mod tests {
     use crate::port::Direction;
     use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
 
-    /// A lane that has sent something to PE 1 before.
     fn bed() -> Bed {
         let mut bed = Bed::new(Setup { fast: true, depth: 64, ..PLAIN });
         bed.atomic(1, AtomicOp::Inc);

@@ -45,7 +45,6 @@ use crate::state::fair_queue::{FairQueue, Kept};
 
 const MOST: usize = 4096;
 
-/// Where so many are pending, whoever can leaves operations for these peers where they are.
 const HIGH: usize = MOST - 256;
 
 /// How long an operation waits for room or a place, or for those pending before it, before it is
@@ -153,7 +152,6 @@ impl PendingQueue {
         self.queue.kept(pe).map_or(0, |pace| pace.left)
     }
 
-    /// A call has waited for all of its [`PATIENCE`], since so many had left.
     fn was_waited_for(&mut self, pe: Pe, since: u64) {
         if let Some(pace) = self.queue.kept_mut(pe) {
             pace.moves = pace.left >= since + LEAVE;
@@ -185,8 +183,6 @@ impl PendingQueue {
         self.queue.push_to_all(Pending::fence_behind);
     }
 
-    /// What is counted and listed beside what is pending; `pending` are the peers whose connections
-    /// say that something is. See [`Lane::audit`].
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, mut pending: Vec<Pe>) -> Result<(), Discrepancy> {
         self.queue.audit("operations pending")?;
@@ -408,7 +404,6 @@ mod tests {
 
     const PEER: Pe = Pe(1);
 
-    /// A peer takes what it is sent if two left at once, or one soon after the other.
     #[test]
     fn a_peer_moves_when_two_leave_in_time() {
         for (counts, second, moves) in [

@@ -127,7 +127,6 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// A submitter has no room: runs the loop once.
     #[cold]
     pub(crate) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
         self.core.peers.want_acks();
@@ -375,7 +374,6 @@ mod tests {
         }
     }
 
-    /// What has come back, and was lost again before anybody looked, is posted again once.
     #[test]
     fn what_was_lost_twice_is_listed_once() {
         let (mut bed, wr_id) = in_doubt(true);

@@ -7,8 +7,6 @@ use crate::lane::Lane;
 use crate::port::packet::LongPacket;
 use crate::port::{Incoming, Port};
 
-/// How long, and for how many iterations, a lane that has failed tries to tell peers so and waits
-/// for copies.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {

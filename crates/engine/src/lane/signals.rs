@@ -257,8 +257,6 @@ impl<P: Port> Lane<P> {
         self.core.try_message(signal, self.behind_of_puts(), body)
     }
 
-    /// Data that passes through a bounce buffer and its signal, listed together. None where they
-    /// cannot go so.
     fn try_listed(
         &mut self,
         part: &Request<'_>,
@@ -511,7 +509,6 @@ mod tests {
         }
     }
 
-    /// Some of its segments may have no signal, so nothing is counted for the peer any more.
     #[test]
     fn a_counted_put_that_cannot_be_submitted_is_the_last_one() {
         for failed in [true, false] {

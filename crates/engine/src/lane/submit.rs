@@ -35,7 +35,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// As [`Lane::start`], without the fast path.
     pub(crate) fn start_general(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
         if !self.has_pending(request.pe) {
@@ -82,7 +81,6 @@ impl<P: Port> Lane<P> {
         self.advance(request, sent, op, behind)
     }
 
-    /// As [`Lane::advance_op`], with nothing submitted where it comes `behind` something.
     pub(crate) fn advance(
         &mut self,
         request: &Request<'_>,
@@ -140,7 +138,6 @@ impl<P: Port> Lane<P> {
             && self.signals.way_of_writes() == Way::Counted
     }
 
-    /// As [`Lane::submit`], of a put that is counted for the next signal if there is a tag for it.
     #[inline(never)]
     fn submit_marked(
         &mut self,
@@ -156,8 +153,6 @@ impl<P: Port> Lane<P> {
         submitted
     }
 
-    /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on
-    /// few instructions is the other one.
     #[inline(never)]
     pub(crate) fn submit_counted(
         &mut self,

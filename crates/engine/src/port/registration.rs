@@ -139,7 +139,6 @@ pub trait MemoryPort: Send + Sync + 'static {
 mod tests {
     use super::*;
 
-    /// For the whole process, so other tests may have said so before.
     #[test]
     fn what_could_not_be_closed_is_remembered() {
         note_unclosed();

@@ -79,8 +79,6 @@ impl<P: Port> Core<P> {
         Self { transmit, peers, failures: Failures::new(watchdog) }
     }
 
-    /// Rails are monitored from here on: there are so many messages, and so many answers, which
-    /// have numbers.
     pub(crate) fn monitor_rails(&mut self, messages: u32, answers: u32) {
         self.failures.set_recovers(true);
         self.peers.keep_answers(messages, answers);

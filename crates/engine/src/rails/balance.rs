@@ -35,7 +35,6 @@ const REMEMBERED: u64 = 4;
 /// they show would be mostly the time that acknowledgements take, and they would stay slow.
 const SEGMENTS_AHEAD: u64 = 3;
 
-/// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
 const TIME_AHEAD: f64 = 250_000.0;
 
 const MOST_AHEAD: u64 = 16;
@@ -238,7 +237,6 @@ impl Balance {
         (load.done, load.busy, load.moved) = (0, 0, now);
     }
 
-    /// Bytes per second that a rail has lately shown; 0 before the first.
     pub(crate) fn shown(&self, rail: RailId) -> u64 {
         (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
     }

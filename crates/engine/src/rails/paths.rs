@@ -106,7 +106,6 @@ pub(crate) struct RailsTo {
 }
 
 impl RailsTo {
-    /// All of so many rails lead everywhere.
     pub(crate) fn all(rails: usize) -> Self {
         Self { all: u32::MAX >> (32 - rails.min(32)), partly: HashMap::new() }
     }

@@ -269,8 +269,6 @@ impl Recovery {
         }
     }
 
-    /// What is known of a peer of the job, made if need be, to change it: so it is looked at the
-    /// next time.
     pub(crate) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
         let (rails, reach) = (self.rails, &self.reach);
         let peer = self.peers.entry(pe).or_insert_with(|| PeerHealth::new(rails, reach.of(pe)));

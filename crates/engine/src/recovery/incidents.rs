@@ -9,7 +9,6 @@ use crate::posting::failures::{CONTROL, local_fault};
 use crate::recovery::Recovery;
 use crate::state::segment::Stage;
 
-/// How long news may take beyond twice the timeout, in the watchdog's units: some three seconds.
 const NEWS: u32 = 12;
 
 impl Recovery {

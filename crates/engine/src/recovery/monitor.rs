@@ -17,7 +17,6 @@ use crate::state::segment::work::{MessageSlot, Work};
 use crate::wire::rails::Rails;
 use crate::wire::window::Seq;
 
-/// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
 const BYTES_PER_STAMP: usize = 1 << 20;
 
 const ROUNDS: u32 = 64;
@@ -29,7 +28,6 @@ enum Found {
 }
 
 impl Recovery {
-    /// Looks at all paths, four times a second.
     #[cold]
     pub(crate) fn look_at_paths<P: Port>(&mut self, core: &mut Core<P>) {
         for found in self.find_trouble(core) {
@@ -329,6 +327,3 @@ impl PeerHealth {
             && self.paths.iter().all(|path| still(path) < 2 || is_dead(path))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -27,7 +27,6 @@ use crate::state::segment::waits::{REISSUES, Waits};
 use crate::state::segment::{Segment, Stage};
 use crate::wire::rails::Rails;
 
-/// A rail that was opened again so many timeouts ago has been lately.
 const LATELY: u32 = 8;
 
 impl Recovery {

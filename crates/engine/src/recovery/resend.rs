@@ -11,7 +11,6 @@ use crate::posting::Core;
 use crate::recovery::Recovery;
 
 impl Recovery {
-    /// Messages to a peer have to be sent again, those over the rails that `so` says.
     pub(crate) fn lose_messages<P: Port>(
         &mut self,
         core: &mut Core<P>,

@@ -73,8 +73,6 @@ impl Recovery {
         }
     }
 
-    /// Somebody wants memory back that an operation on a peer that was declared failed may touch:
-    /// no more once its rail has been closed.
     pub(crate) fn close_over_orphans<P: Port>(&mut self, core: &mut Core<P>) {
         if core.failures.has_no_orphans() || !core.transmit.regions().orphans().take_wanted() {
             return;

@@ -95,7 +95,6 @@ impl Signals {
         Ok(open)
     }
 
-    /// The next signal counts so many.
     pub(crate) fn keep_open<P: Port>(&self, core: &mut Core<P>, pe: Pe, counting: Counting) {
         if let Some(tags) = tags(core, pe) {
             tags.keep_open(counting);
@@ -139,8 +138,6 @@ impl Signals {
         Ok(signal.map(|signal| (pe, signal)))
     }
 
-    /// A signal has arrived that is applied when so many segments have. Whether that is now; then
-    /// [`Signals::settle`] is called when it was.
     #[cold]
     pub(crate) fn announced<P: Port>(
         &mut self,

@@ -71,7 +71,6 @@ impl Signals {
         Self { engine, eager, is_fast, most_eager, most_counted, unapplied: 0 }
     }
 
-    /// See [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit<P: Port>(&self, core: &Core<P>) -> Result<(), Discrepancy> {
         let counts = core

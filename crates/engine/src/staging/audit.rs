@@ -12,8 +12,6 @@ use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 
 impl Staging {
-    /// Segments in use for peers. Those that were `raised` are in no queue. See
-    /// [`Lane::audit`](crate::lane::Lane::audit).
     pub(crate) fn audit(
         &self,
         segments: &SegmentTable,

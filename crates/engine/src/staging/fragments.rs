@@ -351,7 +351,6 @@ impl Staging {
         }
     }
 
-    /// Pulls whose signals were applied are over, once these are there.
     fn end_signalled<P: Port>(&mut self, core: &mut Core<P>) {
         if self.state().signalled.is_empty() {
             return;

@@ -57,12 +57,10 @@ pub(super) const LONGEST: usize = 64 << 10;
 /// before the next one, or some of its warps do so at a time.
 const LATEST: usize = 32;
 
-/// Whether a put that is ordered so may join, in the list's order if there were fences.
 fn accepts<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -> bool {
     *order == open.order || accepts_behind(open, core, pe, order)
 }
 
-/// Whether nothing but what is in the list comes before what is ordered so.
 fn accepts_behind<P: Port>(open: &Open, core: &Core<P>, pe: Pe, order: &Order) -> bool {
     let Some(connection) = core.peers.find(pe) else { return false };
     order.differs_by_fences(&open.order)
@@ -379,8 +377,6 @@ impl Staging {
         Ok(Part { memory: place.addr, len, to, at, signal, behind, repeats: false })
     }
 
-    /// Gives the device a peer's puts in their order, with their signals. None where it does not
-    /// take them so.
     pub(super) fn start_in_order<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -473,8 +469,6 @@ impl Staging {
         Ok(false)
     }
 
-    /// Applies the signals of a peer's puts that are copied, by the next
-    /// [`Staging::settle`]. Whether there are any.
     pub(super) fn apply_listed<P: Port>(
         &mut self,
         core: &mut Core<P>,

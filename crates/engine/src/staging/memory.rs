@@ -68,8 +68,6 @@ impl Staging {
         }
     }
 
-    /// Executes an operation that returns nothing: on a word that the processor reaches now, on
-    /// others by the next [`Staging::settle`].
     pub(crate) fn apply_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -83,8 +81,6 @@ impl Staging {
         }
     }
 
-    /// Executes an operation of this PE's on its own memory, by the next [`Staging::settle`], in
-    /// this order with the others.
     pub(crate) fn apply_own<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -104,8 +100,6 @@ impl Staging {
         Ok(())
     }
 
-    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to
-    /// be executed first.
     pub(crate) fn store_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
@@ -120,8 +114,6 @@ impl Staging {
         }
     }
 
-    /// A peer's request with this number was executed, or will be with the next
-    /// [`Staging::settle`].
     #[inline]
     pub(crate) fn executed(&mut self, pe: Pe, seq: Seq) {
         if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {

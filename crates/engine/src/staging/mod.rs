@@ -124,7 +124,6 @@ impl Staging {
         self.state.as_deref_mut()?.bouncing.as_mut()
     }
 
-    /// Takes over what was registered, and what stages once some memory is staged.
     pub(crate) fn sync_regions<P: Port>(&mut self, core: &mut Core<P>) {
         core.transmit.regions_mut().sync();
         if core.transmit.regions().has_stager() {

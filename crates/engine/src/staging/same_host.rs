@@ -176,8 +176,6 @@ impl Staging {
         }
     }
 
-    /// A peer was declared failed: nothing more is copied for it, and its bounce buffers come back
-    /// once its process has ended.
     #[cold]
     pub(crate) fn give_up_same_host<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
         let state = self.state();

@@ -132,7 +132,6 @@ impl State {
         self.bouncing.as_mut().map(|bouncing| &mut *bouncing.copies as &mut dyn CopyPort)
     }
 
-    /// For a lane with so many segments.
     pub(crate) fn new(segments: u32) -> Self {
         Self {
             bouncing: None,

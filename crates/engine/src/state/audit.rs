@@ -54,8 +54,6 @@ pub(crate) struct OfPeer {
     pub(crate) ahead: Vec<u64>,
 }
 
-/// What the segments in use say, of so many rails, and `messages` that have left without one. Those
-/// that were raised are in no queue.
 pub(crate) fn tally(
     segments: &SegmentTable,
     messages: impl Iterator<Item = Segment>,

@@ -24,10 +24,8 @@ use crate::wire::window::Seq;
 /// While it has not failed, some write is outstanding then, whose completion opens it again.
 const CLOSED: u8 = 1;
 
-/// Operations for the peer are pending: see [`crate::lane::pending_queue`].
 const HAS_PENDING: u8 = 2;
 
-/// Segments for the peer wait by themselves: see [`crate::posting::transmit::blocked`].
 const BLOCKED: u8 = 4;
 
 const SLOW: u8 = 8;
@@ -109,8 +107,6 @@ pub(crate) struct Connection {
     pub(crate) error: Option<Box<EngineError>>,
 }
 
-/// What is counted modulo 2^32 begins shortly before it goes round, which a busy peer has it do
-/// within minutes and every test at once.
 const FIRST: u32 = u32::MAX - 9;
 
 impl Connection {
@@ -216,7 +212,6 @@ impl Connection {
         self.begun[direction as usize].wrapping_sub(self.ended[direction as usize])
     }
 
-    /// Segments that have ended, modulo 2^32.
     pub(crate) fn ended(&self) -> u32 {
         self.ended[0].wrapping_add(self.ended[1])
     }
@@ -258,8 +253,6 @@ impl Connection {
         *begun = if has_pending { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
     }
 
-    /// Writes that were ever submitted and are not pending, modulo 2^32: as many as before where
-    /// none was since.
     pub(crate) fn writes_submitted(&self) -> u32 {
         self.begun[Direction::Write as usize].wrapping_add(self.held.len())
     }
@@ -390,8 +383,6 @@ impl Connection {
         self.is_waited_for()
     }
 
-    /// So many messages that were under way have ended; [`Connection::is_waited_for`] is asked
-    /// afterwards.
     #[inline(always)]
     pub(crate) fn end_messages(&mut self, count: u32) {
         let ended = &mut self.ended[Direction::Write as usize];

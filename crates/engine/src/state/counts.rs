@@ -104,7 +104,6 @@ impl Tags {
         if self.open.is_none() && self.are_few() { None } else { self.open() }
     }
 
-    /// What is open has so many segments by now.
     pub(crate) fn keep_open(&mut self, counting: Counting) {
         debug_assert!(self.open.is_none_or(|open| open.tag == counting.tag), "two are open");
         self.open = Some(counting);
@@ -317,8 +316,6 @@ impl Counts {
         Ok(false)
     }
 
-    /// Signals that wait for their data, by the slots. See
-    /// [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self) -> Result<(), Discrepancy> {
         let waiting = self.slots.iter().filter(|slot| slot.segments != 0).count() as u32;

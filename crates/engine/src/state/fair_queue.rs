@@ -173,8 +173,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         }
     }
 
-    /// The same for each peer for which something waits, where `make` says so, who is shown what
-    /// waits there last.
     pub(crate) fn push_to_all(&mut self, mut make: impl FnMut(&T) -> Option<T>) {
         for at in 0..self.peers.len() {
             let Peer { pe, tail, .. } = self.peers[at];
@@ -240,7 +238,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         }
     }
 
-    /// The peer whose turn it is, of those that may have one where so many are free.
     pub(crate) fn first(&self, free: usize) -> Option<Pe> {
         let met = self.rings.iter().take(free);
         let firsts = met.filter_map(|ring| self.peers.get(ring.head as usize));
@@ -272,8 +269,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         Walk { number: self.walks, left: self.waiting.min(TRIES), refused: 0 }
     }
 
-    /// The peer that is tried next, each once in a walk. [`FairQueue::tried`] is told what became
-    /// of it.
     pub(crate) fn next(&mut self, walk: &mut Walk) -> Option<Pe> {
         walk.left = walk.left.checked_sub(1)?;
         let head = self.rings.first()?.head;
@@ -335,7 +330,6 @@ impl<T, K: Kept> FairQueue<T, K> {
         self.looked.get()
     }
 
-    /// Whether what is counted is there. See [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, what: &'static str) -> Result<(), Discrepancy> {
         same(what, self.len, self.iter().count())?;

@@ -89,13 +89,10 @@ impl OpTable {
         Some(then)
     }
 
-    /// Whether all segments given to it so far have ended.
     pub(crate) fn is_done(&self, op: OpId) -> bool {
         self.ops[op.0 as usize].pending == 0
     }
 
-    /// Segments that are counted, beside those in use; and the chained ones. See
-    /// [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, segments: &SegmentTable, chained: u32) -> Result<(), Discrepancy> {
         let mut pending = vec![0; self.ops.len()];

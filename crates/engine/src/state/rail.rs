@@ -177,7 +177,6 @@ impl<S> Rail<S> {
         self.queue.front()
     }
 
-    /// How many segments are in the queue. See [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, segments: &SegmentTable) -> Result<u32, Discrepancy> {
         self.queue.audit(segments, Stage::Ready)

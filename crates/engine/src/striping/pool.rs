@@ -120,7 +120,6 @@ impl Pool {
 }
 
 impl Pool {
-    /// As [`Lane::submit`], for an operation whose rails are chosen by load, which is not staged.
     #[inline(never)]
     pub(crate) fn submit_balanced<P: Port>(
         &mut self,
@@ -374,8 +373,6 @@ mod tests {
         }
     }
 
-    /// Of those that leave at once, and of those that wait; and the peer is told how many there
-    /// are.
     #[test]
     fn segments_end_where_the_pages_of_the_peer_do() {
         let lens = (800_000..804_000).step_by(1000);

@@ -15,11 +15,8 @@ pub struct Spot {
     pub offset: u64,
 }
 
-/// The bits of a request's word at 16..24 that are its offset. Those above say what it comes
-/// behind.
 const OFFSET: u64 = (1 << 48) - 1;
 
-/// The word at 16..24 of a request: its offset, and what it comes behind.
 #[inline]
 pub(crate) fn split_offset(word: u64) -> (u64, u16) {
     (word & OFFSET, (word >> 48) as u16)

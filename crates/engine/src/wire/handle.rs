@@ -274,7 +274,6 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
-    /// [`HandleView::check`], and that the region is of this PE.
     #[inline]
     pub(crate) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
         let view = Self::check(bytes)?;
@@ -324,7 +323,6 @@ impl<'a> HandleView<'a> {
         (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
     }
 
-    /// Names what [`HandleView::check`] found.
     #[cold]
     fn fault(&self) -> HandleError {
         if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {

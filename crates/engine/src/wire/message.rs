@@ -164,7 +164,6 @@ impl Body<'_> {
         if let Body::PutSignal { payload, .. } = self { payload.len() } else { 0 }
     }
 
-    /// Whether it asks for something, and so has a number of its own.
     pub(crate) fn is_request(&self) -> bool {
         match self {
             Body::Staged(staged) => staged.is_request(),
@@ -191,7 +190,6 @@ impl<const N: usize> PacketOf<N> {
         self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
     }
 
-    /// What it comes behind, as [`PacketOf::set_behind`] has written it.
     pub(crate) fn behind(&self) -> u16 {
         split_offset(get64(&self.bytes, 16)).1
     }

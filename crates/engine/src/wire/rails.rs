@@ -164,8 +164,6 @@ impl<'a> Rails<'a> {
         head
     }
 
-    /// Reads a message with this code, of the kind of acknowledgements; `word` is what lies at
-    /// 12..16.
     pub(crate) fn decode(
         kind: u8,
         code: u8,

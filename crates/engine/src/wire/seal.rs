@@ -93,7 +93,6 @@ impl Seal {
         self.close_with(packet, added)
     }
 
-    /// What [`Seal::close_to`] takes of a PE.
     pub(crate) fn receiver(&self, to: Pe) -> Receiver {
         let receiver = of_receiver(self.receiver, to);
         let [short, long] = self.lengths.map(|length| length.wrapping_add(receiver));

@@ -341,8 +341,6 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Reads a message of one of these kinds, with this number; `word` is what lies at 12..16. None
-    /// for other kinds.
     pub(crate) fn decode(
         kind: u8,
         seq: Seq,

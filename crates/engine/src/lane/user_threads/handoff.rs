@@ -212,7 +212,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// What is due after so long a wait, with so many warnings given before.
     fn due(&self, waited: Duration, warned: &mut u32) -> Due {
         if self.fail_after.is_some_and(|limit| waited >= limit) {
             return Due::Failure;

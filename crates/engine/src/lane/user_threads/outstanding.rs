@@ -21,7 +21,6 @@ pub(crate) struct Outstanding<E> {
 }
 
 impl<E: Clone> Outstanding<E> {
-    /// Nothing, in a job of so many PEs.
     pub(crate) fn new(n_pes: u32) -> Self {
         Self {
             all: AtomicU32::new(0),

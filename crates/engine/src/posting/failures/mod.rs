@@ -35,7 +35,6 @@ use crate::state::segment::{Segment, Stage};
 /// The work-request id of messages that belong to no segment.
 pub(crate) const CONTROL: WrId = WrId(u32::MAX);
 
-/// Most lines of a lane in the log, in ten seconds, of what peers can bring about.
 const LINES: u64 = 64;
 
 /// What has failed, and what is to be seen to.
@@ -127,12 +126,10 @@ impl Failures {
         self.watchdog.starts(now)
     }
 
-    /// See [`Watchdog::overdue`].
     pub(crate) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
         self.watchdog.overdue(moved, warned)
     }
 
-    /// See [`Watchdog::gives_up`].
     pub(crate) fn gives_up(&self, since: u32) -> Option<u64> {
         self.watchdog.gives_up(since)
     }
@@ -185,7 +182,6 @@ impl Failures {
         self.lines.admit_at(now)
     }
 
-    /// See [`Watchdog::look`].
     pub(crate) fn look<P: Port>(
         &mut self,
         peers: &mut Peers,
@@ -210,7 +206,6 @@ impl Failures {
         self.events.iter().filter_map(Event::wr_id).collect()
     }
 
-    /// Orphans, beside the segments. See [`Lane::audit`](crate::lane::Lane::audit).
     pub(crate) fn audit<P: Port>(&self, transmit: &Transmit<P>) -> Result<(), Discrepancy> {
         let orphans = transmit.regions().orphans().of(transmit.regions().kind());
         same("orphans", self.orphans as usize, orphans.len())?;
@@ -412,7 +407,6 @@ pub(crate) fn unknown_wr_id(wr_id: WrId) {
     error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({wr_id:?})");
 }
 
-/// The same, of a failure. Libfabric 1.22's efa tells of every packet of an operation that fails.
 #[cold]
 pub(crate) fn unknown_failure(rail: RailId, rail_name: &str, wr_id: WrId, failed: &PortError) {
     error!(

@@ -46,7 +46,6 @@ impl Peers {
         }
     }
 
-    /// The same, of somebody who asks in each iteration: once for each answer.
     pub(crate) fn want_ack_in_turn(&mut self, pe: Pe) {
         let channel = self.connections.channel_mut(pe);
         if let Some(channel) = channel {
@@ -305,7 +304,6 @@ impl<P: Port> Core<P> {
         Some((segment.pe, segment.rail))
     }
 
-    /// As [`Core::sent_as`]; a message without a segment is given one.
     fn segment_of_sent(&mut self, wr_id: WrId) -> Option<WrId> {
         let (slot, _) = self.peers.messages.named_by(wr_id)?;
         self.give_segment(slot).or_else(|| self.sent_as(wr_id))
@@ -404,7 +402,6 @@ impl<P: Port> Core<P> {
     }
 }
 
-/// Hands a message to the fabric. It may be sent again with other numbers, so it stays as it was.
 pub(crate) fn send_packet<P: Port>(
     port: &mut P,
     seal: &Seal,

@@ -51,7 +51,6 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// None yet, of so many, for a PE over so many rails.
     pub(super) fn new(
         (me, cookie, mark_bytes): (Pe, Cookie, u8),
         n_pes: u32,
@@ -120,7 +119,6 @@ impl Peers {
         self.connections.find(pe)
     }
 
-    /// As [`Peers::find`], to change it.
     #[inline(always)]
     pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.connections.find_mut(pe)
@@ -131,7 +129,6 @@ impl Peers {
         self.connections.channel(pe)
     }
 
-    /// As [`Peers::channel`], to change them.
     #[inline]
     pub(crate) fn channel_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
         self.connections.channel_mut(pe)
@@ -179,8 +176,6 @@ impl Peers {
         self.due.pop()
     }
 
-    /// Calls a function with the peers that answers were sent to since this was asked last, each
-    /// once.
     pub(crate) fn drain_answered(&mut self, mut each: impl FnMut(Pe)) {
         for pe in self.answered.drain(..) {
             if let Some(connection) = self.connections.find_mut(pe) {
@@ -190,7 +185,6 @@ impl Peers {
         }
     }
 
-    /// Rails are monitored: there are so many messages, and so many answers, which have numbers.
     pub(super) fn keep_answers(&mut self, messages: u32, answers: u32) {
         self.messages = MessageTable::with_answers(messages, answers);
     }
@@ -210,13 +204,10 @@ impl Peers {
         self.marks.of_mine(pe, tag)
     }
 
-    /// The peer that has marked a write so, and the slot of its put, if that is true: see
-    /// [`Peers::is_mark_of`].
     pub(crate) fn marked_by(&self, mark: u64) -> (Pe, usize) {
         self.marks.named(mark)
     }
 
-    /// Whether a peer has marked a write of the put with this tag so.
     pub(crate) fn is_mark_of(&self, mark: u64, pe: Pe, tag: Tag) -> bool {
         self.marks.is_of(mark, pe, tag)
     }

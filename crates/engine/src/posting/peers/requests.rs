@@ -115,7 +115,6 @@ impl<P: Port> Core<P> {
         Ok(true)
     }
 
-    /// As [`Core::try_plain_message`], of which the segment has yet to set out.
     pub(super) fn take_plain_message(
         &mut self,
         pe: Pe,

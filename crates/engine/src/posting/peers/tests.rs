@@ -91,8 +91,6 @@ fn what_the_fabric_has_not_taken_in_few_instructions_waits() {
     }
 }
 
-/// An answer with a number is taken once. What comes again is acknowledged again: its sender does
-/// not know that it is here.
 #[test]
 fn an_answer_is_taken_once() {
     let mut bed = Bed::new(PLAIN);

@@ -40,7 +40,6 @@ impl Order {
         (self.class, self.batch) == (other.class, other.batch)
     }
 
-    /// Whether a put of this class and batch is ordered so.
     pub(crate) fn is_of(&self, class: WriteClass, batch: Batch) -> bool {
         (self.class, self.batch) == (class, batch)
     }

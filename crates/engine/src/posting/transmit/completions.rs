@@ -13,8 +13,6 @@ use crate::state::segment::work::Work;
 use crate::state::segment::{Segment, Stage};
 
 impl<P: Port> Core<P> {
-    /// Takes a rail's completions, and ends those segments of which that is all. How many those
-    /// were; [`Transmit::next_rare`] has the others.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, rail: RailId) -> (Polled, u32) {
         let Transmit { port, segments, rare, .. } = &mut self.transmit;
@@ -139,7 +137,6 @@ impl<P: Port> Core<P> {
 }
 
 impl<P: Port> Transmit<P> {
-    /// A completion that [`Core::take_plain`] has left, in no order.
     #[inline(always)]
     pub(crate) fn next_rare(&mut self) -> Option<WrId> {
         self.rare.pop()

@@ -128,7 +128,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment that changes a word sets out, once what it is to come after has ended.
     #[inline]
     pub(crate) fn set_out_behind(&mut self, wr_id: WrId, what: Behind) {
         let Behind::Operation(op) = what else {
@@ -160,8 +159,6 @@ impl<P: Port> Core<P> {
         self.passes_fence(wr_id) && !self.waits_for_puts(wr_id)
     }
 
-    /// Whether a segment that is under way is a signal that goes out behind the puts before it, and
-    /// there are some. [`Core::release`] lets it go.
     #[inline]
     fn waits_for_puts(&mut self, wr_id: WrId) -> bool {
         let segment = &mut self.transmit.segments[wr_id.0];

@@ -34,8 +34,6 @@ use crate::posting::transmit::Transmit;
 use crate::state::segment::Segment;
 use crate::state::segment::work::Work;
 
-/// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives
-/// its hint for batches of 16 by default.
 const BURST: u32 = 16;
 
 /// What becomes of the doorbell when a segment is posted.

@@ -140,7 +140,6 @@ impl<P: Port> Transmit<P> {
         self.regions.is_loadable(addr, len)
     }
 
-    /// As [`Transmit::finds_registered`], of memory that the processor reaches.
     pub(crate) fn finds_loadable(&mut self, addr: usize, len: usize) -> bool {
         !self.is_loadable(addr, len) && self.regions.find(addr, len, self.needs_desc).1
     }

@@ -122,7 +122,6 @@ impl<P: Port> Core<P> {
         self.transmit.balance.give(rail, len, now);
     }
 
-    /// As [`Core::add_load`], for the part of a fragment that leaves now.
     pub(crate) fn add_fragment_load(&mut self, wr_id: WrId) {
         if self.transmit.balance.is_on() {
             let now = self.transmit.now();
@@ -161,8 +160,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As [`Core::end_load`] of a segment that has completed, before it is known whether there is
-    /// one.
     pub(crate) fn end_load_completed(&mut self, wr_id: WrId) {
         let posted = |segment: &Segment| segment.stage == Stage::Posted;
         if self.transmit.segments.away(wr_id).is_some_and(posted) {
@@ -197,7 +194,6 @@ impl<P: Port> Transmit<P> {
         self.load_changed = false;
     }
 
-    /// Something waits for rails from here on, until [`Transmit::waits_no_more`].
     pub(crate) fn waits_for_rails(&mut self) {
         self.load_changed = true;
         self.waits();

@@ -21,7 +21,6 @@ impl<P: Port> Transmit<P> {
         &self.regions
     }
 
-    /// As [`Transmit::regions`], to take in what has changed.
     #[inline(always)]
     pub(crate) fn regions_mut(&mut self) -> &mut RegionCache {
         &mut self.regions

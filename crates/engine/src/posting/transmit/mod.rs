@@ -96,7 +96,6 @@ struct Room {
 }
 
 impl Room {
-    /// For at most so many.
     fn of(most: u32) -> Self {
         Self { used: 0, most }
     }
@@ -111,7 +110,6 @@ pub(super) const REFUSALS: usize = 8;
 
 const SHARE: u32 = 8;
 
-/// Whether a peer with so many of what is in use has less than its share of the room.
 fn fits_quota(mine: u32, used: u32, room: u32) -> bool {
     mine <= 1 || mine < SHARE * room.saturating_sub(used)
 }
@@ -168,7 +166,6 @@ impl<P: Port> Transmit<P> {
         }
     }
 
-    /// Bytes of the longest segment that may go out in the fast path; 0 where there is none.
     pub(super) fn fast_limit(&self) -> usize {
         let least = self.rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         let limit = if self.port.has_fast_path() { least } else { 0 };
@@ -180,7 +177,6 @@ impl<P: Port> Transmit<P> {
         &self.port
     }
 
-    /// As [`Transmit::port`], to have something done.
     #[inline(always)]
     pub(crate) fn port_mut(&mut self) -> &mut P {
         &mut self.port
@@ -191,7 +187,6 @@ impl<P: Port> Transmit<P> {
         self.port.now()
     }
 
-    /// Transfers submitted that have not ended, where so many segments are messages.
     fn transfers(&self, messages: u32) -> u32 {
         let others = messages + self.stripes.used + self.reserved;
         self.segments.used().saturating_sub(others)
@@ -220,7 +215,6 @@ impl<P: Port> Core<P> {
         self.fits_quota(self.peers.find(pe).map_or(0, mine))
     }
 
-    /// Whether a peer with so many transfers under way has less than its share.
     pub(crate) fn fits_quota(&self, mine: u32) -> bool {
         let used = self.transmit.transfers(self.peers.message_segments());
         used < self.transmit.transfer_room && fits_quota(mine, used, self.transmit.in_flight_room)
@@ -246,8 +240,6 @@ impl<P: Port> Transmit<P> {
         Ok(found)
     }
 
-    /// What it keeps. So many segments are set aside, and so many operations wait for rails, or are
-    /// pending.
     pub(crate) fn audit(
         &self,
         found: &Found,

@@ -14,7 +14,6 @@ impl<P: Port> Transmit<P> {
         &self.segments[wr_id.0]
     }
 
-    /// As [`Transmit::segment`], to change it.
     #[inline(always)]
     pub(crate) fn segment_mut(&mut self, wr_id: WrId) -> &mut Segment {
         &mut self.segments[wr_id.0]
@@ -30,8 +29,6 @@ impl<P: Port> Transmit<P> {
         self.segments.take_as(segment)
     }
 
-    /// Takes a segment for a mechanism itself, which belongs to no batch and is no transfer of this
-    /// lane's. It is given back with [`Transmit::give_reserved`].
     pub(crate) fn take_reserved(&mut self) -> Option<WrId> {
         let submitted = self.segments.batches.enter(Batch::NONE);
         let wr_id = self.segments.take();
@@ -74,12 +71,10 @@ impl<P: Port> Transmit<P> {
         self.segments.in_use()
     }
 
-    /// As [`Transmit::in_use`], with their work-request ids.
     pub(crate) fn all_in_use(&self) -> impl Iterator<Item = (WrId, &Segment)> {
         self.segments.all_in_use()
     }
 
-    /// As [`Transmit::in_use`], to change them.
     pub(crate) fn in_use_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         self.segments.in_use_mut().map(|(_, segment)| segment)
     }
@@ -90,7 +85,6 @@ impl<P: Port> Transmit<P> {
         self.segments.free(wr_id);
     }
 
-    /// The work-request ids of all segments in use that are so.
     pub(crate) fn wr_ids(&self, so: impl FnMut(&Segment) -> bool) -> Vec<WrId> {
         self.segments.wr_ids(so)
     }
@@ -108,7 +102,6 @@ impl<P: Port> Transmit<P> {
         &self.segments.batches
     }
 
-    /// As [`Transmit::batches`], to begin, enter and end them.
     #[inline(always)]
     pub(crate) fn batches_mut(&mut self) -> &mut Batches {
         &mut self.segments.batches
@@ -119,7 +112,6 @@ impl<P: Port> Transmit<P> {
         &self.ops
     }
 
-    /// As [`Transmit::ops`], to begin and end them.
     #[inline]
     pub(crate) fn ops_mut(&mut self) -> &mut OpTable {
         &mut self.ops

@@ -83,7 +83,6 @@ impl OfPeer {
 }
 
 impl Waiting {
-    /// There are so many bounce buffers.
     pub(crate) fn share(&mut self, bounces: usize) {
         debug_assert!(
             self.queue.peers().all(|(_, _, of_peer)| of_peer.held == 0),
@@ -186,8 +185,6 @@ mod tests {
     use crate::port::copies::Reach;
     use crate::wire::message::RequestId;
 
-    /// Gives as many of so many bounce buffers as may be given, and says to which peers, in that
-    /// order.
     fn give(waiting: &mut Waiting, free: &mut usize, bounces: usize) -> Vec<u32> {
         let mut given = Vec::new();
         waiting.bounces = bounces;

@@ -8,7 +8,6 @@ use crate::state::segment::table::SegmentTable;
 use crate::state::segment::{Stage, WriteClass};
 
 impl Connection {
-    /// See [`Lane::audit`](crate::lane::Lane::audit).
     pub(crate) fn audit(&self, segments: &SegmentTable, found: &OfPeer) -> Result<(), Discrepancy> {
         let [writes, reads] = found.under_way;
         same("writes under way", self.under_way(Direction::Write), writes)?;

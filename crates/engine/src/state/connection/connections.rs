@@ -37,7 +37,6 @@ impl Connections {
         self.places.get(pe.index())?.as_deref()
     }
 
-    /// As [`Connections::find`], to change it.
     #[inline(always)]
     pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Connection> {
         self.places.get_mut(pe.index())?.as_deref_mut()
@@ -48,7 +47,6 @@ impl Connections {
         self.find(pe)?.channel.as_deref()
     }
 
-    /// As [`Connections::channel`], to change them.
     #[inline]
     pub(crate) fn channel_mut(&mut self, pe: Pe) -> Option<&mut ReliableChannel> {
         self.find_mut(pe)?.channel.as_deref_mut()
@@ -85,12 +83,10 @@ impl Connections {
         }
     }
 
-    /// All connections opened so far, in that order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
         self.opened.iter().filter_map(|pe| self.find(*pe))
     }
 
-    /// Calls a function with all connections opened so far, in that order, to change them.
     pub(crate) fn for_each(&mut self, mut each: impl FnMut(&mut Connection)) {
         for pe in &self.opened {
             if let Some(connection) = self.places.get_mut(pe.index()).and_then(Option::as_deref_mut)

@@ -92,8 +92,6 @@ fn a_fence_waits_for_the_last_write_before_it() {
     assert!(!connection.is_closed() && !connection.is_waited_for(), "a fence behind nothing");
 }
 
-/// Requests that have left hold up no request; whether they have is known once each of them has a
-/// number.
 #[test]
 fn a_fence_behind_requests_is_looked_into_for_what_is_held() {
     let (mut connection, mut segments) = (connection(), segments());

@@ -36,7 +36,6 @@ fn queue(peers: &[u32]) -> Words {
     queue
 }
 
-/// Takes one item for each iteration, where so many are free.
 fn take(queue: &mut Words, free: usize) -> Vec<(u32, u32)> {
     std::iter::from_fn(|| {
         let pe = queue.first(free)?;

@@ -82,7 +82,6 @@ pub(crate) struct WaitingRequest {
 }
 
 impl Order {
-    /// A pull is under way, and not executed before [`Order::end_pull`].
     pub(crate) fn begin_pull(&mut self, seq: Seq) {
         self.pulls.push(seq);
     }

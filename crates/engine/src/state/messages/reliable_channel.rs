@@ -222,7 +222,6 @@ impl ReliableChannel {
         seq
     }
 
-    /// The same, of the next number. Whether [`ReliableChannel::want_ack`] is to follow.
     #[inline(always)]
     pub(crate) fn take_next(&mut self, seq: Seq) -> bool {
         self.next = seq.next();
@@ -244,7 +243,6 @@ impl ReliableChannel {
         }
     }
 
-    /// Somebody goes on waiting while more is sent: asks once the last question is answered.
     pub(crate) fn want_ack_in_turn(&mut self) {
         if !self.ack_received.is_before(self.requested) {
             self.want_ack();

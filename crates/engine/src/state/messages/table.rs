@@ -72,7 +72,6 @@ impl MessageTable {
         Self::with_answers(capacity, 0)
     }
 
-    /// The same, and so many slots for answers.
     pub(crate) fn with_answers(capacity: u32, answers: u32) -> Self {
         let slots = capacity + answers;
         debug_assert!(slots <= MOST_MESSAGES, "not all slots can be named");
@@ -144,7 +143,6 @@ impl MessageTable {
         Some(index)
     }
 
-    /// As [`MessageTable::take`], for a segment that is a transfer as well.
     pub(crate) fn take_beside(&mut self, segment: u32) -> Option<u32> {
         let index = self.take(segment)?;
         self.beside += 1;
@@ -323,8 +321,6 @@ impl MessageTable {
         slots.find(|slot| !slot.seq.is_before(heard)).map(|slot| slot.rail)
     }
 
-    /// The messages of a channel that `so` says of, by rail, have to be sent again. How many there
-    /// are.
     pub(crate) fn lose(
         &mut self,
         channel: &ReliableChannel,
@@ -360,8 +356,6 @@ impl MessageTable {
         }
     }
 
-    /// As [`MessageTable::pop_acked`], of messages that stand for themselves, up to the first other
-    /// one: they are over, and their slots are given back. How many.
     #[inline(always)]
     pub(crate) fn end_acked(
         &mut self,
@@ -453,8 +447,6 @@ impl<'a> NextSlot<'a> {
 }
 
 impl ReliableChannel {
-    /// Whether another message may be sent that has no slot yet: see
-    /// [`ReliableChannel::is_within_quota`].
     #[inline(always)]
     pub(crate) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
         let unacknowledged = self.unacknowledged();

@@ -168,7 +168,6 @@ fn what_has_not_left_is_the_newest_message_no_longer() {
     }
 }
 
-/// It counts for no segment, says what one would, and its slot is free once it is acknowledged.
 #[test]
 fn a_message_that_stands_for_itself_ends_by_its_acknowledgement() {
     let (mut table, mut channel) = (MessageTable::new(4), ReliableChannel::new(Pe(1)));

@@ -271,13 +271,10 @@ impl RegionCache {
         })
     }
 
-    /// Whether one region that the fabric reaches holds all of them, as of the last
-    /// [`RegionCache::sync`].
     pub(crate) fn is_registered(&self, addr: usize, len: usize) -> bool {
         matches!(self.registered(addr, len), Ok(Some(_)))
     }
 
-    /// Whether nothing has been registered or released since the last [`RegionCache::sync`].
     #[inline(always)]
     fn is_current(&self) -> bool {
         self.index.views.is_at(self.epoch)
@@ -348,7 +345,6 @@ impl RegionCache {
         !self.beyond.is_empty()
     }
 
-    /// Whether [`RegionCache::take_stager`] has something to give.
     #[inline(always)]
     pub(crate) fn has_stager(&self) -> bool {
         self.stager.is_some()
@@ -364,7 +360,6 @@ impl RegionCache {
         self.index.table.upgrade().map_or(Ok(()), |table| table.provide(memory))
     }
 
-    /// What stages, once, as soon as some memory is staged.
     pub(crate) fn take_stager(&mut self) -> Option<Installed> {
         self.stager.take()
     }
@@ -402,8 +397,6 @@ impl RegionCache {
         }
     }
 
-    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and
-    /// is reached directly.
     #[inline(always)]
     pub(crate) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
         let target = self.targets.get(place_of(spot.slot))?;
@@ -439,7 +432,6 @@ pub(crate) struct Place {
     pub(crate) reach: Reach,
 }
 
-/// Locks what no panic leaves inconsistent: each change of it is one assignment.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -18,8 +18,6 @@ impl<T> Published<T> {
         Self { number: AtomicU64::new(0), value: Mutex::new(value) }
     }
 
-    /// Changes the value. A change that panics leaves it as far as it came, with the number of
-    /// before.
     pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
         let mut value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut value);

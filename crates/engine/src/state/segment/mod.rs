@@ -172,7 +172,6 @@ impl Segment {
         if self.plain == NOT_PLAIN { self.batch } else { Batch(self.plain) }
     }
 
-    /// Makes it plain: posted, a transfer, counted by no operation. [`Segment::carry`] says which.
     #[inline(always)]
     pub(crate) fn make_plain(
         &mut self,
@@ -284,13 +283,11 @@ impl Segment {
         }
     }
 
-    /// What it waits for, once it was in doubt.
     pub(crate) fn waits(&self) -> Waits {
         debug_assert!(self.stage == Stage::Lost || matches!(self.work, Work::Reissued { .. }));
         self.waits
     }
 
-    /// As [`Segment::waits`], to be these.
     pub(crate) fn set_waits(&mut self, waits: Waits) {
         debug_assert!(self.stage == Stage::Lost || matches!(self.work, Work::Reissued { .. }));
         self.waits = waits;
@@ -305,7 +302,6 @@ impl Segment {
         self.next
     }
 
-    /// As [`Segment::next`], to be this one.
     #[inline]
     pub(crate) fn set_next(&mut self, next: u32) {
         self.next = next;

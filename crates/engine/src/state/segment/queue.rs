@@ -60,7 +60,6 @@ impl Queue {
 }
 
 impl Queue {
-    /// How many there are in it, all of this stage. See [`Lane::audit`](crate::lane::Lane::audit).
     #[cfg(any(test, feature = "audit"))]
     pub(crate) fn audit(&self, table: &SegmentTable, stage: Stage) -> Result<u32, Discrepancy> {
         let next = |index: &u32| Some(table[*index].next()).filter(|next| *next != NIL);

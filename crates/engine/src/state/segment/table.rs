@@ -41,8 +41,6 @@ pub(crate) struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the
-    /// port knows a work-request id by.
     pub(crate) fn new(capacity: u32, context: impl Fn(WrId) -> Context) -> Self {
         let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -72,7 +70,6 @@ impl SegmentTable {
         Some(WrId(index))
     }
 
-    /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
     #[inline(always)]
     pub(crate) fn take_slot(&mut self) -> Option<(WrId, &mut Segment)> {
         let index = self.free;
@@ -95,8 +92,6 @@ impl SegmentTable {
         self.batches.end(batch, 1);
     }
 
-    /// As [`SegmentTable::give`], of a segment that somebody else stands for from here on, in its
-    /// batch as well. Gives that.
     #[inline]
     pub(crate) fn free(&mut self, wr_id: WrId) -> Batch {
         let free = self.free;
@@ -166,27 +161,23 @@ impl SegmentTable {
         self.slots.get(index).is_some()
     }
 
-    /// So many segments have been freed by [`SegmentTable::finish_plain`].
     pub(crate) fn count_finished(&mut self, of: Plain, count: u32) {
         self.used -= count;
         self.batches.end(of.batch(), count);
     }
 
-    /// The work-request ids of all segments in use that are so.
     pub(crate) fn wr_ids(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<WrId> {
         let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
         let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
         used.map(|(index, _)| WrId(index as u32)).collect()
     }
 
-    /// As [`SegmentTable::in_use`], to change them.
     pub(crate) fn in_use_mut(&mut self) -> impl Iterator<Item = (WrId, &mut Segment)> {
         let slots = self.slots.iter_mut().enumerate();
         let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
         used.take(self.used as usize).map(|(index, slot)| (WrId(index as u32), slot))
     }
 
-    /// As [`SegmentTable::in_use`], with their work-request ids.
     pub(crate) fn all_in_use(&self) -> impl Iterator<Item = (WrId, &Segment)> {
         let slots = self.slots.iter().enumerate();
         let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);

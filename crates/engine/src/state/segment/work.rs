@@ -145,7 +145,6 @@ impl Work {
         }
     }
 
-    /// As [`Work::transfer`], to change it.
     #[inline]
     pub(super) fn transfer_mut(&mut self) -> Option<&mut Transfer> {
         match self {

@@ -32,8 +32,6 @@ const PERIOD: u64 = 250_000_000;
 /// the lane is turned.
 const MAX_GAP: u64 = 5_000_000_000;
 
-/// Nor does it count for more than this part of the deadline, or one such gap would be all of a
-/// short one.
 const GAPS: u64 = 2;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
@@ -171,8 +169,6 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
-    /// Whether the time of what waits since `since`, on the clock of stamps, is up: after so many
-    /// seconds.
     pub(crate) fn gives_up(&self, since: u32) -> Option<u64> {
         let overdue = self.overdue(since, u32::MAX).filter(|overdue| overdue.fails);
         overdue.map(|Overdue { seconds, .. }| seconds)
@@ -295,7 +291,6 @@ impl Watchdog {
     }
 }
 
-/// What is said of a segment that has waited for so many nanoseconds.
 fn timeout<P: Port>(
     waited: u64,
     segment: &Segment,
@@ -325,8 +320,6 @@ fn timeout<P: Port>(
     }
 }
 
-/// Warns of a segment that waits, `again` if it was said before; so many were `said` in this look.
-/// Peers may have gone by the thousand.
 fn say<P: Port>(report: &EngineError, again: bool, said: &mut u32, transmit: &Transmit<P>) {
     if *said == REPORTS {
         return;

@@ -6,7 +6,6 @@ use crate::ids::{RailId, WrId};
 use crate::posting::Core;
 use crate::posting::tests::{Bed, PLAIN, Setup, failed};
 
-/// Iterations until the clock is read, at which so much time has passed.
 fn iterations(watchdog: &mut Watchdog, now: &mut u64, iteration: u64) -> u64 {
     let mut iterations = 1;
     while !watchdog.is_due() {
