@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 CEILINGS = {
-    "product code, lines": 44_000,
+    "product code, lines": 44_900,
     "main workspace, lines of Rust": 139_000,
     "laboratories, lines of Rust": 10_500,
     "documentation, words": 34_000,

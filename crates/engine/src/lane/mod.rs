@@ -376,10 +376,6 @@ impl<P: Port> Lane<P> {
     pub(crate) fn pool_and_core(&mut self) -> (&mut Pool, &mut Core<P>) {
         (&mut self.pool, &mut self.core)
     }
-
-    pub(crate) fn recovery_and_core(&mut self) -> Option<(&mut Recovery, &mut Core<P>)> {
-        Some((self.recovery.as_deref_mut()?, &mut self.core))
-    }
 }
 
 #[cfg(test)]
