@@ -189,6 +189,7 @@ mod tests {
                 "one_host",
                 "endpoint_names",
                 "separate_rails",
+                "missing",
                 "registers_beside",
                 "immediate_data",
                 "longest_message",
