@@ -1,0 +1,300 @@
+//! Groups: the only counters of what is unfinished, and the only order between operations.
+//!
+//! Each segment and each message counts once in an *order group* of its peer ([`Order`]) and, if
+//! somebody waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts are
+//! taken when the work leaves and given back when a write is delivered, a read has landed, or a
+//! message is acknowledged as executed.
+//!
+//! # Order
+//! Work counts in the last group of its peer. Closing that group begins the next; the number of the
+//! new group then names everything before it: *behind n* means behind all groups below `n`. A write
+//! behind `n` leaves when [`Order::ordered`] reaches it, a message when [`Order::written`] does, and
+//! the marks of messages do the rest at the target. A signal that is held back counts as a write of
+//! the group in which it was submitted, which is not below the one that it waits for: so it waits
+//! for nothing that waits for it.
+
+use std::num::NonZeroU16;
+
+/// Order groups of a peer at a time.
+const RING: u32 = 16;
+
+/// Kinds of unfinished work in an order group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// Segments written, and signals that are held back.
+    Write = 0,
+    /// Messages, and segments that a message has its target count.
+    Message = 1,
+    /// Segments read.
+    Read = 2,
+}
+
+/// Names an order group of a peer in a segment or message. [`GroupRef::NONE`] counts nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GroupRef {
+    ring: u8,
+    class: u8,
+}
+
+impl GroupRef {
+    /// Of segments whose operation counts itself, or that are ordered with nothing.
+    pub(crate) const NONE: Self = Self { ring: RING as u8, class: 0 };
+}
+
+/// The order groups of one peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// Unfinished work by class. The last entry is that of [`GroupRef::NONE`] and means nothing.
+    counts: [[u32; 3]; RING as usize + 1],
+    /// Highest message number of each group.
+    last_message: [u64; RING as usize],
+    /// The group of new work.
+    last: u32,
+    /// All groups below have no unfinished writes.
+    written: u32,
+    /// All groups below have no unfinished writes or messages.
+    ordered: u32,
+    /// All groups below are finished.
+    finished: u32,
+}
+
+impl Order {
+    /// The first group's number is near the end of the numbers, so that long jobs cross it.
+    const FIRST: u32 = u32::MAX - 100;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: [[0; 3]; RING as usize + 1],
+            last_message: [0; RING as usize],
+            last: Self::FIRST,
+            written: Self::FIRST,
+            ordered: Self::FIRST,
+            finished: Self::FIRST,
+        }
+    }
+
+    /// Counts work of a class in the last group.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, class: Class) -> GroupRef {
+        let group = GroupRef { ring: (self.last % RING) as u8, class: class as u8 };
+        self.begin_in(group);
+        group
+    }
+
+    #[inline(always)]
+    fn begin_in(&mut self, group: GroupRef) {
+        self.counts[usize::from(group.ring)][usize::from(group.class)] += 1;
+    }
+
+    /// Gives a count back. Returns whether the group has no more of this class, so that a cursor
+    /// may move.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, group: GroupRef) -> bool {
+        let count = &mut self.counts[usize::from(group.ring)][usize::from(group.class)];
+        *count = count.wrapping_sub(1);
+        *count == 0
+    }
+
+    /// Turns a held signal, counted as a write, into a message of the same group with this number.
+    pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
+        self.end(held);
+        let group = GroupRef { class: Class::Message as u8, ..held };
+        self.begin_in(group);
+        self.note_message(group, number);
+        group
+    }
+
+    /// Notes the number of a message that is counted in a group.
+    #[inline(always)]
+    pub(crate) fn note_message(&mut self, group: GroupRef, number: u64) {
+        if let Some(last) = self.last_message.get_mut(usize::from(group.ring)) {
+            *last = (*last).max(number);
+        }
+    }
+
+    fn count(&self, number: u32) -> [u32; 3] {
+        self.counts[(number % RING) as usize]
+    }
+
+    /// Whether more than one group is unfinished: something may be waiting for a cursor.
+    #[inline(always)]
+    pub(crate) fn has_closed(&self) -> bool {
+        self.finished != self.last
+    }
+
+    /// Whether nothing is unfinished.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.finished == self.last && self.count(self.last) == [0; 3]
+    }
+
+    /// Whether writes are unfinished.
+    #[inline(always)]
+    pub(crate) fn has_writes(&self) -> bool {
+        self.written != self.last || self.count(self.last)[Class::Write as usize] != 0
+    }
+
+    /// Unfinished work of a class, over all groups.
+    pub(crate) fn unfinished(&self, class: Class) -> u32 {
+        self.counts[..RING as usize].iter().map(|counts| counts[class as usize]).sum()
+    }
+
+    /// Closes the last group, if there is anything in it. Returns the number to be behind. None if
+    /// all groups are in use.
+    pub(crate) fn close(&mut self) -> Option<u32> {
+        if self.count(self.last) == [0; 3] {
+            return Some(self.last);
+        }
+        if self.last.wrapping_sub(self.finished) == RING - 1 {
+            return None;
+        }
+        self.last = self.last.wrapping_add(1);
+        let at = (self.last % RING) as usize;
+        (self.counts[at], self.last_message[at]) = ([0; 3], 0);
+        Some(self.last)
+    }
+
+    /// Moves the cursors over what has finished.
+    pub(crate) fn settle(&mut self) {
+        while self.written != self.last && self.count(self.written)[0] == 0 {
+            self.written = self.written.wrapping_add(1);
+        }
+        // A group without writes may still be ahead of one with writes.
+        while self.ordered != self.written && self.count(self.ordered)[1] == 0 {
+            self.ordered = self.ordered.wrapping_add(1);
+        }
+        while self.finished != self.ordered && self.count(self.finished)[2] == 0 {
+            self.finished = self.finished.wrapping_add(1);
+        }
+    }
+
+    /// Whether all writes behind which `number` is are delivered.
+    #[inline(always)]
+    pub(crate) fn is_written(&self, number: u32) -> bool {
+        self.written.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// Whether all writes and messages before `number` are finished.
+    #[inline(always)]
+    pub(crate) fn is_ordered(&self, number: u32) -> bool {
+        self.ordered.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// Whether everything before `number` is finished.
+    pub(crate) fn is_finished(&self, number: u32) -> bool {
+        self.finished.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// A number that everything is behind already.
+    pub(crate) fn start(&self) -> u32 {
+        self.finished
+    }
+
+    /// The highest number of an unexecuted message before `number`, or 0.
+    pub(crate) fn last_message_before(&self, number: u32) -> u64 {
+        let mut last = 0;
+        let mut group = self.ordered;
+        while group != number && group.wrapping_sub(number) as i32 <= 0 {
+            last = last.max(self.last_message[(group % RING) as usize]);
+            group = group.wrapping_add(1);
+        }
+        last
+    }
+}
+
+/// Names a completion group from its begin to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupId(Option<NonZeroU16>);
+
+impl GroupId {
+    /// No group: only the peer's quiet waits.
+    pub const NONE: GroupId = GroupId(None);
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        self.0.map_or(0, |id| usize::from(id.get()))
+    }
+
+    fn of(index: usize) -> Option<Self> {
+        let id = u16::try_from(index).ok().and_then(NonZeroU16::new)?;
+        Some(GroupId(Some(id)))
+    }
+}
+
+/// Most completion groups of a lane at a time.
+pub const MOST_GROUPS: usize = u16::MAX as usize;
+
+/// The completion groups of a lane. `T` is what follows when a group becomes empty.
+#[derive(Debug)]
+pub(crate) struct Groups<T> {
+    /// By identifier. The first is that of [`GroupId::NONE`] and means nothing.
+    groups: Vec<Group<T>>,
+    free: Vec<GroupId>,
+}
+
+#[derive(Debug)]
+struct Group<T> {
+    /// Unfinished segments and messages, and operations that are in a queue.
+    left: u32,
+    then: Option<Box<T>>,
+}
+
+impl<T> Groups<T> {
+    pub(crate) fn new() -> Self {
+        Self { groups: vec![Group { left: 0, then: None }], free: Vec::new() }
+    }
+
+    /// Begins a group in which nothing is unfinished. None when all identifiers are in use.
+    pub(crate) fn start(&mut self) -> Option<GroupId> {
+        if let Some(id) = self.free.pop() {
+            return Some(id);
+        }
+        let id = GroupId::of(self.groups.len())?;
+        self.groups.push(Group { left: 0, then: None });
+        Some(id)
+    }
+
+    /// Ends a group, which nothing counts in any more.
+    pub(crate) fn finish(&mut self, id: GroupId) {
+        debug_assert!(id != GroupId::NONE && self.is_done(id), "{id:?} ends with work unfinished");
+        self.groups[id.index()].then = None;
+        self.free.push(id);
+    }
+
+    /// Sets what follows when the group becomes empty. Something counts in it now.
+    pub(crate) fn set_then(&mut self, id: GroupId, then: T) {
+        debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
+        self.groups[id.index()].then = Some(Box::new(then));
+    }
+
+    /// Takes what follows, of a group that is empty.
+    pub(crate) fn take_then(&mut self, id: GroupId) -> Option<T> {
+        self.groups[id.index()].then.take().map(|then| *then)
+    }
+
+    /// Whether nothing counts in the group.
+    #[inline(always)]
+    pub(crate) fn is_done(&self, id: GroupId) -> bool {
+        self.groups.get(id.index()).is_none_or(|group| group.left == 0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(id.index()) {
+            group.left = group.left.wrapping_add(1);
+        }
+    }
+
+    /// Gives a count back. Returns whether something follows now.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, id: GroupId) -> bool {
+        let Some(group) = self.groups.get_mut(id.index()) else { return false };
+        group.left = group.left.wrapping_sub(1);
+        group.left == 0 && group.then.is_some()
+    }
+
+    /// Operations that somebody waits for, each with what follows it.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = &T> {
+        self.groups.iter().filter_map(|group| group.then.as_deref())
+    }
+}
