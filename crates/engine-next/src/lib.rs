@@ -39,3 +39,16 @@ pub mod wire;
 
 pub use engine::{atomic, ids, patience, port, rate_limit};
 pub use watchdog::Watchdog;
+
+/// Names of the first engine's modules, until its callers have switched.
+pub mod state {
+    /// See [`crate::lane::batches`].
+    pub mod batch {
+        pub use crate::group::MOST_GROUPS as MAX_BATCHES;
+        pub use crate::lane::batches::Batch;
+    }
+    /// See [`crate::regions`].
+    pub mod regions {
+        pub use crate::regions::{RegionIndex, RegionTable};
+    }
+}

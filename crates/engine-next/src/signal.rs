@@ -22,6 +22,11 @@ use crate::port::{Port, RailLimits, Tail};
 use crate::request::{LocalSide, Request, ResultPlace};
 use crate::wire::message::{Body, MAX_EAGER, Spot, Tag, eager_in};
 
+/// The first engine's name for the module of tags, until its callers have switched.
+pub mod counted {
+    pub use crate::channel::counts::TAGS;
+}
+
 /// How the signal of a put is made to follow its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SignalEngine {
@@ -43,7 +48,6 @@ const MOST_KEPT: u32 = 32;
 /// How a lane sends signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    engine: SignalEngine,
     /// Whether data and signal may be one message.
     pub(crate) inline: bool,
     /// Longest payload in one message, where processors reach it at both ends.
@@ -62,7 +66,6 @@ impl Signals {
         let longest = limits.iter().map(|rail| rail.longest_message).min().unwrap_or(0);
         let longest = longest.min(config.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE);
         Self {
-            engine,
             inline: matches!(engine, SignalEngine::Auto | SignalEngine::Eager),
             longest: eager_in(longest),
             tags: if counts { config.counted.min(TAGS) } else { 0 },
@@ -83,7 +86,13 @@ pub(crate) struct Payload<'a> {
 impl<P: Port> Core<P> {
     /// Chooses the way of a put with signal between memories that the fabric reaches, or whose
     /// payload is short. None while its peer has no tag for it.
-    pub(crate) fn choose_way(&mut self, at: u32, op: &Op, word: Word, payload: &Payload<'_>) -> Option<Way> {
+    pub(crate) fn choose_way(
+        &mut self,
+        at: u32,
+        op: &Op,
+        word: Word,
+        payload: &Payload<'_>,
+    ) -> Option<Way> {
         let peer = self.peers.get(at);
         let strong = self.signals.strong;
         // A message with data cannot be held back.
@@ -136,7 +145,9 @@ impl<P: Port> Core<P> {
                 let is_long = *way == Way::InlineLong;
                 self.send_inline(at, op, word, request, payload, is_long)
             }
-            Way::Counted { tag, segments } => self.advance_counted(at, op, word, request, (tag, segments)),
+            Way::Counted { tag, segments } => {
+                self.advance_counted(at, op, word, request, (tag, segments))
+            }
             Way::Chained { data, .. } => {
                 op.counted_by = Some(GroupRef::NONE);
                 let (_, step) = self.post_parts(at, op, request, None)?;
@@ -273,11 +284,24 @@ impl<P: Port> Core<P> {
                 (Body::Beside { at: spot, atomic, tag, segments }, Purpose::Beside(tag))
             }
         };
-        self.send(&Sending { behind, held, purpose, ..Sending::new(at, body, completion) })
+        // Executed, a counted signal has its data before it.
+        let has_data = counted.is_some();
+        self.send(&Sending {
+            behind,
+            held,
+            purpose,
+            has_data,
+            ..Sending::new(at, body, completion)
+        })
     }
 
     /// Submits an atomic that fences alone order.
-    pub(crate) fn submit_word(&mut self, at: u32, word: Word, completion: GroupId) -> Result<Step, EngineError> {
+    pub(crate) fn submit_word(
+        &mut self,
+        at: u32,
+        word: Word,
+        completion: GroupId,
+    ) -> Result<Step, EngineError> {
         let peer = self.peers.get(at);
         if !peer.order.is_written(peer.fence) {
             return Ok(Step::Held);

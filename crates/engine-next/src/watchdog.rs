@@ -188,7 +188,8 @@ impl<P: Port> Core<P> {
             }
             return;
         }
-        let since = if peer.in_flight == 0 { peer.watch.since.max(staged) } else { peer.watch.since };
+        let since =
+            if peer.in_flight == 0 { peer.watch.since.max(staged) } else { peer.watch.since };
         let Some(overdue) = self.watchdog.overdue(since, peer.watch.warned) else { return };
         let report = self.timeout(at, overdue.seconds);
         if overdue.fails {
@@ -246,7 +247,8 @@ impl<P: Port> Core<P> {
     fn look_at_counts(&mut self) {
         let mut overdue = Vec::new();
         for (at, peer) in self.peers.iter_mut() {
-            let counts = peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
+            let counts =
+                peer.channel.as_deref_mut().and_then(|channel| channel.counts.as_deref_mut());
             let Some(counts) = counts.filter(|_| peer.error.is_none()) else { continue };
             let Some((arrived, segments)) = counts.first_waiting() else { continue };
             let Some(late) = self.watchdog.overdue(counts.moved, counts.warned) else { continue };

@@ -119,7 +119,11 @@ impl<P: Port> Core<P> {
         let count = segments_for(limits);
         let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
         let ids = crate::rails::rail_ids(&rails);
-        let fast = if port.has_fast_path() { ids.map(|rail| port.fast(rail)).collect() } else { Box::default() };
+        let fast = if port.has_fast_path() {
+            ids.map(|rail| port.fast(rail)).collect()
+        } else {
+            Box::default()
+        };
         let is_proxy = config.kind == LaneKind::Proxy;
         let unregistered = port.takes_unregistered();
         let needs_desc = !unregistered && limits.iter().any(|rail| rail.needs_desc);
@@ -257,7 +261,8 @@ impl<P: Port> Core<P> {
     /// Remembers the first bytes of a peer's handles, for the fast path.
     pub(crate) fn learn(&mut self, at: u32, remote: &HandleView<'_>) {
         if remote.rails() > 0 {
-            let fits = |peer: &Peer| peer.hops.iter().all(|hop| hop.remote.rail().0 < remote.rails());
+            let fits =
+                |peer: &Peer| peer.hops.iter().all(|hop| hop.remote.rail().0 < remote.rails());
             let peer = self.peers.get_mut(at);
             if fits(peer) {
                 peer.identity = remote.identity();

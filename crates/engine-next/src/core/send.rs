@@ -69,7 +69,11 @@ impl<P: Port> Core<P> {
         if is_behind && order.has_writes() {
             return false;
         }
-        let is_marked = if self.signals.strong { channel.has_unacked() } else { channel.acked < channel.after_data };
+        let is_marked = if self.signals.strong {
+            channel.has_unacked()
+        } else {
+            channel.acked < channel.after_data
+        };
         let mark = u16::from(is_behind && is_marked);
         let Some(word) = HandleView::asked(signal.remote_handle, *identity) else { return false };
         let width = atomic.width.bytes();
@@ -351,7 +355,9 @@ impl<P: Port> Core<P> {
         let sent = port.send(hop.rail, hop.to, UNNUMBERED, frame.bytes());
         match sent {
             Ok(Posted::Yes) => {
-                let due = channel.ack_due && !matches!(body, Body::Ack(_)) && channel.executed.map().is_some();
+                let due = channel.ack_due
+                    && !matches!(body, Body::Ack(_))
+                    && channel.executed.map().is_some();
                 channel.tell(ack);
                 channel.ack_due = due;
             }

@@ -49,9 +49,10 @@ impl<P: Port> Lane<P> {
                 Queued::Fence | Queued::Quiet(_) => None,
             })
         });
-        let segments = core.segments.posted().filter_map(|(_, segment)| {
-            Some((segment.peer, segment.what(), segment.memory()?))
-        });
+        let segments = core
+            .segments
+            .posted()
+            .filter_map(|(_, segment)| Some((segment.peer, segment.what(), segment.memory()?)));
         let messages = core
             .messages
             .sent()

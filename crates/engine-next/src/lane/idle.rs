@@ -13,4 +13,3 @@ pub fn is_idle(idle: &mut u32, busy: bool) -> bool {
     *idle = if busy { 0 } else { idle.saturating_add(1) };
     *idle >= SPINS
 }
-

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use crate::atomic::Atomic;
-use crate::channel::{Channel, WaitsFor, Waiting};
+use crate::channel::{Channel, Waiting, WaitsFor};
 use crate::core::{Core, StagedEvent};
 use crate::error::EngineError;
 use crate::ids::{Pe, RailId};
@@ -112,9 +112,10 @@ impl<P: Port> Lane<P> {
         let seq = first(|channel| channel.executed.next()).near(head.seq);
         let next = first(|channel| channel.next);
         let acked = first(|channel| channel.acked);
-        let is_beyond = channel.map_or(seq.0 >= Seq::FIRST.0 + crate::wire::message::WINDOW, |channel| {
-            channel.executed.is_beyond(seq)
-        });
+        let is_beyond = channel
+            .map_or(seq.0 >= Seq::FIRST.0 + crate::wire::message::WINDOW, |channel| {
+                channel.executed.is_beyond(seq)
+            });
         let Core { peers, seal, me, .. } = &mut self.core;
         let channel = peers.of_mut(pe).and_then(|peer| peer.channel.as_deref_mut());
         let mask = match channel {
@@ -149,9 +150,13 @@ impl<P: Port> Lane<P> {
             Body::Reply { place, of, value } => self.store_result(at, place, of, value),
             Body::Refusal { why, .. } => {
                 let why = why.to_owned();
-                self.core.fail_peer(at, EngineError::PeerRefused { what: "message", pe, len: 0, why });
+                self.core
+                    .fail_peer(at, EngineError::PeerRefused { what: "message", pe, len: 0, why });
             }
-            Body::Word { .. } | Body::Fetch { .. } | Body::PutSignal { .. } | Body::Beside { .. } => {
+            Body::Word { .. }
+            | Body::Fetch { .. }
+            | Body::PutSignal { .. }
+            | Body::Beside { .. } => {
                 self.take_numbered(at, seq, &message, (head, word, bytes));
             }
         }
@@ -273,7 +278,8 @@ impl<P: Port> Lane<P> {
     /// The data of a counted segment has arrived.
     fn land(&mut self, rail: RailId, mark: u64) {
         let (pe, slot) = self.core.marks.named(mark);
-        let counts = self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
+        let counts =
+            self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
         let tag = counts.map_or_else(
             || crate::channel::counts::Counts::default().expected(slot),
             |counts| counts.expected(slot),

@@ -1,6 +1,6 @@
 //! A lane: one thread's access to the fabric over one or more rails.
 
-pub(crate) mod batches;
+pub mod batches;
 pub mod host;
 pub mod idle;
 pub(crate) mod incoming;
@@ -28,6 +28,12 @@ use crate::wire::cookie::Cookie;
 
 pub use crate::lane::idle::is_idle;
 pub use crate::signal::SignalEngine;
+
+/// The first engine's names for [`host`], until its callers have switched.
+pub mod user_threads {
+    pub use super::host as host_lane;
+    pub use super::host::handoff;
+}
 
 /// Most segments that a lane over rails of these limits has under way. All work-request ids of
 /// segments are below it.

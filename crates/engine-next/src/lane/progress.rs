@@ -166,6 +166,8 @@ impl<P: Port> Lane<P> {
             }
         }
         let mut packet = LongPacket::EMPTY;
-        while self.packet.is_some() && self.core.port.receive(rail, &mut packet) != Incoming::Nothing {}
+        while self.packet.is_some()
+            && self.core.port.receive(rail, &mut packet) != Incoming::Nothing
+        {}
     }
 }

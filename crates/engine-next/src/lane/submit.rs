@@ -5,8 +5,8 @@ use crate::error::EngineError;
 use crate::group::GroupId;
 use crate::lane::Lane;
 use crate::op::{Kind, Op, Queued, Step, Way, Word};
-use crate::port::copies::Reach;
 use crate::port::Port;
+use crate::port::copies::Reach;
 use crate::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
 use crate::signal::Payload;
 use crate::wire::handle::HandleBytes;
@@ -417,7 +417,8 @@ impl<P: Port> Lane<P> {
             // The error that posting it has.
             return Ok(false);
         }
-        let staged = devices && self.staging.reach(&mut self.core, addr, request.len)? == Reach::Staged;
+        let staged =
+            devices && self.staging.reach(&mut self.core, addr, request.len)? == Reach::Staged;
         Ok(staged || needs_desc && self.staging.stages_host())
     }
 

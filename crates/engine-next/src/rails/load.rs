@@ -97,7 +97,8 @@ pub(crate) fn choose(
             continue;
         }
         let segments = (TIME_AHEAD * rate / len) as u64;
-        let may = segments.clamp(AHEAD * u64::from(workers.max(1)), MOST_AHEAD.max(AHEAD * u64::from(workers)));
+        let may = segments
+            .clamp(AHEAD * u64::from(workers.max(1)), MOST_AHEAD.max(AHEAD * u64::from(workers)));
         first = Some((rail, time, ahead_for_peer < may * len as u64));
     }
     first.filter(|(.., may)| *may).map(|(rail, ..)| rail)

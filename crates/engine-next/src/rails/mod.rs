@@ -5,6 +5,11 @@ pub(crate) mod load;
 pub mod pairing;
 pub mod paths;
 
+/// The first engine's name for [`Spread`]'s module, until its callers have switched.
+pub mod balance {
+    pub use super::Spread;
+}
+
 use crate::ids::RailId;
 use crate::port::RailLimits;
 use crate::rails::counters::RailCounters;
@@ -43,14 +48,12 @@ pub(crate) struct Rail {
 
 impl Rail {
     pub(crate) fn new(limits: &RailLimits) -> Self {
-        let limits =
-            RailLimits { depth: limits.depth.max(1), max_segment: limits.max_segment.max(1), ..*limits };
-        Self {
-            limits,
-            in_flight: 0,
-            counters: RailCounters::default(),
-            load: Load::default(),
-        }
+        let limits = RailLimits {
+            depth: limits.depth.max(1),
+            max_segment: limits.max_segment.max(1),
+            ..*limits
+        };
+        Self { limits, in_flight: 0, counters: RailCounters::default(), load: Load::default() }
     }
 
     /// Whether another segment may be posted.

@@ -33,7 +33,11 @@ pub(crate) struct Hop {
 enum Ends {
     /// Addresses that rise by one step from PE to PE, and one remote rail: what address tables give
     /// that were filled in the order of PEs. No memory per PE.
-    Even { first: PeerAddr, step: u64, remote: RailId },
+    Even {
+        first: PeerAddr,
+        step: u64,
+        remote: RailId,
+    },
     Each(Box<[Path]>),
 }
 
@@ -118,10 +122,8 @@ impl PathTable {
     /// The paths to a PE of the job over all rails that lead there, and the index of the first to
     /// use.
     pub(crate) fn hops(&self, me: Pe, pe: Pe) -> (Box<[Hop]>, u32) {
-        let rails: Vec<RailId> = (0..self.ends.len() as u8)
-            .map(RailId)
-            .filter(|rail| self.leads(pe, *rail))
-            .collect();
+        let rails: Vec<RailId> =
+            (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
         let hop = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);

@@ -69,7 +69,11 @@ impl Staging {
         place: Place,
         bytes: &[u8],
     ) -> Result<(), PortError> {
-        if place.reach == Reach::Direct { core.port.store(place.addr, bytes) } else { Err(missing()) }
+        if place.reach == Reach::Direct {
+            core.port.store(place.addr, bytes)
+        } else {
+            Err(missing())
+        }
     }
 
     /// Applies an operation to a word. Returns the word before.
@@ -79,7 +83,11 @@ impl Staging {
         place: Place,
         atomic: &Atomic,
     ) -> Result<u64, PortError> {
-        if place.reach == Reach::Direct { core.port.apply(place.addr, atomic) } else { Err(missing()) }
+        if place.reach == Reach::Direct {
+            core.port.apply(place.addr, atomic)
+        } else {
+            Err(missing())
+        }
     }
 
     /// Stores a fetched word, then its flag.
