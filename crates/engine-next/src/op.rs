@@ -125,8 +125,10 @@ pub(crate) enum Queued {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     Done,
-    /// It waits for something of its own peer: an order group, the window, a tag.
+    /// It waits for an order group of its own peer.
     Held,
+    /// It waits for a place of its own peer: in the window, for a fetch, a tag.
+    NoPlace,
     /// It waits for something shared: a rail, a slot, a bounce buffer.
     NoRoom,
 }

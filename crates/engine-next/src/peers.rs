@@ -52,6 +52,8 @@ pub(crate) struct Peer {
     pub(crate) queue: VecDeque<Queued>,
     /// Whether the peer is in the lane's ring of those that wait for something shared.
     pub(crate) in_ring: bool,
+    /// Count of what had ended when a submitter last waited in vain, if nothing has ended since.
+    pub(crate) stood_at: Option<u64>,
     /// Whether the fabric had no room for the peer when something was last posted.
     pub(crate) is_refused: bool,
     /// Whether the peer is in the lane's list of those whose cursors may move.
@@ -98,6 +100,7 @@ impl Peer {
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,
+            stood_at: None,
             is_refused: false,
             is_settling: false,
             held: VecDeque::new(),
@@ -128,6 +131,11 @@ impl Peer {
     pub(crate) fn update_open(&mut self) {
         self.is_open =
             self.queue.is_empty() && self.error.is_none() && self.order.is_ordered(self.fence);
+    }
+
+    /// Whether parts of the first operation in the queue are submitted.
+    pub(crate) fn is_amid_operation(&self) -> bool {
+        matches!(self.queue.front(), Some(Queued::Op(op, _)) if op.has_begun())
     }
 
     /// Whether nothing is unfinished or queued.

@@ -323,7 +323,7 @@ impl<P: Port> Core<P> {
             return Ok(Step::Held);
         }
         let behind = self.behind_fence(at);
-        let Some(place) = self.channel(at).fetch_place() else { return Ok(Step::Held) };
+        let Some(place) = self.channel(at).fetch_place() else { return Ok(Step::NoPlace) };
         let width = atomic.width.bytes();
         let body = Body::Fetch { at: spot, atomic, place };
         let purpose = Purpose::Fetch { result, width, place };

@@ -12,6 +12,12 @@ use crate::request::{LocalSide, Request};
 use crate::segments::{Purpose, State};
 use crate::wire::handle::HandleView;
 
+/// Segments of a long operation for each rail or worker, at least, unless they would be shorter than
+/// this part of the longest. Longer ones end at multiples of a page.
+const PARTS: usize = 8;
+const FINEST: usize = 8;
+const ALIGN: usize = 4096;
+
 /// A segment that is about to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posting {
@@ -24,6 +30,8 @@ pub(crate) struct Posting {
     pub(crate) completion: GroupId,
     /// The order group that counts it, or the class that it has in the last one.
     pub(crate) counted: Counted,
+    /// Whether it is a part of a long operation, for the rail's workers.
+    pub(crate) is_long: bool,
 }
 
 /// What counts a segment.
@@ -109,8 +117,7 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good; its peer has failed with that.
     pub(crate) fn post(&mut self, posting: &Posting) -> Result<bool, EngineError> {
-        let Posting { peer: at, hop, ref transfer, immediate, purpose, completion, counted } =
-            *posting;
+        let Posting { peer: at, hop, ref transfer, immediate, purpose, completion, .. } = *posting;
         let rail = &mut self.rails[hop.rail.index()];
         if !rail.has_room() {
             return Ok(false);
@@ -120,7 +127,7 @@ impl<P: Port> Core<P> {
             None => Operation::Transfer(transfer),
             Some(data) => Operation::WriteWithImmediate(transfer, data),
         };
-        let by_workers = purpose != Purpose::Plain && rail.limits.bulk > 0;
+        let by_workers = posting.is_long && rail.limits.bulk > 0;
         let posted = if by_workers {
             self.port.post_bulk(hop.rail, hop.to, wr_id, operation).transpose()
         } else {
@@ -160,7 +167,7 @@ impl<P: Port> Core<P> {
         segment.born = self.watchdog.stamp();
         segment.purpose = purpose;
         segment.completion = completion;
-        segment.group = match counted {
+        segment.group = match posting.counted {
             Counted::Last(class) => peer.order.begin(class),
             Counted::By(group) => group,
         };
@@ -210,7 +217,8 @@ impl<P: Port> Core<P> {
             _ => op.completion,
         };
         let by_load = op.len >= self.spread.balanced_from;
-        let whole = self.piece(op.len);
+        let is_long = op.len >= self.spread.striped_from;
+        let whole = if is_long { self.piece(at, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
             if !self.is_within_quota(self.peers.get(at)) {
@@ -229,8 +237,16 @@ impl<P: Port> Core<P> {
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
                 let purpose = if by_load { Purpose::Stripe } else { Purpose::Plain };
-                let posting =
-                    Posting { peer: at, hop, transfer, immediate, purpose, completion, counted };
+                let posting = Posting {
+                    peer: at,
+                    hop,
+                    transfer,
+                    immediate,
+                    purpose,
+                    completion,
+                    counted,
+                    is_long,
+                };
                 if self.post(&posting)? {
                     (is_posted, posted) = (true, posted + 1);
                     op.sent += len;
@@ -254,10 +270,17 @@ impl<P: Port> Core<P> {
         Ok((posted, Step::Done))
     }
 
-    /// Length of the segments that an operation is cut into.
-    fn piece(&self, len: usize) -> usize {
-        let Spread { striped_from, segment, .. } = self.spread;
-        if len >= striped_from && len > segment { segment.max(1) } else { len }
+    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails and
+    /// workers have a part.
+    fn piece(&self, at: u32, len: usize) -> usize {
+        let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
+        let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
+        let segment = self.spread.segment.max(1);
+        if ways == 1 && self.rails[0].limits.bulk == 0 {
+            return len;
+        }
+        let part = len.div_ceil(PARTS * ways).next_multiple_of(ALIGN.min(segment));
+        part.clamp(segment.div_ceil(FINEST), segment)
     }
 
     /// The next path whose rail has room.

@@ -145,7 +145,7 @@ impl<P: Port> Core<P> {
         let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
         if !channel.has_window() {
             self.want_ack(at);
-            return Ok(Step::Held);
+            return Ok(Step::NoPlace);
         }
         let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
         let Some((number, slot)) = reserved else {

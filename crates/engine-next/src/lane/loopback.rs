@@ -128,6 +128,7 @@ impl<P: Port> Lane<P> {
             purpose: Purpose::Plain,
             completion: group,
             counted: Counted::By(GroupRef::NONE),
+            is_long: false,
         })
     }
 }

@@ -90,6 +90,8 @@ pub struct Lane<P: Port> {
     others: Vec<u32>,
     /// Set by another thread: submitters no longer wait for room.
     abandoned: Option<Arc<AtomicBool>>,
+    /// Whether what is due without a number goes before what waited for room, in this iteration.
+    control_first: bool,
     /// The lane has failed and tried to tell its peers.
     has_said_last_words: bool,
 }
@@ -105,6 +107,7 @@ impl<P: Port> Lane<P> {
             packet: is_proxy.then(|| Box::new(LongPacket::EMPTY)),
             others: Vec::new(),
             abandoned: None,
+            control_first: false,
             has_said_last_words: false,
         }
     }

@@ -51,6 +51,11 @@ impl<P: Port> Lane<P> {
             self.core.settle();
         }
         if !self.core.ready.is_empty() || !self.core.ring.is_empty() {
+            // Both may need the same queue of the fabric, and take turns for its last place.
+            self.control_first = !self.control_first;
+            if self.control_first && self.core.has_control() {
+                busy |= self.core.send_control();
+            }
             busy |= self.serve();
         }
         if self.inbox.is_some() {

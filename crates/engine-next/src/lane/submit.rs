@@ -19,9 +19,15 @@ const MOST_QUEUED: usize = 4096;
 /// Entries from which on callers that can wait had better.
 pub(crate) const SATURATED: usize = MOST_QUEUED - 256;
 
-/// Iterations in which a submitter waits for room before its operation is queued, as long as
-/// something moves: while the fabric keeps up, queueing costs more than waiting.
-const PATIENCE: u32 = 64;
+/// Nanoseconds that a submitter waits for room before its operation is queued: a peer that takes
+/// what it is sent makes room sooner, and its caller then goes at the peer's pace.
+const PATIENCE: u64 = 1_000_000;
+
+/// An iteration is made when so many more are queued, so that it is noticed when a peer goes on.
+const LOOK: usize = 16;
+
+/// Entries of a peer's queue from which on user threads wait.
+const MOST_OFFERED: usize = 64;
 
 /// Entries of a queue that are served in one turn of their peer.
 const TURN: u32 = 32;
@@ -196,26 +202,46 @@ impl<P: Port> Lane<P> {
         mut op: Op,
         handle: &HandleBytes,
     ) -> Result<(), EngineError> {
-        let mut patience = PATIENCE;
-        while self.core.peers.get(at).queue.is_empty() {
-            let step = self.advance(at, &mut op, handle)?;
-            if step == Step::Done {
-                return Ok(());
-            }
-            let room = step == Step::NoRoom && patience > 0;
-            if !room || !self.iterate() {
-                self.make_space()?;
-                self.core.peers.get(at).check()?;
-                self.enqueue(at, op, handle, step);
-                return Ok(());
-            }
+        let (mut idle, mut since) = (0, None);
+        if self.core.queued % LOOK == LOOK - 1 {
+            self.iterate();
             self.core.peers.get(at).check()?;
-            patience -= 1;
         }
-        self.check(at, &op, handle)?;
+        let step = loop {
+            let peer = self.core.peers.get(at);
+            let ended = peer.ended();
+            let waits = if peer.queue.is_empty() {
+                match self.advance(at, &mut op, handle)? {
+                    Step::Done => return Ok(()),
+                    Step::Held => break Step::Held,
+                    // A long operation is not waited for.
+                    step if op.has_begun() => break step,
+                    step => step,
+                }
+            } else if peer.in_ring && peer.stood_at != Some(ended) && !peer.is_amid_operation() {
+                Step::NoRoom
+            } else {
+                break Step::Held;
+            };
+            let now = self.core.port.now();
+            let (start, before) = *since.get_or_insert((now, ended));
+            let peer = self.core.peers.get_mut(at);
+            if peer.stood_at == Some(ended) || now.saturating_sub(start) >= PATIENCE {
+                // Until something of the peer ends, nobody waits for it again.
+                peer.stood_at = (before == ended).then_some(ended);
+                break waits;
+            }
+            self.core.want_acks();
+            self.wait_iteration(&mut idle);
+            self.core.peers.get(at).check()?;
+            self.room_or_failure()?;
+        };
+        if !op.has_begun() {
+            self.check(at, &op, handle)?;
+        }
         self.make_space()?;
         self.core.peers.get(at).check()?;
-        self.enqueue(at, op, handle, Step::Held);
+        self.enqueue(at, op, handle, step);
         Ok(())
     }
 
@@ -264,7 +290,8 @@ impl<P: Port> Lane<P> {
         if request.len == 0 {
             return request.remote().map(|_| true);
         }
-        if self.core.queued >= MOST_QUEUED {
+        let peer = self.core.peers.get(at);
+        if self.core.queued >= MOST_QUEUED || peer.queue.len() >= MOST_OFFERED {
             self.room_or_failure()?;
             return Ok(false);
         }
@@ -304,7 +331,7 @@ impl<P: Port> Lane<P> {
                     self.core.end_in_group(data);
                 }
             }
-            Ok(Step::Held) => self.core.want_ack(at),
+            Ok(Step::Held | Step::NoPlace) => self.core.want_ack(at),
             _ => {}
         }
         step
@@ -346,7 +373,7 @@ impl<P: Port> Lane<P> {
                 self.check(at, op, handle)?;
             }
             let Some(way) = self.core.choose_way(at, op, word, &payload) else {
-                return Ok(Step::Held);
+                return Ok(Step::NoPlace);
             };
             if is_staged && way != Way::Inline {
                 return self.staging.submit(&mut self.core, at, op, &request);

@@ -78,8 +78,9 @@ pub(crate) fn choose(
     len: usize,
     now: u64,
 ) -> Option<u8> {
+    // A rail that has shown nothing is tried like the best one.
     let rates = rails.clone().filter_map(|(_, load, ..)| load.rate(now));
-    let best = rates.fold(f64::MIN_POSITIVE, f64::max);
+    let best = rates.reduce(f64::max).unwrap_or(1.0);
     let len = len as f64;
     let finish = |load: &Load, rate: f64| {
         let idle = load.ahead == 0;

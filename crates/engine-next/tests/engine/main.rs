@@ -14,8 +14,11 @@ mod health {
 #[allow(dead_code, reason = "until all cases are here")]
 mod job;
 #[allow(dead_code, reason = "until all cases are here")]
+mod room;
+#[allow(dead_code, reason = "until all cases are here")]
 mod signals;
 
+mod asked;
 #[path = "../../../../tests/engine/consistency.rs"]
 mod consistency;
 #[path = "../../../../tests/engine/fences.rs"]
@@ -24,3 +27,5 @@ mod fences;
 mod iterations;
 #[path = "../../../../tests/engine/random.rs"]
 mod random;
+#[path = "../../../../tests/engine/stripes.rs"]
+mod stripes;

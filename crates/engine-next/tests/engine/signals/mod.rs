@@ -8,7 +8,6 @@ mod counted;
 mod race;
 #[path = "../../../../../tests/engine/signals/separate.rs"]
 mod separate;
-#[path = "../../../../../tests/engine/signals/ways.rs"]
 mod ways;
 
 use std::collections::HashMap;
