@@ -209,21 +209,6 @@ pub enum EngineError {
         /// Reads from the peer that have not landed.
         reads: u32,
     },
-    /// Operations wait although nothing is under way that they could wait for.
-    #[error(
-        "operations to {pe} have waited for {seconds} s ({writes} writes and {reads} reads have not ended), and \
-         nothing is under way that they wait for: this is a fault of the transport, please report it"
-    )]
-    Stuck {
-        /// The peer.
-        pe: Pe,
-        /// How long.
-        seconds: u64,
-        /// Writes to the peer that have not ended.
-        writes: u32,
-        /// Reads from the peer that have not ended.
-        reads: u32,
-    },
 }
 
 impl From<Box<EngineError>> for EngineError {

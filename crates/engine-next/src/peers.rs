@@ -79,6 +79,8 @@ pub(crate) struct Watch {
     pub(crate) looked: u32,
     /// Since when nothing has ended, in the watchdog's units.
     pub(crate) since: u32,
+    /// When its work last waited for what others hold.
+    pub(crate) leaned: u32,
     /// Warnings since then.
     pub(crate) warned: u32,
 }

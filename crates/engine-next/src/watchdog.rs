@@ -8,7 +8,6 @@ use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::Class;
 use crate::op::Queued;
-use crate::peers::Peer;
 use crate::port::Port;
 use crate::rails::rail_ids;
 use crate::segments::State;
@@ -56,6 +55,16 @@ pub struct Watchdog {
     looks: u32,
     /// When anything of any peer has ended last.
     moved: u32,
+}
+
+/// The work of a peer that a report names.
+#[derive(Debug)]
+struct Oldest {
+    what: &'static str,
+    len: usize,
+    rail: crate::ids::RailId,
+    state: &'static str,
+    born: u32,
 }
 
 /// A wait that is reported.
@@ -139,10 +148,11 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
-    /// Whether a wait for others, since `moved`, has lasted twice as long as peers may take.
-    fn is_stuck(&self, moved: u32) -> bool {
+    /// Seconds for which nothing has moved since `moved`, if that is twice as long as a peer may take.
+    fn is_stuck(&self, moved: u32) -> Option<u64> {
         let still = u64::from(self.stamp.saturating_sub(moved)) << STAMP_SHIFT;
-        self.fail_after.is_some_and(|limit| still >= limit.saturating_mul(2))
+        let limit = self.fail_after?.saturating_mul(2);
+        (still >= limit).then_some(still / 1_000_000_000)
     }
 }
 
@@ -173,25 +183,28 @@ impl<P: Port> Core<P> {
     }
 
     fn look_at(&mut self, at: u32, staged: u32, said: &mut u32) {
-        let peer = self.peers.get(at);
+        let stamp = self.watchdog.stamp;
+        let peer = self.peers.get_mut(at);
         let unacked = peer.channel.as_deref().is_some_and(|channel| channel.held > 0);
-        // Work that waits for what others hold has no time of its own.
         if peer.in_flight == 0 && !unacked && !peer.is_refused {
-            if self.watchdog.is_stuck(peer.watch.since.max(self.watchdog.moved)) {
-                let failed = EngineError::Stuck {
-                    pe: peer.pe,
-                    seconds: self.watchdog.fail_after.unwrap_or(0) * 2 / 1_000_000_000,
-                    writes: writes(peer),
-                    reads: peer.order.unfinished(Class::Read),
-                };
+            // Work that waits for what others hold has no time of its own, unless nothing moves.
+            peer.watch.leaned = stamp;
+            let since = peer.watch.since.max(self.watchdog.moved).max(staged);
+            if let Some(seconds) = self.watchdog.is_stuck(since) {
+                let failed = self.timeout(at, &self.oldest(at), seconds);
                 self.fail_peer(at, failed);
             }
             return;
         }
-        let since =
-            if peer.in_flight == 0 { peer.watch.since.max(staged) } else { peer.watch.since };
-        let Some(overdue) = self.watchdog.overdue(since, peer.watch.warned) else { return };
-        let report = self.timeout(at, overdue.seconds);
+        let watch = peer.watch;
+        let since = watch.since.max(watch.leaned);
+        if self.watchdog.overdue(since, watch.warned).is_none() {
+            return;
+        }
+        let oldest = self.oldest(at);
+        let since = since.max(oldest.born);
+        let Some(overdue) = self.watchdog.overdue(since, watch.warned) else { return };
+        let report = self.timeout(at, &oldest, overdue.seconds);
         if overdue.fails {
             return self.fail_peer(at, report);
         }
@@ -211,36 +224,40 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// The oldest work of a peer, as an error.
-    fn timeout(&self, at: u32, seconds: u64) -> EngineError {
-        let peer = self.peers.get(at);
+    /// The oldest work of a peer that is under way, or else the first in its queue.
+    fn oldest(&self, at: u32) -> Oldest {
         let posted = self.segments.posted().map(|(_, segment)| segment);
         let posted = posted.filter(|s| s.peer == at && s.state == State::Posted);
-        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.peer == at);
-        let (what, len, rail, state) = if let Some(first) = posted.min_by_key(|s| s.born) {
-            (first.what(), first.transfer.len, first.rail, "posted")
-        } else if let Some(first) = sent.min_by_key(|slot| slot.seq) {
-            (first.what(), first.frame.len + first.tail.len, first.rail, "sent, not acknowledged")
-        } else {
-            let op = peer.queue.iter().find_map(|queued| match queued {
-                Queued::Op(op, _) => Some((op.what(), op.len)),
-                Queued::Fence | Queued::Quiet(_) => None,
-            });
-            let (what, len) = op.unwrap_or(("signal", 8));
-            let rail = peer.hop().map_or(crate::ids::RailId(0), |hop| hop.rail);
-            (what, len, rail, "queued: the fabric does not take it")
-        };
-        EngineError::Timeout {
-            what,
-            pe: peer.pe,
-            len,
-            rail,
-            rail_name: self.port.rail_name(rail).to_owned(),
-            seconds,
-            state,
-            writes: writes(peer),
-            reads: peer.order.unfinished(Class::Read),
+        if let Some(first) = posted.min_by_key(|s| s.born) {
+            let (what, len, state) = (first.what(), first.transfer.len, "posted");
+            return Oldest { what, len, rail: first.rail, state, born: first.born };
         }
+        let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.peer == at);
+        if let Some(first) = sent.min_by_key(|slot| slot.seq) {
+            let (len, state) = (first.frame.len + first.tail.len, "sent, not acknowledged");
+            return Oldest { what: first.what(), len, rail: first.rail, state, born: first.born };
+        }
+        let peer = self.peers.get(at);
+        let first = peer.queue.iter().find_map(|queued| match queued {
+            Queued::Op(op, _) => Some((op.what(), op.len)),
+            Queued::Fence | Queued::Quiet(_) => None,
+        });
+        let (what, len) = first.unwrap_or(("signal", 8));
+        let rail = peer.hop().map_or(crate::ids::RailId(0), |hop| hop.rail);
+        let state = match peer.is_refused {
+            true => "queued: the fabric does not take it",
+            false => "queued: others hold what it waits for",
+        };
+        Oldest { what, len, rail, state, born: 0 }
+    }
+
+    fn timeout(&self, at: u32, oldest: &Oldest, seconds: u64) -> EngineError {
+        let peer = self.peers.get(at);
+        let Oldest { what, len, rail, state, .. } = *oldest;
+        let writes = peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Message);
+        let reads = peer.order.unfinished(Class::Read);
+        let (pe, rail_name) = (peer.pe, self.port.rail_name(rail).to_owned());
+        EngineError::Timeout { what, pe, len, rail, rail_name, seconds, state, writes, reads }
     }
 
     /// Looks at the signals of peers that wait for their data.
@@ -277,19 +294,15 @@ impl<P: Port> Core<P> {
             let counters = &rail.counters;
             warn!(
                 target: "TRANSPORT",
-                "{id} ({}): {} in flight of {}, {} posted, {} completed, {} times no room",
+                "{id} ({}): {} in flight of {}, {} queued in all, {} posted, {} completed, {} times no room",
                 self.port.rail_name(id),
                 rail.in_flight,
                 rail.limits.depth,
+                self.queued,
                 counters.posted,
                 counters.completed,
                 counters.again,
             );
         }
     }
-}
-
-/// Unfinished writes and messages of a peer.
-fn writes(peer: &Peer) -> u32 {
-    peer.order.unfinished(Class::Write) + peer.order.unfinished(Class::Message)
 }

@@ -178,7 +178,8 @@ impl<P: Port> Core<P> {
             let name = self.port.rail_name(rail);
             log::warn!(
                 target: "TRANSPORT",
-                "{rail} ({name}) has received what no PE of this job sent: {what}. It is dropped, as will be all that follows"
+                "{rail} ({name}) has received something that is not of this job, and drops it and all like it: {what}. \
+                 Another process knows or guessed its address; a firewall would keep it out"
             );
         }
     }

@@ -19,6 +19,7 @@ mod room;
 mod signals;
 
 mod asked;
+mod faults;
 #[path = "../../../../tests/engine/consistency.rs"]
 mod consistency;
 #[path = "../../../../tests/engine/fences.rs"]
