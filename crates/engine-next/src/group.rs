@@ -292,9 +292,72 @@ impl<T> Groups<T> {
         group.left = group.left.wrapping_sub(1);
         group.left == 0 && group.then.is_some()
     }
+}
 
-    /// Operations that somebody waits for, each with what follows it.
-    pub(crate) fn followed(&self) -> impl Iterator<Item = &T> {
-        self.groups.iter().filter_map(|group| group.then.as_deref())
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Work by the order in which it was begun: its group's number, class and reference.
+    type Begun = (u32, Class, GroupRef);
+
+    proptest! {
+        /// A cursor passes a number exactly when all that it stands for has ended.
+        #[test]
+        fn cursors_agree_with_a_list(steps in proptest::collection::vec((0..5_u8, any::<u16>()), 1..400)) {
+            let mut order = Order::new();
+            let mut begun: Vec<Begun> = Vec::new();
+            for (step, pick) in steps {
+                match step {
+                    0..3 => {
+                        let class = [Class::Write, Class::Message, Class::Read][usize::from(step)];
+                        let group = order.begin(class);
+                        begun.push((order.last, class, group));
+                    }
+                    3 => drop(order.close()),
+                    _ if begun.is_empty() => {}
+                    _ => {
+                        let (_, _, group) = begun.swap_remove(usize::from(pick) % begun.len());
+                        order.end(group);
+                    }
+                }
+                order.settle();
+                let has = |classes: &[Class], before: u32| {
+                    let is_before = |n: u32| (n.wrapping_sub(before) as i32) < 0;
+                    begun.iter().any(|(n, class, _)| is_before(*n) && classes.contains(class))
+                };
+                for number in (0..RING).map(|back| order.last.wrapping_sub(back)) {
+                    let (w, m, r) = (Class::Write, Class::Message, Class::Read);
+                    prop_assert_eq!(order.is_written(number), !has(&[w], number));
+                    prop_assert_eq!(order.is_ordered(number), !has(&[w, m], number));
+                    prop_assert_eq!(order.is_finished(number), !has(&[w, m, r], number));
+                }
+                prop_assert_eq!(order.is_empty(), begun.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn full_ring_closes_no_more() {
+        let mut order = Order::new();
+        let held = order.begin(Class::Write);
+        for _ in 1..RING {
+            assert!(order.close().is_some());
+            order.begin(Class::Message);
+        }
+        assert_eq!(order.close(), None);
+        order.end(held);
+        order.settle();
+        assert!(order.close().is_some());
+    }
+
+    #[test]
+    fn groups_are_refused_when_all_are_in_use() {
+        let mut groups: Groups<()> = Groups::new();
+        let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
+        assert_eq!(all.len(), MOST_GROUPS);
+        groups.finish(all[7]);
+        assert_eq!(groups.start(), Some(all[7]));
     }
 }

@@ -556,6 +556,13 @@ impl Regions {
         &self.index
     }
 
+    /// Whether a region has ever been registered in the place that a slot names. No PE of the job
+    /// knows another slot.
+    pub(crate) fn knows(&mut self, slot: u32) -> bool {
+        self.sync();
+        place_of(slot) < self.by_place.len()
+    }
+
     /// The bytes that a peer's message names.
     pub(crate) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
         self.sync();

@@ -86,3 +86,38 @@ impl Executed {
         ((at / 64) as usize, 1 << (at % 64))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn window_agrees_with_a_set(steps in proptest::collection::vec(0..WINDOW + 8, 1..200)) {
+            let (mut executed, mut all) = (Executed::new(), HashSet::new());
+            for ahead in steps {
+                let seq = Seq(executed.next().0 + ahead);
+                prop_assert_eq!(executed.is_beyond(seq), ahead >= WINDOW);
+                if ahead >= WINDOW {
+                    continue;
+                }
+                prop_assert_eq!(executed.has(seq), all.contains(&seq));
+                if all.insert(seq) {
+                    executed.note(seq);
+                }
+                let next = executed.next();
+                prop_assert!(!all.contains(&next));
+                let below = all.iter().filter(|seq| **seq < next).count() as u64;
+                prop_assert_eq!(below, next.0 - Seq::FIRST.0);
+                let map = executed.map().unwrap_or([0; MAP_BYTES]);
+                for bit in 0..WINDOW {
+                    let is_set = map[(bit / 8) as usize] >> (bit % 8) & 1 != 0;
+                    prop_assert_eq!(is_set, all.contains(&Seq(next.0 + bit)));
+                }
+            }
+        }
+    }
+}

@@ -266,9 +266,8 @@ impl<P: Port> Core<P> {
         for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
             self.executed(at, seq);
         }
-        let peer = self.peers.get(at);
-        if ack > acked && !peer.queue.is_empty() {
-            // The window has room again.
+        if (ack > acked || map.is_some()) && !self.peers.get(at).queue.is_empty() {
+            // There is room in the window again, or a tag.
             self.make_ready(at);
         }
     }
@@ -334,6 +333,19 @@ impl<P: Port> Core<P> {
             self.make_ready(at);
         }
         Some((result, width))
+    }
+
+    /// A message of a peer was executed here.
+    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+        let channel = self.channel(at);
+        channel.executed.note(seq);
+        let is_waited_for = !channel.waiting.is_empty();
+        if channel.is_ack_due() {
+            self.enter_control(at);
+        }
+        if is_waited_for && !self.due.contains(&at) {
+            self.due.push(at);
+        }
     }
 
     /// The PE of a peer.

@@ -134,6 +134,10 @@ impl<P: Port> Lane<P> {
         if message.body.is_numbered() && is_beyond {
             return self.core.drop_foreign(rail, &"its number is out of the window");
         }
+        if message.body.slot().is_some_and(|slot| !self.core.regions.knows(slot)) {
+            // As a message looks whose number is of an earlier round.
+            return self.core.drop_foreign(rail, &"it names a region that never was");
+        }
         let Ok(at) = self.core.open(pe) else { return };
         self.core.channel(at);
         let map = match message.body {
@@ -203,21 +207,8 @@ impl<P: Port> Lane<P> {
             }
         }
         match self.apply(at, seq, body) {
-            Ok(()) => self.note_executed(at, seq),
+            Ok(()) => self.core.note_executed(at, seq),
             Err(why) => self.core.refuse(at, seq, why),
-        }
-    }
-
-    /// A message was executed.
-    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
-        let channel = self.core.channel(at);
-        channel.executed.note(seq);
-        let is_waited_for = !channel.waiting.is_empty();
-        if channel.is_ack_due() {
-            self.core.enter_control(at);
-        }
-        if is_waited_for && !self.core.due.contains(&at) {
-            self.core.due.push(at);
         }
     }
 
@@ -300,7 +291,7 @@ impl<P: Port> Lane<P> {
         };
         let Ok(message) = Message::decode(head, word, &bytes) else { return };
         match self.apply(at, seq, &message.body) {
-            Ok(()) => self.note_executed(at, seq),
+            Ok(()) => self.core.note_executed(at, seq),
             Err(why) => self.core.refuse(at, seq, why),
         }
     }

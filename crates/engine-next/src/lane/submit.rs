@@ -452,19 +452,7 @@ impl<P: Port> Lane<P> {
     /// Serves peers that waited: of those in the ring a few in turn, of those that are ready all.
     #[cold]
     pub(crate) fn serve(&mut self) -> bool {
-        let mut moved = false;
-        let mut refused = 0;
-        for _ in 0..self.core.ring.len() {
-            let Some(at) = self.core.ring.pop_front() else { break };
-            self.core.peers.get_mut(at).in_ring = false;
-            if self.serve_peer(at, &mut moved) == Step::NoRoom {
-                self.core.enter_ring(at);
-                refused += 1;
-                if refused == crate::core::send::ATTEMPTS {
-                    break;
-                }
-            }
-        }
+        let mut moved = self.serve_ring();
         let mut ready = std::mem::take(&mut self.core.ready);
         for at in ready.drain(..) {
             if !self.core.peers.get(at).in_ring && self.serve_peer(at, &mut moved) == Step::NoRoom {
@@ -475,6 +463,38 @@ impl<P: Port> Lane<P> {
             self.core.ready = ready;
         }
         moved
+    }
+
+    /// Serves peers in the ring until a few were refused. A refused peer keeps its turn, unless only
+    /// refused ones had theirs: the fabric may have no room for these alone.
+    fn serve_ring(&mut self) -> bool {
+        let (mut refused, mut served) = (Vec::new(), Vec::new());
+        for _ in 0..self.core.ring.len() {
+            let Some(at) = self.core.ring.pop_front() else { break };
+            self.core.peers.get_mut(at).in_ring = false;
+            let mut moved = false;
+            let step = self.serve_peer(at, &mut moved);
+            match (step, moved) {
+                (Step::NoRoom, true) => served.push(at),
+                (Step::NoRoom, false) => refused.push(at),
+                _ if moved => served.push(at),
+                _ => {}
+            }
+            self.core.peers.get_mut(at).in_ring = step == Step::NoRoom;
+            if refused.len() == crate::core::send::ATTEMPTS as usize {
+                break;
+            }
+        }
+        let any = !served.is_empty();
+        let keep = any || self.core.ring.is_empty();
+        served.retain(|at| self.core.peers.get(*at).in_ring);
+        if keep {
+            refused.into_iter().rev().for_each(|at| self.core.ring.push_front(at));
+        } else {
+            self.core.ring.extend(refused);
+        }
+        self.core.ring.extend(served);
+        any
     }
 
     /// Submits what a peer has held back and queued, as far as it goes. An error fails the peer.

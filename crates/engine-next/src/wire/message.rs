@@ -244,6 +244,17 @@ impl Body<'_> {
     }
 }
 
+impl Body<'_> {
+    /// The receiver's slot in the head's word, where it has one.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        match self {
+            Body::Word { at, .. } | Body::Fetch { at, .. } => Some(at.slot),
+            Body::PutSignal { at, .. } | Body::Beside { at, .. } => Some(at.slot),
+            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => None,
+        }
+    }
+}
+
 /// Head of a message as it is meant, before it is sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -639,4 +650,88 @@ pub(crate) fn get64(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+    use crate::wire::cookie::Cookie;
+
+    #[test]
+    fn numbers_are_told_from_their_low_half() {
+        for seq in [Seq::FIRST, Seq((1 << 32) - 1), Seq(1 << 32), Seq(5 << 32 | 7)] {
+            for distance in [0, 1, 511, 100_000, (1 << 31) - 1] {
+                let later = Seq(seq.0 + distance);
+                assert_eq!(seq.near(later.low()), later);
+                assert_eq!(later.near(seq.low()), seq);
+            }
+        }
+    }
+
+    /// A message whose number has the same low half in another round names something else.
+    #[test]
+    fn messages_of_an_earlier_round_name_nothing() {
+        let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
+        let receiver = seal.receiver(Pe(1));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let opener = Seal::new(Cookie::of([[3; 16]]), Pe(1));
+        let (op, width) = (AtomicOp::Add, Width::Eight);
+        let atomic = Atomic { op, width, float: false, operand: 5, compare: 0 };
+        let body = Body::Word { at: Spot { slot: 9, offset: 64 }, atomic };
+        let opened = |sent: u32, read: u32| {
+            let seq = Seq(u64::from(sent) << 32 | 77);
+            let mask = seal.mask(Pe(0), Pe(1), sent);
+            let mut frame = Frame::EMPTY;
+            frame.encode(&sealing, &Numbers { seq, ack: Seq(0), mark: 0, mask }, &body);
+            let head = opener.open(frame.bytes()).unwrap();
+            let word = head.word ^ opener.mask(Pe(0), Pe(1), read);
+            Message::decode(head, word, frame.bytes()).unwrap().body == body
+        };
+        assert!(opened(4, 4));
+        assert!(!opened(4, 5));
+    }
+
+    /// All that is written is read again, and no shorter or longer message of its kind.
+    #[test]
+    fn bodies_are_read_as_written() {
+        let seal = Seal::new(Cookie::of([[3; 16]]), Pe(0));
+        let receiver = seal.receiver(Pe(0));
+        let sealing = Sealing { seal: &seal, from: Pe(0), receiver: &receiver };
+        let numbers = Numbers { seq: Seq(7), ack: Seq(3), mark: 0, mask: 0xdead_beef };
+        let atomic = |op| Atomic { op, width: Width::Four, float: true, operand: 5, compare: 0 };
+        let (at, to) = (Spot { slot: 9, offset: 64 }, Spot { slot: 10, offset: 65 });
+        let (set, swap) = (atomic(AtomicOp::Set), atomic(AtomicOp::CompareSwap));
+        let swap = Atomic { compare: 11, ..swap };
+        let map = [0x5a; MAP_BYTES];
+        let bodies = [
+            Body::Ack(None),
+            Body::Ack(Some(&map)),
+            Body::AckRequest,
+            Body::Word { at, atomic: set },
+            Body::Fetch { at, atomic: swap, place: 15 },
+            Body::Reply { place: 3, of: 99, value: u64::MAX },
+            Body::PutSignal { at, atomic: set, to, payload: &[1, 2, 3] },
+            Body::PutSignal { at, atomic: set, to, payload: &[7; MAX_EAGER] },
+            Body::Beside { at, atomic: set, tag: Tag(3), segments: 2 },
+            Body::Refusal { of: 4, why: "no such thing" },
+        ];
+        for body in bodies {
+            let mut frame = Frame::EMPTY;
+            frame.encode(&sealing, &numbers, &body);
+            let head = seal.open(frame.bytes()).unwrap();
+            assert_eq!((head.from, head.seq, head.ack), (Pe(0), 7, 3));
+            let word = head.word ^ numbers.mask;
+            assert_eq!(Message::decode(head, word, frame.bytes()).unwrap().body, body);
+            for len in (0..MAX_MESSAGE).filter(|len| *len != frame.len) {
+                let mut other = Frame { len, ..frame };
+                let (kind, code) = (head.kind(), head.code());
+                other.close(&sealing, &numbers, kind, code, word);
+                let Some(head) = seal.open(other.bytes()) else { continue };
+                let read = Message::decode(head, head.word ^ numbers.mask, other.bytes());
+                let text = matches!(body, Body::Refusal { .. });
+                assert!(read.is_err() || text || matches!(body, Body::Ack(_)), "{body:?}: {len}");
+            }
+        }
+    }
 }

@@ -19,9 +19,9 @@ mod room;
 mod signals;
 
 mod asked;
-mod faults;
 #[path = "../../../../tests/engine/consistency.rs"]
 mod consistency;
+mod faults;
 #[path = "../../../../tests/engine/fences.rs"]
 mod fences;
 #[path = "../../../../tests/engine/iterations.rs"]

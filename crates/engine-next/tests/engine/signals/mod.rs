@@ -4,6 +4,7 @@
 mod atomics;
 #[path = "../../../../../tests/engine/signals/counted.rs"]
 mod counted;
+mod forged;
 #[path = "../../../../../tests/engine/signals/race.rs"]
 mod race;
 #[path = "../../../../../tests/engine/signals/separate.rs"]
