@@ -29,27 +29,47 @@ pub(crate) enum Class {
     Read = 2,
 }
 
-/// Names an order group of a peer in a segment or message. [`GroupRef::NONE`] counts nowhere.
+/// Names an order group of a peer and a class in a segment or message. [`GroupRef::NONE`] counts
+/// nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct GroupRef {
-    ring: u8,
-    class: u8,
-}
+pub(crate) struct GroupRef(u8);
+
+/// Entries of the counts for each group: a class each, and one that is not used.
+const CLASSES: u32 = 4;
+
+const COUNTS: usize = (RING * CLASSES) as usize;
 
 impl GroupRef {
     /// Of segments whose operation counts itself, or that are ordered with nothing.
-    pub(crate) const NONE: Self = Self { ring: RING as u8, class: 0 };
+    pub(crate) const NONE: Self = Self(COUNTS as u8);
+
+    #[inline(always)]
+    fn new(number: u32, class: Class) -> Self {
+        Self((number % RING * CLASSES) as u8 | class as u8)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
 }
 
 /// The order groups of one peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
-    /// Unfinished work by class. The last entry is that of [`GroupRef::NONE`] and means nothing.
-    counts: [[u32; 3]; RING as usize + 1],
-    /// Highest message number of each group.
+    /// Unfinished work by group and class. The last entry is that of [`GroupRef::NONE`] and means
+    /// nothing.
+    counts: [u32; COUNTS + 1],
+    /// Number of the last message of each group.
     last_message: [u64; RING as usize],
-    /// The group of new work.
+    /// The group of new work, and its place in the counts.
     last: u32,
+    place: u8,
     /// All groups below have no unfinished writes.
     written: u32,
     /// All groups below have no unfinished writes or messages.
@@ -64,56 +84,71 @@ impl Order {
 
     pub(crate) fn new() -> Self {
         Self {
-            counts: [[0; 3]; RING as usize + 1],
+            counts: [0; COUNTS + 1],
             last_message: [0; RING as usize],
             last: Self::FIRST,
+            place: GroupRef::new(Self::FIRST, Class::Write).0,
             written: Self::FIRST,
             ordered: Self::FIRST,
             finished: Self::FIRST,
         }
     }
 
-    /// Counts work of a class in the last group.
+    /// The group that work of a class which begins now counts in.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, class: Class) -> GroupRef {
-        let group = GroupRef { ring: (self.last % RING) as u8, class: class as u8 };
-        self.begin_in(group);
+    pub(crate) fn next(&self, class: Class) -> GroupRef {
+        GroupRef(self.place | class as u8)
+    }
+
+    /// Counts work in the last group.
+    #[inline(always)]
+    pub(crate) fn begin_last(&mut self, class: Class) -> GroupRef {
+        let group = self.next(class);
+        self.begin(group);
         group
     }
 
     #[inline(always)]
-    fn begin_in(&mut self, group: GroupRef) {
-        self.counts[usize::from(group.ring)][usize::from(group.class)] += 1;
+    pub(crate) fn begin(&mut self, group: GroupRef) {
+        if let Some(count) = self.counts.get_mut(usize::from(group.0)) {
+            *count = count.wrapping_add(1);
+        }
     }
 
-    /// Gives a count back. Returns whether the group has no more of this class, so that a cursor
-    /// may move.
+    /// Gives counts back. Returns whether the group has no more of this class, so that a cursor may
+    /// move.
     #[inline(always)]
-    pub(crate) fn end(&mut self, group: GroupRef) -> bool {
-        let count = &mut self.counts[usize::from(group.ring)][usize::from(group.class)];
-        *count = count.wrapping_sub(1);
+    pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
+        let Some(count) = self.counts.get_mut(usize::from(group.0)) else { return false };
+        *count = count.wrapping_sub(ended);
         *count == 0
     }
 
     /// Turns a held signal, counted as a write, into a message of the same group with this number.
     pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
-        self.end(held);
-        let group = GroupRef { class: Class::Message as u8, ..held };
-        self.begin_in(group);
+        self.end(held, 1);
+        let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
+        self.begin(group);
         self.note_message(group, number);
         group
     }
 
-    /// Notes the number of a message that is counted in a group.
+    /// Notes the number of a message that is counted in a group. Numbers rise.
     #[inline(always)]
     pub(crate) fn note_message(&mut self, group: GroupRef, number: u64) {
-        if let Some(last) = self.last_message.get_mut(usize::from(group.ring)) {
-            *last = (*last).max(number);
+        if let Some(last) = self.last_message.get_mut(usize::from(group.0) / CLASSES as usize) {
+            *last = number;
         }
     }
 
-    fn count(&self, number: u32) -> [u32; 3] {
-        self.counts[(number % RING) as usize]
+    fn count(&self, number: u32, class: Class) -> u32 {
+        self.counts[usize::from(GroupRef::new(number, class).0)]
+    }
+
+    fn is_group_empty(&self, number: u32) -> bool {
+        [Class::Write, Class::Message, Class::Read]
+            .iter()
+            .all(|class| self.count(number, *class) == 0)
     }
 
     /// Whether more than one group is unfinished: something may be waiting for a cursor.
@@ -125,45 +160,45 @@ impl Order {
     /// Whether nothing is unfinished.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.finished == self.last && self.count(self.last) == [0; 3]
+        self.finished == self.last && self.is_group_empty(self.last)
     }
 
     /// Whether writes are unfinished.
     #[inline(always)]
     pub(crate) fn has_writes(&self) -> bool {
-        self.written != self.last || self.count(self.last)[Class::Write as usize] != 0
+        self.written != self.last || self.count(self.last, Class::Write) != 0
     }
 
     /// Unfinished work of a class, over all groups.
     pub(crate) fn unfinished(&self, class: Class) -> u32 {
-        self.counts[..RING as usize].iter().map(|counts| counts[class as usize]).sum()
+        (0..RING).map(|number| self.count(number, class)).sum()
     }
 
     /// Closes the last group, if there is anything in it. Returns the number to be behind. None if
     /// all groups are in use.
     pub(crate) fn close(&mut self) -> Option<u32> {
-        if self.count(self.last) == [0; 3] {
+        if self.is_group_empty(self.last) {
             return Some(self.last);
         }
         if self.last.wrapping_sub(self.finished) == RING - 1 {
             return None;
         }
         self.last = self.last.wrapping_add(1);
-        let at = (self.last % RING) as usize;
-        (self.counts[at], self.last_message[at]) = ([0; 3], 0);
+        self.place = GroupRef::new(self.last, Class::Write).0;
+        self.last_message[(self.last % RING) as usize] = 0;
         Some(self.last)
     }
 
     /// Moves the cursors over what has finished.
     pub(crate) fn settle(&mut self) {
-        while self.written != self.last && self.count(self.written)[0] == 0 {
+        while self.written != self.last && self.count(self.written, Class::Write) == 0 {
             self.written = self.written.wrapping_add(1);
         }
         // A group without writes may still be ahead of one with writes.
-        while self.ordered != self.written && self.count(self.ordered)[1] == 0 {
+        while self.ordered != self.written && self.count(self.ordered, Class::Message) == 0 {
             self.ordered = self.ordered.wrapping_add(1);
         }
-        while self.finished != self.ordered && self.count(self.finished)[2] == 0 {
+        while self.finished != self.ordered && self.count(self.finished, Class::Read) == 0 {
             self.finished = self.finished.wrapping_add(1);
         }
     }
@@ -211,8 +246,18 @@ impl GroupId {
     pub const NONE: GroupId = GroupId(None);
 
     #[inline(always)]
+    pub(crate) fn bits(self) -> u16 {
+        self.0.map_or(0, NonZeroU16::get)
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_bits(bits: u16) -> Self {
+        Self(NonZeroU16::new(bits))
+    }
+
+    #[inline(always)]
     fn index(self) -> usize {
-        self.0.map_or(0, |id| usize::from(id.get()))
+        usize::from(self.bits())
     }
 
     fn of(index: usize) -> Option<Self> {
@@ -285,11 +330,11 @@ impl<T> Groups<T> {
         }
     }
 
-    /// Gives a count back. Returns whether something follows now.
+    /// Gives counts back. Returns whether something follows now.
     #[inline(always)]
-    pub(crate) fn end(&mut self, id: GroupId) -> bool {
+    pub(crate) fn end(&mut self, id: GroupId, ended: u32) -> bool {
         let Some(group) = self.groups.get_mut(id.index()) else { return false };
-        group.left = group.left.wrapping_sub(1);
+        group.left = group.left.wrapping_sub(ended);
         group.left == 0 && group.then.is_some()
     }
 }
@@ -312,14 +357,14 @@ mod tests {
                 match step {
                     0..3 => {
                         let class = [Class::Write, Class::Message, Class::Read][usize::from(step)];
-                        let group = order.begin(class);
+                        let group = order.begin_last(class);
                         begun.push((order.last, class, group));
                     }
                     3 => drop(order.close()),
                     _ if begun.is_empty() => {}
                     _ => {
                         let (_, _, group) = begun.swap_remove(usize::from(pick) % begun.len());
-                        order.end(group);
+                        order.end(group, 1);
                     }
                 }
                 order.settle();
@@ -341,13 +386,13 @@ mod tests {
     #[test]
     fn full_ring_closes_no_more() {
         let mut order = Order::new();
-        let held = order.begin(Class::Write);
+        let held = order.begin_last(Class::Write);
         for _ in 1..RING {
             assert!(order.close().is_some());
-            order.begin(Class::Message);
+            order.begin_last(Class::Message);
         }
         assert_eq!(order.close(), None);
-        order.end(held);
+        order.end(held, 1);
         order.settle();
         assert!(order.close().is_some());
     }

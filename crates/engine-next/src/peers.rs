@@ -8,6 +8,7 @@ use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef, Order};
 use crate::ids::Pe;
 use crate::op::{Queued, Word};
+use crate::port::Direction;
 use crate::rails::counters::PeerCounters;
 use crate::rails::paths::Hop;
 use crate::wire::handle::{HandleBytes, Identity};
@@ -32,21 +33,22 @@ pub(crate) struct HeldSignal {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) pe: Pe,
-    /// Whether the fast paths may be used: nothing is queued, no fence is pending, nothing failed.
-    pub(crate) is_open: bool,
+    /// First bytes of the peer's handles with keys, while the fast paths may be used: nothing is
+    /// queued, no fence is pending, nothing has failed. Else those of no handle.
+    pub(crate) open: Identity,
     /// Segments posted and not completed.
     pub(crate) in_flight: u32,
-    /// Index of the next path in `hops`.
-    pub(crate) next: u32,
+    /// The next path. Paths take turns.
+    pub(crate) hop: Hop,
+    /// All paths.
     pub(crate) hops: Box<[Hop]>,
     /// First bytes of the peer's handles with keys.
-    pub(crate) identity: Identity,
+    identity: Identity,
     pub(crate) order: Order,
     /// Writes wait until `order` has reached this group; messages until its writes have.
     pub(crate) fence: u32,
-    /// Segments posted since start.
-    pub(crate) writes: u32,
-    pub(crate) reads: u32,
+    /// Segments posted since start, by direction.
+    pub(crate) posted: [u32; 2],
     pub(crate) channel: Option<Box<Channel>>,
     /// Operations that cannot start yet, in order.
     pub(crate) queue: VecDeque<Queued>,
@@ -86,19 +88,18 @@ pub(crate) struct Watch {
 }
 
 impl Peer {
-    fn new(pe: Pe, (hops, next): (Box<[Hop]>, u32)) -> Self {
+    fn new(pe: Pe, (hops, hop): (Box<[Hop]>, Hop)) -> Self {
         let order = Order::new();
         Self {
             pe,
-            is_open: true,
+            open: Identity::of(pe),
             in_flight: 0,
-            next,
+            hop,
             hops,
             identity: Identity::of(pe),
             fence: order.start(),
             order,
-            writes: 0,
-            reads: 0,
+            posted: [0; 2],
             channel: None,
             queue: VecDeque::new(),
             in_ring: false,
@@ -114,10 +115,23 @@ impl Peer {
         }
     }
 
-    /// The next path. Paths take turns.
+    /// Counts a segment that is being posted.
     #[inline(always)]
-    pub(crate) fn hop(&self) -> Option<&Hop> {
-        self.hops.get(self.next as usize)
+    pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
+        self.order.begin(group);
+        self.in_flight += 1;
+        let posted = &mut self.posted[direction as usize];
+        *posted = posted.wrapping_add(1);
+    }
+
+    /// Goes on to a path, the one after that in use.
+    #[inline(always)]
+    pub(crate) fn turn(&mut self, next: u32) {
+        if self.hops.len() > 1 {
+            if let Some(next) = self.hops.get(next as usize) {
+                self.hop = *next;
+            }
+        }
     }
 
     /// The error that the peer has failed with.
@@ -131,8 +145,15 @@ impl Peer {
 
     /// Opens or closes the fast paths, after anything that they depend on has changed.
     pub(crate) fn update_open(&mut self) {
-        self.is_open =
+        let is_open =
             self.queue.is_empty() && self.error.is_none() && self.order.is_ordered(self.fence);
+        self.open = if is_open { self.identity } else { Identity::NOBODY };
+    }
+
+    /// Remembers the first bytes of the peer's handles with keys.
+    pub(crate) fn learn(&mut self, identity: Identity) {
+        self.identity = identity;
+        self.update_open();
     }
 
     /// Whether parts of the first operation in the queue are submitted.
@@ -156,8 +177,8 @@ impl Peer {
 
     /// Everything that has ended, as one number that rises.
     pub(crate) fn ended(&self) -> u64 {
-        let begun = self.writes.wrapping_add(self.reads);
-        let segments = begun.wrapping_sub(self.in_flight);
+        let [writes, reads] = self.posted;
+        let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
         let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
         u64::from(segments) + acked
     }
@@ -167,8 +188,8 @@ impl Peer {
         let first = Seq::FIRST.0;
         PeerCounters {
             pe: self.pe,
-            writes: self.writes,
-            reads: self.reads,
+            writes: self.posted[0],
+            reads: self.posted[1],
             sent: channel.map_or(0, |channel| (channel.next.0 - first) as u32),
             received: channel.map_or(0, |channel| (channel.executed.next().0 - first) as u32),
         }
@@ -199,8 +220,9 @@ impl Peers {
     }
 
     /// Opens a peer with its paths. It is of the job and not open.
-    pub(crate) fn open(&mut self, pe: Pe, hops: (Box<[Hop]>, u32)) -> u32 {
+    pub(crate) fn open(&mut self, pe: Pe, hops: impl FnOnce(u32) -> (Box<[Hop]>, Hop)) -> u32 {
         let at = self.open.len() as u32;
+        let hops = hops(at);
         self.index[pe.index()] = at;
         self.open.push(Peer::new(pe, hops));
         at

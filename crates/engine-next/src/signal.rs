@@ -121,7 +121,7 @@ impl<P: Port> Core<P> {
             return Some(Way::Ordered);
         }
         let Some(data) = self.groups.start() else { return Some(Way::Ordered) };
-        let held = self.peers.get_mut(at).order.begin(Class::Write);
+        let held = self.peers.get_mut(at).order.begin_last(Class::Write);
         // The operation's own count, until all its segments are posted.
         self.groups.begin(data);
         self.groups.begin(op.completion);
@@ -233,7 +233,7 @@ impl<P: Port> Core<P> {
         let peer = self.peers.get_mut(at);
         if (strong || counted.is_none()) && peer.order.has_writes() {
             let Some(behind) = peer.order.close() else { return Ok(Step::Held) };
-            let held = peer.order.begin(Class::Write);
+            let held = peer.order.begin_last(Class::Write);
             peer.held.push_back(HeldSignal { word, counted, behind, held, completion });
             self.groups.begin(completion);
             self.want_ack(at);

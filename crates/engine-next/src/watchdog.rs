@@ -10,7 +10,6 @@ use crate::group::Class;
 use crate::op::Queued;
 use crate::port::Port;
 use crate::rails::rail_ids;
-use crate::segments::State;
 
 /// Most progress iterations between two looks at the clock, which costs tens of nanoseconds.
 const ITERATIONS: u32 = 256;
@@ -226,11 +225,10 @@ impl<P: Port> Core<P> {
 
     /// The oldest work of a peer that is under way, or else the first in its queue.
     fn oldest(&self, at: u32) -> Oldest {
-        let posted = self.segments.posted().map(|(_, segment)| segment);
-        let posted = posted.filter(|s| s.peer == at && s.state == State::Posted);
+        let posted = self.segments.of_peer(at).map(|(_, segment)| segment);
         if let Some(first) = posted.min_by_key(|s| s.born) {
             let (what, len, state) = (first.what(), first.transfer.len, "posted");
-            return Oldest { what, len, rail: first.rail, state, born: first.born };
+            return Oldest { what, len, rail: first.owner.rail(), state, born: first.born };
         }
         let sent = self.messages.sent().map(|(_, slot)| slot).filter(|slot| slot.peer == at);
         if let Some(first) = sent.min_by_key(|slot| slot.seq) {
@@ -243,7 +241,7 @@ impl<P: Port> Core<P> {
             Queued::Fence | Queued::Quiet(_) => None,
         });
         let (what, len) = first.unwrap_or(("signal", 8));
-        let rail = peer.hop().map_or(crate::ids::RailId(0), |hop| hop.rail);
+        let rail = peer.hop.rail;
         let state = match peer.is_refused {
             true => "queued: the fabric does not take it",
             false => "queued: others hold what it waits for",
@@ -296,7 +294,7 @@ impl<P: Port> Core<P> {
                 target: "TRANSPORT",
                 "{id} ({}): {} in flight of {}, {} queued in all, {} posted, {} completed, {} times no room",
                 self.port.rail_name(id),
-                rail.in_flight,
+                rail.in_flight(),
                 rail.limits.depth,
                 self.queued,
                 counters.posted,

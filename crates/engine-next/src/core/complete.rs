@@ -10,10 +10,10 @@ use crate::group::{GroupId, Groups};
 use crate::ids::{Pe, RailId, WrId};
 use crate::peers::{HeldSignal, Peers};
 use crate::port::{Completions, Failure, Polled, Port};
-use crate::segments::{Purpose, Segment, Segments, State};
+use crate::segments::{Owner, STRIPE, Segment, Segments, State};
 use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
 
-/// Takes the completions of a poll.
+/// Takes the completions of a poll. Those of alike segments in a row are counted together.
 struct Sink<'a> {
     segments: &'a mut Segments,
     peers: &'a mut Peers,
@@ -25,27 +25,43 @@ struct Sink<'a> {
     count: u32,
 }
 
-impl Completions for Sink<'_> {
+impl Sink<'_> {
+    /// Gives the counts of plain segments back.
     #[inline(always)]
-    fn take(&mut self, index: usize) -> bool {
-        let Some(segment) = self.segments.posted_mut(index) else { return false };
-        self.count += 1;
-        if segment.state != State::Posted || segment.purpose != Purpose::Plain {
-            self.others.push(index as u32);
-            return true;
-        }
-        let Segment { peer: at, group, completion, .. } = *segment;
+    fn end(&mut self, owner: Owner, count: u32) {
+        self.count += count;
+        let at = owner.peer();
         let peer = self.peers.get_mut(at);
-        peer.in_flight -= 1;
-        if peer.order.end(group) && peer.order.has_closed() && !peer.is_settling {
+        peer.in_flight -= count;
+        if peer.order.end(owner.group(), count) && peer.order.has_closed() && !peer.is_settling {
             peer.is_settling = true;
             self.settling.push(at);
         }
-        if self.groups.end(completion) {
-            self.emptied.push(completion);
+        if self.groups.end(owner.completion(), count) {
+            self.emptied.push(owner.completion());
         }
-        self.segments.free(index);
-        true
+    }
+}
+
+impl Completions for Sink<'_> {
+    #[inline(always)]
+    fn take(&mut self, index: usize) -> bool {
+        let is_known = self.segments.owner(index).is_some();
+        if is_known {
+            self.others.push(index as u32);
+        }
+        is_known
+    }
+
+    #[inline(always)]
+    fn take_alike(&mut self, mut indices: impl ExactSizeIterator<Item = usize>) -> usize {
+        let Some(first) = indices.next() else { return 0 };
+        let Some(owner) = self.segments.owner(first).filter(|owner| owner.is_plain()) else {
+            return 0;
+        };
+        let count = self.segments.free_alike(owner, std::iter::once(first).chain(indices));
+        self.end(owner, count as u32);
+        count
     }
 }
 
@@ -58,13 +74,10 @@ impl<P: Port> Core<P> {
         let polled = self.port.drain(rail, &mut sink);
         let count = sink.count;
         if count > 0 {
-            let rail = &mut self.rails[rail.index()];
-            rail.in_flight -= count;
-            rail.counters.completed += u64::from(count);
-            self.eightfold_room += 8 * count;
-            if !others.is_empty() {
-                self.complete_others(others);
-            }
+            self.rails[rail.index()].end(count);
+        }
+        if !others.is_empty() {
+            self.complete_others(others);
         }
         match polled {
             Polled::Empty => false,
@@ -84,29 +97,32 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Ends a segment of any purpose; `ok`: it has completed without error.
+    /// Ends a segment in any state; `ok`: it has completed without error.
     fn complete_other(&mut self, index: u32, ok: bool) {
         let Some(segment) = self.segments.posted_mut(index as usize) else { return };
-        let segment = *segment;
+        let Segment { owner, token, transfer, .. } = *segment;
+        let state = owner.state();
         self.segments.free(index as usize);
-        let peer = self.peers.get_mut(segment.peer);
+        self.rails[owner.rail().index()].end(1);
+        let peer = self.peers.get_mut(owner.peer());
         peer.in_flight -= 1;
-        if segment.purpose == Purpose::Stripe {
-            let now = self.port.now();
-            let (rail, len) = (&mut self.rails[segment.rail.index()], segment.transfer.len as u64);
-            rail.load.complete(len, now);
-            peer.ahead[segment.rail.index()] -= len;
+        // The token of a plain segment means nothing; its peer may have failed since.
+        let ahead = peer.ahead.get_mut(owner.rail().index());
+        if let Some(ahead) = ahead.filter(|_| state != State::Plain && token == STRIPE) {
+            *ahead -= transfer.len as u64;
+            let load = &mut self.rails[owner.rail().index()].load;
+            load.complete(transfer.len as u64, self.port.now());
         }
-        if segment.state == State::Orphan {
+        if state == State::Orphan {
             self.regions.index().leave_orphan(self.regions.kind(), index);
         } else {
-            if peer.order.end(segment.group) {
-                self.settle_later(segment.peer);
+            if peer.order.end(owner.group(), 1) {
+                self.settle_later(owner.peer());
             }
-            self.end_in_group(segment.completion);
+            self.end_in_group(owner.completion());
         }
-        if let Purpose::Staged(token) = segment.purpose {
-            let ok = ok && segment.state == State::Posted;
+        if state != State::Plain && token < STRIPE {
+            let ok = ok && state == State::Other;
             self.staged.push_back(StagedEvent::Segment { token, ok });
         }
     }
@@ -121,7 +137,7 @@ impl<P: Port> Core<P> {
 
     /// Gives one count of a completion group back.
     pub(crate) fn end_in_group(&mut self, group: GroupId) {
-        if self.groups.end(group) {
+        if self.groups.end(group, 1) {
             self.emptied.push(group);
         }
     }
@@ -204,19 +220,17 @@ impl<P: Port> Core<P> {
             );
         };
         let segment = *segment;
-        let of = &mut self.rails[segment.rail.index()];
-        of.end();
-        self.eightfold_room += 8;
-        if segment.state == State::Posted {
+        let (at, rail) = (segment.owner.peer(), segment.owner.rail());
+        if segment.owner.state() != State::Orphan {
             let failed = EngineError::Segment {
                 what: segment.what(),
-                pe: self.peers.get(segment.peer).pe,
+                pe: self.peers.get(at).pe,
                 len: segment.transfer.len,
-                rail: segment.rail,
-                rail_name: self.port.rail_name(segment.rail).to_owned(),
+                rail,
+                rail_name: self.port.rail_name(rail).to_owned(),
                 error,
             };
-            self.fail_peer(segment.peer, failed);
+            self.fail_peer(at, failed);
         }
         self.complete_other(wr_id.index() as u32, false);
     }
@@ -300,7 +314,7 @@ impl<P: Port> Core<P> {
         if let Some(channel) = peer.channel.as_deref_mut() {
             channel.held -= 1;
         }
-        if peer.order.end(group) && peer.order.has_closed() {
+        if peer.order.end(group, 1) && peer.order.has_closed() {
             self.settle_later(at);
         }
         self.end_in_group(completion);

@@ -19,7 +19,7 @@ use crate::op::{Kind, Op, Queued, Way};
 use crate::port::{Port, PortError};
 use crate::rate_limit::RateLimit;
 use crate::regions::Orphan;
-use crate::segments::State;
+use crate::segments::{PLAIN, State};
 
 /// Most lines in the log, in ten seconds, about faults that peers can cause.
 const LINES: u64 = 64;
@@ -76,14 +76,15 @@ impl<P: Port> Core<P> {
         }
         held.into_iter().for_each(|signal| self.end_in_group(signal.completion));
         quiets.into_iter().for_each(|(_, group)| self.end_in_group(group));
-        let own = |(_, segment): &(u32, &crate::segments::Segment)| {
-            segment.peer == at && segment.state == State::Posted
-        };
-        let posted: Vec<u32> = self.segments.posted().filter(own).map(|(index, _)| index).collect();
+        let posted: Vec<u32> = self.segments.of_peer(at).map(|(index, _)| index).collect();
         for index in posted {
             let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
-            segment.state = State::Orphan;
-            let (memory, what, completion) = (segment.memory(), segment.what(), segment.completion);
+            let completion = segment.owner.completion();
+            if segment.owner.is_plain() {
+                segment.token = PLAIN;
+            }
+            segment.owner = segment.owner.with(State::Orphan);
+            let (memory, what) = (segment.memory(), segment.what());
             if let Some(memory) = memory {
                 let lane = self.regions.kind();
                 let orphan = Orphan { lane, segment: index, what, pe, memory };
@@ -127,10 +128,10 @@ impl<P: Port> Core<P> {
     pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
         let rail_name = self.port.rail_name(rail).to_owned();
         let failed = EngineError::Rail { rail, rail_name, error };
-        let segments = self.segments.posted().filter(|(_, segment)| segment.rail == rail);
+        let segments = self.segments.posted().filter(|(_, s)| s.owner.rail() == rail);
         let messages = self.messages.sent().filter(|(_, slot)| slot.rail == rail);
         let mut peers: Vec<u32> = segments
-            .map(|(_, segment)| segment.peer)
+            .map(|(_, segment)| segment.owner.peer())
             .chain(messages.map(|(_, slot)| slot.peer))
             .collect();
         peers.sort_unstable();

@@ -21,12 +21,12 @@ use crate::channel::slots::{SLOTS, Slots};
 use crate::core::fail::Failures;
 use crate::error::EngineError;
 use crate::group::{GroupId, GroupRef, Groups};
-use crate::ids::{LaneKind, Pe};
+use crate::ids::{LaneKind, Pe, RailId};
 use crate::lane::LaneConfig;
 use crate::lane::host::handoff::Handed;
 use crate::op::Word;
 use crate::peers::{Peer, Peers};
-use crate::port::{Local, Port};
+use crate::port::{Local, Port, RailLimits};
 use crate::rails::paths::PathTable;
 use crate::rails::{Rail, Spread};
 use crate::regions::Regions;
@@ -65,9 +65,7 @@ pub(crate) enum StagedEvent {
 pub(crate) struct Core<P: Port> {
     pub(crate) port: P,
     pub(crate) me: Pe,
-    pub(crate) rails: Box<[Rail]>,
-    /// The port's fast path by rail; empty if it has none.
-    fast: Box<[P::Fast]>,
+    pub(crate) rails: Box<[Rail<P::Fast>]>,
     paths: PathTable,
     pub(crate) peers: Peers,
     pub(crate) segments: Segments,
@@ -86,8 +84,6 @@ pub(crate) struct Core<P: Port> {
     pub(crate) devices: bool,
     /// What is submitted now counts in this group.
     pub(crate) current: GroupId,
-    /// Eight times the segments that rails have room for. A peer posts while it has fewer in flight.
-    pub(crate) eightfold_room: u32,
     /// Entries in all queues.
     pub(crate) queued: usize,
     /// Peers that wait for something shared, in turn.
@@ -109,7 +105,7 @@ pub(crate) struct Core<P: Port> {
 }
 
 /// Most segments and work-request ids of a lane over rails of these limits.
-pub(crate) fn segments_for(limits: &[crate::port::RailLimits]) -> u32 {
+pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1)).sum()
 }
 
@@ -117,14 +113,13 @@ impl<P: Port> Core<P> {
     pub(crate) fn new(port: P, config: LaneConfig) -> Self {
         let limits = port.limits();
         let count = segments_for(limits);
-        let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
-        let ids = crate::rails::rail_ids(&rails);
-        let fast = if port.has_fast_path() {
-            ids.map(|rail| port.fast(rail)).collect()
-        } else {
-            Box::default()
-        };
         let is_proxy = config.kind == LaneKind::Proxy;
+        let spread = if is_proxy { config.spread } else { Spread::ROUND_ROBIN };
+        let rail = |(at, limits): (u8, &RailLimits)| {
+            let fast = port.has_fast_path().then(|| port.fast(RailId(at)));
+            Rail::new(limits, port.limits().len(), &spread, fast)
+        };
+        let rails = (0..).zip(limits).map(rail).collect();
         let unregistered = port.takes_unregistered();
         let needs_desc = !unregistered && limits.iter().any(|rail| rail.needs_desc);
         let signals = Signals::new(&config, limits);
@@ -132,7 +127,6 @@ impl<P: Port> Core<P> {
         Self {
             me: config.me,
             rails,
-            fast,
             peers: Peers::new(n_pes),
             segments: Segments::new(count, |wr_id| port.context(wr_id)),
             // User threads send no messages: peers do not listen to host lanes.
@@ -143,13 +137,12 @@ impl<P: Port> Core<P> {
             marks: Marks::new(config.cookie, config.me, n_pes, config.mark_bytes),
             paths: config.paths,
             signals,
-            spread: if is_proxy { config.spread } else { Spread::ROUND_ROBIN },
+            spread,
             failures: Failures::new(),
             watchdog: config.watchdog,
             needs_desc,
             devices: config.devices,
             current: GroupId::NONE,
-            eightfold_room: 8 * count,
             queued: 0,
             ring: VecDeque::new(),
             ready: Vec::new(),
@@ -175,7 +168,7 @@ impl<P: Port> Core<P> {
         if pe.0 >= n_pes {
             return Err(EngineError::NoSuchPe { pe, n_pes });
         }
-        let at = self.peers.open(pe, self.paths.hops(self.me, pe));
+        let at = self.peers.open(pe, |at| self.paths.hops(self.me, pe, at));
         if self.regions.kind() == LaneKind::Proxy {
             // So that a stripe finds its counters.
             self.peers.get_mut(at).ahead = vec![0; self.rails.len()].into();
@@ -198,12 +191,6 @@ impl<P: Port> Core<P> {
         let Peer { channel, pe, .. } = self.peers.get_mut(at);
         let tags = self.signals.tags;
         channel.get_or_insert_with(|| Channel::new(&self.seal, *pe, tags))
-    }
-
-    /// Whether a peer may have another segment in flight, of those that rails have room for.
-    #[inline(always)]
-    pub(crate) fn is_within_quota(&self, peer: &Peer) -> bool {
-        peer.in_flight < self.eightfold_room
     }
 
     /// Puts a peer into the list of those to be served in this iteration.
@@ -230,7 +217,7 @@ impl<P: Port> Core<P> {
         request: &Request<'_>,
         sent: usize,
         len: usize,
-        rail: crate::ids::RailId,
+        rail: RailId,
     ) -> Result<Local, EngineError> {
         let addr = match request.local {
             LocalSide::Value(value) => return Ok(Local::Value(value >> (8 * sent.min(7)))),
@@ -265,7 +252,7 @@ impl<P: Port> Core<P> {
                 |peer: &Peer| peer.hops.iter().all(|hop| hop.remote.rail().0 < remote.rails());
             let peer = self.peers.get_mut(at);
             if fits(peer) {
-                peer.identity = remote.identity();
+                peer.learn(remote.identity());
             }
         }
     }

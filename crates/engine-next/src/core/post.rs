@@ -3,13 +3,13 @@
 use crate::core::Core;
 use crate::error::EngineError;
 use crate::group::{Class, GroupId, GroupRef};
-use crate::ids::RailId;
+use crate::ids::{RailId, WrId};
 use crate::op::{Kind, Op, Step};
 use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
 use crate::rails::load;
 use crate::rails::paths::Hop;
 use crate::request::{LocalSide, Request};
-use crate::segments::{Purpose, State};
+use crate::segments::{PLAIN, STRIPE, Segment, State};
 use crate::wire::handle::HandleView;
 
 /// Segments of a long operation for each rail or worker, at least, unless they would be shorter than
@@ -26,7 +26,8 @@ pub(crate) struct Posting {
     pub(crate) transfer: Transfer,
     /// Immediate data for the target.
     pub(crate) immediate: Option<u64>,
-    pub(crate) purpose: Purpose,
+    /// What its completion is for: [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
+    pub(crate) token: u32,
     pub(crate) completion: GroupId,
     /// The order group that counts it, or the class that it has in the last one.
     pub(crate) counted: Counted,
@@ -47,69 +48,63 @@ impl<P: Port> Core<P> {
     /// not, nothing has happened. It does not panic.
     #[inline(always)]
     pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: GroupId) -> bool {
-        let Self { peers, rails, segments, regions, groups, port, fast, .. } = self;
-        let Some((at, peer)) = peers.entry(request.pe) else { return false };
-        let Some(hop) = peer.hop().copied() else { return false };
+        let Self { peers, rails, segments, regions, groups, port, .. } = self;
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+        let Some(peer) = peers.of_mut(pe) else { return false };
+        let Some(handle) = HandleView::keyed(remote_handle, peer.open) else { return false };
+        let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
+        let hop = &peer.hop;
         let Some(rail) = rails.get_mut(hop.rail.index()) else { return false };
-        let Some(way) = fast.get(hop.rail.index()) else { return false };
-        if !peer.is_open || peer.in_flight >= self.eightfold_room || !rail.has_room() {
+        if len.wrapping_sub(1) >= rail.most_in_turn || peer.in_flight >= rail.quota {
             return false;
         }
-        let most = rail.limits.max_segment.min(self.spread.balanced_from - 1);
-        if request.len.wrapping_sub(1) >= most {
-            return false;
-        }
-        let Some(remote) = HandleView::keyed(request.remote_handle, peer.identity) else {
-            return false;
-        };
-        let Some(address) = remote.target(request.remote_addr, request.len as u64) else {
-            return false;
-        };
-        let local = match request.local {
-            LocalSide::Memory(addr) => match regions.recent_desc(addr, request.len, hop.rail) {
+        let Some(fast) = rail.fast else { return false };
+        let local = match local {
+            LocalSide::Memory(addr) => match regions.recent_desc(addr, len, hop.rail) {
                 Some(desc) => Local::Memory { addr, desc },
                 None => return false,
             },
-            LocalSide::Value(value)
-                if request.direction == Direction::Write && request.len <= 8 =>
-            {
+            LocalSide::Value(value) if direction == Direction::Write && len <= 8 => {
                 Local::Value(value)
             }
             LocalSide::Value(_) => return false,
         };
-        let Some((wr_id, segment)) = segments.reserve() else { return false };
-        segment.transfer = Transfer {
-            direction: request.direction,
-            local,
-            len: request.len,
-            remote: address,
-            key: remote.key_at(hop.remote),
-        };
-        let (context, transfer) = (segment.context, &segment.transfer);
-        if !port.try_post(*way, hop.rail, hop.to, wr_id, context, transfer) {
-            return false;
-        }
-        let class = match request.direction {
-            Direction::Write => Class::Write,
-            Direction::Read => Class::Read,
-        };
-        segment.group = peer.order.begin(class);
-        segment.peer = at;
-        segment.purpose = Purpose::Plain;
-        segment.completion = completion;
-        segment.rail = hop.rail;
+        let Some((wr_id, segment)) = segments.take() else { return false };
+        // Everything is in its place before the fabric is asked, so that little has to be kept
+        // through the call. It is taken back if the fabric declines.
+        let group = peer.order.next(class_of(direction));
+        segment.transfer =
+            Transfer { direction, local, len, remote, key: handle.key_at(hop.remote) };
+        segment.owner = hop.owner.counted(completion, group);
         segment.born = self.watchdog.stamp();
-        segments.commit();
-        rail.begin(request.len);
-        self.eightfold_room -= 8;
-        peer.in_flight += 1;
-        match request.direction {
-            Direction::Write => peer.writes = peer.writes.wrapping_add(1),
-            Direction::Read => peer.reads = peer.reads.wrapping_add(1),
-        }
+        let (id, to, next) = (hop.rail, hop.to, hop.next);
+        peer.begin(group, direction);
+        peer.turn(next);
+        rail.begin(len);
         groups.begin(completion);
-        peer.next = hop.next;
-        true
+        let (context, transfer) = (segment.context, &segment.transfer);
+        port.try_post(fast, id, to, wr_id, context, transfer) || self.undo_post(wr_id)
+    }
+
+    /// Takes back what was noted of a segment that the fabric has not taken. Returns false.
+    #[cold]
+    #[inline(never)]
+    fn undo_post(&mut self, wr_id: WrId) -> bool {
+        let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
+        let Segment { owner, transfer, .. } = *segment;
+        self.segments.free(wr_id.index());
+        self.rails[owner.rail().index()].undo(transfer.len);
+        let peer = self.peers.get_mut(owner.peer());
+        peer.in_flight -= 1;
+        let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
+        let posted = &mut peer.posted[transfer.direction as usize];
+        *posted = posted.wrapping_sub(1);
+        // What follows the group has counts of its own, so this is not the last one.
+        let _ = self.groups.end(owner.completion(), 1);
+        if may_settle {
+            self.settle_later(owner.peer());
+        }
+        false
     }
 
     /// Posts a segment. Returns whether the fabric has taken it.
@@ -117,71 +112,63 @@ impl<P: Port> Core<P> {
     /// # Errors
     /// The fabric has refused it for good; its peer has failed with that.
     pub(crate) fn post(&mut self, posting: &Posting) -> Result<bool, EngineError> {
-        let Posting { peer: at, hop, ref transfer, immediate, purpose, completion, .. } = *posting;
-        let rail = &mut self.rails[hop.rail.index()];
-        if !rail.has_room() {
+        let Posting { peer: at, hop, ref transfer, token, completion, .. } = *posting;
+        let Self { peers, rails, segments, port, .. } = self;
+        let (peer, rail) = (peers.get_mut(at), &mut rails[hop.rail.index()]);
+        if peer.in_flight >= rail.quota {
             return Ok(false);
         }
-        let Some((wr_id, segment)) = self.segments.reserve() else { return Ok(false) };
-        let operation = match immediate {
+        let operation = match posting.immediate {
             None => Operation::Transfer(transfer),
             Some(data) => Operation::WriteWithImmediate(transfer, data),
         };
-        let by_workers = posting.is_long && rail.limits.bulk > 0;
-        let posted = if by_workers {
-            self.port.post_bulk(hop.rail, hop.to, wr_id, operation).transpose()
-        } else {
-            None
+        let group = match posting.counted {
+            Counted::Last(class) => peer.order.next(class),
+            Counted::By(group) => group,
         };
-        let is_bulk = posted.is_some();
-        let posted = posted.unwrap_or_else(|| self.port.post(hop.rail, hop.to, wr_id, operation));
+        let state = if token == PLAIN { State::Plain } else { State::Other };
+        let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
+        segment.transfer = *transfer;
+        segment.owner = hop.owner.counted(completion, group).with(state);
+        segment.born = self.watchdog.stamp();
+        segment.token = token;
+        peer.begin(group, transfer.direction);
+        rail.begin(transfer.len);
+        self.groups.begin(completion);
+        let mut posted = Ok(None);
+        if posting.is_long && rail.limits.bulk > 0 {
+            posted = port.post_bulk(hop.rail, hop.to, wr_id, operation);
+            if let Ok(Some(Posted::Yes)) = posted {
+                rail.counters.bulk_bytes += transfer.len as u64;
+            }
+        }
+        let posted = match posted {
+            Ok(Some(posted)) => Ok(posted),
+            Ok(None) => port.post(hop.rail, hop.to, wr_id, operation),
+            Err(error) => Err(error),
+        };
+        peer.is_refused = !matches!(posted, Ok(Posted::Yes));
+        let pe = peer.pe;
         match posted {
-            Ok(Posted::Yes) => {}
+            Ok(Posted::Yes) => Ok(true),
             Ok(Posted::Again) => {
                 rail.counters.again += 1;
-                self.peers.get_mut(at).is_refused = true;
-                return Ok(false);
+                Ok(self.undo_post(wr_id))
             }
             Err(error) => {
-                let peer = self.peers.get(at);
+                self.undo_post(wr_id);
                 let failed = EngineError::Segment {
                     what: if transfer.direction == Direction::Read { "get" } else { "put" },
-                    pe: peer.pe,
+                    pe,
                     len: transfer.len,
                     rail: hop.rail,
                     rail_name: self.port.rail_name(hop.rail).to_owned(),
                     error,
                 };
                 self.fail_peer(at, failed.clone());
-                return Err(failed);
+                Err(failed)
             }
         }
-        if is_bulk {
-            rail.counters.bulk_bytes += transfer.len as u64;
-        }
-        rail.begin(transfer.len);
-        let peer = self.peers.get_mut(at);
-        peer.is_refused = false;
-        segment.transfer = *transfer;
-        segment.peer = at;
-        segment.born = self.watchdog.stamp();
-        segment.purpose = purpose;
-        segment.completion = completion;
-        segment.group = match posting.counted {
-            Counted::Last(class) => peer.order.begin(class),
-            Counted::By(group) => group,
-        };
-        segment.rail = hop.rail;
-        segment.state = State::Posted;
-        self.segments.commit();
-        self.eightfold_room -= 8;
-        peer.in_flight += 1;
-        match transfer.direction {
-            Direction::Write => peer.writes = peer.writes.wrapping_add(1),
-            Direction::Read => peer.reads = peer.reads.wrapping_add(1),
-        }
-        self.groups.begin(completion);
-        Ok(true)
     }
 
     /// Posts the segments of an operation as far as there is room. `mark` gives the immediate data
@@ -205,12 +192,8 @@ impl<P: Port> Core<P> {
                 return Ok((0, Step::Held));
             }
         }
-        let class = match (direction, immediate) {
-            (Direction::Read, _) => Class::Read,
-            (Direction::Write, None) => Class::Write,
-            // The message that tells how many there are is behind them at the target.
-            (Direction::Write, Some(_)) => Class::Message,
-        };
+        // Counted segments are before the message that says how many there are.
+        let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
         let counted = op.counted_by.map_or(Counted::Last(class), Counted::By);
         let completion = match op.kind {
             Kind::PutSignal(_, crate::op::Way::Chained { data, .. }) => data,
@@ -221,9 +204,6 @@ impl<P: Port> Core<P> {
         let whole = if is_long { self.piece(at, op.len) } else { op.len };
         let mut posted = 0;
         while op.sent < op.len {
-            if !self.is_within_quota(self.peers.get(at)) {
-                return Ok((posted, Step::NoRoom));
-            }
             let len = whole.min(op.len - op.sent);
             let first = if by_load { self.choose(at, len) } else { self.next_hop(at) };
             let Some(mut hop) = first else { return Ok((posted, Step::NoRoom)) };
@@ -236,13 +216,13 @@ impl<P: Port> Core<P> {
                 let local = self.local(request, op.sent, len, hop.rail)?;
                 let remote = remote.remote_address(offset) + op.sent as u64;
                 let transfer = Transfer { direction, local, len, remote, key };
-                let purpose = if by_load { Purpose::Stripe } else { Purpose::Plain };
+                let token = if by_load { STRIPE } else { PLAIN };
                 let posting = Posting {
                     peer: at,
                     hop,
                     transfer,
                     immediate,
-                    purpose,
+                    token,
                     completion,
                     counted,
                     is_long,
@@ -253,7 +233,7 @@ impl<P: Port> Core<P> {
                     if by_load {
                         self.give_load(at, hop.rail, len);
                     } else {
-                        self.peers.get_mut(at).next = hop.next;
+                        self.peers.get_mut(at).turn(hop.next);
                     }
                     break;
                 }
@@ -286,9 +266,9 @@ impl<P: Port> Core<P> {
     /// The next path whose rail has room.
     fn next_hop(&self, at: u32) -> Option<Hop> {
         let peer = self.peers.get(at);
-        let mut hop = *peer.hop()?;
+        let mut hop = peer.hop;
         for _ in 0..peer.hops.len() {
-            if self.rails[hop.rail.index()].has_room() {
+            if peer.in_flight < self.rails[hop.rail.index()].quota {
                 return Some(hop);
             }
             hop = *peer.hops.get(hop.next as usize)?;
@@ -306,7 +286,7 @@ impl<P: Port> Core<P> {
         });
         let rail = load::choose(loads, len, now)?;
         let hop = peer.hops.iter().find(|hop| hop.rail.0 == rail)?;
-        self.rails[hop.rail.index()].has_room().then_some(*hop)
+        (peer.in_flight < self.rails[hop.rail.index()].quota).then_some(*hop)
     }
 
     fn give_load(&mut self, at: u32, rail: RailId, len: usize) {
@@ -315,5 +295,14 @@ impl<P: Port> Core<P> {
         of.load.give(len as u64, now);
         of.counters.by_load += 1;
         self.peers.get_mut(at).ahead[rail.index()] += len as u64;
+    }
+}
+
+/// The class of segments that nothing else counts.
+#[inline(always)]
+fn class_of(direction: Direction) -> Class {
+    match direction {
+        Direction::Write => Class::Write,
+        Direction::Read => Class::Read,
     }
 }

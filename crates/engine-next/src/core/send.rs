@@ -53,13 +53,15 @@ impl<P: Port> Core<P> {
         part: Option<&Request<'_>>,
         completion: GroupId,
     ) -> bool {
-        let Self { peers, messages, rails: _, regions, groups, port, fast, seal, .. } = self;
+        let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
         let Some((at, peer)) = peers.entry(signal.pe) else { return false };
-        let Some(hop) = peer.hop().copied() else { return false };
-        let Some(way) = fast.get(hop.rail.index()) else { return false };
-        let Peer { channel, order, identity, is_open, pe, .. } = peer;
+        let hop = peer.hop;
+        let Some(fast) = rails.get(hop.rail.index()).and_then(|rail| rail.fast) else {
+            return false;
+        };
+        let Peer { channel, order, open, pe, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return false };
-        if !*is_open || !channel.has_window() || channel.held >= messages.free() {
+        if !channel.has_window() || channel.held >= messages.free() {
             return false;
         }
         let atomic = &signal.atomic;
@@ -75,7 +77,7 @@ impl<P: Port> Core<P> {
             channel.acked < channel.after_data
         };
         let mark = u16::from(is_behind && is_marked);
-        let Some(word) = HandleView::asked(signal.remote_handle, *identity) else { return false };
+        let Some(word) = HandleView::asked(signal.remote_handle, *open) else { return false };
         let width = atomic.width.bytes();
         let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
         if signal.remote_addr % width as u64 != 0 {
@@ -89,7 +91,7 @@ impl<P: Port> Core<P> {
         match part {
             None => slot.frame.atomic(&sealing, &numbers, spot, atomic),
             Some(part) => {
-                let Some(data) = HandleView::asked(part.remote_handle, *identity) else {
+                let Some(data) = HandleView::asked(part.remote_handle, *open) else {
                     return false;
                 };
                 let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
@@ -105,10 +107,10 @@ impl<P: Port> Core<P> {
             }
         }
         let wr_id = Slots::wr_id(number, seq);
-        if !port.try_send(*way, hop.rail, hop.to, wr_id, slot.frame.bytes()) {
+        if !port.try_send(fast, hop.rail, hop.to, wr_id, slot.frame.bytes()) {
             return false;
         }
-        let group = order.begin(Class::Message);
+        let group = order.begin_last(Class::Message);
         order.note_message(group, seq.0);
         slot.tail = Tail::NONE;
         slot.seq = seq;
@@ -124,11 +126,11 @@ impl<P: Port> Core<P> {
             channel.after_data = channel.next;
         }
         groups.begin(completion);
-        peer.next = hop.next;
         if !channel.is_listed {
             channel.is_listed = true;
             self.unasked.push(at);
         }
+        peer.turn(hop.next);
         true
     }
 
@@ -141,7 +143,7 @@ impl<P: Port> Core<P> {
         self.channel(at);
         let Self { peers, messages, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let Peer { channel, order, hops, pe, next, is_refused, .. } = peer;
+        let Peer { channel, order, hops, pe, hop, is_refused, .. } = peer;
         let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
         if !channel.has_window() {
             self.want_ack(at);
@@ -165,22 +167,22 @@ impl<P: Port> Core<P> {
         let wr_id = Slots::wr_id(number, seq);
         let mut refused = None;
         for _ in 0..hops.len() {
-            let Some(hop) = hops.get(*next as usize) else { break };
+            let (rail, to) = (hop.rail, hop.to);
             let bytes = slot.frame.bytes();
             let sent = match tail.len {
-                0 => port.send(hop.rail, hop.to, wr_id, bytes),
-                _ => port.send_with_tail(hop.rail, hop.to, wr_id, bytes, tail),
+                0 => port.send(rail, to, wr_id, bytes),
+                _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
             };
-            *next = hop.next;
+            *hop = hops.get(hop.next as usize).copied().unwrap_or(*hop);
             match sent {
                 Ok(Posted::Yes) => {
-                    slot.rail = hop.rail;
+                    slot.rail = rail;
                     slot.in_use = true;
                     break;
                 }
-                Ok(Posted::Again) => self.rails[hop.rail.index()].counters.again += 1,
+                Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
                 Err(error) => {
-                    refused = Some((hop.rail, error));
+                    refused = Some((rail, error));
                     break;
                 }
             }
@@ -203,7 +205,7 @@ impl<P: Port> Core<P> {
         }
         let group = match sending.held {
             None => {
-                let group = order.begin(sending.class);
+                let group = order.begin_last(sending.class);
                 order.note_message(group, seq.0);
                 group
             }
@@ -344,9 +346,8 @@ impl<P: Port> Core<P> {
     ) -> Result<Posted, (crate::ids::RailId, PortError)> {
         let Self { peers, seal, port, .. } = self;
         let peer = peers.get_mut(at);
-        let (Some(hop), Some(channel)) = (peer.hop().copied(), peer.channel.as_deref_mut()) else {
-            return Ok(Posted::Yes);
-        };
+        let hop = peer.hop;
+        let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
         let mask = channel.out_mask(seal, peer.pe);
         let (seq, ack) = (channel.next, channel.executed.next());
         let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
@@ -365,7 +366,7 @@ impl<P: Port> Core<P> {
             Err(_) => {}
         }
         // The next one tries another rail.
-        peer.next = hop.next;
+        peer.turn(hop.next);
         sent.map_err(|error| (hop.rail, error))
     }
 }

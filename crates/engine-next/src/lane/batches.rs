@@ -49,10 +49,9 @@ impl<P: Port> Lane<P> {
                 Queued::Fence | Queued::Quiet(_) => None,
             })
         });
-        let segments = core
-            .segments
-            .posted()
-            .filter_map(|(_, segment)| Some((segment.peer, segment.what(), segment.memory()?)));
+        let segments = core.segments.posted().filter_map(|(_, segment)| {
+            Some((segment.owner.peer(), segment.what(), segment.memory()?))
+        });
         let messages = core
             .messages
             .sent()

@@ -12,7 +12,7 @@ use crate::ids::RailId;
 use crate::lane::Lane;
 use crate::port::{Direction, Local, Port, Transfer};
 use crate::rails::rail_ids;
-use crate::segments::Purpose;
+use crate::segments::PLAIN;
 use crate::wire::handle::{HandleBytes, HandleError, HandleView};
 
 /// Bytes that each rail reads or writes; less where its segments are shorter.
@@ -125,7 +125,7 @@ impl<P: Port> Lane<P> {
             hop,
             transfer,
             immediate: None,
-            purpose: Purpose::Plain,
+            token: PLAIN,
             completion: group,
             counted: Counted::By(GroupRef::NONE),
             is_long: false,

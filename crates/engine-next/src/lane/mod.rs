@@ -18,9 +18,9 @@ use crate::lane::host::handoff::Inbox;
 use crate::op::Queued;
 use crate::port::packet::LongPacket;
 use crate::port::{Port, RailLimits};
-use crate::rails::Spread;
 use crate::rails::counters::{PeerCounters, RailCounters, StagedCounters};
 use crate::rails::paths::PathTable;
+use crate::rails::{Rail, Spread};
 use crate::regions::RegionIndex;
 use crate::staging::Staging;
 use crate::watchdog::Watchdog;
@@ -211,10 +211,7 @@ impl<P: Port> Lane<P> {
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.core.rails.iter().map(|rail| {
-            let rate = rail.load.bytes_per_second();
-            RailCounters { rate, ..rail.counters }
-        })
+        self.core.rails.iter().map(Rail::counters)
     }
 
     /// How bytes of staged operations have got from one process to the other.
@@ -287,10 +284,8 @@ impl<P: Port> Lane<P> {
     /// Whether an operation can probably be submitted without being queued.
     #[inline]
     pub fn has_room(&self) -> bool {
-        let Core { eightfold_room, messages, rails, .. } = &self.core;
-        *eightfold_room > 0
-            && (messages.free() > 0 || self.packet.is_none())
-            && rails.iter().any(crate::rails::Rail::has_room)
+        let Core { messages, rails, .. } = &self.core;
+        (messages.free() > 0 || self.packet.is_none()) && rails.iter().any(|rail| rail.quota > 0)
     }
 
     /// While there is no room: an error once there may never be any.

@@ -140,7 +140,7 @@ impl<P: Port> Lane<P> {
     /// (`ofi_rxm` of libfabric 1.17 does).
     pub fn drain_before_close(&mut self, patience: Duration) -> bool {
         let start = self.core.port.now();
-        while self.core.rails.iter().any(|rail| rail.in_flight != 0) {
+        while self.core.rails.iter().any(|rail| rail.in_flight() != 0) {
             let waited = self.core.port.now().saturating_sub(start);
             if u128::from(waited) >= patience.as_nanos() {
                 return false;
@@ -158,10 +158,10 @@ impl<P: Port> Lane<P> {
         let Self { core, .. } = self;
         let (segments, of) = (&mut core.segments, &mut core.rails[rail.index()]);
         let mut end = |index: usize| {
-            let is_known = segments.posted_mut(index).is_some();
+            let is_known = segments.owner(index).is_some();
             if is_known {
                 segments.free(index);
-                of.end();
+                of.end(1);
             }
             is_known
         };

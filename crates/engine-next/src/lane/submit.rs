@@ -225,6 +225,10 @@ impl<P: Port> Lane<P> {
             };
             let now = self.core.port.now();
             let (start, before) = *since.get_or_insert((now, ended));
+            if self.core.failures.first().is_some() {
+                // What is awaited may be lost.
+                break waits;
+            }
             let peer = self.core.peers.get_mut(at);
             if peer.stood_at == Some(ended) || now.saturating_sub(start) >= PATIENCE {
                 // Until something of the peer ends, nobody waits for it again.
@@ -312,7 +316,7 @@ impl<P: Port> Lane<P> {
     fn check(&mut self, at: u32, op: &Op, handle: &HandleBytes) -> Result<(), EngineError> {
         let request = op.request(self.core.pe(at), handle);
         if op.len > 0 && !self.is_staged(&request)? {
-            let rail = self.core.peers.get(at).hop().map_or(crate::ids::RailId(0), |hop| hop.rail);
+            let rail = self.core.peers.get(at).hop.rail;
             self.core.local(&request, 0, op.len, rail)?;
         }
         Ok(())
@@ -502,23 +506,19 @@ impl<P: Port> Lane<P> {
         let before = self.core.peers.get(at).held.len();
         let held = self.core.send_held(at);
         *moved |= self.core.peers.get(at).held.len() < before;
-        match held {
-            Ok(Step::Done) => {}
-            Ok(step) => return step,
-            Err(_) => return Step::Done,
-        }
-        let mut turn = TURN;
-        loop {
+        let step = match held {
+            Ok(Step::Done) => self.serve_queue(at, moved),
+            Ok(step) => step,
+            Err(_) => Step::Done,
+        };
+        self.core.peers.get_mut(at).update_open();
+        step
+    }
+
+    fn serve_queue(&mut self, at: u32, moved: &mut bool) -> Step {
+        for _ in 0..TURN {
             let peer = self.core.peers.get_mut(at);
-            let Some(queued) = peer.queue.pop_front() else {
-                peer.update_open();
-                return Step::Done;
-            };
-            if turn == 0 {
-                peer.queue.push_front(queued);
-                return Step::NoRoom;
-            }
-            turn -= 1;
+            let Some(queued) = peer.queue.pop_front() else { return Step::Done };
             let step = match queued {
                 Queued::Op(mut op, handle) => {
                     let before = op.sent;
@@ -544,14 +544,15 @@ impl<P: Port> Lane<P> {
                         }
                     }
                 }
-                Queued::Fence => self.serve_mark(at, queued),
-                Queued::Quiet(_) => self.serve_mark(at, queued),
+                Queued::Fence | Queued::Quiet(_) => self.serve_mark(at, queued),
             };
             if step != Step::Done {
                 return step;
             }
             *moved = true;
         }
+        // Others have their turn.
+        if self.core.peers.get(at).queue.is_empty() { Step::Done } else { Step::NoRoom }
     }
 
     /// A fence or a quiet is next in a queue.

@@ -36,50 +36,85 @@ impl Spread {
     pub const BALANCED_FROM: usize = 8 << 10;
 }
 
-/// A rail of a lane.
+/// A rail of a lane. `F` is what its port's fast path takes.
 #[derive(Debug)]
-pub(crate) struct Rail {
+pub(crate) struct Rail<F> {
+    /// None if the port has no fast path.
+    pub(crate) fast: Option<F>,
+    /// Longest segment that takes rails in turn on the fast path; 0 if there is none.
+    pub(crate) most_in_turn: usize,
+    /// What [`SHARE`] times the number of rails is for each segment that the rail has room for. A
+    /// peer posts on the rail while it has fewer segments in flight.
+    pub(crate) quota: u32,
+    /// What one segment takes of the quota.
+    unit: u32,
     pub(crate) limits: RailLimits,
-    /// Segments posted and not completed.
-    pub(crate) in_flight: u32,
-    pub(crate) counters: RailCounters,
     pub(crate) load: Load,
+    pub(crate) counters: RailCounters,
 }
 
-impl Rail {
-    pub(crate) fn new(limits: &RailLimits) -> Self {
-        let limits = RailLimits {
-            depth: limits.depth.max(1),
-            max_segment: limits.max_segment.max(1),
-            ..*limits
-        };
-        Self { limits, in_flight: 0, counters: RailCounters::default(), load: Load::default() }
+/// A peer may have this many times as many segments in flight as rails have room for on average: one
+/// silent peer takes eight ninths of a rail, and each further one as much of the rest.
+const SHARE: u32 = 8;
+
+impl<F> Rail<F> {
+    /// A rail of a lane that has so many.
+    pub(crate) fn new(limits: &RailLimits, rails: usize, spread: &Spread, fast: Option<F>) -> Self {
+        let (depth, max_segment) = (limits.depth.max(1), limits.max_segment.max(1));
+        let limits = RailLimits { depth, max_segment, ..*limits };
+        let unit = SHARE * rails as u32;
+        let most = max_segment.min(spread.balanced_from.saturating_sub(1));
+        Self {
+            most_in_turn: if fast.is_some() { most } else { 0 },
+            fast,
+            quota: depth * unit,
+            unit,
+            limits,
+            load: Load::default(),
+            counters: RailCounters::default(),
+        }
     }
 
-    /// Whether another segment may be posted.
-    #[inline(always)]
-    pub(crate) fn has_room(&self) -> bool {
-        self.in_flight < self.limits.depth
+    /// Segments posted and not completed.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.limits.depth - self.quota / self.unit
     }
 
-    /// Counts a segment that the fabric has taken.
+    /// Counts a segment of `bytes` that is being posted. There is room for it.
     #[inline(always)]
     pub(crate) fn begin(&mut self, bytes: usize) {
-        self.in_flight += 1;
-        self.counters.posted += 1;
+        self.quota -= self.unit;
         self.counters.bytes += bytes as u64;
-        self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight);
     }
 
-    /// Counts a segment that has completed.
+    /// Takes [`Rail::begin`] back: the fabric has not taken the segment.
+    pub(crate) fn undo(&mut self, bytes: usize) {
+        self.quota += self.unit;
+        self.counters.bytes -= bytes as u64;
+    }
+
+    /// Counts segments that have completed.
     #[inline(always)]
-    pub(crate) fn end(&mut self) {
-        self.in_flight -= 1;
-        self.counters.completed += 1;
+    pub(crate) fn end(&mut self, count: u32) {
+        // As many as now were never in flight since the last completion.
+        self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight());
+        self.quota += self.unit * count;
+        self.counters.completed += u64::from(count);
+    }
+
+    /// The counters, with what follows from other state.
+    pub(crate) fn counters(&self) -> RailCounters {
+        let in_flight = self.in_flight();
+        RailCounters {
+            posted: self.counters.completed + u64::from(in_flight),
+            max_in_flight: self.counters.max_in_flight.max(in_flight),
+            rate: self.load.bytes_per_second(),
+            ..self.counters
+        }
     }
 }
 
 /// All rails of a lane, by number.
-pub(crate) fn rail_ids(rails: &[Rail]) -> impl Iterator<Item = RailId> + use<> {
+pub(crate) fn rail_ids<F>(rails: &[Rail<F>]) -> impl Iterator<Item = RailId> + use<F> {
     (0..rails.len() as u8).map(RailId)
 }

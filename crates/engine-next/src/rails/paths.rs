@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::ids::{Pe, RailId};
 use crate::port::PeerAddr;
 use crate::rails::pairing::first_rail;
+use crate::segments::Owner;
 use crate::wire::handle::RailKey;
 
 /// The remote end of a local rail towards one peer.
@@ -26,6 +27,8 @@ pub(crate) struct Hop {
     pub(crate) remote: RailKey,
     /// Index of the peer's next path, round and round.
     pub(crate) next: u32,
+    /// Owner of plain segments that take it, but for what counts them.
+    pub(crate) owner: Owner,
 }
 
 /// The remote ends of one local rail, by PE.
@@ -119,19 +122,21 @@ impl PathTable {
         self.ends[rail.index()].get(pe).to
     }
 
-    /// The paths to a PE of the job over all rails that lead there, and the index of the first to
-    /// use.
-    pub(crate) fn hops(&self, me: Pe, pe: Pe) -> (Box<[Hop]>, u32) {
+    /// The paths to a PE of the job over all rails that lead there, and the first to use. `peer` is
+    /// the index of the PE's peer.
+    pub(crate) fn hops(&self, me: Pe, pe: Pe, peer: u32) -> (Box<[Hop]>, Hop) {
         let rails: Vec<RailId> =
             (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
         let count = rails.len() as u32;
         let hop = |(at, rail): (u32, &RailId)| {
             let Path { to, remote } = self.ends[rail.index()].get(pe);
-            Hop { to, rail: *rail, remote: RailKey::of(remote), next: (at + 1) % count }
+            let (next, owner) = ((at + 1) % count, Owner::new(peer, *rail));
+            Hop { to, rail: *rail, remote: RailKey::of(remote), next, owner }
         };
         let hops: Box<[Hop]> = (0..).zip(&rails).map(hop).collect();
         let start = first_rail(me, pe, self.ends.len() as u8);
         let first = rails.iter().position(|rail| *rail >= start).unwrap_or(0);
-        (hops, first as u32)
+        let first = hops[first];
+        (hops, first)
     }
 }

@@ -9,9 +9,9 @@
 //!   [`crate::group`]), [`Step::NoPlace`] or [`Step::NoRoom`]; it is called again with the same
 //!   operation. Whatever it has taken it counts itself: in the peer's order group by messages that it
 //!   sends (`Core::send`) or by `Order::begin`, and in `op.completion` by `Groups::begin`.
-//! - Its messages are numbered ones with a [`Purpose::Staged`](crate::channel::slots::Purpose) and
-//!   its segments have a [`Purpose::Staged`](crate::segments::Purpose); both name a transfer by a
-//!   number. Their ends, and those of peers, come as [`StagedEvent`]s, which `pump` takes.
+//! - Its messages are numbered ones with a [`Purpose::Staged`](crate::channel::slots::Purpose), and
+//!   the token of its segments is below [`STRIPE`](crate::segments::STRIPE); both name a transfer by
+//!   a number. Their ends, and those of peers, come as [`StagedEvent`]s, which `pump` takes.
 //! - A message of a kind from [`KIND_STAGED`](crate::wire::message::KIND_STAGED) on that is to be
 //!   executed by staging is added to a channel's `waiting` as `WaitsFor::Staging`, with a `due` of its
 //!   own from the message's mark. Staging may read its bytes at once, and changes memory when

@@ -242,6 +242,9 @@ impl Identity {
         Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
     }
 
+    /// Matches no handle at all.
+    pub(crate) const NOBODY: Self = Self { word: 0, peer: u64::MAX };
+
     fn new(word: u64) -> Self {
         Self { word, peer: peer(word) }
     }

@@ -301,7 +301,7 @@ impl<P: Port> Lane<P> {
             if let Some(Then::Handed(handed)) = self.core.groups.take_then(group) {
                 handed.end(Some(failed));
             }
-            let _ = self.core.groups.end(group);
+            let _ = self.core.groups.end(group, 1);
             self.core.groups.finish(group);
             return Ok(());
         }
