@@ -3,7 +3,8 @@
 
     scripts/budgets.py
 
-Generated files are left out. Product code is what src and crates hold without crates/dev, comments,
+Generated files are left out, and the engine that is being written (crates/engine-next, with its
+decision) is counted apart until it replaces crates/engine. Product code is what src and crates hold without crates/dev, comments,
 blank lines and what is compiled for tests alone. Lower a ceiling when a change makes room.
 """
 
@@ -92,11 +93,13 @@ def rust():
     """Returns the counts by class of all hand-written Rust."""
     paths = [path for path in files("*.rs") if not GENERATED.search(str(path))]
     declared = tests_by_declaration(paths)
-    classes = {name: Counter() for name in ("product", "fakes", "tests", "tools", "laboratories")}
+    classes = {name: Counter() for name in ("product", "fakes", "tests", "tools", "laboratories", "next engine")}
     for path in paths:
         first, name = path.parts[0], str(path)
         if name.startswith("tools/labs/"):
             kind = "laboratories"
+        elif name.startswith("crates/engine-next/"):
+            kind = "next engine"
         elif first == "tools":
             kind = "tools"
         elif first == "tests":
@@ -121,9 +124,13 @@ def main():
     members = re.search(r"^members = \[(.*?)\]", Path("Cargo.toml").read_text(), re.DOTALL | re.MULTILINE)
     found = {
         "product code, lines": classes["product"]["code"],
-        "main workspace, lines of Rust": sum(kinds.total() for name, kinds in classes.items() if name != "laboratories"),
+        "main workspace, lines of Rust": sum(
+            kinds.total() for name, kinds in classes.items() if name not in ("laboratories", "next engine")
+        ),
         "laboratories, lines of Rust": classes["laboratories"].total(),
-        "documentation, words": sum(len(path.read_text().split()) for path in files("*.md")),
+        "documentation, words": sum(
+            len(path.read_text().split()) for path in files("*.md") if path.name != "0064-the-four-ideas.md"
+        ),
         "scripts, lines": sum(len(path.read_text().splitlines()) for path in scripts),
         "make targets": len(targets),
         "crates of the main workspace": members[1].count('"') // 2,

@@ -1,0 +1,173 @@
+//! Counted puts between this lane and one peer: the tags of those sent, the counts of those received.
+//!
+//! # Why no count is mistaken for another
+//! A tag is a slot and the number of its use, modulo [`USES`]. The sender gives a tag back when the
+//! signal is acknowledged; the receiver acknowledges it once executed, which is when all segments
+//! with the tag have arrived, each exactly once. So nothing of a use is under way when the next use
+//! of the slot begins, and whatever arrives is of the present use or begins the next one. Anything
+//! else is refused. Only uses that follow one another are compared, so their wrap is harmless.
+
+use crate::wire::marks::SLOT_BITS;
+use crate::wire::message::{Seq, Tag};
+
+/// Most counted puts to one peer that are under way.
+pub const TAGS: u16 = 16;
+
+/// Uses of a slot before their numbers repeat.
+const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
+
+/// The first use of every slot, near the wrap, so that every longer job crosses it.
+const FIRST_USE: u16 = USES - 3;
+
+const _: () = assert!(TAGS == 1 << SLOT_BITS);
+
+impl Tag {
+    /// The tag of a sender's first counted put to each peer.
+    pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
+
+    fn new(slot: usize, uses: u16) -> Self {
+        Tag(uses << SLOT_BITS | slot as u16)
+    }
+
+    fn slot(self) -> usize {
+        usize::from(self.0 % TAGS)
+    }
+
+    fn uses(self) -> u16 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+/// Free tags of the sender.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// A bit per free slot.
+    free: u16,
+    /// The next use of each slot.
+    uses: [u16; TAGS as usize],
+}
+
+impl Tags {
+    /// At most `most` puts are counted at a time.
+    pub(crate) fn new(most: u16) -> Self {
+        let free = (1_u32 << most.min(TAGS)) - 1;
+        Self { free: free as u16, uses: [FIRST_USE; TAGS as usize] }
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Tag> {
+        if self.free == 0 {
+            return None;
+        }
+        let slot = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        let tag = Tag::new(slot, self.uses[slot]);
+        self.uses[slot] = self.uses[slot].wrapping_add(1) % USES;
+        Some(tag)
+    }
+
+    /// The signal of the put with this tag is executed.
+    pub(crate) fn give(&mut self, tag: Tag) {
+        self.free |= 1 << tag.slot();
+    }
+
+    /// Whether tags run out soon, so that an acknowledgement should be requested.
+    pub(crate) fn are_few(&self) -> bool {
+        self.free.count_ones() <= 1
+    }
+}
+
+/// What the receiver has of the peer's counted puts.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    slots: [Slot; TAGS as usize],
+    /// Time of the last arrival, in the watchdog's units, and warnings since.
+    pub(crate) moved: u32,
+    pub(crate) warned: u32,
+}
+
+/// One slot. Idle while both counts are zero.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// Segments that have arrived.
+    arrived: u32,
+    /// The signal, once it has arrived: its number and the segments that it waits for.
+    signal: Option<(Seq, u32)>,
+    /// The present use; of an idle slot the last one.
+    uses: u16,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self { arrived: 0, signal: None, uses: FIRST_USE - 1 }
+    }
+}
+
+impl Slot {
+    fn expected(&self) -> u16 {
+        let idle = self.arrived == 0 && self.signal.is_none();
+        if idle { (self.uses + 1) % USES } else { self.uses }
+    }
+
+    /// The number of the signal, if all its segments have arrived; the use is over then.
+    fn complete(&mut self) -> Option<Seq> {
+        let (seq, segments) = self.signal?;
+        if self.arrived != segments {
+            return None;
+        }
+        (self.arrived, self.signal) = (0, None);
+        Some(seq)
+    }
+}
+
+impl Counts {
+    /// The tag that the next segment of a slot has to have.
+    pub(crate) fn expected(&self, slot: usize) -> Tag {
+        Tag::new(slot, self.slots[slot].expected())
+    }
+
+    /// Counts a segment with the expected tag. Returns the number of the signal that it completes.
+    pub(crate) fn land(&mut self, tag: Tag, now: u32) -> Option<Seq> {
+        (self.moved, self.warned) = (now, 0);
+        let slot = &mut self.slots[tag.slot()];
+        slot.uses = tag.uses();
+        slot.arrived = slot.arrived.saturating_add(1);
+        slot.complete()
+    }
+
+    /// Takes in a signal. Returns whether all its segments have arrived; otherwise
+    /// [`Counts::land`] returns its number later.
+    ///
+    /// # Errors
+    /// What no correct sender does.
+    pub(crate) fn announce(
+        &mut self,
+        (tag, segments): (Tag, u32),
+        seq: Seq,
+        now: u32,
+    ) -> Result<bool, String> {
+        (self.moved, self.warned) = (now, 0);
+        let slot = &mut self.slots[tag.slot()];
+        if tag.uses() != slot.expected() || slot.signal.is_some() || slot.arrived > segments {
+            let (uses, expected) = (tag.uses(), slot.expected());
+            return Err(format!(
+                "a signal of use {uses} of tag {} with {segments} segments, while use {expected} has {} segments",
+                tag.slot(),
+                slot.arrived
+            ));
+        }
+        (slot.uses, slot.signal) = (tag.uses(), Some((seq, segments)));
+        Ok(slot.complete().is_some())
+    }
+
+    /// Signals that wait for their data.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.slots.iter().filter(|slot| slot.signal.is_some()).count() as u32
+    }
+
+    /// Of the signal that waits longest by number: its arrived and its expected segments.
+    pub(crate) fn first_waiting(&self) -> Option<(u32, u32)> {
+        let waiting = self.slots.iter().filter_map(|slot| Some((slot.signal?, slot.arrived)));
+        let first = waiting.min_by_key(|((seq, _), _)| *seq);
+        first.map(|((_, segments), arrived)| (arrived, segments))
+    }
+}

@@ -1,0 +1,123 @@
+//! Which messages of a peer are executed: all below a number, and some within a window after it.
+
+use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Executed {
+    /// The first message that is not executed.
+    next: Seq,
+    /// Bit `n % WINDOW`: message `n`, after `next`, is executed.
+    seen: [u64; (WINDOW / 64) as usize],
+    /// Number of these bits.
+    ahead: u32,
+}
+
+impl Executed {
+    pub(crate) fn new() -> Self {
+        Self { next: Seq::FIRST, seen: [0; (WINDOW / 64) as usize], ahead: 0 }
+    }
+
+    /// The first message that is not executed.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Whether a message is too far ahead for a correct sender.
+    #[inline(always)]
+    pub(crate) fn is_beyond(&self, seq: Seq) -> bool {
+        seq.0 >= self.next.0 + WINDOW
+    }
+
+    /// Whether a message is executed. It is not beyond the window.
+    #[inline(always)]
+    pub(crate) fn has(&self, seq: Seq) -> bool {
+        let (word, bit) = Self::place(seq);
+        seq < self.next || self.seen[word] & bit != 0
+    }
+
+    /// Notes that a message is executed, which was not.
+    #[inline(always)]
+    pub(crate) fn note(&mut self, seq: Seq) {
+        if seq == self.next {
+            self.next = seq.next();
+            if self.ahead != 0 {
+                self.catch_up();
+            }
+        } else {
+            let (word, bit) = Self::place(seq);
+            self.seen[word] |= bit;
+            self.ahead += 1;
+        }
+    }
+
+    #[cold]
+    fn catch_up(&mut self) {
+        loop {
+            let (word, bit) = Self::place(self.next);
+            if self.seen[word] & bit == 0 {
+                return;
+            }
+            self.seen[word] &= !bit;
+            self.ahead -= 1;
+            self.next = self.next.next();
+        }
+    }
+
+    /// The messages executed ahead, as an acknowledgement has them. None if there are none.
+    pub(crate) fn map(&self) -> Option<[u8; MAP_BYTES]> {
+        if self.ahead == 0 {
+            return None;
+        }
+        let mut map = [0; MAP_BYTES];
+        for at in 0..WINDOW {
+            let (word, bit) = Self::place(Seq(self.next.0 + at));
+            if self.seen[word] & bit != 0 {
+                map[(at / 8) as usize] |= 1 << (at % 8);
+            }
+        }
+        Some(map)
+    }
+
+    #[inline(always)]
+    fn place(seq: Seq) -> (usize, u64) {
+        let at = seq.0 % WINDOW;
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn window_agrees_with_a_set(steps in proptest::collection::vec(0..WINDOW + 8, 1..200)) {
+            let (mut executed, mut all) = (Executed::new(), HashSet::new());
+            for ahead in steps {
+                let seq = Seq(executed.next().0 + ahead);
+                prop_assert_eq!(executed.is_beyond(seq), ahead >= WINDOW);
+                if ahead >= WINDOW {
+                    continue;
+                }
+                prop_assert_eq!(executed.has(seq), all.contains(&seq));
+                if all.insert(seq) {
+                    executed.note(seq);
+                }
+                let next = executed.next();
+                prop_assert!(!all.contains(&next));
+                let below = all.iter().filter(|seq| **seq < next).count() as u64;
+                prop_assert_eq!(below, next.0 - Seq::FIRST.0);
+                let map = executed.map().unwrap_or([0; MAP_BYTES]);
+                for bit in 0..WINDOW {
+                    let is_set = map[(bit / 8) as usize] >> (bit % 8) & 1 != 0;
+                    prop_assert_eq!(is_set, all.contains(&Seq(next.0 + bit)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Reliable messages between this lane and one peer.
+//!
+//! Messages have numbers, and at most [`WINDOW`] of them are unacknowledged. *Acknowledged means
+//! executed.* The receiver executes a message when it arrives, unless it has a mark: then once every
+//! message up to the mark is executed. It drops what it has executed before.
+//!
+//! # Why messages cannot deadlock
+//! A message that arrives is always accepted: executing it takes no slot, and whatever it causes has
+//! room set aside, a flag for an acknowledgement and a place per fetch for a reply. One that waits
+//! waits for lower numbers, or for counted segments that left before it; so the lowest number never
+//! waits for another message. Ours wait for the fabric and for the peer's acknowledgements, which are
+//! requested as soon as anybody waits.
+//!
+//! # What a peer can make grow
+//! Messages that wait are within the window of the first one that is not executed: 512, and 2.3 MB
+//! if all of them carry the longest payload.
+
+pub mod counts;
+pub(crate) mod executed;
+pub(crate) mod slots;
+
+use crate::channel::counts::{Counts, Tags};
+use crate::channel::executed::Executed;
+use crate::ids::Pe;
+use crate::wire::message::{FETCHES, Head, Seq, WINDOW};
+use crate::wire::seal::{Receiver, Seal};
+
+const NO_SLOT: u16 = u16::MAX;
+
+/// Executed messages after which an acknowledgement is sent without being requested.
+const UNTOLD: u64 = WINDOW / 2;
+
+/// A message that has arrived and waits to be executed.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) seq: Seq,
+    pub(crate) what: WaitsFor,
+}
+
+#[derive(Debug)]
+pub(crate) enum WaitsFor {
+    /// All messages below `due`. The message is kept.
+    Earlier { due: Seq, head: Head, word: u32, bytes: Box<[u8]> },
+    /// Segments that it counts. The message is kept.
+    Data { head: Head, word: u32, bytes: Box<[u8]> },
+    /// Staging, which executes it.
+    Staging,
+}
+
+/// Both directions between this lane and one peer.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    /// Number of the next message.
+    pub(crate) next: Seq,
+    /// All messages before it are executed by the peer.
+    pub(crate) acked: Seq,
+    /// An acknowledgement of all before it was requested.
+    asked: Seq,
+    /// Slot of each unacknowledged message, by its number modulo the window.
+    sent: Box<[u16; WINDOW as usize]>,
+    /// Slots that the peer's messages hold.
+    pub(crate) held: u32,
+    /// Number after the last message that carries data of a put.
+    pub(crate) after_data: Seq,
+    pub(crate) receiver: Receiver,
+    /// High half of a number and the mask that goes with it, for messages to the peer and from it.
+    out_mask: (u32, u32),
+    in_mask: (u32, u32),
+    /// Slots of the fetches under way, by place.
+    fetches: [u16; FETCHES],
+    pub(crate) tags: Tags,
+
+    pub(crate) executed: Executed,
+    /// Messages that have arrived and are not executed, by number.
+    pub(crate) waiting: Vec<Waiting>,
+    /// The peer has requested an acknowledgement of all before it.
+    wanted: Seq,
+    /// All before it was acknowledged.
+    told: Seq,
+    /// When this message is executed, an acknowledgement is due.
+    ack_at: Seq,
+    /// Number and result of the peer's fetches, by place, and which have to be sent.
+    pub(crate) replies: [(Seq, u64); FETCHES],
+    pub(crate) replies_due: u16,
+    /// The first message that could not be executed, and the reason, until it was sent.
+    pub(crate) refusal: Option<(Seq, String)>,
+    /// Nothing of the peer is executed any more.
+    pub(crate) has_refused: bool,
+    pub(crate) counts: Option<Box<Counts>>,
+
+    pub(crate) ack_due: bool,
+    pub(crate) ask_due: bool,
+    /// Whether the peer is in the lane's list of those with something due.
+    pub(crate) in_control: bool,
+    /// Whether the peer is in the lane's list of those with messages that nobody has asked about.
+    pub(crate) is_listed: bool,
+}
+
+impl Channel {
+    pub(crate) fn new(seal: &Seal, pe: Pe, tags: u16) -> Box<Self> {
+        let (me, high) = (seal.me(), Seq::FIRST.high());
+        Box::new(Self {
+            next: Seq::FIRST,
+            acked: Seq::FIRST,
+            asked: Seq::FIRST,
+            sent: Box::new([NO_SLOT; WINDOW as usize]),
+            held: 0,
+            after_data: Seq::FIRST,
+            receiver: seal.receiver(pe),
+            out_mask: (high, seal.mask(me, pe, high)),
+            in_mask: (high, seal.mask(pe, me, high)),
+            fetches: [NO_SLOT; FETCHES],
+            tags: Tags::new(tags),
+            executed: Executed::new(),
+            waiting: Vec::new(),
+            wanted: Seq::FIRST,
+            told: Seq::FIRST,
+            ack_at: Seq(Seq::FIRST.0 + UNTOLD),
+            replies: [(Seq(0), 0); FETCHES],
+            replies_due: 0,
+            refusal: None,
+            has_refused: false,
+            counts: None,
+            ack_due: false,
+            ask_due: false,
+            in_control: false,
+            is_listed: false,
+        })
+    }
+
+    /// Whether the window has room for another message.
+    #[inline(always)]
+    pub(crate) fn has_window(&self) -> bool {
+        self.next.0 - self.acked.0 < WINDOW
+    }
+
+    /// Whether messages are unacknowledged.
+    #[inline(always)]
+    pub(crate) fn has_unacked(&self) -> bool {
+        self.next != self.acked
+    }
+
+    /// The mask for the next message.
+    #[inline(always)]
+    pub(crate) fn out_mask(&mut self, seal: &Seal, pe: Pe) -> u32 {
+        let high = self.next.high();
+        if self.out_mask.0 != high {
+            self.out_mask = (high, seal.mask(seal.me(), pe, high));
+        }
+        self.out_mask.1
+    }
+
+    /// The mask of a message that has arrived.
+    #[inline(always)]
+    pub(crate) fn in_mask(&mut self, seal: &Seal, pe: Pe, seq: Seq) -> u32 {
+        let high = seq.high();
+        if self.in_mask.0 != high {
+            self.in_mask = (high, seal.mask(pe, seal.me(), high));
+        }
+        self.in_mask.1
+    }
+
+    /// The next message has left, from this slot.
+    #[inline(always)]
+    pub(crate) fn send(&mut self, slot: u16) {
+        self.sent[(self.next.0 % WINDOW) as usize] = slot;
+        self.next = self.next.next();
+        self.held += 1;
+        self.tell(self.executed.next());
+    }
+
+    /// Everything before this number was acknowledged by a message that has left.
+    #[inline(always)]
+    pub(crate) fn tell(&mut self, told: Seq) {
+        self.told = told;
+        self.ack_at = Seq(told.0 + UNTOLD);
+        if told < self.wanted {
+            self.ack_at = self.wanted.min(self.ack_at);
+        }
+        self.ack_due = false;
+    }
+
+    /// Takes the slot of a message that the peer has executed. None if it ended before.
+    #[inline(always)]
+    pub(crate) fn take_sent(&mut self, seq: Seq) -> Option<u16> {
+        let slot = &mut self.sent[(seq.0 % WINDOW) as usize];
+        let slot = std::mem::replace(slot, NO_SLOT);
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    /// A free place for a fetch.
+    pub(crate) fn fetch_place(&self) -> Option<u8> {
+        self.fetches.iter().position(|slot| *slot == NO_SLOT).map(|place| place as u8)
+    }
+
+    pub(crate) fn begin_fetch(&mut self, place: u8, slot: u16) {
+        self.fetches[usize::from(place)] = slot;
+    }
+
+    /// The slot of the fetch with this place.
+    pub(crate) fn fetch(&self, place: u32) -> Option<u16> {
+        let slot = *self.fetches.get(place as usize)?;
+        (slot != NO_SLOT).then_some(slot)
+    }
+
+    pub(crate) fn end_fetch(&mut self, place: u8) {
+        self.fetches[usize::from(place)] = NO_SLOT;
+    }
+
+    /// Requests an acknowledgement of everything sent, once. Returns whether a request is due.
+    pub(crate) fn want_ack(&mut self) -> bool {
+        if self.acked == self.next || self.asked == self.next {
+            return false;
+        }
+        (self.asked, self.ask_due) = (self.next, true);
+        true
+    }
+
+    /// The peer requests an acknowledgement of everything before a number.
+    pub(crate) fn request_ack(&mut self, before: Seq) {
+        self.wanted = self.wanted.max(before);
+        // Those behind a message that waits are acknowledged one by one.
+        self.ack_due |= self.executed.next() >= self.wanted || !self.waiting.is_empty();
+        self.ack_at = self.ack_at.min(self.wanted);
+    }
+
+    /// Whether an acknowledgement is due after a message was executed.
+    #[inline(always)]
+    pub(crate) fn is_ack_due(&mut self) -> bool {
+        let due = self.executed.next() >= self.ack_at;
+        self.ack_due |= due;
+        due
+    }
+
+    /// Keeps a message that cannot be executed yet.
+    pub(crate) fn wait(&mut self, waiting: Waiting) {
+        let at = self.waiting.partition_point(|other| other.seq < waiting.seq);
+        self.waiting.insert(at, waiting);
+    }
+
+    /// Whether a message has arrived and waits.
+    pub(crate) fn is_waiting(&self, seq: Seq) -> bool {
+        self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).is_ok()
+    }
+
+    /// Takes a message that waits, by its number.
+    pub(crate) fn take_waiting(&mut self, seq: Seq) -> Option<Waiting> {
+        let at = self.waiting.binary_search_by_key(&seq, |waiting| waiting.seq).ok()?;
+        Some(self.remove(at))
+    }
+
+    /// Takes the first message that no longer waits for earlier ones.
+    pub(crate) fn take_due(&mut self) -> Option<Waiting> {
+        let next = self.executed.next();
+        let is_due = |waiting: &Waiting| match waiting.what {
+            WaitsFor::Earlier { due, .. } => due <= next,
+            WaitsFor::Data { .. } | WaitsFor::Staging => false,
+        };
+        let at = self.waiting.iter().position(is_due)?;
+        Some(self.remove(at))
+    }
+
+    fn remove(&mut self, at: usize) -> Waiting {
+        let waiting = self.waiting.remove(at);
+        if self.waiting.is_empty() {
+            self.waiting = Vec::new();
+        }
+        waiting
+    }
+
+    /// Whether anything is due to the peer that has no number.
+    pub(crate) fn has_due(&self) -> bool {
+        self.ack_due || self.ask_due || self.replies_due != 0 || self.refusal.is_some()
+    }
+}

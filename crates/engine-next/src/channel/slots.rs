@@ -1,0 +1,170 @@
+//! The table of messages that are not acknowledged, over all peers.
+//!
+//! A message has a slot from the moment it leaves until it is executed at its target; a fetch until
+//! its reply is here as well. The slot keeps the message's bytes, so that it can be sent again.
+
+use crate::group::{GroupId, GroupRef};
+use crate::ids::{RailId, WrId};
+use crate::port::Tail;
+use crate::request::ResultPlace;
+use crate::wire::message::{Frame, Seq, Tag};
+
+/// Messages of a proxy lane that may be unacknowledged.
+pub(crate) const SLOTS: u32 = 2048;
+
+/// What ends with a message, beside its counts.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Purpose {
+    /// Nothing.
+    Plain,
+    /// The tag of a counted put.
+    Beside(Tag),
+    /// A fetch, which ends with its reply.
+    Fetch {
+        result: ResultPlace,
+        /// Bytes of the word.
+        width: usize,
+        place: u8,
+    },
+    /// Staging's transfer with this number.
+    Staged(u32),
+}
+
+/// A message that has left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// The sealed message, without its tail.
+    pub(crate) frame: Frame,
+    /// Payload that is sent from its own memory.
+    pub(crate) tail: Tail,
+    pub(crate) seq: Seq,
+    /// Index of the peer.
+    pub(crate) peer: u32,
+    /// Time of leaving, in the watchdog's units.
+    pub(crate) born: u32,
+    pub(crate) purpose: Purpose,
+    pub(crate) completion: GroupId,
+    pub(crate) group: GroupRef,
+    pub(crate) rail: RailId,
+    pub(crate) in_use: bool,
+    next_free: u16,
+}
+
+impl Slot {
+    /// Local memory that the message still touches.
+    pub(crate) fn memory(&self) -> Option<(usize, usize)> {
+        match self.purpose {
+            Purpose::Fetch { result, width, .. } => Some(result.memory(width)),
+            _ if self.tail.len > 0 => Some((self.tail.addr, self.tail.len)),
+            _ => None,
+        }
+    }
+
+    /// The operation's name in messages to users.
+    pub(crate) fn what(&self) -> &'static str {
+        match self.purpose {
+            Purpose::Plain if self.frame.len == 32 => "atomic",
+            Purpose::Plain => "put with signal",
+            Purpose::Beside(_) => "signal",
+            Purpose::Fetch { .. } => "fetching atomic",
+            Purpose::Staged(_) => "transfer of staged memory",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Box<[Slot]>,
+    first_free: u16,
+    free: u32,
+}
+
+/// The work-request id of messages without a slot.
+pub(crate) const UNNUMBERED: WrId = WrId(u32::MAX);
+
+const SLOT_BITS: u32 = SLOTS.ilog2();
+
+impl Slots {
+    pub(crate) fn new(count: u32) -> Self {
+        let slot = |at: u32| Slot {
+            frame: Frame::EMPTY,
+            tail: Tail::NONE,
+            seq: Seq(0),
+            peer: u32::MAX,
+            born: 0,
+            purpose: Purpose::Plain,
+            completion: GroupId::NONE,
+            group: GroupRef::NONE,
+            rail: RailId(0),
+            in_use: false,
+            next_free: (at + 1) as u16,
+        };
+        Self { slots: (0..count).map(slot).collect(), first_free: 0, free: count }
+    }
+
+    /// Slots that are free.
+    #[inline(always)]
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// The slot that [`Slots::commit`] would take, to be filled in.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self) -> Option<(u16, &mut Slot)> {
+        let at = self.first_free;
+        self.slots.get_mut(usize::from(at)).map(|slot| (at, slot))
+    }
+
+    /// The reserved message has left.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self) {
+        if let Some(slot) = self.slots.get_mut(usize::from(self.first_free)) {
+            slot.in_use = true;
+            self.first_free = slot.next_free;
+            self.free -= 1;
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, at: u16) -> Option<&mut Slot> {
+        self.slots.get_mut(usize::from(at)).filter(|slot| slot.in_use)
+    }
+
+    /// Ends a message.
+    #[inline(always)]
+    pub(crate) fn give(&mut self, at: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(at)) {
+            slot.in_use = false;
+            slot.next_free = self.first_free;
+            self.first_free = at;
+            self.free += 1;
+        }
+    }
+
+    /// Whether no message is unacknowledged.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free as usize == self.slots.len()
+    }
+
+    /// All messages that have left, each with its slot.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = (u16, &Slot)> {
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.in_use)
+    }
+
+    /// The work-request id of a message: slot and number, so that a late failure is not taken for
+    /// that of the slot's next message.
+    #[inline(always)]
+    pub(crate) fn wr_id(at: u16, seq: Seq) -> WrId {
+        // The bit above the slot is zero, so this is never UNNUMBERED.
+        WrId(1 << 31 | (seq.low() & 0x7_ffff) << (SLOT_BITS + 1) | u32::from(at))
+    }
+
+    /// The slot of the message with this work-request id, if it is still there.
+    pub(crate) fn named(&self, wr_id: WrId) -> Option<(u16, &Slot)> {
+        let at = (wr_id.0 & (SLOTS - 1)) as u16;
+        let slot = self.slots.get(usize::from(at)).filter(|slot| slot.in_use)?;
+        (Self::wr_id(at, slot.seq) == wr_id).then_some((at, slot))
+    }
+}

@@ -1,0 +1,369 @@
+//! Ends: completions of segments, acknowledgements of messages, and what both make possible.
+//!
+//! Nothing is posted here. Peers and groups whose counts have reached zero go into lists, which
+//! the lane's iteration works through.
+
+use crate::channel::slots::Purpose as MessagePurpose;
+use crate::core::{Core, StagedEvent, Then};
+use crate::error::EngineError;
+use crate::group::{GroupId, Groups};
+use crate::ids::{Pe, RailId, WrId};
+use crate::peers::{HeldSignal, Peers};
+use crate::port::{Completions, Failure, Polled, Port};
+use crate::segments::{Owner, STRIPE, Segment, Segments, State};
+use crate::wire::message::{MAP_BYTES, Seq, WINDOW};
+
+/// Takes the completions of a poll. Those of alike segments in a row are counted together.
+struct Sink<'a> {
+    segments: &'a mut Segments,
+    peers: &'a mut Peers,
+    groups: &'a mut Groups<Then>,
+    settling: &'a mut Vec<u32>,
+    emptied: &'a mut Vec<GroupId>,
+    /// Segments whose completion is for more than their counts.
+    others: &'a mut Vec<u32>,
+    count: u32,
+}
+
+impl Sink<'_> {
+    /// Gives the counts of plain segments back.
+    #[inline(always)]
+    fn end(&mut self, owner: Owner, count: u32) {
+        self.count += count;
+        let at = owner.peer();
+        let peer = self.peers.get_mut(at);
+        peer.in_flight -= count;
+        if peer.order.end(owner.group(), count) && peer.order.has_closed() && !peer.is_settling {
+            peer.is_settling = true;
+            self.settling.push(at);
+        }
+        if self.groups.end(owner.completion(), count) {
+            self.emptied.push(owner.completion());
+        }
+    }
+}
+
+impl Completions for Sink<'_> {
+    #[inline(always)]
+    fn take(&mut self, index: usize) -> bool {
+        let is_known = self.segments.owner(index).is_some();
+        if is_known {
+            self.others.push(index as u32);
+        }
+        is_known
+    }
+
+    #[inline(always)]
+    fn take_alike(&mut self, mut indices: impl ExactSizeIterator<Item = usize>) -> usize {
+        let Some(first) = indices.next() else { return 0 };
+        let Some(owner) = self.segments.owner(first).filter(|owner| owner.is_plain()) else {
+            return 0;
+        };
+        let count = self.segments.free_alike(owner, std::iter::once(first).chain(indices));
+        self.end(owner, count as u32);
+        count
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Takes a rail's completions. Returns whether there were any.
+    #[inline(always)]
+    pub(crate) fn take_completions(&mut self, rail: RailId, others: &mut Vec<u32>) -> bool {
+        let Self { segments, peers, groups, settling, emptied, .. } = self;
+        let mut sink = Sink { segments, peers, groups, settling, emptied, others, count: 0 };
+        let polled = self.port.drain(rail, &mut sink);
+        let count = sink.count;
+        if count > 0 {
+            self.rails[rail.index()].end(count);
+        }
+        if !others.is_empty() {
+            self.complete_others(others);
+        }
+        match polled {
+            Polled::Empty => false,
+            Polled::Completed(_) => true,
+            Polled::Failed(failure) => {
+                self.take_failure(rail, *failure);
+                true
+            }
+        }
+    }
+
+    /// Completes segments that are more than plain transfers.
+    #[cold]
+    fn complete_others(&mut self, others: &mut Vec<u32>) {
+        for at in others.drain(..) {
+            self.complete_other(at, true);
+        }
+    }
+
+    /// Ends a segment in any state; `ok`: it has completed without error.
+    fn complete_other(&mut self, index: u32, ok: bool) {
+        let Some(segment) = self.segments.posted_mut(index as usize) else { return };
+        let Segment { owner, token, transfer, .. } = *segment;
+        let state = owner.state();
+        self.segments.free(index as usize);
+        self.rails[owner.rail().index()].end(1);
+        let peer = self.peers.get_mut(owner.peer());
+        peer.in_flight -= 1;
+        // The token of a plain segment means nothing; its peer may have failed since.
+        let ahead = peer.ahead.get_mut(owner.rail().index());
+        if let Some(ahead) = ahead.filter(|_| state != State::Plain && token == STRIPE) {
+            *ahead -= transfer.len as u64;
+            let load = &mut self.rails[owner.rail().index()].load;
+            load.complete(transfer.len as u64, self.port.now());
+        }
+        if state == State::Orphan {
+            self.regions.index().leave_orphan(self.regions.kind(), index);
+        } else {
+            if peer.order.end(owner.group(), 1) {
+                self.settle_later(owner.peer());
+            }
+            self.end_in_group(owner.completion());
+        }
+        if state != State::Plain && token < STRIPE {
+            let ok = ok && state == State::Other;
+            self.staged.push_back(StagedEvent::Segment { token, ok });
+        }
+    }
+
+    /// Notes that the cursors of a peer's groups may move.
+    pub(crate) fn settle_later(&mut self, at: u32) {
+        let peer = self.peers.get_mut(at);
+        if !std::mem::replace(&mut peer.is_settling, true) {
+            self.settling.push(at);
+        }
+    }
+
+    /// Gives one count of a completion group back.
+    pub(crate) fn end_in_group(&mut self, group: GroupId) {
+        if self.groups.end(group, 1) {
+            self.emptied.push(group);
+        }
+    }
+
+    /// Whether peers or groups have to be settled.
+    #[inline(always)]
+    pub(crate) fn has_settling(&self) -> bool {
+        !self.settling.is_empty() || !self.emptied.is_empty()
+    }
+
+    /// Moves the cursors of peers whose groups have finished, and runs continuations.
+    #[cold]
+    pub(crate) fn settle(&mut self) {
+        while self.has_settling() {
+            while let Some(at) = self.settling.pop() {
+                self.settle_peer(at);
+            }
+            while let Some(group) = self.emptied.pop() {
+                if let Some(then) = self.groups.take_then(group) {
+                    self.groups.finish(group);
+                    self.follow(then);
+                }
+            }
+        }
+    }
+
+    fn settle_peer(&mut self, at: u32) {
+        let peer = self.peers.get_mut(at);
+        peer.is_settling = false;
+        peer.order.settle();
+        peer.update_open();
+        let order = &peer.order;
+        let over = |(behind, group): &(u32, GroupId)| order.is_finished(*behind).then_some(*group);
+        let ended: Vec<GroupId> = peer.quiets.iter().filter_map(over).collect();
+        if !ended.is_empty() {
+            peer.quiets.retain(|(behind, _)| !order.is_finished(*behind));
+        }
+        if !peer.queue.is_empty() || !peer.held.is_empty() {
+            self.make_ready(at);
+        }
+        ended.into_iter().for_each(|group| self.end_in_group(group));
+    }
+
+    /// Runs the continuation of a group.
+    fn follow(&mut self, then: Then) {
+        match then {
+            Then::Signal { peer: at, word, held, completion } => {
+                let peer = self.peers.get_mut(at);
+                if peer.error.is_some() {
+                    return self.end_in_group(completion);
+                }
+                // Its data is delivered, so it is behind nothing any more.
+                let behind = peer.order.start();
+                let held = HeldSignal { word, counted: None, behind, held, completion };
+                peer.held.push_back(held);
+                self.make_ready(at);
+            }
+            Then::Handed(handed) => {
+                let failed = self.peers.of(handed.pe()).and_then(|peer| peer.check().err());
+                handed.end(failed);
+            }
+        }
+    }
+
+    /// A poll has reported an error.
+    #[cold]
+    pub(crate) fn take_failure(&mut self, rail: RailId, failure: Failure) {
+        let Failure { wr_id, is_message, error } = failure;
+        let Some(wr_id) = wr_id else { return self.fail_rail(rail, error) };
+        if is_message {
+            return self.message_failed(rail, wr_id, error);
+        }
+        let Some(segment) = self.segments.posted_mut(wr_id.index()) else {
+            let name = self.port.rail_name(rail);
+            // Acting on it would corrupt another operation; libfabric 1.22's efa reports every
+            // packet of an operation that fails.
+            return log::error!(
+                target: "TRANSPORT",
+                "{rail} ({name}): libfabric reports an operation that is not in flight ({wr_id:?}) as failed: {error}"
+            );
+        };
+        let segment = *segment;
+        let (at, rail) = (segment.owner.peer(), segment.owner.rail());
+        if segment.owner.state() != State::Orphan {
+            let failed = EngineError::Segment {
+                what: segment.what(),
+                pe: self.peers.get(at).pe,
+                len: segment.transfer.len,
+                rail,
+                rail_name: self.port.rail_name(rail).to_owned(),
+                error,
+            };
+            self.fail_peer(at, failed);
+        }
+        self.complete_other(wr_id.index() as u32, false);
+    }
+
+    /// A message has failed that had left.
+    fn message_failed(&mut self, rail: RailId, wr_id: WrId, error: crate::port::PortError) {
+        let Some((_, slot)) = self.messages.named(wr_id) else {
+            if wr_id == crate::channel::slots::UNNUMBERED {
+                // The peer may wait for it for ever.
+                return self.fail_rail(rail, error);
+            }
+            return log::debug!(target: "TRANSPORT", "an executed message over {rail}: {error}");
+        };
+        let (at, what, len) = (slot.peer, slot.what(), slot.frame.len + slot.tail.len);
+        let failed = EngineError::Segment {
+            what,
+            pe: self.peers.get(at).pe,
+            len,
+            rail,
+            rail_name: self.port.rail_name(rail).to_owned(),
+            error,
+        };
+        self.fail_peer(at, failed);
+    }
+
+    /// A peer has executed all messages before a number, and those of a bitmap beyond it.
+    pub(crate) fn acknowledge(&mut self, at: u32, ack: Seq, map: Option<&[u8; MAP_BYTES]>) {
+        let peer = self.peers.get_mut(at);
+        let (pe, has_failed) = (peer.pe, peer.error.is_some());
+        let Some(channel) = peer.channel.as_deref_mut() else { return };
+        if ack > channel.next {
+            let why = String::from("it acknowledges a message that was not sent");
+            return self.fail_lane(EngineError::BadMessage { pe, why });
+        }
+        if has_failed {
+            return;
+        }
+        let acked = channel.acked;
+        channel.acked = channel.acked.max(ack);
+        let last = channel.next;
+        for seq in (acked.0..ack.0).map(Seq) {
+            self.executed(at, seq);
+        }
+        let beyond = map.into_iter().flat_map(|map| {
+            (0..WINDOW).filter(|bit| map[(bit / 8) as usize] >> (bit % 8) & 1 != 0)
+        });
+        for seq in beyond.map(|bit| Seq(ack.0 + bit)).filter(|seq| *seq < last) {
+            self.executed(at, seq);
+        }
+        if (ack > acked || map.is_some()) && !self.peers.get(at).queue.is_empty() {
+            // There is room in the window again, or a tag.
+            self.make_ready(at);
+        }
+    }
+
+    /// A message was executed by its target.
+    #[inline]
+    fn executed(&mut self, at: u32, seq: Seq) {
+        let peer = self.peers.get_mut(at);
+        let Some(channel) = peer.channel.as_deref_mut() else { return };
+        let Some(number) = channel.take_sent(seq) else { return };
+        let Some(slot) = self.messages.get_mut(number) else { return };
+        match slot.purpose {
+            MessagePurpose::Plain => {}
+            MessagePurpose::Beside(tag) => channel.tags.give(tag),
+            // Its reply ends it.
+            MessagePurpose::Fetch { .. } => return,
+            MessagePurpose::Staged(token) => {
+                self.staged.push_back(StagedEvent::Message { token, ok: true });
+            }
+        }
+        self.end_message(at, number);
+    }
+
+    /// Ends a message that has a slot.
+    pub(crate) fn end_message(&mut self, at: u32, number: u16) {
+        let Some(slot) = self.messages.get_mut(number) else { return };
+        let (group, completion) = (slot.group, slot.completion);
+        self.messages.give(number);
+        let peer = self.peers.get_mut(at);
+        if let Some(channel) = peer.channel.as_deref_mut() {
+            channel.held -= 1;
+        }
+        if peer.order.end(group, 1) && peer.order.has_closed() {
+            self.settle_later(at);
+        }
+        self.end_in_group(completion);
+    }
+
+    /// A fetch was answered. Returns where its result goes and the width of the word, if it is still
+    /// waited for.
+    pub(crate) fn end_fetch(
+        &mut self,
+        at: u32,
+        place: u32,
+        of: u32,
+    ) -> Option<(crate::request::ResultPlace, usize)> {
+        let channel = self.peers.get_mut(at).channel.as_deref_mut()?;
+        let number = channel.fetch(place)?;
+        let slot = self.messages.get_mut(number)?;
+        // A reply that comes twice finds another fetch in its place, or none.
+        let MessagePurpose::Fetch { result, width, place } = slot.purpose else { return None };
+        if slot.peer != at || slot.seq.low() != of {
+            return None;
+        }
+        let seq = slot.seq;
+        channel.end_fetch(place);
+        // An acknowledgement that comes later finds nothing to end.
+        if seq >= channel.acked {
+            channel.take_sent(seq);
+        }
+        self.end_message(at, number);
+        if !self.peers.get(at).queue.is_empty() {
+            self.make_ready(at);
+        }
+        Some((result, width))
+    }
+
+    /// A message of a peer was executed here.
+    pub(crate) fn note_executed(&mut self, at: u32, seq: Seq) {
+        let channel = self.channel(at);
+        channel.executed.note(seq);
+        let is_waited_for = !channel.waiting.is_empty();
+        if channel.is_ack_due() {
+            self.enter_control(at);
+        }
+        if is_waited_for && !self.due.contains(&at) {
+            self.due.push(at);
+        }
+    }
+
+    /// The PE of a peer.
+    pub(crate) fn pe(&self, at: u32) -> Pe {
+        self.peers.get(at).pe
+    }
+}

@@ -1,0 +1,187 @@
+//! Failures: which operations end, which peers have failed, and who is told.
+//!
+//! A segment or message that fails ends the connection to its peer: nothing more is sent there,
+//! since it might be the signal of data that never arrived. All operations of the peer end, but the
+//! fabric may still touch the memory of segments that are with it; those become orphans, and
+//! their memory cannot be released. Other peers go on. The lane's first failure is reported from
+//! every iteration, a peer's first failure by every later call about it.
+
+use std::time::Duration;
+
+use log::error;
+
+use crate::channel::slots::Purpose;
+use crate::core::{Core, StagedEvent};
+use crate::error::EngineError;
+use crate::group::Order;
+use crate::ids::{Pe, RailId};
+use crate::op::{Kind, Op, Queued, Way};
+use crate::port::{Port, PortError};
+use crate::rate_limit::RateLimit;
+use crate::regions::Orphan;
+use crate::segments::{PLAIN, State};
+
+/// Most lines in the log, in ten seconds, about faults that peers can cause.
+const LINES: u64 = 64;
+
+/// What has failed.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    first: Option<Box<EngineError>>,
+    lines: RateLimit,
+}
+
+impl Failures {
+    pub(super) fn new() -> Self {
+        Self { first: None, lines: RateLimit::most(LINES, Duration::from_secs(10)) }
+    }
+
+    /// The first failure of the lane.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> Option<&EngineError> {
+        self.first.as_deref()
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// A peer has failed.
+    #[cold]
+    pub(crate) fn fail_peer(&mut self, at: u32, failed: EngineError) {
+        let peer = self.peers.get_mut(at);
+        if peer.error.is_none() {
+            peer.error = Some(Box::new(failed.clone()));
+            self.end_all(at);
+        }
+        self.fail_lane(failed);
+    }
+
+    /// Ends all operations of a peer that has failed.
+    fn end_all(&mut self, at: u32) {
+        let peer = self.peers.get_mut(at);
+        let pe = peer.pe;
+        let queue = std::mem::take(&mut peer.queue);
+        let held = std::mem::take(&mut peer.held);
+        let quiets = std::mem::take(&mut peer.quiets);
+        // Nothing of the peer is counted by it any more.
+        peer.order = Order::new();
+        peer.fence = peer.order.start();
+        peer.update_open();
+        self.queued -= queue.len();
+        for queued in queue {
+            match queued {
+                Queued::Op(op, _) => self.end_queued(&op),
+                Queued::Fence => {}
+                Queued::Quiet(group) => self.end_in_group(group),
+            }
+        }
+        held.into_iter().for_each(|signal| self.end_in_group(signal.completion));
+        quiets.into_iter().for_each(|(_, group)| self.end_in_group(group));
+        let posted: Vec<u32> = self.segments.of_peer(at).map(|(index, _)| index).collect();
+        for index in posted {
+            let Some(segment) = self.segments.posted_mut(index as usize) else { continue };
+            let completion = segment.owner.completion();
+            if segment.owner.is_plain() {
+                segment.token = PLAIN;
+            }
+            segment.owner = segment.owner.with(State::Orphan);
+            let (memory, what) = (segment.memory(), segment.what());
+            if let Some(memory) = memory {
+                let lane = self.regions.kind();
+                let orphan = Orphan { lane, segment: index, what, pe, memory };
+                self.regions.index().enter_orphan(orphan);
+            }
+            self.end_in_group(completion);
+        }
+        let sent = self.messages.sent().filter(|(_, slot)| slot.peer == at);
+        let sent: Vec<u16> = sent.map(|(number, _)| number).collect();
+        for number in sent {
+            let Some(slot) = self.messages.get_mut(number) else { continue };
+            slot.group = crate::group::GroupRef::NONE;
+            let (seq, purpose) = (slot.seq, slot.purpose);
+            if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+                match purpose {
+                    Purpose::Fetch { place, .. } => channel.end_fetch(place),
+                    Purpose::Staged(token) => {
+                        self.staged.push_back(StagedEvent::Message { token, ok: false });
+                    }
+                    Purpose::Plain | Purpose::Beside(_) => {}
+                }
+                if seq >= channel.acked {
+                    channel.take_sent(seq);
+                }
+            }
+            self.end_message(at, number);
+        }
+        self.staged.push_back(StagedEvent::Failed { peer: at });
+    }
+
+    /// An operation ends that was in the queue of a peer which has failed.
+    fn end_queued(&mut self, op: &Op) {
+        if let Kind::PutSignal(_, Way::Chained { data, .. }) = op.kind {
+            self.end_in_group(data);
+        }
+        self.end_in_group(op.completion);
+    }
+
+    /// A rail has failed as a whole: so has every peer with something on it, which may never end.
+    #[cold]
+    pub(crate) fn fail_rail(&mut self, rail: RailId, error: PortError) {
+        let rail_name = self.port.rail_name(rail).to_owned();
+        let failed = EngineError::Rail { rail, rail_name, error };
+        let segments = self.segments.posted().filter(|(_, s)| s.owner.rail() == rail);
+        let messages = self.messages.sent().filter(|(_, slot)| slot.rail == rail);
+        let mut peers: Vec<u32> = segments
+            .map(|(_, segment)| segment.owner.peer())
+            .chain(messages.map(|(_, slot)| slot.peer))
+            .collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for at in peers {
+            let peer = self.peers.get_mut(at);
+            if peer.error.is_none() {
+                peer.error = Some(Box::new(failed.clone()));
+                self.end_all(at);
+            }
+        }
+        self.fail_lane(failed);
+    }
+
+    /// The lane has failed.
+    #[cold]
+    pub(crate) fn fail_lane(&mut self, failed: EngineError) {
+        let now = self.port.now();
+        let unsaid = self.failures.lines.admit_at(now);
+        // Later failures may be a peer's to repeat.
+        if self.failures.first.is_none() || unsaid.is_some() {
+            error!(target: "TRANSPORT", "{failed}{}", unsaid.unwrap_or_default());
+        }
+        self.failures.first.get_or_insert_with(|| Box::new(failed));
+    }
+
+    /// A message of a peer cannot be executed: the peer is told, and so is this lane.
+    #[cold]
+    pub(crate) fn refuse(&mut self, at: u32, seq: crate::wire::message::Seq, why: String) {
+        let channel = self.channel(at);
+        channel.has_refused = true;
+        channel.refusal = Some((seq, why.clone()));
+        channel.waiting = Vec::new();
+        self.enter_control(at);
+        let pe: Pe = self.pe(at);
+        self.fail_lane(EngineError::BadMessage { pe, why });
+    }
+
+    /// Something has come in that is of nobody of the job.
+    #[cold]
+    pub(crate) fn drop_foreign(&mut self, rail: RailId, what: &dyn std::fmt::Display) {
+        let counters = &mut self.rails[rail.index()].counters;
+        counters.foreign += 1;
+        if counters.foreign == 1 {
+            let name = self.port.rail_name(rail);
+            log::warn!(
+                target: "TRANSPORT",
+                "{rail} ({name}) has received something that is not of this job, and drops it and all like it: {what}. \
+                 Another process knows or guessed its address; a firewall would keep it out"
+            );
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Segments: posted in turn or by load, as far as there is room.
+
+use crate::core::Core;
+use crate::error::EngineError;
+use crate::group::{Class, GroupId, GroupRef};
+use crate::ids::{RailId, WrId};
+use crate::op::{Kind, Op, Step};
+use crate::port::{Direction, Local, Operation, Port, Posted, Transfer};
+use crate::rails::load;
+use crate::rails::paths::Hop;
+use crate::request::{LocalSide, Request};
+use crate::segments::{PLAIN, STRIPE, Segment, State};
+use crate::wire::handle::HandleView;
+
+/// Segments of a long operation for each rail or worker, at least, unless they would be shorter than
+/// this part of the longest. Longer ones end at multiples of a page.
+const PARTS: usize = 8;
+const FINEST: usize = 8;
+const ALIGN: usize = 4096;
+
+/// A segment that is about to be posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    pub(crate) peer: u32,
+    pub(crate) hop: Hop,
+    pub(crate) transfer: Transfer,
+    /// Immediate data for the target.
+    pub(crate) immediate: Option<u64>,
+    /// What its completion is for: [`STRIPE`], [`PLAIN`], or the number of staging's transfer.
+    pub(crate) token: u32,
+    pub(crate) completion: GroupId,
+    /// The order group that counts it, or the class that it has in the last one.
+    pub(crate) counted: Counted,
+    /// Whether it is a part of a long operation, for the rail's workers.
+    pub(crate) is_long: bool,
+}
+
+/// What counts a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counted {
+    Last(Class),
+    By(GroupRef),
+}
+
+impl<P: Port> Core<P> {
+    /// Posts a put or a get on the fast path: one segment in turn, to a peer with nothing queued and
+    /// no pending fence, between memory that the fabric reaches. Returns whether it was posted; if
+    /// not, nothing has happened. It does not panic.
+    #[inline(always)]
+    pub(crate) fn try_post(&mut self, request: &Request<'_>, completion: GroupId) -> bool {
+        let Self { peers, rails, segments, regions, groups, port, .. } = self;
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+        let Some(peer) = peers.of_mut(pe) else { return false };
+        let Some(handle) = HandleView::keyed(remote_handle, peer.open) else { return false };
+        let Some(remote) = handle.target(remote_addr, len as u64) else { return false };
+        let hop = &peer.hop;
+        let Some(rail) = rails.get_mut(hop.rail.index()) else { return false };
+        if len.wrapping_sub(1) >= rail.most_in_turn || peer.in_flight >= rail.quota {
+            return false;
+        }
+        let Some(fast) = rail.fast else { return false };
+        let local = match local {
+            LocalSide::Memory(addr) => match regions.recent_desc(addr, len, hop.rail) {
+                Some(desc) => Local::Memory { addr, desc },
+                None => return false,
+            },
+            LocalSide::Value(value) if direction == Direction::Write && len <= 8 => {
+                Local::Value(value)
+            }
+            LocalSide::Value(_) => return false,
+        };
+        let Some((wr_id, segment)) = segments.take() else { return false };
+        // Everything is in its place before the fabric is asked, so that little has to be kept
+        // through the call. It is taken back if the fabric declines.
+        let group = peer.order.next(class_of(direction));
+        segment.transfer =
+            Transfer { direction, local, len, remote, key: handle.key_at(hop.remote) };
+        segment.owner = hop.owner.counted(completion, group);
+        segment.born = self.watchdog.stamp();
+        let (id, to, next) = (hop.rail, hop.to, hop.next);
+        peer.begin(group, direction);
+        peer.turn(next);
+        rail.begin(len);
+        groups.begin(completion);
+        let (context, transfer) = (segment.context, &segment.transfer);
+        port.try_post(fast, id, to, wr_id, context, transfer) || self.undo_post(wr_id)
+    }
+
+    /// Takes back what was noted of a segment that the fabric has not taken. Returns false.
+    #[cold]
+    #[inline(never)]
+    fn undo_post(&mut self, wr_id: WrId) -> bool {
+        let Some(segment) = self.segments.posted_mut(wr_id.index()) else { return false };
+        let Segment { owner, transfer, .. } = *segment;
+        self.segments.free(wr_id.index());
+        self.rails[owner.rail().index()].undo(transfer.len);
+        let peer = self.peers.get_mut(owner.peer());
+        peer.in_flight -= 1;
+        let may_settle = peer.order.end(owner.group(), 1) && peer.order.has_closed();
+        let posted = &mut peer.posted[transfer.direction as usize];
+        *posted = posted.wrapping_sub(1);
+        // What follows the group has counts of its own, so this is not the last one.
+        let _ = self.groups.end(owner.completion(), 1);
+        if may_settle {
+            self.settle_later(owner.peer());
+        }
+        false
+    }
+
+    /// Posts a segment. Returns whether the fabric has taken it.
+    ///
+    /// # Errors
+    /// The fabric has refused it for good; its peer has failed with that.
+    pub(crate) fn post(&mut self, posting: &Posting) -> Result<bool, EngineError> {
+        let Posting { peer: at, hop, ref transfer, token, completion, .. } = *posting;
+        let Self { peers, rails, segments, port, .. } = self;
+        let (peer, rail) = (peers.get_mut(at), &mut rails[hop.rail.index()]);
+        if peer.in_flight >= rail.quota {
+            return Ok(false);
+        }
+        let operation = match posting.immediate {
+            None => Operation::Transfer(transfer),
+            Some(data) => Operation::WriteWithImmediate(transfer, data),
+        };
+        let group = match posting.counted {
+            Counted::Last(class) => peer.order.next(class),
+            Counted::By(group) => group,
+        };
+        let state = if token == PLAIN { State::Plain } else { State::Other };
+        let Some((wr_id, segment)) = segments.take() else { return Ok(false) };
+        segment.transfer = *transfer;
+        segment.owner = hop.owner.counted(completion, group).with(state);
+        segment.born = self.watchdog.stamp();
+        segment.token = token;
+        peer.begin(group, transfer.direction);
+        rail.begin(transfer.len);
+        self.groups.begin(completion);
+        let mut posted = Ok(None);
+        if posting.is_long && rail.limits.bulk > 0 {
+            posted = port.post_bulk(hop.rail, hop.to, wr_id, operation);
+            if let Ok(Some(Posted::Yes)) = posted {
+                rail.counters.bulk_bytes += transfer.len as u64;
+            }
+        }
+        let posted = match posted {
+            Ok(Some(posted)) => Ok(posted),
+            Ok(None) => port.post(hop.rail, hop.to, wr_id, operation),
+            Err(error) => Err(error),
+        };
+        peer.is_refused = !matches!(posted, Ok(Posted::Yes));
+        let pe = peer.pe;
+        match posted {
+            Ok(Posted::Yes) => Ok(true),
+            Ok(Posted::Again) => {
+                rail.counters.again += 1;
+                Ok(self.undo_post(wr_id))
+            }
+            Err(error) => {
+                self.undo_post(wr_id);
+                let failed = EngineError::Segment {
+                    what: if transfer.direction == Direction::Read { "get" } else { "put" },
+                    pe,
+                    len: transfer.len,
+                    rail: hop.rail,
+                    rail_name: self.port.rail_name(hop.rail).to_owned(),
+                    error,
+                };
+                self.fail_peer(at, failed.clone());
+                Err(failed)
+            }
+        }
+    }
+
+    /// Posts the segments of an operation as far as there is room. `mark` gives the immediate data
+    /// of each, if the target counts them. Returns how many were posted, and whether that was all.
+    ///
+    /// # Errors
+    /// Local memory that the fabric does not take, or a segment that it refuses.
+    pub(crate) fn post_parts(
+        &mut self,
+        at: u32,
+        op: &mut Op,
+        request: &Request<'_>,
+        immediate: Option<u64>,
+    ) -> Result<(u32, Step), EngineError> {
+        let (remote, offset) = request.remote()?;
+        self.learn(at, &remote);
+        let direction = request.direction;
+        if direction == Direction::Write {
+            let peer = self.peers.get(at);
+            if !peer.order.is_ordered(peer.fence) {
+                return Ok((0, Step::Held));
+            }
+        }
+        // Counted segments are before the message that says how many there are.
+        let class = if immediate.is_some() { Class::Message } else { class_of(direction) };
+        let counted = op.counted_by.map_or(Counted::Last(class), Counted::By);
+        let completion = match op.kind {
+            Kind::PutSignal(_, crate::op::Way::Chained { data, .. }) => data,
+            _ => op.completion,
+        };
+        let by_load = op.len >= self.spread.balanced_from;
+        let is_long = op.len >= self.spread.striped_from;
+        let whole = if is_long { self.piece(at, op.len) } else { op.len };
+        let mut posted = 0;
+        while op.sent < op.len {
+            let len = whole.min(op.len - op.sent);
+            let first = if by_load { self.choose(at, len) } else { self.next_hop(at) };
+            let Some(mut hop) = first else { return Ok((posted, Step::NoRoom)) };
+            let first = hop.rail;
+            let mut is_posted = false;
+            loop {
+                let key = remote.key(hop.remote.rail());
+                let key = key.map_err(|fault| request.refuse("remote", fault))?;
+                let len = len.min(self.rails[hop.rail.index()].limits.max_segment);
+                let local = self.local(request, op.sent, len, hop.rail)?;
+                let remote = remote.remote_address(offset) + op.sent as u64;
+                let transfer = Transfer { direction, local, len, remote, key };
+                let token = if by_load { STRIPE } else { PLAIN };
+                let posting = Posting {
+                    peer: at,
+                    hop,
+                    transfer,
+                    immediate,
+                    token,
+                    completion,
+                    counted,
+                    is_long,
+                };
+                if self.post(&posting)? {
+                    (is_posted, posted) = (true, posted + 1);
+                    op.sent += len;
+                    if by_load {
+                        self.give_load(at, hop.rail, len);
+                    } else {
+                        self.peers.get_mut(at).turn(hop.next);
+                    }
+                    break;
+                }
+                // The fabric takes nothing on this rail now; another rail may have room.
+                match self.peers.get(at).hops.get(hop.next as usize) {
+                    Some(next) if next.rail != first => hop = *next,
+                    _ => break,
+                }
+            }
+            if !is_posted {
+                return Ok((posted, Step::NoRoom));
+            }
+        }
+        Ok((posted, Step::Done))
+    }
+
+    /// Length of the segments of a long operation: shorter ones are cut finer, so that all rails and
+    /// workers have a part.
+    fn piece(&self, at: u32, len: usize) -> usize {
+        let rails = self.peers.get(at).hops.iter().map(|hop| &self.rails[hop.rail.index()]);
+        let ways: usize = rails.map(|rail| usize::from(rail.limits.bulk).max(1)).sum();
+        let segment = self.spread.segment.max(1);
+        if ways == 1 && self.rails[0].limits.bulk == 0 {
+            return len;
+        }
+        let part = len.div_ceil(PARTS * ways).next_multiple_of(ALIGN.min(segment));
+        part.clamp(segment.div_ceil(FINEST), segment)
+    }
+
+    /// The next path whose rail has room.
+    fn next_hop(&self, at: u32) -> Option<Hop> {
+        let peer = self.peers.get(at);
+        let mut hop = peer.hop;
+        for _ in 0..peer.hops.len() {
+            if peer.in_flight < self.rails[hop.rail.index()].quota {
+                return Some(hop);
+            }
+            hop = *peer.hops.get(hop.next as usize)?;
+        }
+        None
+    }
+
+    /// The path of the rail that is expected to finish a segment first, if that has room.
+    fn choose(&mut self, at: u32, len: usize) -> Option<Hop> {
+        let now = self.port.now();
+        let peer = self.peers.get(at);
+        let loads = peer.hops.iter().map(|hop| {
+            let rail = &self.rails[hop.rail.index()];
+            (hop.rail.0, rail.load, rail.limits.bulk, peer.ahead[hop.rail.index()])
+        });
+        let rail = load::choose(loads, len, now)?;
+        let hop = peer.hops.iter().find(|hop| hop.rail.0 == rail)?;
+        (peer.in_flight < self.rails[hop.rail.index()].quota).then_some(*hop)
+    }
+
+    fn give_load(&mut self, at: u32, rail: RailId, len: usize) {
+        let now = self.port.now();
+        let of = &mut self.rails[rail.index()];
+        of.load.give(len as u64, now);
+        of.counters.by_load += 1;
+        self.peers.get_mut(at).ahead[rail.index()] += len as u64;
+    }
+}
+
+/// The class of segments that nothing else counts.
+#[inline(always)]
+fn class_of(direction: Direction) -> Class {
+    match direction {
+        Direction::Write => Class::Write,
+        Direction::Read => Class::Read,
+    }
+}

@@ -1,0 +1,372 @@
+//! Messages: numbered ones as far as window and table have room, and what is due without a number.
+
+use crate::channel::Channel;
+use crate::channel::slots::{Purpose, Slots, UNNUMBERED};
+use crate::core::Core;
+use crate::error::EngineError;
+use crate::group::{Class, GroupId, GroupRef};
+use crate::op::Step;
+use crate::peers::Peer;
+use crate::port::{Port, PortError, Posted, Tail};
+use crate::request::{AtomicRequest, LocalSide, Request};
+use crate::wire::handle::HandleView;
+use crate::wire::message::{Body, Frame, Numbers, Sealing};
+
+/// Attempts to serve what waits for room, of different peers, that may fail in an iteration.
+pub(crate) const ATTEMPTS: u32 = 8;
+
+/// A message that is about to leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending<'a> {
+    pub(crate) peer: u32,
+    pub(crate) body: Body<'a>,
+    /// Payload that is sent from its own memory.
+    pub(crate) tail: Tail,
+    /// Number of the last message that its target has to execute first; 0 for none.
+    pub(crate) behind: u64,
+    pub(crate) purpose: Purpose,
+    pub(crate) completion: GroupId,
+    /// The count, as a write, of a signal that was held back.
+    pub(crate) held: Option<GroupRef>,
+    /// Whether it carries data of a put.
+    pub(crate) has_data: bool,
+    /// The class that it counts in.
+    pub(crate) class: Class,
+}
+
+impl<'a> Sending<'a> {
+    pub(crate) fn new(peer: u32, body: Body<'a>, completion: GroupId) -> Self {
+        let (tail, purpose) = (Tail::NONE, Purpose::Plain);
+        let (held, has_data, class) = (None, false, Class::Message);
+        Self { peer, body, tail, behind: 0, purpose, completion, held, has_data, class }
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Sends an atomic, or a short put with its signal, on the fast path: nothing is queued or held
+    /// for the peer, and there is room. Returns whether it has left; if not, nothing has happened.
+    /// It does not panic.
+    #[inline(always)]
+    pub(crate) fn try_send(
+        &mut self,
+        signal: &AtomicRequest<'_>,
+        part: Option<&Request<'_>>,
+        completion: GroupId,
+    ) -> bool {
+        let Self { peers, messages, rails, regions, groups, port, seal, .. } = self;
+        let Some((at, peer)) = peers.entry(signal.pe) else { return false };
+        let hop = peer.hop;
+        let Some(fast) = rails.get(hop.rail.index()).and_then(|rail| rail.fast) else {
+            return false;
+        };
+        let Peer { channel, order, open, pe, .. } = peer;
+        let Some(channel) = channel.as_deref_mut() else { return false };
+        if !channel.has_window() || channel.held >= messages.free() {
+            return false;
+        }
+        let atomic = &signal.atomic;
+        let is_signal = part.is_some() || atomic.op.is_signal();
+        // A signal apart from its data is behind earlier puts; a strong one is behind everything.
+        let is_behind = is_signal && (self.signals.strong || part.is_none());
+        if is_behind && order.has_writes() {
+            return false;
+        }
+        let is_marked = if self.signals.strong {
+            channel.has_unacked()
+        } else {
+            channel.acked < channel.after_data
+        };
+        let mark = u16::from(is_behind && is_marked);
+        let Some(word) = HandleView::asked(signal.remote_handle, *open) else { return false };
+        let width = atomic.width.bytes();
+        let Some(spot) = word.spot(signal.remote_addr, width as u64) else { return false };
+        if signal.remote_addr % width as u64 != 0 {
+            return false;
+        }
+        let Some((number, slot)) = messages.reserve() else { return false };
+        let mask = channel.out_mask(seal, *pe);
+        let (seq, ack) = (channel.next, channel.executed.next());
+        let numbers = Numbers { seq, ack, mark, mask };
+        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        match part {
+            None => slot.frame.atomic(&sealing, &numbers, spot, atomic),
+            Some(part) => {
+                let Some(data) = HandleView::asked(part.remote_handle, *open) else {
+                    return false;
+                };
+                let Some(to) = data.spot(part.remote_addr, part.len as u64) else { return false };
+                let LocalSide::Memory(from) = part.local else { return false };
+                if !regions.is_recent_for_cpu(from, part.len) {
+                    return false;
+                }
+                let payload = slot.frame.payload_mut(part.len);
+                if port.load(from, payload).is_err() {
+                    return false;
+                }
+                slot.frame.put_signal(&sealing, &numbers, (spot, atomic), to, part.len);
+            }
+        }
+        let wr_id = Slots::wr_id(number, seq);
+        if !port.try_send(fast, hop.rail, hop.to, wr_id, slot.frame.bytes()) {
+            return false;
+        }
+        let group = order.begin_last(Class::Message);
+        order.note_message(group, seq.0);
+        slot.tail = Tail::NONE;
+        slot.seq = seq;
+        slot.peer = at;
+        slot.born = self.watchdog.stamp();
+        slot.purpose = Purpose::Plain;
+        slot.completion = completion;
+        slot.group = group;
+        slot.rail = hop.rail;
+        messages.commit();
+        channel.send(number);
+        if part.is_some() {
+            channel.after_data = channel.next;
+        }
+        groups.begin(completion);
+        if !channel.is_listed {
+            channel.is_listed = true;
+            self.unasked.push(at);
+        }
+        peer.turn(hop.next);
+        true
+    }
+
+    /// Sends a numbered message if there is room.
+    ///
+    /// # Errors
+    /// The fabric has refused it for good; its peer has failed with that.
+    pub(crate) fn send(&mut self, sending: &Sending<'_>) -> Result<Step, EngineError> {
+        let Sending { peer: at, ref body, tail, behind, purpose, completion, .. } = *sending;
+        self.channel(at);
+        let Self { peers, messages, seal, port, .. } = self;
+        let peer = peers.get_mut(at);
+        let Peer { channel, order, hops, pe, hop, is_refused, .. } = peer;
+        let Some(channel) = channel.as_deref_mut() else { return Ok(Step::NoRoom) };
+        if !channel.has_window() {
+            self.want_ack(at);
+            return Ok(Step::NoPlace);
+        }
+        let reserved = if channel.held < messages.free() { messages.reserve() } else { None };
+        let Some((number, slot)) = reserved else {
+            self.want_acks();
+            return Ok(Step::NoRoom);
+        };
+        let mask = channel.out_mask(seal, *pe);
+        let (seq, ack) = (channel.next, channel.executed.next());
+        let mark = if behind < channel.acked.0 { 0 } else { (seq.0 - behind) as u16 };
+        let numbers = Numbers { seq, ack, mark, mask };
+        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        if let (Body::PutSignal { at, atomic, to, .. }, true) = (body, tail.len > 0) {
+            slot.frame.put_signal_long(&sealing, &numbers, (*at, atomic), *to, tail.len);
+        } else {
+            slot.frame.encode(&sealing, &numbers, body);
+        }
+        let wr_id = Slots::wr_id(number, seq);
+        let mut refused = None;
+        for _ in 0..hops.len() {
+            let (rail, to) = (hop.rail, hop.to);
+            let bytes = slot.frame.bytes();
+            let sent = match tail.len {
+                0 => port.send(rail, to, wr_id, bytes),
+                _ => port.send_with_tail(rail, to, wr_id, bytes, tail),
+            };
+            *hop = hops.get(hop.next as usize).copied().unwrap_or(*hop);
+            match sent {
+                Ok(Posted::Yes) => {
+                    slot.rail = rail;
+                    slot.in_use = true;
+                    break;
+                }
+                Ok(Posted::Again) => self.rails[rail.index()].counters.again += 1,
+                Err(error) => {
+                    refused = Some((rail, error));
+                    break;
+                }
+            }
+        }
+        if let Some((rail, error)) = refused {
+            let failed = EngineError::Segment {
+                what: "message",
+                pe: *pe,
+                len: slot.frame.len + tail.len,
+                rail,
+                rail_name: self.port.rail_name(rail).to_owned(),
+                error,
+            };
+            self.fail_peer(at, failed.clone());
+            return Err(failed);
+        }
+        *is_refused = !slot.in_use;
+        if !slot.in_use {
+            return Ok(Step::NoRoom);
+        }
+        let group = match sending.held {
+            None => {
+                let group = order.begin_last(sending.class);
+                order.note_message(group, seq.0);
+                group
+            }
+            Some(held) => order.leave(held, seq.0),
+        };
+        slot.tail = tail;
+        slot.seq = seq;
+        slot.peer = at;
+        slot.born = self.watchdog.stamp();
+        slot.purpose = purpose;
+        slot.completion = completion;
+        slot.group = group;
+        messages.commit();
+        channel.send(number);
+        if let Purpose::Fetch { place, .. } = purpose {
+            channel.begin_fetch(place, number);
+        }
+        if sending.has_data {
+            channel.after_data = channel.next;
+        }
+        self.groups.begin(completion);
+        if !std::mem::replace(&mut channel.is_listed, true) {
+            self.unasked.push(at);
+        }
+        if sending.held.is_some() {
+            self.settle_later(at);
+        }
+        Ok(Step::Done)
+    }
+
+    /// The number behind which a message of the caller's own is at the target: of the last message
+    /// before the peer's fence, or 0.
+    pub(crate) fn behind_fence(&self, at: u32) -> u64 {
+        let peer = self.peers.get(at);
+        peer.order.last_message_before(peer.fence)
+    }
+
+    /// Requests an acknowledgement of everything sent to a peer, once.
+    pub(crate) fn want_ack(&mut self, at: u32) {
+        if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+            if channel.want_ack() {
+                self.enter_control(at);
+            }
+        }
+    }
+
+    /// Requests acknowledgements from all peers with messages that nobody has asked about: whoever
+    /// waits for one peer after another waits once.
+    pub(crate) fn want_acks(&mut self) {
+        while let Some(at) = self.unasked.pop() {
+            if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+                channel.is_listed = false;
+            }
+            self.want_ack(at);
+        }
+    }
+
+    /// Something without a number may be due to a peer.
+    pub(crate) fn enter_control(&mut self, at: u32) {
+        let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() else { return };
+        if channel.has_due() && !std::mem::replace(&mut channel.in_control, true) {
+            self.control.push_back(at);
+        }
+    }
+
+    /// Whether anything is due without a number.
+    #[inline(always)]
+    pub(crate) fn has_control(&self) -> bool {
+        !self.control.is_empty()
+    }
+
+    /// Sends what is due without a number, as far as there is room. Returns whether anything left.
+    #[cold]
+    pub(crate) fn send_control(&mut self) -> bool {
+        let mut moved = false;
+        let mut refused = 0;
+        for _ in 0..self.control.len() {
+            let Some(at) = self.control.pop_front() else { break };
+            if self.send_due(at, &mut moved) {
+                if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+                    channel.in_control = false;
+                }
+                continue;
+            }
+            self.control.push_back(at);
+            refused += 1;
+            if refused == ATTEMPTS {
+                break;
+            }
+        }
+        moved
+    }
+
+    /// Sends all that is due to a peer. Returns false if something is left.
+    fn send_due(&mut self, at: u32, moved: &mut bool) -> bool {
+        loop {
+            let peer = self.peers.get_mut(at);
+            let Some(channel) = peer.channel.as_deref_mut() else { return true };
+            let map = channel.executed.map();
+            let why;
+            let (body, sent): (Body<'_>, fn(&mut Channel)) = if channel.replies_due != 0 {
+                let place = channel.replies_due.trailing_zeros();
+                let (of, value) = channel.replies[place as usize];
+                (Body::Reply { place, of: of.low(), value }, |channel| {
+                    channel.replies_due &= channel.replies_due - 1;
+                })
+            } else if let Some((of, reason)) = &channel.refusal {
+                why = reason.clone();
+                (Body::Refusal { of: of.low(), why: &why }, |channel| channel.refusal = None)
+            } else if channel.ask_due {
+                (Body::AckRequest, |channel| channel.ask_due = false)
+            } else if channel.ack_due {
+                (Body::Ack(map.as_ref()), |channel| channel.ack_due = false)
+            } else {
+                return true;
+            };
+            match self.send_unnumbered(at, &body) {
+                Ok(Posted::Yes) => {
+                    *moved = true;
+                    if let Some(channel) = self.peers.get_mut(at).channel.as_deref_mut() {
+                        sent(channel);
+                    }
+                }
+                Ok(Posted::Again) => return false,
+                Err((rail, error)) => {
+                    let rail_name = self.port.rail_name(rail).to_owned();
+                    self.fail_peer(at, EngineError::Rail { rail, rail_name, error });
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn send_unnumbered(
+        &mut self,
+        at: u32,
+        body: &Body<'_>,
+    ) -> Result<Posted, (crate::ids::RailId, PortError)> {
+        let Self { peers, seal, port, .. } = self;
+        let peer = peers.get_mut(at);
+        let hop = peer.hop;
+        let Some(channel) = peer.channel.as_deref_mut() else { return Ok(Posted::Yes) };
+        let mask = channel.out_mask(seal, peer.pe);
+        let (seq, ack) = (channel.next, channel.executed.next());
+        let sealing = Sealing { seal, from: seal.me(), receiver: &channel.receiver };
+        let mut frame = Frame::EMPTY;
+        frame.encode(&sealing, &Numbers { seq, ack, mark: 0, mask }, body);
+        let sent = port.send(hop.rail, hop.to, UNNUMBERED, frame.bytes());
+        match sent {
+            Ok(Posted::Yes) => {
+                let due = channel.ack_due
+                    && !matches!(body, Body::Ack(_))
+                    && channel.executed.map().is_some();
+                channel.tell(ack);
+                channel.ack_due = due;
+            }
+            Ok(Posted::Again) => self.rails[hop.rail.index()].counters.again += 1,
+            Err(_) => {}
+        }
+        // The next one tries another rail.
+        peer.turn(hop.next);
+        sent.map_err(|error| (hop.rail, error))
+    }
+}

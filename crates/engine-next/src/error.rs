@@ -1,0 +1,237 @@
+//! Errors of the engine, in words a user can act on.
+
+use thiserror::Error;
+
+use crate::ids::{Pe, RailId};
+use crate::port::PortError;
+use crate::wire::handle::HandleError;
+
+/// An error of the engine.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A PE outside the job.
+    #[error("{pe} does not exist: this job has {n_pes} PEs")]
+    NoSuchPe {
+        /// The PE asked for.
+        pe: Pe,
+        /// Number of PEs in the job.
+        n_pes: u32,
+    },
+    /// A memory handle or an address that cannot be used.
+    #[error("{0}")]
+    Handle(#[from] HandleError),
+    /// A handle or an address that cannot be used, with the operation it was for.
+    #[error("{what} of {len} bytes, {pe}, {side} address {addr:#x}: {fault}")]
+    Refused {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// local or remote.
+        side: &'static str,
+        /// The address on that side.
+        addr: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// What is wrong.
+        fault: HandleError,
+    },
+    /// Memory that could not be registered.
+    #[error("registering {len} bytes at {addr:#x}: {why}")]
+    Register {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// What refused it.
+        why: String,
+        /// That was for lack of memory.
+        no_memory: bool,
+    },
+    /// Memory that an operation may still touch, though it has failed.
+    #[error(
+        "{len} bytes at {addr:#x} cannot be released yet: a {what} that has failed is still with the fabric, {pe}, \
+         and may touch them when that PE goes on; try again later, or free them after the end of the transport, \
+         which closes its endpoints"
+    )]
+    InUse {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+    },
+    /// Memory whose registration the fabric does not end.
+    #[error(
+        "{len} bytes at {addr:#x} stay registered: {error}. The fabric may still reach them, so they must not be freed \
+         before the process ends, unless another try to release them works"
+    )]
+    Unclosed {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// What the fabric said.
+        error: PortError,
+    },
+    /// A peer sent a request that cannot be executed.
+    #[error("{pe} sent a request that cannot be executed: {why}")]
+    BadMessage {
+        /// The peer.
+        pe: Pe,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The fabric refused or failed a segment.
+    #[error("{what} of {len} bytes, {pe}, on {rail} ({rail_name}): {error}")]
+    Segment {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the segment.
+        len: usize,
+        /// The rail.
+        rail: RailId,
+        /// The rail's name.
+        rail_name: String,
+        /// What the fabric said.
+        error: PortError,
+    },
+    /// Memory that the fabric does not reach could not be copied.
+    #[error("{what} of {len} bytes, {pe}: staging the local side failed: {error}")]
+    Staging {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the fragment.
+        len: usize,
+        /// What failed.
+        error: PortError,
+    },
+    /// A word that was fetched could not be stored.
+    #[error("the word that was fetched from {pe} cannot be stored at {addr:#x}: {error}")]
+    Fetched {
+        /// The peer.
+        pe: Pe,
+        /// Where it was to be stored.
+        addr: usize,
+        /// What failed.
+        error: PortError,
+    },
+    /// The peer could not do its part.
+    #[error("{what} of {len} bytes, {pe}: the peer cannot do its part: {why}")]
+    PeerRefused {
+        /// put, get or atomic.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the fragment; 0 where that is not known.
+        len: usize,
+        /// The peer's reason.
+        why: String,
+    },
+    /// The proxy thread does not execute what a user thread has handed over to it.
+    #[error(
+        "an operation of a user thread on staged memory, {pe}, waits for the proxy thread for \
+         {seconds} s: is NVSHMEM's proxy running?"
+    )]
+    ProxyStill {
+        /// The peer.
+        pe: Pe,
+        /// How long.
+        seconds: u64,
+    },
+    /// The program has ended while an operation was waiting for room.
+    #[error("the program has not waited for an operation that found no room")]
+    Abandoned,
+    /// A rail failed as a whole.
+    #[error("{rail} ({rail_name}): {error}")]
+    Rail {
+        /// The rail.
+        rail: RailId,
+        /// The rail's name.
+        rail_name: String,
+        /// What the fabric said.
+        error: PortError,
+    },
+    /// The data of a signal that has arrived did not follow within the deadline.
+    #[error(
+        "a signal from {pe} has waited for its data for {seconds} s ({arrived} of its {segments} \
+         segments are here; {waiting} signals of this PE wait): the data may be lost, or the PE dead"
+    )]
+    DataMissing {
+        /// The sender.
+        pe: Pe,
+        /// Segments of the oldest such signal that have arrived.
+        arrived: u32,
+        /// Segments that it has.
+        segments: u32,
+        /// Signals of the sender that wait for data.
+        waiting: u32,
+        /// How long none of their segments has arrived.
+        seconds: u64,
+    },
+    /// The process of a peer has ended.
+    #[error("the process of {pe} has ended")]
+    PeerEnded {
+        /// The peer.
+        pe: Pe,
+    },
+    /// Something did not complete within the deadline.
+    #[error(
+        "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \
+         ({state}; {writes} writes and {reads} reads to this PE are under way): the peer may be \
+         dead or not making progress"
+    )]
+    Timeout {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the segment.
+        len: usize,
+        /// The rail.
+        rail: RailId,
+        /// The rail's name.
+        rail_name: String,
+        /// How long it has been the oldest of its connection.
+        seconds: u64,
+        /// Whether it was posted, queued or held.
+        state: &'static str,
+        /// Writes to the peer that are not delivered.
+        writes: u32,
+        /// Reads from the peer that have not landed.
+        reads: u32,
+    },
+}
+
+impl From<Box<EngineError>> for EngineError {
+    fn from(failed: Box<EngineError>) -> Self {
+        *failed
+    }
+}
+
+impl EngineError {
+    /// Whether memory cannot be released yet, but may be later.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::InUse { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_in_use_when_the_error_says_so() {
+        let (what, pe) = ("put", Pe(1));
+        assert!(EngineError::InUse { addr: 1, len: 2, what, pe }.is_in_use());
+        assert!(!EngineError::NoSuchPe { pe, n_pes: 1 }.is_in_use());
+    }
+}

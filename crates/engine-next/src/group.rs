@@ -1,0 +1,408 @@
+//! Groups: the only counters of what is unfinished, and the only order between operations.
+//!
+//! Each segment and each message counts once in an *order group* of its peer ([`Order`]) and, if
+//! somebody waits for its operation alone, once in a *completion group* ([`Groups`]). Both counts are
+//! taken when the work leaves and given back when a write is delivered, a read has landed, or a
+//! message is acknowledged as executed.
+//!
+//! # Order
+//! Work counts in the last group of its peer. Closing that group begins the next; the number of the
+//! new group then names everything before it: *behind n* means behind all groups below `n`. A write
+//! behind `n` leaves when [`Order::ordered`] reaches it, a message when [`Order::written`] does, and
+//! the marks of messages do the rest at the target. A signal that is held back counts as a write of
+//! the group in which it was submitted, which is not below the one that it waits for: so it waits
+//! for nothing that waits for it.
+
+use std::num::NonZeroU16;
+
+/// Order groups of a peer at a time.
+const RING: u32 = 16;
+
+/// Kinds of unfinished work in an order group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// Segments written, and signals that are held back.
+    Write = 0,
+    /// Messages, and segments that a message has its target count.
+    Message = 1,
+    /// Segments read.
+    Read = 2,
+}
+
+/// Names an order group of a peer and a class in a segment or message. [`GroupRef::NONE`] counts
+/// nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct GroupRef(u8);
+
+/// Entries of the counts for each group: a class each, and one that is not used.
+const CLASSES: u32 = 4;
+
+const COUNTS: usize = (RING * CLASSES) as usize;
+
+impl GroupRef {
+    /// Of segments whose operation counts itself, or that are ordered with nothing.
+    pub(crate) const NONE: Self = Self(COUNTS as u8);
+
+    #[inline(always)]
+    fn new(number: u32, class: Class) -> Self {
+        Self((number % RING * CLASSES) as u8 | class as u8)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+}
+
+/// The order groups of one peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    /// Unfinished work by group and class. The last entry is that of [`GroupRef::NONE`] and means
+    /// nothing.
+    counts: [u32; COUNTS + 1],
+    /// Number of the last message of each group.
+    last_message: [u64; RING as usize],
+    /// The group of new work, and its place in the counts.
+    last: u32,
+    place: u8,
+    /// All groups below have no unfinished writes.
+    written: u32,
+    /// All groups below have no unfinished writes or messages.
+    ordered: u32,
+    /// All groups below are finished.
+    finished: u32,
+}
+
+impl Order {
+    /// The first group's number is near the end of the numbers, so that long jobs cross it.
+    const FIRST: u32 = u32::MAX - 100;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: [0; COUNTS + 1],
+            last_message: [0; RING as usize],
+            last: Self::FIRST,
+            place: GroupRef::new(Self::FIRST, Class::Write).0,
+            written: Self::FIRST,
+            ordered: Self::FIRST,
+            finished: Self::FIRST,
+        }
+    }
+
+    /// The group that work of a class which begins now counts in.
+    #[inline(always)]
+    pub(crate) fn next(&self, class: Class) -> GroupRef {
+        GroupRef(self.place | class as u8)
+    }
+
+    /// Counts work in the last group.
+    #[inline(always)]
+    pub(crate) fn begin_last(&mut self, class: Class) -> GroupRef {
+        let group = self.next(class);
+        self.begin(group);
+        group
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, group: GroupRef) {
+        if let Some(count) = self.counts.get_mut(usize::from(group.0)) {
+            *count = count.wrapping_add(1);
+        }
+    }
+
+    /// Gives counts back. Returns whether the group has no more of this class, so that a cursor may
+    /// move.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, group: GroupRef, ended: u32) -> bool {
+        let Some(count) = self.counts.get_mut(usize::from(group.0)) else { return false };
+        *count = count.wrapping_sub(ended);
+        *count == 0
+    }
+
+    /// Turns a held signal, counted as a write, into a message of the same group with this number.
+    pub(crate) fn leave(&mut self, held: GroupRef, number: u64) -> GroupRef {
+        self.end(held, 1);
+        let group = GroupRef(held.0 & !(CLASSES as u8 - 1) | Class::Message as u8);
+        self.begin(group);
+        self.note_message(group, number);
+        group
+    }
+
+    /// Notes the number of a message that is counted in a group. Numbers rise.
+    #[inline(always)]
+    pub(crate) fn note_message(&mut self, group: GroupRef, number: u64) {
+        if let Some(last) = self.last_message.get_mut(usize::from(group.0) / CLASSES as usize) {
+            *last = number;
+        }
+    }
+
+    fn count(&self, number: u32, class: Class) -> u32 {
+        self.counts[usize::from(GroupRef::new(number, class).0)]
+    }
+
+    fn is_group_empty(&self, number: u32) -> bool {
+        [Class::Write, Class::Message, Class::Read]
+            .iter()
+            .all(|class| self.count(number, *class) == 0)
+    }
+
+    /// Whether more than one group is unfinished: something may be waiting for a cursor.
+    #[inline(always)]
+    pub(crate) fn has_closed(&self) -> bool {
+        self.finished != self.last
+    }
+
+    /// Whether nothing is unfinished.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.finished == self.last && self.is_group_empty(self.last)
+    }
+
+    /// Whether writes are unfinished.
+    #[inline(always)]
+    pub(crate) fn has_writes(&self) -> bool {
+        self.written != self.last || self.count(self.last, Class::Write) != 0
+    }
+
+    /// Unfinished work of a class, over all groups.
+    pub(crate) fn unfinished(&self, class: Class) -> u32 {
+        (0..RING).map(|number| self.count(number, class)).sum()
+    }
+
+    /// Closes the last group, if there is anything in it. Returns the number to be behind. None if
+    /// all groups are in use.
+    pub(crate) fn close(&mut self) -> Option<u32> {
+        if self.is_group_empty(self.last) {
+            return Some(self.last);
+        }
+        if self.last.wrapping_sub(self.finished) == RING - 1 {
+            return None;
+        }
+        self.last = self.last.wrapping_add(1);
+        self.place = GroupRef::new(self.last, Class::Write).0;
+        self.last_message[(self.last % RING) as usize] = 0;
+        Some(self.last)
+    }
+
+    /// Moves the cursors over what has finished.
+    pub(crate) fn settle(&mut self) {
+        while self.written != self.last && self.count(self.written, Class::Write) == 0 {
+            self.written = self.written.wrapping_add(1);
+        }
+        // A group without writes may still be ahead of one with writes.
+        while self.ordered != self.written && self.count(self.ordered, Class::Message) == 0 {
+            self.ordered = self.ordered.wrapping_add(1);
+        }
+        while self.finished != self.ordered && self.count(self.finished, Class::Read) == 0 {
+            self.finished = self.finished.wrapping_add(1);
+        }
+    }
+
+    /// Whether all writes behind which `number` is are delivered.
+    #[inline(always)]
+    pub(crate) fn is_written(&self, number: u32) -> bool {
+        self.written.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// Whether all writes and messages before `number` are finished.
+    #[inline(always)]
+    pub(crate) fn is_ordered(&self, number: u32) -> bool {
+        self.ordered.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// Whether everything before `number` is finished.
+    pub(crate) fn is_finished(&self, number: u32) -> bool {
+        self.finished.wrapping_sub(number) as i32 >= 0
+    }
+
+    /// A number that everything is behind already.
+    pub(crate) fn start(&self) -> u32 {
+        self.finished
+    }
+
+    /// The highest number of an unexecuted message before `number`, or 0.
+    pub(crate) fn last_message_before(&self, number: u32) -> u64 {
+        let mut last = 0;
+        let mut group = self.ordered;
+        while group != number && group.wrapping_sub(number) as i32 <= 0 {
+            last = last.max(self.last_message[(group % RING) as usize]);
+            group = group.wrapping_add(1);
+        }
+        last
+    }
+}
+
+/// Names a completion group from its begin to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupId(Option<NonZeroU16>);
+
+impl GroupId {
+    /// No group: only the peer's quiet waits.
+    pub const NONE: GroupId = GroupId(None);
+
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u16 {
+        self.0.map_or(0, NonZeroU16::get)
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_bits(bits: u16) -> Self {
+        Self(NonZeroU16::new(bits))
+    }
+
+    #[inline(always)]
+    fn index(self) -> usize {
+        usize::from(self.bits())
+    }
+
+    fn of(index: usize) -> Option<Self> {
+        let id = u16::try_from(index).ok().and_then(NonZeroU16::new)?;
+        Some(GroupId(Some(id)))
+    }
+}
+
+/// Most completion groups of a lane at a time.
+pub const MOST_GROUPS: usize = u16::MAX as usize;
+
+/// The completion groups of a lane. `T` is what follows when a group becomes empty.
+#[derive(Debug)]
+pub(crate) struct Groups<T> {
+    /// By identifier. The first is that of [`GroupId::NONE`] and means nothing.
+    groups: Vec<Group<T>>,
+    free: Vec<GroupId>,
+}
+
+#[derive(Debug)]
+struct Group<T> {
+    /// Unfinished segments and messages, and operations that are in a queue.
+    left: u32,
+    then: Option<Box<T>>,
+}
+
+impl<T> Groups<T> {
+    pub(crate) fn new() -> Self {
+        Self { groups: vec![Group { left: 0, then: None }], free: Vec::new() }
+    }
+
+    /// Begins a group in which nothing is unfinished. None when all identifiers are in use.
+    pub(crate) fn start(&mut self) -> Option<GroupId> {
+        if let Some(id) = self.free.pop() {
+            return Some(id);
+        }
+        let id = GroupId::of(self.groups.len())?;
+        self.groups.push(Group { left: 0, then: None });
+        Some(id)
+    }
+
+    /// Ends a group, which nothing counts in any more.
+    pub(crate) fn finish(&mut self, id: GroupId) {
+        debug_assert!(id != GroupId::NONE && self.is_done(id), "{id:?} ends with work unfinished");
+        self.groups[id.index()].then = None;
+        self.free.push(id);
+    }
+
+    /// Sets what follows when the group becomes empty. Something counts in it now.
+    pub(crate) fn set_then(&mut self, id: GroupId, then: T) {
+        debug_assert!(!self.is_done(id), "nothing is unfinished in {id:?}");
+        self.groups[id.index()].then = Some(Box::new(then));
+    }
+
+    /// Takes what follows, of a group that is empty.
+    pub(crate) fn take_then(&mut self, id: GroupId) -> Option<T> {
+        self.groups[id.index()].then.take().map(|then| *then)
+    }
+
+    /// Whether nothing counts in the group.
+    #[inline(always)]
+    pub(crate) fn is_done(&self, id: GroupId) -> bool {
+        self.groups.get(id.index()).is_none_or(|group| group.left == 0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(id.index()) {
+            group.left = group.left.wrapping_add(1);
+        }
+    }
+
+    /// Gives counts back. Returns whether something follows now.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, id: GroupId, ended: u32) -> bool {
+        let Some(group) = self.groups.get_mut(id.index()) else { return false };
+        group.left = group.left.wrapping_sub(ended);
+        group.left == 0 && group.then.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Work by the order in which it was begun: its group's number, class and reference.
+    type Begun = (u32, Class, GroupRef);
+
+    proptest! {
+        /// A cursor passes a number exactly when all that it stands for has ended.
+        #[test]
+        fn cursors_agree_with_a_list(steps in proptest::collection::vec((0..5_u8, any::<u16>()), 1..400)) {
+            let mut order = Order::new();
+            let mut begun: Vec<Begun> = Vec::new();
+            for (step, pick) in steps {
+                match step {
+                    0..3 => {
+                        let class = [Class::Write, Class::Message, Class::Read][usize::from(step)];
+                        let group = order.begin_last(class);
+                        begun.push((order.last, class, group));
+                    }
+                    3 => drop(order.close()),
+                    _ if begun.is_empty() => {}
+                    _ => {
+                        let (_, _, group) = begun.swap_remove(usize::from(pick) % begun.len());
+                        order.end(group, 1);
+                    }
+                }
+                order.settle();
+                let has = |classes: &[Class], before: u32| {
+                    let is_before = |n: u32| (n.wrapping_sub(before) as i32) < 0;
+                    begun.iter().any(|(n, class, _)| is_before(*n) && classes.contains(class))
+                };
+                for number in (0..RING).map(|back| order.last.wrapping_sub(back)) {
+                    let (w, m, r) = (Class::Write, Class::Message, Class::Read);
+                    prop_assert_eq!(order.is_written(number), !has(&[w], number));
+                    prop_assert_eq!(order.is_ordered(number), !has(&[w, m], number));
+                    prop_assert_eq!(order.is_finished(number), !has(&[w, m, r], number));
+                }
+                prop_assert_eq!(order.is_empty(), begun.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn full_ring_closes_no_more() {
+        let mut order = Order::new();
+        let held = order.begin_last(Class::Write);
+        for _ in 1..RING {
+            assert!(order.close().is_some());
+            order.begin_last(Class::Message);
+        }
+        assert_eq!(order.close(), None);
+        order.end(held, 1);
+        order.settle();
+        assert!(order.close().is_some());
+    }
+
+    #[test]
+    fn groups_are_refused_when_all_are_in_use() {
+        let mut groups: Groups<()> = Groups::new();
+        let all: Vec<GroupId> = std::iter::from_fn(|| groups.start()).collect();
+        assert_eq!(all.len(), MOST_GROUPS);
+        groups.finish(all[7]);
+        assert_eq!(groups.start(), Some(all[7]));
+    }
+}

@@ -1,0 +1,67 @@
+//! Batches of operations, for callers that submit many and wait for none of them alone.
+
+use crate::error::EngineError;
+use crate::group::GroupId;
+use crate::lane::Lane;
+use crate::op::Queued;
+use crate::port::Port;
+use crate::regions::overlap;
+
+/// A batch of operations from its begin to its end: a completion group.
+pub type Batch = GroupId;
+
+impl<P: Port> Lane<P> {
+    /// Begins a batch, with nothing in it. None when all of
+    /// [`MOST_GROUPS`](crate::group::MOST_GROUPS) are in use.
+    pub fn begin_batch(&mut self) -> Option<Batch> {
+        self.core.groups.start()
+    }
+
+    /// Adds what is submitted from here on to the batch; with [`Batch::NONE`] to none. Returns the
+    /// batch that was entered before.
+    pub fn enter_batch(&mut self, batch: Batch) -> Batch {
+        std::mem::replace(&mut self.core.current, batch)
+    }
+
+    /// Whether everything submitted to the batch is delivered, unless [`Lane::failure`] says
+    /// otherwise. Messages end when they are acknowledged, which [`Lane::want_ack`] requests.
+    #[inline]
+    pub fn is_batch_done(&self, batch: Batch) -> bool {
+        self.core.groups.is_done(batch)
+    }
+
+    /// Ends a batch that is done and not entered.
+    pub fn end_batch(&mut self, batch: Batch) {
+        self.core.groups.finish(batch);
+    }
+
+    /// Checks that nothing under way or queued in this lane touches these bytes of local memory.
+    ///
+    /// # Errors
+    /// What does. Operations of peers that have failed are not among them: releasing the region
+    /// waits for those.
+    pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
+        self.take_handed_over();
+        let Self { core, staging, .. } = self;
+        let queued = core.peers.iter().flat_map(|(at, peer)| {
+            peer.queue.iter().filter_map(move |queued| match queued {
+                Queued::Op(op, _) => op.memory().map(|(what, memory)| (at, what, memory)),
+                Queued::Fence | Queued::Quiet(_) => None,
+            })
+        });
+        let segments = core.segments.posted().filter_map(|(_, segment)| {
+            Some((segment.owner.peer(), segment.what(), segment.memory()?))
+        });
+        let messages = core
+            .messages
+            .sent()
+            .filter_map(|(_, slot)| Some((slot.peer, slot.what(), slot.memory()?)));
+        let touches = |&(at, _, memory): &(u32, &str, (usize, usize))| {
+            overlap(memory, (addr, len)) && core.peers.get(at).error.is_none()
+        };
+        match queued.chain(segments).chain(messages).chain(staging.memory()).find(touches) {
+            Some((at, what, _)) => Err(EngineError::InUse { addr, len, what, pe: core.pe(at) }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Incoming messages and immediate data: opened, executed or kept, and what they acknowledge ended.
+//!
+//! Nothing is sent from here: what a message causes has room set aside and leaves later in the
+//! iteration. A message of the common kinds, from a peer of whom nothing waits, that acknowledges
+//! nothing new, takes a short path.
+
+use std::fmt;
+
+use crate::atomic::Atomic;
+use crate::channel::{Channel, Waiting, WaitsFor};
+use crate::core::{Core, StagedEvent};
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId};
+use crate::lane::Lane;
+use crate::port::copies::Reach;
+use crate::port::{Incoming, Port};
+use crate::regions::Place;
+use crate::wire::message::{Body, Head, MAX_EAGER, Message, Plain, Seq, Spot};
+
+impl<P: Port> Lane<P> {
+    /// Takes what a rail's poll has found beside completions. Returns whether there was anything.
+    #[inline(never)]
+    pub(crate) fn receive(&mut self, rail: RailId) -> bool {
+        let Some(mut packet) = self.packet.take() else { return false };
+        let mut busy = false;
+        loop {
+            match self.core.port.receive(rail, &mut packet) {
+                Incoming::Nothing => break,
+                Incoming::Message => {
+                    if !busy {
+                        // What has arrived was sent after the regions it names were registered.
+                        self.core.regions.sync();
+                    }
+                    self.take_message(rail, packet.bytes());
+                }
+                Incoming::ImmediateData(data) => self.land(rail, data),
+                Incoming::Broken { code } => self.core.drop_foreign(rail, &Broken(code)),
+            }
+            busy = true;
+        }
+        self.packet = Some(packet);
+        if !self.core.due.is_empty() {
+            self.execute_due();
+        }
+        if busy {
+            self.staging.flush(&mut self.core);
+        }
+        busy
+    }
+
+    #[inline(always)]
+    fn take_message(&mut self, rail: RailId, bytes: &[u8]) {
+        let Some(head) = self.core.seal.open(bytes) else {
+            let short = crate::wire::message::WireError::Head(bytes.len());
+            return self.core.drop_foreign(rail, &short);
+        };
+        if !self.try_execute(head, bytes) {
+            self.take_slowly(rail, head, bytes);
+        }
+    }
+
+    /// Executes a message of the common kinds if it meets no obstacle. If not, nothing has happened.
+    #[inline(always)]
+    fn try_execute(&mut self, head: Head, bytes: &[u8]) -> bool {
+        let core = &mut self.core;
+        let Some((at, peer)) = core.peers.entry(head.from) else { return false };
+        let Some(channel) = peer.channel.as_deref_mut() else { return false };
+        let is_plain = channel.waiting.is_empty() && !channel.has_refused;
+        if !is_plain || head.ack != channel.acked.low() {
+            return false;
+        }
+        let seq = channel.executed.next().near(head.seq);
+        if channel.executed.is_beyond(seq) || channel.executed.has(seq) {
+            return false;
+        }
+        let word = head.word ^ channel.in_mask(&core.seal, head.from, seq);
+        let Some(Plain { at: spot, atomic, to, payload }) = Plain::decode(head, word, bytes) else {
+            return false;
+        };
+        let width = atomic.width.bytes();
+        let Some(word) = core.regions.target(spot, width) else { return false };
+        if word % width != 0 {
+            return false;
+        }
+        if !payload.is_empty() {
+            let Some(data) = core.regions.target(to, payload.len()) else { return false };
+            if core.port.store(data, payload).is_err() {
+                return false;
+            }
+        }
+        if let Err(error) = core.port.apply(word, &atomic) {
+            core.refuse(at, seq, error.to_string());
+            return true;
+        }
+        channel.executed.note(seq);
+        if channel.is_ack_due() {
+            core.enter_control(at);
+        }
+        true
+    }
+
+    /// Takes any message.
+    #[inline(never)]
+    fn take_slowly(&mut self, rail: RailId, head: Head, bytes: &[u8]) {
+        let pe = head.from;
+        if !self.has_pe(pe) {
+            return self.core.drop_foreign(rail, &"its sender is no PE of the job");
+        }
+        // A channel is opened for nobody who does not know the job's key.
+        let channel = self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref());
+        let first = |of: fn(&Channel) -> Seq| channel.map_or(Seq::FIRST, of);
+        let seq = first(|channel| channel.executed.next()).near(head.seq);
+        let next = first(|channel| channel.next);
+        let acked = first(|channel| channel.acked);
+        let is_beyond = channel
+            .map_or(seq.0 >= Seq::FIRST.0 + crate::wire::message::WINDOW, |channel| {
+                channel.executed.is_beyond(seq)
+            });
+        let Core { peers, seal, me, .. } = &mut self.core;
+        let channel = peers.of_mut(pe).and_then(|peer| peer.channel.as_deref_mut());
+        let mask = match channel {
+            Some(channel) => channel.in_mask(seal, pe, seq),
+            None => seal.mask(pe, *me, seq.high()),
+        };
+        let word = head.word ^ mask;
+        let message = match Message::decode(head, word, bytes) {
+            Ok(message) => message,
+            Err(error) => return self.core.drop_foreign(rail, &error),
+        };
+        let ack = next.near(head.ack);
+        if ack > next {
+            return self.core.drop_foreign(rail, &"it acknowledges a message that was not sent");
+        }
+        if message.body.is_numbered() && is_beyond {
+            return self.core.drop_foreign(rail, &"its number is out of the window");
+        }
+        if message.body.slot().is_some_and(|slot| !self.core.regions.knows(slot)) {
+            // As a message looks whose number is of an earlier round.
+            return self.core.drop_foreign(rail, &"it names a region that never was");
+        }
+        let Ok(at) = self.core.open(pe) else { return };
+        self.core.channel(at);
+        let map = match message.body {
+            Body::Ack(map) if ack >= acked => map,
+            _ => None,
+        };
+        self.core.acknowledge(at, ack, map);
+        match message.body {
+            Body::Ack(_) => {}
+            Body::AckRequest => {
+                self.core.channel(at).request_ack(seq);
+                self.core.enter_control(at);
+            }
+            Body::Reply { place, of, value } => self.store_result(at, place, of, value),
+            Body::Refusal { why, .. } => {
+                let why = why.to_owned();
+                self.core
+                    .fail_peer(at, EngineError::PeerRefused { what: "message", pe, len: 0, why });
+            }
+            Body::Word { .. }
+            | Body::Fetch { .. }
+            | Body::PutSignal { .. }
+            | Body::Beside { .. } => {
+                self.take_numbered(at, seq, &message, (head, word, bytes));
+            }
+        }
+    }
+
+    /// Executes a numbered message, or keeps it until what it is behind is executed.
+    fn take_numbered(&mut self, at: u32, seq: Seq, message: &Message<'_>, raw: (Head, u32, &[u8])) {
+        let channel = self.core.channel(at);
+        if channel.has_refused {
+            return;
+        }
+        if channel.executed.has(seq) || channel.is_waiting(seq) {
+            // The sender does not know that it is here.
+            channel.ack_due = true;
+            if let Body::Fetch { place, .. } = message.body {
+                let is_kept = channel.replies[usize::from(place)].0 == seq;
+                channel.replies_due |= u16::from(is_kept) << place;
+            }
+            return self.core.enter_control(at);
+        }
+        let due = Seq(seq.0.saturating_sub(message.mark.into()) + 1);
+        if message.mark != 0 && channel.executed.next() < due {
+            let (head, word, bytes) = raw;
+            let what = WaitsFor::Earlier { due, head, word, bytes: bytes.into() };
+            return channel.wait(Waiting { seq, what });
+        }
+        self.execute(at, seq, &message.body, raw);
+    }
+
+    /// Executes a message that waits for no other; a counted signal, once its data is here.
+    fn execute(&mut self, at: u32, seq: Seq, body: &Body<'_>, raw: (Head, u32, &[u8])) {
+        if let Body::Beside { tag, segments, .. } = *body {
+            let now = self.core.watchdog.stamp();
+            let channel = self.core.channel(at);
+            let counts = channel.counts.get_or_insert_default();
+            match counts.announce((tag, segments), seq, now) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let (head, word, bytes) = raw;
+                    let what = WaitsFor::Data { head, word, bytes: bytes.into() };
+                    return channel.wait(Waiting { seq, what });
+                }
+                Err(why) => return self.core.refuse(at, seq, why),
+            }
+        }
+        match self.apply(at, seq, body) {
+            Ok(()) => self.core.note_executed(at, seq),
+            Err(why) => self.core.refuse(at, seq, why),
+        }
+    }
+
+    /// Executes messages that no longer wait for others.
+    #[cold]
+    pub(crate) fn execute_due(&mut self) {
+        while let Some(at) = self.core.due.pop() {
+            while let Some(waiting) = self.core.channel(at).take_due() {
+                let WaitsFor::Earlier { head, word, bytes, .. } = waiting.what else { continue };
+                // It was decoded before.
+                let Ok(message) = Message::decode(head, word, &bytes) else { continue };
+                self.execute(at, waiting.seq, &message.body, (head, word, &bytes));
+            }
+            self.core.staged.push_back(StagedEvent::Advanced { peer: at });
+        }
+    }
+
+    /// Applies a message to this process' memory.
+    fn apply(&mut self, at: u32, seq: Seq, body: &Body<'_>) -> Result<(), String> {
+        let (spot, atomic) = match *body {
+            Body::Word { at, atomic } | Body::Beside { at, atomic, .. } => (at, atomic),
+            Body::Fetch { at, atomic, .. } | Body::PutSignal { at, atomic, .. } => (at, atomic),
+            Body::Ack(_) | Body::AckRequest | Body::Reply { .. } | Body::Refusal { .. } => {
+                return Ok(());
+            }
+        };
+        let word = self.locate_word(spot, &atomic)?;
+        if let Body::PutSignal { to, payload, .. } = *body {
+            let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
+                let len = payload.len();
+                return Err(format!(
+                    "{len} bytes in one message, for memory that the processor does not reach"
+                ));
+            }
+            self.staging.store(&mut self.core, data, payload).map_err(|e| e.to_string())?;
+        }
+        let before =
+            self.staging.apply(&mut self.core, word, &atomic).map_err(|e| e.to_string())?;
+        if let Body::Fetch { place, .. } = *body {
+            let channel = self.core.channel(at);
+            channel.replies[usize::from(place)] = (seq, before);
+            channel.replies_due |= 1 << place;
+            self.core.enter_control(at);
+        }
+        Ok(())
+    }
+
+    fn locate_word(&mut self, spot: Spot, atomic: &Atomic) -> Result<Place, String> {
+        let width = atomic.width.bytes();
+        let place = self.core.regions.locate(spot, width).map_err(|e| e.to_string())?;
+        if place.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        }
+        Ok(place)
+    }
+
+    /// The data of a counted segment has arrived.
+    fn land(&mut self, rail: RailId, mark: u64) {
+        let (pe, slot) = self.core.marks.named(mark);
+        let counts =
+            self.core.peers.of(pe).and_then(|peer| peer.channel.as_deref()?.counts.as_deref());
+        let tag = counts.map_or_else(
+            || crate::channel::counts::Counts::default().expected(slot),
+            |counts| counts.expected(slot),
+        );
+        let is_known = self.has_pe(pe) && self.core.marks.is_of(mark, pe, tag);
+        let at = if is_known { self.core.open(pe).ok() } else { None };
+        let Some(at) = at else {
+            return self.core.drop_foreign(rail, &"immediate data that nothing is expected with");
+        };
+        let now = self.core.watchdog.stamp();
+        let channel = self.core.channel(at);
+        let counts = channel.counts.get_or_insert_default();
+        let Some(seq) = counts.land(tag, now) else { return };
+        let Some(Waiting { seq, what: WaitsFor::Data { head, word, bytes } }) =
+            channel.take_waiting(seq)
+        else {
+            return;
+        };
+        let Ok(message) = Message::decode(head, word, &bytes) else { return };
+        match self.apply(at, seq, &message.body) {
+            Ok(()) => self.core.note_executed(at, seq),
+            Err(why) => self.core.refuse(at, seq, why),
+        }
+    }
+
+    /// A fetch was answered: stores the word, then its flag.
+    fn store_result(&mut self, at: u32, place: u32, of: u32, value: u64) {
+        let Some((result, width)) = self.core.end_fetch(at, place, of) else { return };
+        let len = if result.flag.is_some() { 8 } else { width };
+        let bytes = value.to_le_bytes();
+        let (addr, pe): (usize, Pe) = (result.addr, self.core.pe(at));
+        let stored = self.staging.store_result(&mut self.core, addr, &bytes[..len], result.flag);
+        if let Err(error) = stored {
+            self.core.fail_peer(at, EngineError::Fetched { pe, addr, error });
+        }
+    }
+}
+
+/// Something has come in that could not be received, with this error.
+struct Broken(i32);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a message that could not be received (error {})", self.0)
+    }
+}

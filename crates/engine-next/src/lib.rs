@@ -1,0 +1,55 @@
+//! Policy and protocol of a lane: how operations become segments on rails, and stay right.
+//!
+//! The engine names no symbol of libfabric or CUDA. It sees the fabric through the traits of
+//! [`port`]. Nothing here is `unsafe`.
+//!
+//! # Rooms
+//! Each knows those before it:
+//! 1. [`wire`]: bytes that PEs exchange. [`port`]: what is asked of a fabric.
+//! 2. [`regions`]: registered memory.
+//! 3. [`group`]: counts of unfinished work, and order. `op`: operations of callers.
+//! 4. `segments`: posted RMA. [`channel`]: reliable messages. [`rails`]: paths, load, counters.
+//! 5. `peers`, `core`: what is known of each peer; posting, sending, completing, failing.
+//! 6. [`signal`]: how signals follow data. `staging`: memory that the fabric does not reach.
+//! 7. [`lane`]: submits, queues, and drives all of it in each progress iteration.
+//!
+//! # Words
+//! Those of libfabric and OpenSHMEM mean what they mean there. A *lane* is one thread's access to
+//! the fabric, a *peer* a PE as a lane sees it, a *rail* one NIC: a domain with endpoint, completion
+//! queue and address vector. A *segment* is one RMA operation of the fabric, a *message* bytes that
+//! the peer's lane executes. Memory is *staged* if the fabric does not reach it and its bytes pass
+//! through *bounce buffers*. Decision 64 has the design.
+#![forbid(unsafe_code)]
+#![allow(dead_code, reason = "until staging is here, which uses the rest")]
+
+pub mod channel;
+mod core;
+pub mod error;
+pub mod group;
+pub mod lane;
+mod op;
+mod peers;
+pub mod rails;
+pub mod regions;
+pub mod request;
+mod segments;
+pub mod signal;
+mod staging;
+mod watchdog;
+pub mod wire;
+
+pub use engine::{atomic, ids, patience, port, rate_limit};
+pub use watchdog::Watchdog;
+
+/// Names of the first engine's modules, until its callers have switched.
+pub mod state {
+    /// See [`crate::lane::batches`].
+    pub mod batch {
+        pub use crate::group::MOST_GROUPS as MAX_BATCHES;
+        pub use crate::lane::batches::Batch;
+    }
+    /// See [`crate::regions`].
+    pub mod regions {
+        pub use crate::regions::{RegionIndex, RegionTable};
+    }
+}

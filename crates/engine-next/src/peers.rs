@@ -1,0 +1,267 @@
+//! Peers of a lane: what it knows of each PE that it has to do with.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::channel::Channel;
+use crate::error::EngineError;
+use crate::group::{GroupId, GroupRef, Order};
+use crate::ids::Pe;
+use crate::op::{Queued, Word};
+use crate::port::Direction;
+use crate::rails::counters::PeerCounters;
+use crate::rails::paths::Hop;
+use crate::wire::handle::{HandleBytes, Identity};
+use crate::wire::message::{Seq, Tag};
+
+const NIL: u32 = u32::MAX;
+
+/// A signal that is held back behind order groups.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldSignal {
+    pub(crate) word: Word,
+    /// Tag and number of the segments that its target counts.
+    pub(crate) counted: Option<(Tag, u32)>,
+    /// Leaves once all writes before this group are delivered.
+    pub(crate) behind: u32,
+    /// Its own count, as a write.
+    pub(crate) held: GroupRef,
+    pub(crate) completion: GroupId,
+}
+
+/// A PE as the lane sees it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) pe: Pe,
+    /// First bytes of the peer's handles with keys, while the fast paths may be used: nothing is
+    /// queued, no fence is pending, nothing has failed. Else those of no handle.
+    pub(crate) open: Identity,
+    /// Segments posted and not completed.
+    pub(crate) in_flight: u32,
+    /// The next path. Paths take turns.
+    pub(crate) hop: Hop,
+    /// All paths.
+    pub(crate) hops: Box<[Hop]>,
+    /// First bytes of the peer's handles with keys.
+    identity: Identity,
+    pub(crate) order: Order,
+    /// Writes wait until `order` has reached this group; messages until its writes have.
+    pub(crate) fence: u32,
+    /// Segments posted since start, by direction.
+    pub(crate) posted: [u32; 2],
+    pub(crate) channel: Option<Box<Channel>>,
+    /// Operations that cannot start yet, in order.
+    pub(crate) queue: VecDeque<Queued>,
+    /// Whether the peer is in the lane's ring of those that wait for something shared.
+    pub(crate) in_ring: bool,
+    /// Count of what had ended when a submitter last waited in vain, if nothing has ended since.
+    pub(crate) stood_at: Option<u64>,
+    /// Whether the fabric had no room for the peer when something was last posted.
+    pub(crate) is_refused: bool,
+    /// Whether the peer is in the lane's list of those whose cursors may move.
+    pub(crate) is_settling: bool,
+    /// Signals held back, by the group that they wait for.
+    pub(crate) held: VecDeque<HeldSignal>,
+    /// Waits of user threads: done when everything before the group is finished.
+    pub(crate) quiets: Vec<(u32, GroupId)>,
+    /// The handle of the operation that was queued last.
+    handle: Option<Arc<HandleBytes>>,
+    /// Bytes ahead on each rail, of segments whose rail was chosen by load.
+    pub(crate) ahead: Box<[u64]>,
+    pub(crate) error: Option<Box<EngineError>>,
+    pub(crate) watch: Watch,
+}
+
+/// What the watchdog remembers of a peer from one look to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watch {
+    /// Count of what had ended at the last look.
+    pub(crate) ended: u64,
+    /// Number of that look.
+    pub(crate) looked: u32,
+    /// Since when nothing has ended, in the watchdog's units.
+    pub(crate) since: u32,
+    /// When its work last waited for what others hold.
+    pub(crate) leaned: u32,
+    /// Warnings since then.
+    pub(crate) warned: u32,
+}
+
+impl Peer {
+    fn new(pe: Pe, (hops, hop): (Box<[Hop]>, Hop)) -> Self {
+        let order = Order::new();
+        Self {
+            pe,
+            open: Identity::of(pe),
+            in_flight: 0,
+            hop,
+            hops,
+            identity: Identity::of(pe),
+            fence: order.start(),
+            order,
+            posted: [0; 2],
+            channel: None,
+            queue: VecDeque::new(),
+            in_ring: false,
+            stood_at: None,
+            is_refused: false,
+            is_settling: false,
+            held: VecDeque::new(),
+            quiets: Vec::new(),
+            handle: None,
+            ahead: Box::default(),
+            error: None,
+            watch: Watch::default(),
+        }
+    }
+
+    /// Counts a segment that is being posted.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, group: GroupRef, direction: Direction) {
+        self.order.begin(group);
+        self.in_flight += 1;
+        let posted = &mut self.posted[direction as usize];
+        *posted = posted.wrapping_add(1);
+    }
+
+    /// Goes on to a path, the one after that in use.
+    #[inline(always)]
+    pub(crate) fn turn(&mut self, next: u32) {
+        if self.hops.len() > 1 {
+            if let Some(next) = self.hops.get(next as usize) {
+                self.hop = *next;
+            }
+        }
+    }
+
+    /// The error that the peer has failed with.
+    #[inline(always)]
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        match &self.error {
+            None => Ok(()),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// Opens or closes the fast paths, after anything that they depend on has changed.
+    pub(crate) fn update_open(&mut self) {
+        let is_open =
+            self.queue.is_empty() && self.error.is_none() && self.order.is_ordered(self.fence);
+        self.open = if is_open { self.identity } else { Identity::NOBODY };
+    }
+
+    /// Remembers the first bytes of the peer's handles with keys.
+    pub(crate) fn learn(&mut self, identity: Identity) {
+        self.identity = identity;
+        self.update_open();
+    }
+
+    /// Whether parts of the first operation in the queue are submitted.
+    pub(crate) fn is_amid_operation(&self) -> bool {
+        matches!(self.queue.front(), Some(Queued::Op(op, _)) if op.has_begun())
+    }
+
+    /// Whether nothing is unfinished or queued.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.order.is_empty() && self.queue.is_empty()
+    }
+
+    /// A shared copy of a handle, for the queue.
+    pub(crate) fn share(&mut self, handle: &HandleBytes) -> Arc<HandleBytes> {
+        match &self.handle {
+            Some(kept) if **kept == *handle => Arc::clone(kept),
+            _ => Arc::clone(self.handle.insert(Arc::new(*handle))),
+        }
+    }
+
+    /// Everything that has ended, as one number that rises.
+    pub(crate) fn ended(&self) -> u64 {
+        let [writes, reads] = self.posted;
+        let segments = writes.wrapping_add(reads).wrapping_sub(self.in_flight);
+        let acked = self.channel.as_deref().map_or(0, |channel| channel.acked.0);
+        u64::from(segments) + acked
+    }
+
+    pub(crate) fn counters(&self) -> PeerCounters {
+        let channel = self.channel.as_deref();
+        let first = Seq::FIRST.0;
+        PeerCounters {
+            pe: self.pe,
+            writes: self.posted[0],
+            reads: self.posted[1],
+            sent: channel.map_or(0, |channel| (channel.next.0 - first) as u32),
+            received: channel.map_or(0, |channel| (channel.executed.next().0 - first) as u32),
+        }
+    }
+}
+
+/// All peers of a lane. A PE that the lane has nothing to do with takes four bytes.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// By PE, its index in `open`.
+    index: Box<[u32]>,
+    open: Vec<Peer>,
+}
+
+impl Peers {
+    pub(crate) fn new(n_pes: u32) -> Self {
+        Self { index: vec![NIL; n_pes as usize].into(), open: Vec::new() }
+    }
+
+    pub(crate) fn n_pes(&self) -> u32 {
+        self.index.len() as u32
+    }
+
+    /// Index of a peer that is open.
+    #[inline(always)]
+    pub(crate) fn find(&self, pe: Pe) -> Option<u32> {
+        self.index.get(pe.index()).copied().filter(|at| *at != NIL)
+    }
+
+    /// Opens a peer with its paths. It is of the job and not open.
+    pub(crate) fn open(&mut self, pe: Pe, hops: impl FnOnce(u32) -> (Box<[Hop]>, Hop)) -> u32 {
+        let at = self.open.len() as u32;
+        let hops = hops(at);
+        self.index[pe.index()] = at;
+        self.open.push(Peer::new(pe, hops));
+        at
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, at: u32) -> &Peer {
+        &self.open[at as usize]
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut Peer {
+        &mut self.open[at as usize]
+    }
+
+    /// The peer of a PE with its index, if it is open.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, pe: Pe) -> Option<(u32, &mut Peer)> {
+        let at = *self.index.get(pe.index())?;
+        self.open.get_mut(at as usize).map(|peer| (at, peer))
+    }
+
+    /// The peer of a PE, if it is open.
+    pub(crate) fn of_mut(&mut self, pe: Pe) -> Option<&mut Peer> {
+        let at = *self.index.get(pe.index())?;
+        self.open.get_mut(at as usize)
+    }
+
+    pub(crate) fn of(&self, pe: Pe) -> Option<&Peer> {
+        let at = *self.index.get(pe.index())?;
+        self.open.get(at as usize)
+    }
+
+    /// Peers with their indices, in the order in which they were opened.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Peer)> {
+        (0..).zip(&self.open)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Peer)> {
+        (0..).zip(&mut self.open)
+    }
+}

@@ -1,0 +1,56 @@
+//! Counters of a lane, written by the lane alone.
+
+use crate::ids::Pe;
+
+/// Counters of a rail since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RailCounters {
+    /// Segments that the fabric has taken.
+    pub posted: u64,
+    /// Bytes of those segments.
+    pub bytes: u64,
+    /// Segments that completed, with or without an error.
+    pub completed: u64,
+    /// Times that the fabric had no room.
+    pub again: u64,
+    /// Operations that had to wait in their peer's queue, counted on the first rail.
+    pub queued: u64,
+    /// Segments whose rail was chosen by load.
+    pub by_load: u64,
+    /// Bytes of segments that were handed to the rail's worker threads.
+    pub bulk_bytes: u64,
+    /// Recent rate in bytes per second; 0 before the first segment chosen by load.
+    pub rate: u64,
+    /// Most segments in flight at a time.
+    pub max_in_flight: u32,
+    /// Messages and immediate data that came from nobody of the job.
+    pub foreign: u64,
+}
+
+/// Bytes of staged operations since start, by how they got from one process to the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StagedCounters {
+    /// Read or written by this lane through the fabric.
+    pub by_fabric: u64,
+    /// Sent by this lane in messages.
+    pub in_messages: u64,
+    /// Copied in by this lane from a neighbour's bounce memory.
+    pub shared: u64,
+    /// Copied by the processor between memory of this process and bounce memory.
+    pub by_cpu: u64,
+}
+
+/// Traffic between a lane and one peer since start, each modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerCounters {
+    /// The peer.
+    pub pe: Pe,
+    /// Segments written to it.
+    pub writes: u32,
+    /// Segments read from it.
+    pub reads: u32,
+    /// Messages that have left for it.
+    pub sent: u32,
+    /// Messages of it that are executed, up to the first that is not.
+    pub received: u32,
+}

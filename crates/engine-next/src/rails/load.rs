@@ -1,0 +1,106 @@
+//! The load of a rail: queued bytes and recent rate, by which long segments choose their rail.
+//!
+//! A segment goes to the rail that is expected to finish it first. If that rail has as much ahead as
+//! it may for this peer, the segment waits for it rather than for a slower one. So shares follow
+//! what the rails do now, and a rail at less than about a quarter of the best rate is not used until
+//! the others are gone.
+
+/// Idle time in nanoseconds after which a rate is forgotten and the rail is tried again.
+const FORGIVEN: u64 = 2_000_000_000;
+
+/// Segments ahead on a rail for one peer, per worker: one is being acknowledged while the others
+/// keep the rail busy.
+const AHEAD: u64 = 3;
+
+/// A rail may always have so many nanoseconds of its rate ahead, up to [`MOST_AHEAD`] segments.
+const TIME_AHEAD: f64 = 250_000.0;
+const MOST_AHEAD: u64 = 16;
+
+/// Rates are taken from this many of the longest segments; older ones count half.
+const REMEMBERED: u64 = 4;
+
+/// See the module.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Load {
+    /// Bytes given to the rail and not completed.
+    ahead: u64,
+    /// Longest segment given since the rail was idle.
+    longest: u64,
+    /// Bytes completed lately, and the nanoseconds that the rail was busy with them.
+    done: u64,
+    busy: u64,
+    /// Time of the last completion, or when the rail began to be busy.
+    moved: u64,
+}
+
+impl Load {
+    pub(crate) fn give(&mut self, len: u64, now: u64) {
+        if self.is_forgotten(now) {
+            (self.done, self.busy) = (0, 0);
+        }
+        if self.ahead == 0 {
+            (self.moved, self.longest) = (now, 0);
+        }
+        self.ahead += len;
+        self.longest = self.longest.max(len);
+    }
+
+    pub(crate) fn complete(&mut self, len: u64, now: u64) {
+        self.ahead -= len;
+        self.done += len;
+        self.busy += now.saturating_sub(self.moved);
+        self.moved = now;
+        if self.done > REMEMBERED * self.longest {
+            (self.done, self.busy) = (self.done / 2, self.busy / 2);
+        }
+    }
+
+    fn is_forgotten(&self, now: u64) -> bool {
+        self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
+    }
+
+    /// Recent rate in bytes per nanosecond. None if the rail is to be tried.
+    fn rate(&self, now: u64) -> Option<f64> {
+        let shown = self.done > 0 && !self.is_forgotten(now);
+        shown.then(|| self.done as f64 / self.busy.max(1) as f64)
+    }
+
+    /// Rate in bytes per second for counters.
+    pub(crate) fn bytes_per_second(&self) -> u64 {
+        if self.done == 0 { 0 } else { (self.done as f64 / self.busy.max(1) as f64 * 1e9) as u64 }
+    }
+}
+
+/// Chooses the rail for a segment of `len` bytes. `rails` gives each open rail's number, load,
+/// workers and the bytes ahead on it for the segment's peer. None if the segment had better wait.
+pub(crate) fn choose(
+    rails: impl Iterator<Item = (u8, Load, u8, u64)> + Clone,
+    len: usize,
+    now: u64,
+) -> Option<u8> {
+    // A rail that has shown nothing is tried like the best one.
+    let rates = rails.clone().filter_map(|(_, load, ..)| load.rate(now));
+    let best = rates.reduce(f64::max).unwrap_or(1.0);
+    let len = len as f64;
+    let finish = |load: &Load, rate: f64| {
+        let idle = load.ahead == 0;
+        let still = if idle { 0.0 } else { now.saturating_sub(load.moved) as f64 };
+        // A rail that completes nothing counts as slower the longer that lasts.
+        let ahead = (load.ahead as f64 - rate * still).max(0.0);
+        let late = (still - load.longest as f64 / rate).max(0.0);
+        late + (ahead + len) / rate
+    };
+    let mut first: Option<(u8, f64, bool)> = None;
+    for (rail, load, workers, ahead_for_peer) in rails {
+        let rate = load.rate(now).unwrap_or(best);
+        let time = finish(&load, rate);
+        if first.is_some_and(|(_, least, _)| least <= time) {
+            continue;
+        }
+        let segments = (TIME_AHEAD * rate / len) as u64;
+        let may = segments
+            .clamp(AHEAD * u64::from(workers.max(1)), MOST_AHEAD.max(AHEAD * u64::from(workers)));
+        first = Some((rail, time, ahead_for_peer < may * len as u64));
+    }
+    first.filter(|(.., may)| *may).map(|(rail, ..)| rail)
+}

@@ -1,0 +1,142 @@
+//! Paths of a lane to its peers: for each peer and local rail, the remote rail and its address.
+
+use std::collections::HashMap;
+
+use crate::ids::{Pe, RailId};
+use crate::port::PeerAddr;
+use crate::rails::pairing::first_rail;
+use crate::segments::Owner;
+use crate::wire::handle::RailKey;
+
+/// The remote end of a local rail towards one peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// Address of the remote rail, in the local rail's address table.
+    pub to: PeerAddr,
+    /// The remote rail, which selects the key in the peer's handles.
+    pub remote: RailId,
+}
+
+/// A path, as a peer that is in use keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    pub(crate) to: PeerAddr,
+    /// The local rail.
+    pub(crate) rail: RailId,
+    /// The remote rail and the place of its key in handles.
+    pub(crate) remote: RailKey,
+    /// Index of the peer's next path, round and round.
+    pub(crate) next: u32,
+    /// Owner of plain segments that take it, but for what counts them.
+    pub(crate) owner: Owner,
+}
+
+/// The remote ends of one local rail, by PE.
+#[derive(Clone, Debug)]
+enum Ends {
+    /// Addresses that rise by one step from PE to PE, and one remote rail: what address tables give
+    /// that were filled in the order of PEs. No memory per PE.
+    Even {
+        first: PeerAddr,
+        step: u64,
+        remote: RailId,
+    },
+    Each(Box<[Path]>),
+}
+
+impl Ends {
+    /// Every `every`th path of a list, from `at` on.
+    fn column(paths: &[Path], at: usize, every: usize) -> Self {
+        let column = || paths.iter().skip(at).step_by(every).copied();
+        let Some(Path { to: first, remote }) = column().next() else {
+            return Self::Each(Box::default());
+        };
+        let step = column().nth(1).map_or(0, |second| second.to.0.wrapping_sub(first.0));
+        let even = Self::Even { first, step, remote };
+        let is_even = column().enumerate().all(|(pe, path)| even.get(Pe(pe as u32)) == path);
+        if is_even { even } else { Self::Each(column().collect()) }
+    }
+
+    /// The path to a PE of the job.
+    fn get(&self, pe: Pe) -> Path {
+        match self {
+            Self::Even { first, step, remote } => {
+                let to = first.0.wrapping_add(step.wrapping_mul(pe.0.into()));
+                Path { to: PeerAddr(to), remote: *remote }
+            }
+            Self::Each(paths) => paths[pe.index()],
+        }
+    }
+}
+
+/// All paths of a lane.
+#[derive(Debug)]
+pub struct PathTable {
+    /// By local rail.
+    ends: Box<[Ends]>,
+    n_pes: u32,
+    /// For PEs to which not all local rails lead: those that do, a bit for each; one at least.
+    partly: HashMap<Pe, u32>,
+}
+
+impl PathTable {
+    /// `paths` holds, for each PE in turn, one path per local rail.
+    ///
+    /// # Panics
+    /// If `paths` is not a multiple of `rails`, or `rails` is 0.
+    pub fn new(paths: &[Path], rails: usize) -> Self {
+        assert!(rails > 0 && paths.len() % rails == 0, "one path per PE and rail");
+        let ends = (0..rails).map(|rail| Ends::column(paths, rail, rails)).collect();
+        Self { ends, n_pes: (paths.len() / rails) as u32, partly: HashMap::new() }
+    }
+
+    /// Removes a path that leads nowhere; the PE's others are used in its place. The last path to a
+    /// PE stays.
+    #[must_use]
+    pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
+        let left = self.leading(pe) & !(1 << rail.0);
+        if left != 0 {
+            self.partly.insert(pe, left);
+        }
+        self
+    }
+
+    /// The local rails that lead to a PE, a bit for each; one at least.
+    fn leading(&self, pe: Pe) -> u32 {
+        let all = u32::MAX >> (32 - self.ends.len().min(32));
+        self.partly.get(&pe).copied().unwrap_or(all)
+    }
+
+    /// Whether a local rail leads to a PE.
+    pub fn leads(&self, pe: Pe, rail: RailId) -> bool {
+        self.leading(pe) >> rail.0 & 1 != 0
+    }
+
+    /// PEs in the table.
+    pub fn n_pes(&self) -> u32 {
+        self.n_pes
+    }
+
+    /// The address that a local rail sends to for a PE of the job.
+    pub fn address(&self, pe: Pe, rail: RailId) -> PeerAddr {
+        self.ends[rail.index()].get(pe).to
+    }
+
+    /// The paths to a PE of the job over all rails that lead there, and the first to use. `peer` is
+    /// the index of the PE's peer.
+    pub(crate) fn hops(&self, me: Pe, pe: Pe, peer: u32) -> (Box<[Hop]>, Hop) {
+        let rails: Vec<RailId> =
+            (0..self.ends.len() as u8).map(RailId).filter(|rail| self.leads(pe, *rail)).collect();
+        let count = rails.len() as u32;
+        let hop = |(at, rail): (u32, &RailId)| {
+            let Path { to, remote } = self.ends[rail.index()].get(pe);
+            let (next, owner) = ((at + 1) % count, Owner::new(peer, *rail));
+            Hop { to, rail: *rail, remote: RailKey::of(remote), next, owner }
+        };
+        let hops: Box<[Hop]> = (0..).zip(&rails).map(hop).collect();
+        let start = first_rail(me, pe, self.ends.len() as u8);
+        let first = rails.iter().position(|rail| *rail >= start).unwrap_or(0);
+        let first = hops[first];
+        (hops, first)
+    }
+}

@@ -1,0 +1,456 @@
+//! The 512-byte memory handle that NVSHMEM carries between PEs.
+//!
+//! A handle describes one registered region of its owner: address, length, and the key of each of
+//! the owner's rails. It is position independent. Its bytes come from another process: `check`
+//! validates all of them; the fast path compares the first eight with those of a handle that was
+//! checked before, and both check that the addresses used lie inside the region.
+//!
+//! | bytes | content (little endian) |
+//! |---|---|
+//! | 0..3 | magic |
+//! | 3 | version; bit 7: for local use only, peers neither write to it nor send messages about it |
+//! | 4..6 | owner's PE |
+//! | 6 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
+//! | 7 | bit 0, staged: peers reach it by messages to the owner |
+//! | 8 | bit 0, direct: the owner's processor reaches it |
+//! | 9..16 | more magic |
+//! | 16..24 | virtual address of the first byte, in the owner |
+//! | 24..32 | length in bytes, at least 1 |
+//! | 32..36 | the owner's slot: 20 bits of table place, 12 of the stamp |
+//! | 36..40 | zero |
+//! | 40..48 | the region's stamp, by which an outlived handle is recognised |
+//! | 48..56 | address of the first byte on the fabric: its virtual address, or 0 |
+//! | 56..56+8n | key per rail; for a staged region, length of the owner's bounce buffers |
+
+use thiserror::Error;
+
+use crate::ids::{Pe, RailId};
+use crate::port::Addressing;
+use crate::wire::message::Spot;
+
+/// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
+pub const HANDLE_BYTES: usize = 512;
+
+/// The bytes of a handle. NVSHMEM gives them no alignment.
+pub type HandleBytes = [u8; HANDLE_BYTES];
+
+/// Most rails of a handle.
+pub const MAX_RAILS: usize = 32;
+
+/// Version of handles.
+pub(crate) const VERSION: u8 = 5;
+const MAGIC: [u8; 3] = *b"nvl";
+const MORE_MAGIC: [u8; 7] = *b"fmem\0\0\0";
+/// Flag in the version byte.
+const LOCAL_ONLY: u8 = 0x80;
+const FLAG_STAGED: u8 = 1;
+const FLAG_DIRECT: u8 = 1;
+const KEYS: usize = 56;
+
+const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
+
+/// Reason to refuse a handle, or an address used with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// Not written by this transport, or damaged.
+    #[error("the memory handle was not made by this transport (it starts with {found:#018x})")]
+    Magic {
+        /// The first eight bytes.
+        found: u64,
+    },
+    /// Written by another version of this transport.
+    #[error(
+        "the memory handle has version {found}, this transport reads version {VERSION}: all PEs \
+         must run the same version of the plugin"
+    )]
+    Version {
+        /// Its version.
+        found: u8,
+    },
+    /// Length zero, a region that would pass the end of the address space, or one that the fabric
+    /// addresses by neither its address nor 0.
+    #[error("the memory handle describes an impossible region: {len} bytes at {base:#x}")]
+    Region {
+        /// First byte.
+        base: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// More rails than there can be.
+    #[error("the memory handle names {found} rails, the most is {MAX_RAILS}")]
+    Rails {
+        /// Rails named.
+        found: u8,
+    },
+    /// No key for the rail.
+    #[error("the memory handle has no key for {rail}: it was made for {rails} rails{local}",
+        local = if *.rails == 0 { " (it is for local use only)" } else { "" })]
+    NoKey {
+        /// The rail asked for.
+        rail: RailId,
+        /// Rails with a key.
+        rails: u8,
+    },
+    /// The bytes asked for are not all inside the region.
+    #[error("{len} bytes at {addr:#x} are not inside the region of {region} bytes at {base:#x}")]
+    Outside {
+        /// First byte asked for.
+        addr: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// First byte of the region.
+        base: u64,
+        /// Length of the region.
+        region: u64,
+    },
+    /// The region has been released, or was registered by another process.
+    #[error("the memory handle names a region that is not registered (any more) in this process")]
+    Stale,
+    /// The region is another PE's.
+    #[error("the memory handle is of a region of {owner}, not of {pe}")]
+    Owner {
+        /// Whose it is.
+        owner: Pe,
+        /// Whose it should be.
+        pe: Pe,
+    },
+    /// A word that does not lie at a multiple of its width.
+    #[error("a word of {width} bytes at {addr:#x} is not aligned")]
+    Misaligned {
+        /// Its address.
+        addr: u64,
+        /// Its bytes.
+        width: usize,
+    },
+    /// Local memory that is in no region, on a fabric that needs it registered.
+    #[error("the local buffer is not registered, and this fabric needs it to be (FI_MR_LOCAL)")]
+    Unregistered,
+}
+
+/// Decoded contents of a handle.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Handle {
+    /// The PE that registered the region.
+    pub owner: Pe,
+    /// Virtual address of the first byte, in the owner.
+    pub base: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The owner's slot.
+    pub slot: u32,
+    /// The region's stamp.
+    pub stamp: u64,
+    /// How peers address the region.
+    pub addressing: Addressing,
+    /// Length of the owner's bounce buffers, if peers reach the region only by messages. There are
+    /// no keys then.
+    pub staged: Option<u64>,
+    /// Whether the owner's processor reaches it, so that messages may carry long payloads for it.
+    pub direct: bool,
+    /// Key per rail of the owner. At most [`MAX_RAILS`].
+    pub keys: Vec<u64>,
+}
+
+impl Handle {
+    /// Encodes the handle. Keys beyond [`MAX_RAILS`] are cut off.
+    pub fn encode(&self) -> HandleBytes {
+        debug_assert!(self.keys.len() <= MAX_RAILS);
+        let keys = &self.keys[..self.keys.len().min(MAX_RAILS)];
+        let mut bytes = [0; HANDLE_BYTES];
+        let is_local = keys.is_empty() && self.staged.is_none();
+        bytes[0..3].copy_from_slice(&MAGIC);
+        bytes[3] = VERSION | if is_local { LOCAL_ONLY } else { 0 };
+        debug_assert!(self.owner.0 <= u16::MAX.into());
+        bytes[4..6].copy_from_slice(&(self.owner.0 as u16).to_le_bytes());
+        bytes[6] = keys.len() as u8;
+        bytes[7] = if self.staged.is_some() { FLAG_STAGED } else { 0 };
+        bytes[8] = if self.direct { FLAG_DIRECT } else { 0 };
+        bytes[9..16].copy_from_slice(&MORE_MAGIC);
+        bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.stamp.to_le_bytes());
+        let first = if self.addressing == Addressing::Virtual { self.base } else { 0 };
+        bytes[48..56].copy_from_slice(&first.to_le_bytes());
+        if let Some(bounce_len) = self.staged {
+            bytes[KEYS..KEYS + 8].copy_from_slice(&bounce_len.to_le_bytes());
+        }
+        for (at, key) in keys.iter().enumerate() {
+            bytes[KEYS + 8 * at..KEYS + 8 * at + 8].copy_from_slice(&key.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Decodes a handle with every check.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
+        let view = HandleView::check(bytes)?;
+        let rails = view.rails();
+        let keys = (0..rails).map(|rail| view.key(RailId(rail))).collect::<Result<_, _>>()?;
+        Ok(Self {
+            owner: view.owner(),
+            base: view.base(),
+            len: view.len(),
+            slot: view.slot(),
+            stamp: view.stamp(),
+            addressing: view.addressing(),
+            staged: view.is_staged().then(|| view.bounce_len() as u64),
+            direct: view.is_direct(),
+            keys,
+        })
+    }
+}
+
+/// A rail of a peer and the place of its key in handles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RailKey {
+    rail: RailId,
+    /// Bytes from the first key; at most 255, so inside any handle.
+    place: u8,
+}
+
+const _: () = assert!(KEYS + u8::MAX as usize + 8 <= HANDLE_BYTES && 8 * MAX_RAILS <= 256);
+
+impl RailKey {
+    pub(crate) fn rail(self) -> RailId {
+        self.rail
+    }
+
+    /// A rail beyond [`MAX_RAILS`] gets the place of another; [`HandleView::key`] refuses it.
+    pub(crate) fn of(rail: RailId) -> Self {
+        Self { rail, place: rail.0.wrapping_mul(8) }
+    }
+}
+
+/// First eight bytes of a handle: magic, version, owner and number of keys. All handles of a peer
+/// with keys share them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    word: u64,
+    /// The part shared by all handles of the peer that accept messages.
+    peer: u64,
+}
+
+impl Identity {
+    /// Matches no handle with keys: of a peer whose handles were not seen yet.
+    pub(crate) fn of(pe: Pe) -> Self {
+        let [a, b, c] = MAGIC;
+        let [d, e, ..] = pe.0.to_le_bytes();
+        Self::new(u64::from_le_bytes([a, b, c, VERSION, d, e, 0, 0]))
+    }
+
+    /// Matches no handle at all.
+    pub(crate) const NOBODY: Self = Self { word: 0, peer: u64::MAX };
+
+    fn new(word: u64) -> Self {
+        Self { word, peer: peer(word) }
+    }
+}
+
+/// The first eight bytes without number of keys and flags.
+#[inline(always)]
+fn peer(word: u64) -> u64 {
+    word << 16
+}
+
+/// A checked handle, read in place.
+#[derive(Clone, Copy)]
+pub(crate) struct HandleView<'a> {
+    bytes: &'a HandleBytes,
+}
+
+impl<'a> HandleView<'a> {
+    /// Checks everything but the values of keys.
+    #[inline]
+    pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
+        let view = Self { bytes };
+        let sound = bytes[0..3] == MAGIC
+            && bytes[3] & !LOCAL_ONLY == VERSION
+            && bytes[9..16] == MORE_MAGIC
+            && view.len() != 0
+            && (view.first() == 0 || view.first() == view.base())
+            && view.base().checked_add(view.len()).is_some()
+            && usize::from(view.rails()) <= MAX_RAILS;
+        if sound { Ok(view) } else { Err(view.fault()) }
+    }
+
+    /// [`HandleView::check`], and that the region is of this PE.
+    #[inline]
+    pub(crate) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
+        let view = Self::check(bytes)?;
+        let owner = view.owner();
+        if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
+    }
+
+    /// The handle, if it has keys and its first bytes are those of a checked one.
+    #[inline(always)]
+    pub(crate) fn keyed(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
+        // The rest is what its owner wrote: a length of zero has no address inside, and a region
+        // beyond the end of the address space could not have been registered.
+        (word64(bytes, 0) == identity.word).then_some(Self { bytes })
+    }
+
+    /// The handle, if it is the peer's and its region accepts messages.
+    #[inline(always)]
+    pub(crate) fn asked(bytes: &'a HandleBytes, identity: Identity) -> Option<Self> {
+        (peer(word64(bytes, 0)) == identity.peer).then_some(Self { bytes })
+    }
+
+    /// The bytes shared with other handles of the owner.
+    #[inline]
+    pub(crate) fn identity(&self) -> Identity {
+        Identity::new(word64(self.bytes, 0))
+    }
+
+    /// Fabric address of `len` bytes at the owner's address `addr`. None if they are not all
+    /// inside.
+    #[inline(always)]
+    pub(crate) fn target(&self, addr: u64, len: u64) -> Option<u64> {
+        let offset = addr.wrapping_sub(self.base());
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = offset.checked_add(len)?;
+        (end <= self.len()).then(|| self.remote_address(offset))
+    }
+
+    /// The key for one of the owner's rails that have keys.
+    #[inline(always)]
+    pub(crate) fn key_at(&self, rail: RailKey) -> u64 {
+        word64(self.bytes, KEYS + usize::from(rail.place))
+    }
+
+    /// Names `len` bytes at the owner's address `addr` in a message. None if they are not all
+    /// inside.
+    #[inline(always)]
+    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
+        let offset = addr.wrapping_sub(self.base());
+        let end = offset.checked_add(len)?;
+        (end <= self.len()).then(|| Spot { slot: self.slot(), offset })
+    }
+
+    /// The fault that [`HandleView::check`] has found.
+    #[cold]
+    fn fault(&self) -> HandleError {
+        if self.bytes[0..3] != MAGIC || self.bytes[9..16] != MORE_MAGIC {
+            return HandleError::Magic { found: word64(self.bytes, 0) };
+        }
+        let found = self.bytes[3] & !LOCAL_ONLY;
+        if found != VERSION {
+            return HandleError::Version { found };
+        }
+        if usize::from(self.rails()) > MAX_RAILS {
+            return HandleError::Rails { found: self.rails() };
+        }
+        HandleError::Region { base: self.base(), len: self.len() }
+    }
+
+    /// The offset of `len` bytes at the owner's address `addr`, if all are inside the region.
+    #[inline]
+    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, HandleError> {
+        let offset = addr.wrapping_sub(self.base());
+        // An address below the base wraps to an offset beyond any length. `offset <= region`
+        // makes the subtraction safe.
+        let region = self.len();
+        if offset <= region && len <= region - offset {
+            Ok(offset)
+        } else {
+            Err(HandleError::Outside { addr, len, base: self.base(), region })
+        }
+    }
+
+    /// The key for one of the owner's rails.
+    #[inline]
+    pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
+        // `rails` is at most MAX_RAILS (checked), so the key lies within the handle.
+        if rail.0 < self.rails() {
+            Ok(word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS)))
+        } else {
+            Err(HandleError::NoKey { rail, rails: self.rails() })
+        }
+    }
+
+    /// Fabric address of the byte at `offset`.
+    #[inline(always)]
+    pub(crate) fn remote_address(&self, offset: u64) -> u64 {
+        self.first().wrapping_add(offset)
+    }
+
+    #[inline]
+    pub(crate) fn rails(&self) -> u8 {
+        self.bytes[6]
+    }
+
+    /// Whether peers may send messages about the region.
+    #[inline(always)]
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.bytes[3] & LOCAL_ONLY == 0
+    }
+
+    /// Length of the owner's bounce buffers, at least one byte, for a staged region.
+    pub(crate) fn bounce_len(&self) -> usize {
+        usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Whether peers reach the region only by messages.
+    #[inline]
+    pub(crate) fn is_staged(&self) -> bool {
+        self.bytes[7] & FLAG_STAGED != 0
+    }
+
+    /// Whether its owner's processor reaches the region.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.bytes[8] & FLAG_DIRECT != 0
+    }
+
+    #[inline]
+    fn addressing(&self) -> Addressing {
+        if self.first() == 0 { Addressing::Offset } else { Addressing::Virtual }
+    }
+
+    #[inline(always)]
+    fn first(&self) -> u64 {
+        word64(self.bytes, 48)
+    }
+
+    #[inline]
+    fn owner(&self) -> Pe {
+        Pe(u16::from_le_bytes([self.bytes[4], self.bytes[5]]).into())
+    }
+
+    #[inline]
+    fn base(&self) -> u64 {
+        word64(self.bytes, 16)
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        word64(self.bytes, 24)
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self) -> u32 {
+        word32(self.bytes, 32)
+    }
+
+    #[inline]
+    pub(crate) fn stamp(&self) -> u64 {
+        word64(self.bytes, 40)
+    }
+}
+
+#[inline]
+fn word64(bytes: &HandleBytes, at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[inline]
+fn word32(bytes: &HandleBytes, at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}

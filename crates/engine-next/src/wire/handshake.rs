@@ -1,0 +1,303 @@
+//! Records that PEs exchange when they connect.
+//!
+//! Two collective exchanges of records of fixed size:
+//!
+//! 1. [`Hello`]: whether this PE has opened its rails, and if not, the reason. No PE goes on before
+//!    all can, so a failure of one PE is an error with its reason everywhere and never a hang.
+//! 2. [`Addresses`]: the addresses of its rails. The record size follows from all hellos.
+//!
+//! A hello with [`Step::Ready`] ends the set-up in the same way, after the addresses were inserted.
+
+use thiserror::Error;
+
+use crate::ids::{Pe, RailId};
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::wire::cookie::SHARE_BYTES;
+use crate::wire::handle::{self, MAX_RAILS};
+use crate::wire::message::VERSION;
+
+/// Size of an encoded [`Hello`].
+pub const HELLO_BYTES: usize = 400;
+
+/// Longest address of a rail, in bytes. libfabric's longest, a string of the shm provider, is below
+/// 256.
+pub const MAX_ADDRESS: usize = 512;
+
+/// Ends with the versions of messages, handles and this record, so that builds which would not
+/// understand each other say so when they connect.
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 9];
+const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
+const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
+const SHARE_AT: usize = 20;
+const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
+const PROVIDER_BYTES: usize = 64;
+const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
+
+/// Bytes before an address: hash of the fabric's name, length of the address.
+const ADDRESS_HEAD: usize = 10;
+
+/// Progress of a PE's set-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Its rails are open, or it failed to open them.
+    Open,
+    /// It has taken in all addresses, or failed to.
+    Ready,
+}
+
+/// State of one PE after a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// The step.
+    pub step: Step,
+    /// The provider in use, cut at 64 bytes.
+    pub provider: String,
+    /// Number of its rails.
+    pub rails: u8,
+    /// Bytes of immediate data that all its rails carry: zero, four or eight.
+    pub immediate_data: u8,
+    /// Longest message in bytes that all its rails accept, between [`MAX_MESSAGE`] and
+    /// [`MAX_LONG_MESSAGE`].
+    pub longest_message: u16,
+    /// Length of its longest address in bytes.
+    pub longest_address: u16,
+    /// Reason that it cannot go on, cut to fit. None if it can.
+    pub failure: Option<String>,
+    /// Its share of the job's cookie.
+    pub share: [u8; SHARE_BYTES],
+}
+
+/// Reason that a job was not connected.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Some PE cannot go on.
+    #[error("{}", failures(.0))]
+    Peers(Vec<(Pe, String)>),
+    /// A record of another version of the transport.
+    #[error(
+        "{pe} sent something else than this version's connection record: all PEs must run the \
+         same version of the plugin"
+    )]
+    Record {
+        /// The sender.
+        pe: Pe,
+    },
+    /// PEs that chose different providers.
+    #[error(
+        "{pe} uses libfabric provider {theirs:?}, but PE 0 uses {first:?}: set NVSHMEM_LIBFABRIC_PROVIDER on all PEs alike"
+    )]
+    Providers {
+        /// A PE that differs from PE 0.
+        pe: Pe,
+        /// Its provider.
+        theirs: String,
+        /// PE 0's provider.
+        first: String,
+    },
+    /// An address too long to carry.
+    #[error("the address of {rail} has {len} bytes, the most is {MAX_ADDRESS}")]
+    LongAddress {
+        /// The rail.
+        rail: RailId,
+        /// Length of its address.
+        len: usize,
+    },
+}
+
+fn failures(failed: &[(Pe, String)]) -> String {
+    let shown: Vec<String> =
+        failed.iter().take(4).map(|(pe, reason)| format!("{pe}: {reason}")).collect();
+    let more = failed.len() - shown.len();
+    let more = if more > 0 { format!("; and {more} more PEs") } else { String::new() };
+    format!("{}{more}", shown.join("; "))
+}
+
+impl Hello {
+    /// Encodes the record.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8] = match self.step {
+            Step::Open => 0,
+            Step::Ready => 1,
+        };
+        bytes[9] = u8::from(self.failure.is_some());
+        bytes[10] = self.rails;
+        bytes[11] = self.immediate_data;
+        bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
+        bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
+        bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
+        put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
+        put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
+        bytes
+    }
+
+    /// Decodes a record.
+    pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let step = match bytes[8] {
+            0 => Step::Open,
+            1 => Step::Ready,
+            _ => return None,
+        };
+        let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
+        let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
+        let sound = bytes[0..8] == MAGIC
+            && bytes[9] <= 1
+            && bytes[14..18] == [0; 4]
+            && usize::from(bytes[10]) <= MAX_RAILS
+            && matches!(bytes[11], 0 | 4 | 8)
+            && usize::from(longest_address) <= MAX_ADDRESS
+            && (MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&usize::from(longest_message));
+        sound.then(|| Self {
+            step,
+            provider: text(&bytes[PROVIDER_AT..REASON_AT]),
+            rails: bytes[10],
+            immediate_data: bytes[11],
+            longest_message,
+            longest_address,
+            failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
+            share: bytes[SHARE_AT..PROVIDER_AT].try_into().unwrap_or_default(),
+        })
+    }
+
+    /// Decodes the records of all PEs, in PE order, and checks that the job can go on.
+    ///
+    /// # Errors
+    /// A record that cannot be read, any PE's failure, or PEs that do not fit together.
+    pub fn agree(step: Step, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
+        let mut hellos = Vec::new();
+        for (pe, record) in records.chunks(HELLO_BYTES).enumerate() {
+            let pe = Pe(pe as u32);
+            let hello = <&[u8; HELLO_BYTES]>::try_from(record)
+                .ok()
+                .and_then(Hello::decode)
+                .filter(|hello| hello.step == step)
+                .ok_or(ExchangeError::Record { pe })?;
+            hellos.push(hello);
+        }
+        let failed: Vec<(Pe, String)> = hellos
+            .iter()
+            .enumerate()
+            .filter_map(|(pe, hello)| Some((Pe(pe as u32), hello.failure.clone()?)))
+            .collect();
+        if !failed.is_empty() {
+            return Err(ExchangeError::Peers(failed));
+        }
+        for (pe, hello) in hellos.iter().enumerate() {
+            let pe = Pe(pe as u32);
+            if hello.provider != hellos[0].provider {
+                let (theirs, first) = (hello.provider.clone(), hellos[0].provider.clone());
+                return Err(ExchangeError::Providers { pe, theirs, first });
+            }
+            if hello.rails == 0 {
+                return Err(ExchangeError::Peers(vec![(pe, "it has no rails".to_owned())]));
+            }
+        }
+        Ok(hellos)
+    }
+}
+
+/// Address of one rail of a PE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RailAddress {
+    /// Hash of the fabric's name, see [`fabric_hash`]. Rails of one fabric reach one another.
+    pub fabric: u64,
+    /// The address, in the provider's format.
+    pub address: Vec<u8>,
+}
+
+/// Addresses of a PE's rails, in rail order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addresses(pub Vec<RailAddress>);
+
+impl Addresses {
+    /// Length of the longest address.
+    ///
+    /// # Errors
+    /// An address that is too long.
+    pub fn longest(&self) -> Result<u16, ExchangeError> {
+        let mut longest = 0;
+        for (rail, RailAddress { address, .. }) in self.0.iter().enumerate() {
+            if address.len() > MAX_ADDRESS {
+                let rail = RailId(rail as u8);
+                return Err(ExchangeError::LongAddress { rail, len: address.len() });
+            }
+            longest = longest.max(address.len());
+        }
+        Ok(longest as u16)
+    }
+
+    /// Bytes of each PE's record.
+    pub fn record_bytes(hellos: &[Hello]) -> usize {
+        let rails = hellos.iter().map(|hello| usize::from(hello.rails)).max().unwrap_or(0);
+        let longest = hellos.iter().map(|hello| hello.longest_address).max().unwrap_or(0);
+        rails * (ADDRESS_HEAD + usize::from(longest))
+    }
+
+    /// Encodes this PE's record.
+    pub fn encode(&self, hellos: &[Hello]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::record_bytes(hellos));
+        for RailAddress { fabric, address } in &self.0 {
+            bytes.extend_from_slice(&fabric.to_le_bytes());
+            bytes.extend_from_slice(&(address.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(address);
+        }
+        bytes.resize(Self::record_bytes(hellos), 0);
+        bytes
+    }
+
+    /// Decodes the records of all PEs, in PE order.
+    ///
+    /// # Errors
+    /// A record that cannot be read.
+    pub fn decode_all(hellos: &[Hello], records: &[u8]) -> Result<Vec<Addresses>, ExchangeError> {
+        let stride = Self::record_bytes(hellos);
+        hellos
+            .iter()
+            .enumerate()
+            .map(|(pe, hello)| {
+                let record = records.get(pe * stride..(pe + 1) * stride);
+                record
+                    .and_then(|record| Self::decode(record, hello.rails))
+                    .ok_or(ExchangeError::Record { pe: Pe(pe as u32) })
+            })
+            .collect()
+    }
+
+    fn decode(mut record: &[u8], rails: u8) -> Option<Self> {
+        let mut addresses = Vec::with_capacity(usize::from(rails));
+        for _ in 0..rails {
+            let (head, rest) = record.split_at_checked(ADDRESS_HEAD)?;
+            let fabric = u64::from_le_bytes(head[0..8].try_into().ok()?);
+            let len = usize::from(u16::from_le_bytes([head[8], head[9]]));
+            let (address, rest) = rest.split_at_checked(len)?;
+            if len == 0 || len > MAX_ADDRESS {
+                return None;
+            }
+            addresses.push(RailAddress { fabric, address: address.to_vec() });
+            record = rest;
+        }
+        Some(Self(addresses))
+    }
+}
+
+/// Hash of a fabric's name, equal on every PE (64-bit FNV-1a).
+pub fn fabric_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn put_text(into: &mut [u8], text: &str) {
+    let mut end = text.len().min(into.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    into[..end].copy_from_slice(&text.as_bytes()[..end]);
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}

@@ -1,0 +1,14 @@
+//! Bytes that PEs exchange: messages, memory handles and connection records.
+
+pub mod cookie;
+pub mod handle;
+pub mod handshake;
+pub mod marks;
+pub mod message;
+pub mod seal;
+
+/// The first engine's name for the window's module, until its callers have switched.
+pub mod window {
+    /// See [`super::message::WINDOW`].
+    pub const WINDOW: u32 = super::message::WINDOW as u32;
+}

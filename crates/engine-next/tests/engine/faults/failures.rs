@@ -1,0 +1,524 @@
+//! Errors, lost completions, and bad input.
+
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::port::{Access, Direction};
+use engine::rails::balance::Spread;
+use engine::request::{LocalSide, Request, ResultPlace};
+use engine::wire::handle::{Handle, HandleBytes, HandleError};
+use sim_fabric::{FakeFabric, PortCall, Script};
+
+use crate::job::{Job, Member, Shape};
+use crate::signals::{Targets, race_with};
+
+/// Whoever waits for a fetched word is not told that it is there.
+#[test]
+fn a_fetched_word_that_cannot_be_stored_fails_the_quiet() {
+    let job = Job::new(1, &Shape::default(), Script::default());
+    job.fabric.fail_calls(PortCall::Store, 0, 1);
+    let program = |me: u32, member: &mut Member, targets: &Targets| {
+        let mut take = targets.atomic(1 - me, 0, AtomicOp::FetchInc, 1);
+        take.result = Some(ResultPlace { addr: member.base + 64, flag: Some(7) });
+        if me == 0 {
+            member.lane.atomic(&take).unwrap();
+        }
+        member.lane.quiet(Pe(1 - me))
+    };
+    let iterate = |member: &mut Member| {
+        let _ = member.lane.progress();
+    };
+    let (_, ended) = race_with(job, 1, program, iterate);
+    let failed = ended[0].1.as_ref().unwrap_err().to_string();
+    for part in ["fetched from PE 1", "cannot be stored", "failed by the script"] {
+        assert!(failed.contains(part), "{part:?} is not in {failed:?}");
+    }
+    assert_eq!(ended[1].1, Ok(()));
+}
+
+#[test]
+fn a_failed_write_is_reported_with_peer_rail_and_reason() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    let failed = job.quiet(0, 1).unwrap_err();
+    let text = failed.to_string();
+    for part in ["put of 8 bytes", "PE 1", "rail 1 (fake1)", "failed by the script", "error 5"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    // It stays reported, and nothing more goes to that peer; the other peer is not touched.
+    assert_eq!(job.quiet(0, 1).unwrap_err(), failed);
+    assert_eq!(job.put_value(0, 1, 8, 1, 8).unwrap_err(), failed);
+    assert_eq!(*job.members[0].lane.progress().unwrap_err(), failed);
+    job.put_value(0, 0, 0, 5, 8).unwrap();
+    job.quiet(0, 0).unwrap();
+    assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
+}
+
+/// What has waited for room might be a flag for data that never left.
+#[test]
+fn what_is_queued_for_a_peer_is_dropped_when_the_peer_has_failed() {
+    let shape = Shape { n_pes: 3, rails: 1, depth: 1, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    // It may have to wait until it is told.
+    let _ = job.put_value(0, 1, 8, 2, 8);
+    job.put_value(0, 2, 8, 3, 8).unwrap_or_else(|error| panic!("another peer's: {error}"));
+    job.quiet(0, 1).unwrap_err();
+    job.quiet(0, 2).unwrap();
+    while job.fabric.in_flight() > 0 {
+        let _ = job.members[0].lane.progress();
+    }
+    assert_eq!(
+        (job.heap(1, 0, 16), job.heap(2, 8, 8)),
+        (vec![0; 16], vec![3, 0, 0, 0, 0, 0, 0, 0])
+    );
+    let _ = job.members[0].lane.progress();
+    assert!(!job.members[0].lane.has_work());
+}
+
+/// Puts whose rails are chosen by load, too, behind a fence and beside it.
+#[test]
+fn what_waits_for_a_rail_is_dropped_when_the_peer_has_failed() {
+    for fenced in [false, true] {
+        let spread = Spread { balanced_from: 64, striped_from: 256, segment: 64 };
+        let shape = Shape { depth: 4, max_segment: 64, spread, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        job.fabric.stall(Pe(1));
+        job.fabric.fail_next(1);
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+        if fenced {
+            job.fence(0, 1);
+        }
+        for at in 0..8 {
+            job.put(0, 1, 4096 * at + 64, 4000).unwrap();
+        }
+        assert!(job.members[0].lane.has_work());
+        job.fabric.resume(Pe(1));
+        while job.members[0].lane.is_quiet(Pe(1)).is_ok() || job.fabric.in_flight() > 0 {
+            let _ = job.members[0].lane.progress();
+        }
+        for _ in 0..1000 {
+            let _ = job.members[0].lane.progress();
+        }
+        assert!(!job.members[0].lane.has_work(), "fenced {fenced}");
+        assert_eq!(fenced, job.heap(1, 0, job.heap).iter().all(|byte| *byte == 0));
+    }
+}
+
+/// One operation may take any time, as long as others to the same peer end.
+#[test]
+fn a_put_beside_others_that_end_is_not_given_up() {
+    let mut job = Job::new(4, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    job.fabric.lose_next_completions(1);
+    let mut round = |puts: bool| {
+        if puts {
+            job.put_value(0, 1, 0, 1, 8).unwrap();
+        }
+        job.fabric.pass_time(1_000_000_000);
+        for _ in 0..300 {
+            let _ = job.members[0].lane.progress();
+        }
+        job.members[0].lane.is_quiet(Pe(1))
+    };
+    assert!((0..100).all(|_| round(true) == Ok(false)), "after a minute");
+    assert!((0..55).all(|_| round(false) == Ok(false)), "less than a minute later");
+    assert!((0..10).any(|_| round(false).is_err()));
+}
+
+/// How it is found that a rail has failed: by what it says when it is polled, or when it is asked.
+const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabric::trouble];
+
+#[test]
+fn a_rail_that_fails_as_a_whole_is_told_at_once_to_whoever_has_something_on_it() {
+    for fail in TELLS {
+        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        job.fabric.stall(Pe(1));
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.fence(0, 1);
+        job.put_value(0, 1, 8, 1, 8).unwrap();
+        job.put_value(0, 2, 0, 7, 8).unwrap();
+        job.quiet(0, 2).unwrap();
+        let before = job.fabric.now();
+        for rail in [RailId(0), RailId(1)] {
+            fail(&job.fabric, Pe(0), rail);
+        }
+        let text = job.quiet(0, 1).unwrap_err().to_string();
+        assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
+        assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
+        assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
+        // Nothing of PE 2 was on it.
+        job.quiet(0, 2).unwrap();
+        assert!(job.members[0].lane.progress().is_err());
+    }
+}
+
+#[test]
+fn a_rail_that_fails_costs_nobody_who_has_something_on_another_one() {
+    for fail in TELLS {
+        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        for pe in [1, 2] {
+            job.fabric.stall(Pe(pe));
+            job.put_value(0, pe, 0, 1, 8).unwrap();
+        }
+        let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+        assert_eq!(posted, [1, 1], "the first rail is another one for each");
+        fail(&job.fabric, Pe(0), RailId(1));
+        job.quiet(0, 1).unwrap_err();
+        job.fabric.resume(Pe(2));
+        job.quiet(0, 2).unwrap();
+        assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
+    }
+}
+
+#[test]
+fn nothing_held_behind_a_failed_write_is_sent() {
+    let mut job = Job::new(2, &Shape::default(), Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.fence(0, 1);
+    job.put_value(0, 1, 8, 2, 8).unwrap();
+    job.quiet(0, 1).unwrap_err();
+    // Whatever the lane still does, the flag must not appear without its data.
+    while job.fabric.in_flight() > 0 {
+        let _ = job.members[0].lane.progress();
+    }
+    for _ in 0..100 {
+        let _ = job.members[0].lane.progress();
+    }
+    assert_eq!(job.heap(1, 0, 16), [0; 16]);
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn a_completion_that_never_comes_ends_in_a_timeout() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    job.fabric.lose_next_completions(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    match job.quiet(0, 1).unwrap_err() {
+        EngineError::Timeout { pe: Pe(1), seconds, writes: 1, reads: 0, .. } => {
+            assert!((60..70).contains(&seconds), "{seconds}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_peer_that_stops_reading_ends_in_a_timeout_also_for_a_submitter_without_room() {
+    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fabric.stall(Pe(1));
+    // Some are pending, as many as may be.
+    let failed = (0..5000).find_map(|at| job.put_value(0, 1, at * 8, 1, 8).err());
+    assert!(matches!(failed, Some(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
+}
+
+#[test]
+fn time_in_which_nobody_turned_the_lane_does_not_count() {
+    let mut job = Job::new(10, &Shape::default(), Script::default());
+    job.fabric.stall(Pe(1));
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    let iterate = |job: &mut Job| {
+        for _ in 0..1000 {
+            job.members[0].lane.progress().unwrap();
+        }
+    };
+    iterate(&mut job);
+    // PE 0 computes for an hour; then the watchdog looks again.
+    job.fabric.pass_time(3_600_000_000_000);
+    iterate(&mut job);
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn a_slow_but_moving_peer_does_not_time_out() {
+    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
+    // 20 s for each operation, against a deadline of 60 s: in all far above it.
+    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
+    let mut job = Job::new(5, &shape, script);
+    for at in 0..20 {
+        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+    }
+    job.quiet(0, 1).unwrap();
+    assert!(job.fabric.now() > 300_000_000_000);
+}
+
+#[test]
+fn waiting_behind_a_slow_peer_does_not_time_out() {
+    // 16 puts of 20 s each to PE 1 share a rail and a depth of one with one put to PE 2, which
+    // therefore waits far beyond the deadline, first in the queue and then on its way.
+    let shape = Shape { n_pes: 3, depth: 1, rails: 1, ..Shape::default() };
+    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
+    let mut job = Job::new(11, &shape, script);
+    for at in 0..16 {
+        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+    }
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.fence(0, 2);
+    job.put_value(0, 2, 8, 8, 8).unwrap();
+    job.quiet(0, 2).unwrap();
+    assert_eq!(job.heap(2, 8, 8), 8u64.to_le_bytes());
+}
+
+/// The error for a sound request from PE 0 to PE 1 that was changed for the worse.
+fn refused<'a>(
+    job: &mut Job,
+    remote: &'a HandleBytes,
+    change: impl FnOnce(&mut Request<'a>),
+) -> EngineError {
+    let base = job.members[1].base;
+    let member = &mut job.members[0];
+    let mut request = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: remote,
+        remote_addr: base as u64,
+        local: LocalSide::Memory(member.scratch),
+        len: 64,
+    };
+    change(&mut request);
+    member.lane.start(&request).unwrap_err()
+}
+
+fn fault(error: EngineError) -> HandleError {
+    match error {
+        EngineError::Refused { fault, .. } => fault,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_and_leave_the_lane_usable() {
+    let mut job = Job::new(6, &Shape::default(), Script::default());
+    let handle = job.members[1].handle;
+    let sound = &handle;
+    let base = job.members[1].base as u64;
+    let heap = job.heap as u64;
+    let damaged = |at: usize, byte: u8| {
+        let mut bytes = handle;
+        bytes[at] = byte;
+        bytes
+    };
+
+    assert!(matches!(
+        refused(&mut job, sound, |request| request.pe = Pe(2)),
+        EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 }
+    ));
+    let magic = damaged(0, b'?');
+    let error = refused(&mut job, sound, |request| request.remote_handle = &magic);
+    assert!(matches!(fault(error), HandleError::Magic { .. }));
+    let version = damaged(3, 77);
+    let error = refused(&mut job, sound, |request| request.remote_handle = &version);
+    assert_eq!(fault(error), HandleError::Version { found: 77 });
+    let mut empty = Handle::decode(&handle).unwrap();
+    empty.len = 0;
+    let empty = empty.encode();
+    let error = refused(&mut job, sound, |request| request.remote_handle = &empty);
+    assert!(matches!(fault(error), HandleError::Region { len: 0, .. }));
+
+    for (addr, len) in [(base - 1, 8), (base + heap - 7, 8), (base + heap, 1), (0, 1)] {
+        let error = refused(&mut job, sound, |request| {
+            request.remote_addr = addr;
+            request.len = len;
+        });
+        let text = error.to_string();
+        assert!(text.contains("PE 1") && text.contains("remote"), "{text}");
+        assert!(matches!(fault(error), HandleError::Outside { .. }), "{addr:#x}");
+    }
+    // The local side, where the fabric needs it registered.
+    let scratch = job.members[0].scratch;
+    let error = refused(&mut job, sound, |request| {
+        request.local = LocalSide::Memory(scratch + heap as usize - 8);
+    });
+    assert!(error.to_string().contains("local address") && error.to_string().contains("put"));
+    let addr = (scratch + heap as usize - 8) as u64;
+    assert!(matches!(error, EngineError::Refused { addr: at, .. } if at == addr), "{error}");
+    assert!(matches!(fault(error), HandleError::Outside { .. }));
+    // What is in no region goes through bounce memory, if that can be had.
+    let unregistered = job.fabric.alloc(Pe(0), 64);
+    job.fabric.fail_calls(PortCall::Register, 0, 1);
+    let error = refused(&mut job, sound, |request| {
+        request.local = LocalSide::Memory(unregistered);
+    });
+    let text = error.to_string();
+    assert!(text.contains("FI_MR_LOCAL") && text.contains("bounce memory"), "{text}");
+    // A handle for local use only is no target.
+    let local_only = job.members[1].scratch_handle;
+    let there = job.members[1].scratch as u64;
+    let error = refused(&mut job, sound, |request| {
+        request.remote_handle = &local_only;
+        request.remote_addr = there;
+    });
+    assert!(matches!(fault(error), HandleError::NoKey { rails: 0, .. }));
+    // A handle with fewer rails than the job has. The lane's next rail leads to remote rail 0, so
+    // one good put brings it to the rail that has no key.
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+    let mut short = Handle::decode(&handle).unwrap();
+    short.keys.truncate(1);
+    let short = short.encode();
+    let error = refused(&mut job, sound, |request| request.remote_handle = &short);
+    assert_eq!(fault(error), HandleError::NoKey { rail: RailId(1), rails: 1 });
+
+    assert!(!job.members[0].lane.has_work(), "a refused request leaves nothing behind");
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+/// Each operation that needs bounce memory which is not to be had is told so; others go on.
+#[test]
+fn what_is_in_no_region_says_why_it_is_not_staged() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let bare = job.fabric.alloc(Pe(0), 64);
+    // It is made, and then not registered.
+    job.fabric.fail_calls(PortCall::Register, 1, 1);
+    let targets = Targets::of(&job);
+    for _ in 0..2 {
+        let error = job.members[0].lane.start(&targets.part(bare, 1, 0, 64)).unwrap_err();
+        assert!(matches!(error, EngineError::Register { .. }), "{error}");
+        assert!(error.to_string().contains("bounce memory"), "{error}");
+    }
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn released_memory_is_noticed_and_its_slot_used_again() {
+    let mut job = Job::new(7, &Shape::default(), Script::default());
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+    let old = job.members[0].scratch_handle;
+    job.members[0].regions.release(&old).unwrap();
+    // It is in no region from there on.
+    job.fabric.fail_calls(PortCall::Register, 0, 1);
+    let error = job.put(0, 1, 0, 64).unwrap_err();
+    assert!(matches!(error, EngineError::Register { .. }), "{error}");
+    assert!(job.members[0].regions.release(&old).is_err(), "released twice");
+    let scratch = job.members[0].scratch;
+    job.members[0].regions.register(scratch, 4096, Access::Local).unwrap();
+    assert!(job.members[0].regions.release(&old).is_err(), "the slot is another's");
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_refused_with_its_address() {
+    let job = Job::new(8, &Shape::default(), Script::default());
+    let regions = &job.members[0].regions;
+    let before = regions.len();
+    assert!(before != 0 && !regions.is_empty());
+    for (addr, len) in [(0, 8), (4096, 0), (usize::MAX, 2), (0x1000, 64)] {
+        let text = regions.register(addr, len, Access::Local).unwrap_err().to_string();
+        assert!(text.contains(&format!("{addr:#x}")), "{text}");
+    }
+    assert_eq!(regions.len(), before);
+    for handle in [job.members[0].handle, job.members[0].scratch_handle] {
+        regions.release(&handle).unwrap();
+    }
+    assert!(regions.is_empty());
+    assert_eq!(regions.len(), 0);
+}
+
+#[test]
+fn zero_bytes_do_nothing() {
+    let mut job = Job::new(9, &Shape::default(), Script::default());
+    job.put(0, 1, 0, 0).unwrap();
+    job.get(0, 1, 0, 0).unwrap();
+    assert_eq!(job.fabric.in_flight(), 0);
+    job.quiet(0, 1).unwrap();
+}
+
+/// The fast path refuses what the general way refuses,
+/// and reports what the fabric refuses at once.
+#[test]
+fn the_short_way_refuses_and_reports() {
+    let shape = Shape { needs_desc: false, fast: true, heap: 4096, ..Shape::default() };
+    let mut job = Job::new(9, &shape, Script::default());
+    job.put(0, 1, 0, 8).unwrap();
+    for (pe, offset, len) in [(2, 0, 8), (1, 4096, 1), (1, 4089, 8), (1, 0, 4097)] {
+        job.put(0, pe, offset, len).unwrap_err();
+        assert_eq!(job.fabric.in_flight(), 1, "{len} bytes at {offset} to PE {pe}");
+    }
+    job.put(0, 1, 0, 0).unwrap();
+    job.quiet(0, 1).unwrap();
+    // Memory that the fake does not know: the fabric itself refuses, and the peer is declared
+    // failed.
+    let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
+    let addr = job.members[0].scratch + (1 << 30);
+    let put = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: &handle,
+        remote_addr: base,
+        local: LocalSide::Memory(addr),
+        len: 8,
+    };
+    let lane = &mut job.members[0].lane;
+    let error = lane.start(&put).unwrap_err();
+    for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
+        assert!(error.to_string().contains(part), "{part:?} is not in {error}");
+    }
+    assert_eq!(job.quiet(0, 1).unwrap_err(), error);
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let patience = std::time::Duration::from_millis(500);
+    assert!(job.members[0].lane.drain_before_close(patience), "nothing is under way");
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 8, 2, 8).unwrap();
+    assert!(job.members[0].lane.drain_before_close(patience));
+    let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
+    let completed =
+        |job: &Job| job.members[0].lane.counters().map(|rail| rail.completed).sum::<u64>();
+    assert_eq!((posted(&job), completed(&job)), (2, 2));
+
+    let mut job = Job::new(4, &Shape::default(), Script::default());
+    job.fabric.lose_next_completions(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    let before = job.fabric.now();
+    assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
+    let waited = job.fabric.now() - before;
+    assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
+}
+
+/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is
+/// another's.
+#[test]
+fn a_message_that_fails_late_is_not_taken_for_another_segment() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.fail_delivered_messages(1);
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+    }
+    job.fabric.stall(Pe(2));
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.fabric.report_failing();
+    for _ in 0..100 {
+        job.members[0].lane.progress().unwrap();
+    }
+    job.fabric.resume(Pe(2));
+    job.quiet(0, 2).unwrap();
+    assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
+
+    // One that was not acknowledged ends the connection to its peer.
+    job.fabric.fail_delivered_messages(1);
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while job.fabric.in_flight() > 0 {
+        job.members[0].lane.progress().unwrap();
+    }
+    job.fabric.report_failing();
+    let failed = job.quiet(0, 1).unwrap_err().to_string();
+    assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
+    job.put_value(0, 2, 8, 7, 8).unwrap();
+    job.quiet(0, 2).unwrap();
+}

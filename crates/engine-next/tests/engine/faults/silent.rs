@@ -1,0 +1,115 @@
+//! A peer that answers nothing: when it is declared failed, on the fake's clock.
+
+use std::time::Duration;
+
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::request::{PutSignalRequest, ResultPlace};
+use sim_fabric::Script;
+
+use crate::job::{Job, Shape};
+use crate::signals::Targets;
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// How much later than its deadline a wait may be given up, and how much earlier: the clock of
+/// segments goes in quarters of a second, connections are looked at as often, and the clock is read
+/// in turns.
+const LATER: Duration = Duration::from_secs(1);
+const EARLIER: Duration = Duration::from_millis(600);
+
+/// Memory that is staged: none, until there is staging.
+const STAGED: [u32; 1] = [0];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Put,
+    Get,
+    PutSignal,
+    Add,
+    Fetch,
+    SignalAlone,
+}
+
+impl What {
+    const ALL: [Self; 6] =
+        [Self::Put, Self::Get, Self::PutSignal, Self::Add, Self::Fetch, Self::SignalAlone];
+
+    fn begin(self, job: &mut Job, targets: &Targets) -> Result<(), EngineError> {
+        let scratch = job.members[0].scratch;
+        let part = targets.part(scratch, 1, 0, 700);
+        let place = ResultPlace { addr: scratch + 1024, flag: None };
+        let atomic = |op| targets.atomic(1, 2048, op, 1);
+        let lane = &mut job.members[0].lane;
+        match self {
+            Self::Put => job.put(0, 1, 0, 700),
+            Self::Get => job.get(0, 1, 0, 700),
+            Self::PutSignal => {
+                let signal = atomic(AtomicOp::SignalAdd);
+                lane.put_signal(&PutSignalRequest { parts: &[part], signal })
+            }
+            Self::Add => lane.atomic(&atomic(AtomicOp::Add)),
+            Self::Fetch => {
+                let mut fetch = atomic(AtomicOp::FetchAdd);
+                fetch.result = Some(place);
+                lane.atomic(&fetch)
+            }
+            Self::SignalAlone => lane.atomic(&atomic(AtomicOp::SignalSet)),
+        }
+    }
+}
+
+/// Whatever is under way, over however many rails, whether they are monitored or not, and however
+/// long a progress iteration takes.
+#[test]
+fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
+    let mut broken = Vec::new();
+    for rails in [1, 2, 4] {
+        for health in [None] {
+            for staged in STAGED {
+                for iteration in [100_000, 3_000_000, 20_000_000, 300_000_000] {
+                    for what in What::ALL {
+                        let deadline = Some(DEADLINE);
+                        let shape = Shape { rails, health, staged, deadline, ..Shape::default() };
+                        let mut job = Job::new(7, &shape, Script::default());
+                        let took = given_up_after(&mut job, what, Duration::from_nanos(iteration));
+                        let right = DEADLINE - EARLIER..=DEADLINE + LATER;
+                        if !right.contains(&took) {
+                            broken.push(format!(
+                                "{what:?}, {rails} rails, staged {staged:#b}, iterations of \
+                                 {iteration} ns: {took:?}"
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{} cases: {broken:#?}", broken.len());
+}
+
+/// How long PE 0 waits for PE 1, which has had nothing of it and never says a word.
+fn given_up_after(job: &mut Job, what: What, iteration: Duration) -> Duration {
+    let (targets, fabric) = (Targets::of(job), job.fabric.clone());
+    fabric.stall(Pe(1));
+    let iteration = iteration.as_nanos() as u64;
+    // It has been there for a while.
+    for _ in 0..300 {
+        job.members[0].lane.progress().unwrap();
+        fabric.pass_time(iteration);
+    }
+    let began = fabric.now();
+    what.begin(job, &targets).unwrap();
+    loop {
+        let took = Duration::from_nanos(fabric.now() - began);
+        assert!(took < 100 * DEADLINE, "it waits for ever");
+        match job.members[0].lane.is_quiet(Pe(1)) {
+            Err(EngineError::Timeout { pe: Pe(1), .. }) => return took,
+            Err(other) => panic!("{what:?}: {other}"),
+            Ok(quiet) => assert!(!quiet, "{what:?}: nobody has answered"),
+        }
+        let _ = job.members[0].lane.progress();
+        fabric.pass_time(iteration);
+    }
+}

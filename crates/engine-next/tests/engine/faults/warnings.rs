@@ -1,0 +1,195 @@
+//! What is written to the log about operations that do not end.
+
+use std::cell::RefCell;
+use std::sync::Once;
+
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId, WrId};
+use engine::lane::SignalEngine;
+use engine::request::PutSignalRequest;
+use log::{LevelFilter, Log, Metadata, Record};
+use sim_fabric::Script;
+
+use crate::job::{Job, Member, Shape};
+use crate::signals::Targets;
+
+thread_local! {
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Keeps the lines of threads that want them.
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        LINES.with_borrow_mut(|lines| {
+            if let Some(lines) = lines {
+                lines.push(format!("{}: {}", record.level(), record.args()));
+            }
+        });
+    }
+
+    fn flush(&self) {}
+}
+
+/// The warnings that this thread is given while it does something.
+fn warnings(mut during: impl FnMut()) -> Vec<String> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Lines).unwrap();
+        log::set_max_level(LevelFilter::Warn);
+    });
+    LINES.set(Some(Vec::new()));
+    during();
+    LINES.take().unwrap()
+}
+
+fn progress_for(job: &mut Job, seconds: u64) {
+    let until = job.fabric.now() + seconds * 1_000_000_000;
+    while job.fabric.now() < until {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(1_000_000);
+    }
+}
+
+/// A wait is told of every ten seconds, by the operation that waits for longest, and from the
+/// second time on with what every rail is about. It counts anew for what waits next.
+#[test]
+fn waits_are_told_of_each_time_as_long() {
+    let shape = Shape { n_pes: 3, depth: 2, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    for _ in 0..2 {
+        for pe in [1, 2] {
+            job.fabric.stall(Pe(pe));
+            for at in 0..3 {
+                job.put_value(0, pe, 8 * at, 1, 8).unwrap();
+            }
+        }
+        assert!(warnings(|| progress_for(&mut job, 9)).is_empty());
+        let mut first = warnings(|| progress_for(&mut job, 3));
+        first.sort_by_key(|line| line.contains("PE 2"));
+        assert_eq!(first.len(), 2, "one for each PE: {first:?}");
+        for (line, pe) in first.iter().zip(["PE 1", "PE 2"]) {
+            for part in ["WARN", pe, "put of 8 bytes", "10 s", "and 0 reads"] {
+                assert!(line.contains(part), "{part:?} is not in {line:?}");
+            }
+        }
+        assert!(warnings(|| progress_for(&mut job, 6)).is_empty());
+        let second = warnings(|| progress_for(&mut job, 3));
+        let rails = second.iter().filter(|line| line.contains("in flight of 2"));
+        assert_eq!((second.len(), rails.count()), (6, 4), "{second:?}");
+        for part in ["rail 0 (fake0)", "rail 1 (fake1)", " 2 queued in all"] {
+            assert!(second.iter().any(|line| line.contains(part)), "{part:?}: {second:?}");
+        }
+        job.fabric.resume(Pe(1));
+        job.fabric.resume(Pe(2));
+        assert!(warnings(|| progress_for(&mut job, 15)).is_empty(), "all has ended");
+    }
+}
+
+/// Where many wait, some are told of, and that there may be others.
+#[test]
+fn of_many_waits_some_are_told_of() {
+    let shape = Shape { n_pes: 19, rails: 1, depth: 64, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    for pe in 1..=18 {
+        job.fabric.stall(Pe(pe));
+        job.put_value(0, pe, 0, 1, 8).unwrap();
+    }
+    // The second time with what every rail is about, four times.
+    for lines in [16 + 1, 16 + 4 + 1] {
+        let told = warnings(|| {
+            for _ in 0..2400 {
+                job.members[0].lane.progress().unwrap();
+                job.fabric.pass_time(5_000_000);
+            }
+        });
+        assert_eq!(told.len(), lines, "{told:?}");
+        assert!(told[lines - 1].contains("perhaps others"), "{told:?}");
+    }
+}
+
+/// So is a signal whose data does not come, where it waits.
+#[test]
+fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
+    let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.lose_next_immediate_data(1);
+    let Member { lane, scratch, .. } = &mut job.members[0];
+    let parts = [targets.part(*scratch, 1, 8, 600)];
+    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+    lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
+        let lines = warnings(|| progress_for(&mut job, seconds));
+        let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
+        assert_eq!(waits.count(), told, "{lines:?}");
+    }
+}
+
+/// Each peer that is declared failed is told of, the second one as well.
+#[test]
+fn each_failure_is_told_of() {
+    let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    for pe in [1, 2] {
+        job.fabric.fail_next(1);
+        job.put_value(0, pe, 0, 1, 8).unwrap();
+        let lines = warnings(|| drop(job.quiet(0, pe).unwrap_err()));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("ERROR: ") && lines[0].contains(&format!("PE {pe}")));
+    }
+}
+
+/// A peer or a fabric that speaks of what was never begun is told of, and changes nothing else.
+#[test]
+fn a_completion_of_nothing_is_told_of() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.fabric.fail_unknown(Pe(0), RailId(1), WrId(u32::MAX - 7));
+    let lines = warnings(|| progress_for(&mut job, 1));
+    assert!(lines.len() == 1 && lines[0].contains("rail 1 ("), "{lines:?}");
+    job.quiet(0, 1).unwrap();
+    assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
+}
+
+/// Nor does a failure of what waits, and is not with the fabric.
+#[test]
+fn a_failure_of_what_is_not_posted_is_told_of() {
+    let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());
+    job.fabric.stall(Pe(1));
+    for at in 0..4 {
+        job.put_value(0, 1, 8 * at, 1, 8).unwrap();
+    }
+    // The first is posted, and the others wait.
+    for wr_id in 1..8 {
+        job.fabric.fail_unknown(Pe(0), RailId(0), WrId(wr_id));
+        let lines = warnings(|| progress_for(&mut job, 1));
+        assert_eq!(lines.len(), 1, "{wr_id}: {lines:?}");
+    }
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+    let one = 1_u64.to_le_bytes();
+    assert_eq!(job.heap(1, 0, 32), [one; 4].concat());
+    let counted = job.members[0].lane.counters().next().unwrap();
+    assert_eq!((counted.posted, counted.completed), (4, 4));
+}
+
+/// What somebody else sends to a rail is told of when it is the first, and only counted later.
+#[test]
+fn what_is_of_no_pe_is_told_of_once_for_each_rail() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    for (rail, lines) in [(0, 1), (0, 0), (1, 1), (0, 0), (1, 0)] {
+        let told = warnings(|| {
+            job.fabric.forge_message(Pe(0), RailId(rail), b"of nobody");
+            job.members[0].lane.progress().unwrap();
+        });
+        assert_eq!(told.len(), lines, "{told:?}");
+        assert!(told.iter().all(|line| line.contains("not of this job")), "{told:?}");
+    }
+}

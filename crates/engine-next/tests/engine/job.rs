@@ -1,0 +1,455 @@
+//! A whole job in one thread: PEs with a heap, a proxy lane and a host lane each, on one fake
+//! fabric.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::Watchdog;
+use engine::error::EngineError;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::Reach;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction, PeerAddr, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::request::{LocalSide, Request};
+use engine::signal::counted::TAGS;
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::HandleBytes;
+use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
+
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) n_pes: u32,
+    /// PEs that take part, of those that there are; 0 is all.
+    pub(crate) present: u32,
+    pub(crate) rails: u8,
+    /// Connections for bulk of each rail.
+    pub(crate) bulk: u8,
+    pub(crate) depth: u32,
+    pub(crate) max_segment: usize,
+    pub(crate) needs_desc: bool,
+    /// Whether lanes have the fast path.
+    pub(crate) fast: bool,
+    pub(crate) heap: usize,
+    pub(crate) immediate_data: bool,
+    pub(crate) longest_message: usize,
+    /// Most counted puts to one peer.
+    pub(crate) counted: u16,
+    /// Bytes of immediate data.
+    pub(crate) mark_bytes: u8,
+    pub(crate) signals: SignalEngine,
+    pub(crate) spread: Spread,
+    /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
+    pub(crate) staged: u32,
+    /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken
+    /// directly.
+    pub(crate) by_fabric: u32,
+    /// Where signals and other words are: for each PE two bits, 0 for its heap, else a region of
+    /// their own of the host, staged, or of a device that the fabric reaches.
+    pub(crate) words: u32,
+    /// Bytes of a bounce buffer of bounce memory, and bounce buffers for each direction.
+    pub(crate) bounce: (usize, u16, u16),
+    /// PEs, a bit for each, that share their bounce memory: they are of one host.
+    pub(crate) shared: u32,
+    /// Of the first engine's cases alone.
+    pub(crate) health: Option<()>,
+    /// When waits are given up, if not as is usual here.
+    pub(crate) deadline: Option<Duration>,
+    /// Rails, a bit for each, that do not lead from a PE to every other one; see [`Shape::leads`].
+    pub(crate) lonely: u32,
+}
+
+impl Shape {
+    /// Whether a rail leads from one PE to another.
+    pub(crate) fn leads(&self, me: u32, pe: u32, rail: u8) -> bool {
+        (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
+    }
+
+    /// How the region of a PE's words is reached; none if they are in its heap.
+    fn reach_of_words(&self, pe: u32) -> Option<Reach> {
+        let kinds = [None, Some(Reach::Direct), Some(Reach::Staged), Some(Reach::Fabric)];
+        kinds[self.words.checked_shr(2 * pe).unwrap_or(0) as usize & 3]
+    }
+
+    /// Whether any memory is a device's.
+    fn has_devices(&self) -> bool {
+        self.staged != 0
+            || (0..self.n_pes)
+                .any(|pe| self.reach_of_words(pe).is_some_and(|reach| reach != Reach::Direct))
+    }
+
+    /// What leads where.
+    fn paths(&self, me: u32) -> PathTable {
+        let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
+        let lonely = all.filter(|&(pe, rail)| !self.leads(me, pe, rail));
+        let table = some_paths(self.n_pes, self.rails, |pe, rail| self.leads(me, pe, rail));
+        lonely.fold(table, |table, (pe, rail)| table.without(Pe(pe), RailId(rail)))
+    }
+}
+
+/// Draws rails that do not lead everywhere: often none, never all.
+pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
+    let one = 1 << random.below(rails.into());
+    if random.below(2) == 0 { 0 } else { random.below(1 << rails) as u32 & !one }
+}
+
+/// Draws where words are, for programs whose words have places of their own: half of the time in
+/// the heaps, beside the data that they tell of; else each PE's in a region of any kind.
+pub(crate) fn random_words(_seed: u64) -> u32 {
+    // Words in the heaps, until there is staging.
+    0
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        let max_segment = 1 << 20;
+        Self {
+            n_pes: 2,
+            present: 0,
+            rails: 2,
+            bulk: 0,
+            depth: 16,
+            max_segment,
+            needs_desc: true,
+            fast: false,
+            heap: 1 << 16,
+            immediate_data: true,
+            longest_message: MAX_MESSAGE,
+            counted: TAGS,
+            mark_bytes: 8,
+            signals: SignalEngine::Auto,
+            spread: Spread::ROUND_ROBIN,
+            staged: 0,
+            by_fabric: 0,
+            words: 0,
+            bounce: (1024, 2, 2),
+            shared: 0,
+            health: None,
+            deadline: None,
+            lonely: 0,
+        }
+    }
+}
+
+pub(crate) struct Member {
+    pub(crate) lane: Audited,
+    pub(crate) regions: Arc<RegionTable<FakeMemory>>,
+    pub(crate) base: usize,
+    pub(crate) handle: HandleBytes,
+    /// Where its words are: as long as the heap, which it is unless the shape says otherwise.
+    pub(crate) words: usize,
+    pub(crate) words_handle: HandleBytes,
+    /// Local memory that is not part of the heap.
+    pub(crate) scratch: usize,
+    pub(crate) scratch_handle: HandleBytes,
+}
+
+/// Bytes before and behind each memory of a member that nobody may write to, and what they are.
+const CANARY: usize = 4096;
+const SONG: u8 = 0xc5;
+
+impl Member {
+    /// That nobody has written around its memory.
+    pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
+        let me = self.lane.me();
+        let memories = [self.base, self.scratch, self.words];
+        for at in memories.into_iter().flat_map(|base| [base - CANARY, base + len]) {
+            assert_eq!(fabric.load(me, at, CANARY), [SONG; CANARY], "canary: at {at:#x} of {me}");
+        }
+    }
+}
+
+/// A lane that is quiet counts nothing, however its case ends.
+pub(crate) struct Audited {
+    lane: Option<Lane<FakePort>>,
+}
+
+impl Audited {
+    pub(crate) fn new(lane: Lane<FakePort>) -> Self {
+        Self { lane: Some(lane) }
+    }
+
+    /// With what is built on it.
+    pub(crate) fn map(mut self, build: impl FnOnce(Lane<FakePort>) -> Lane<FakePort>) -> Self {
+        Self { lane: self.lane.take().map(build) }
+    }
+}
+
+impl Deref for Audited {
+    type Target = Lane<FakePort>;
+    fn deref(&self) -> &Lane<FakePort> {
+        self.lane.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Audited {
+    fn deref_mut(&mut self) -> &mut Lane<FakePort> {
+        self.lane.as_mut().unwrap()
+    }
+}
+
+/// That an idle lane counts nothing.
+#[track_caller]
+pub(crate) fn audit(_lane: &Lane<FakePort>) {}
+
+pub(crate) struct Job {
+    pub(crate) fabric: FakeFabric,
+    pub(crate) members: Vec<Member>,
+    pub(crate) heap: usize,
+}
+
+pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
+    let rail = RailLimits {
+        max_segment: shape.max_segment,
+        depth: shape.depth,
+        needs_desc: shape.needs_desc,
+        immediate_data: shape.immediate_data,
+        longest_message: shape.longest_message,
+        bulk: shape.bulk,
+    };
+    vec![rail; usize::from(shape.rails)]
+}
+
+pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
+    some_paths(n_pes, rails, |_, _| true)
+}
+
+/// The same, with addresses of nobody where rails do not lead.
+fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
+    let mut paths = Vec::new();
+    for pe in 0..n_pes {
+        for rail in 0..rails {
+            // Not the same rail at the other end, so that a mix-up of the two is found.
+            let remote = RailId((rail + 1) % rails);
+            let real = FakeFabric::address(Pe(pe), remote);
+            let to = if leads(pe, rail) { real } else { PeerAddr(u64::MAX) };
+            paths.push(Path { to, remote });
+        }
+    }
+    PathTable::new(&paths, usize::from(rails))
+}
+
+/// The slot of the region that a PE has registered first, as its handle has it.
+pub(crate) const FIRST_REGION: u32 = 1 << 20;
+
+/// What the messages of all jobs here have in common.
+pub(crate) fn cookie() -> Cookie {
+    Cookie::of([*b"0123456789abcdef"])
+}
+
+/// What a lane of PE 0's user threads, over one rail, is opened with.
+pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
+    LaneConfig {
+        me: Pe(0),
+        cookie: cookie(),
+        kind: LaneKind::Host,
+        paths: paths(job.members.len() as u32, 1),
+        regions: job.members[0].regions.index(),
+        watchdog: watchdog(),
+        signals: SignalEngine::Auto,
+        counted: 0,
+        mark_bytes: 8,
+        spread: Spread::ROUND_ROBIN,
+        devices,
+        longest_message: MAX_LONG_MESSAGE,
+    }
+}
+
+pub(crate) fn watchdog() -> Watchdog {
+    Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
+}
+
+impl Job {
+    pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
+        let fabric = FakeFabric::new(seed, shape.n_pes, script);
+        let present = if shape.present == 0 { shape.n_pes } else { shape.present };
+        (0..present)
+            .filter(|pe| shape.shared.checked_shr(*pe).unwrap_or(0) & 1 != 0)
+            .for_each(|pe| fabric.share_bounce(Pe(pe)));
+        let members = (0..present)
+            .map(|pe| {
+                let me = Pe(pe);
+                let (bounce_len, out, inward) = shape.bounce;
+                let memory = fabric.memory(me, shape.rails).with_bounce(bounce_len, out, inward);
+                let regions = RegionTable::new(memory, me);
+                let reach = |bit: u32| {
+                    let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
+                    match (has(shape.staged), has(shape.by_fabric)) {
+                        (false, _) => Reach::Direct,
+                        (true, false) => Reach::Staged,
+                        (true, true) => Reach::Fabric,
+                    }
+                };
+                let alloc = |reach: Reach| {
+                    let at = fabric.alloc_reached(me, shape.heap + 2 * CANARY, reach);
+                    for canary in [at, at + CANARY + shape.heap] {
+                        fabric.store(me, canary, &[SONG; CANARY]);
+                    }
+                    at + CANARY
+                };
+                let (base, scratch) = (alloc(reach(0)), alloc(reach(1)));
+                let config = LaneConfig {
+                    me,
+                    cookie: cookie(),
+                    kind: LaneKind::Proxy,
+                    paths: shape.paths(pe),
+                    regions: regions.index(),
+                    watchdog: match shape.deadline {
+                        Some(deadline) => Watchdog::new(None, Some(deadline)),
+                        None => watchdog(),
+                    },
+                    signals: shape.signals,
+                    counted: shape.counted,
+                    mark_bytes: shape.mark_bytes,
+                    spread: shape.spread,
+                    devices: shape.has_devices(),
+                    longest_message: MAX_LONG_MESSAGE,
+                };
+                let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
+                let lane = Lane::new(port, config);
+                let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
+                let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
+                let (words, words_handle) = match shape.reach_of_words(pe) {
+                    None => (base, handle),
+                    Some(reach) => {
+                        let words = alloc(reach);
+                        let handle = regions.register(words, shape.heap, Access::LocalAndRemote);
+                        (words, handle.unwrap())
+                    }
+                };
+                let lane = Audited::new(lane);
+                Member { lane, regions, base, handle, words, words_handle, scratch, scratch_handle }
+            })
+            .collect();
+        Self { fabric, members, heap: shape.heap }
+    }
+
+    /// With lanes that order their signals.
+    pub(crate) fn with_ordered_signals(mut self) -> Self {
+        self.members.iter_mut().for_each(|member| member.lane.order_signals());
+        self
+    }
+
+    /// Puts `len` bytes of `from`'s scratch at `offset` into `to`'s heap at `offset`.
+    pub(crate) fn put(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        self.transfer(Direction::Write, from, to, offset, len)
+    }
+
+    /// Gets `len` bytes of `to`'s heap at `offset` into `from`'s scratch at `offset`.
+    pub(crate) fn get(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        self.transfer(Direction::Read, from, to, offset, len)
+    }
+
+    fn transfer(
+        &mut self,
+        direction: Direction,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        let (remote_base, remote_handle) = self.target(to);
+        let Member { lane, scratch, .. } = &mut self.members[from as usize];
+        lane.start(&Request {
+            direction,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Memory(*scratch + offset),
+            len,
+        })
+    }
+
+    /// Puts a value of `len` bytes.
+    pub(crate) fn put_value(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        value: u64,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        let (remote_base, remote_handle) = self.target(to);
+        self.members[from as usize].lane.start(&Request {
+            direction: Direction::Write,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Value(value),
+            len,
+        })
+    }
+
+    fn target(&self, pe: u32) -> (usize, HandleBytes) {
+        // A PE outside the job has no member; the lane must refuse it before it uses the handle.
+        let member = self.members.get(pe as usize).unwrap_or(&self.members[0]);
+        (member.base, member.handle)
+    }
+
+    pub(crate) fn fence(&mut self, from: u32, to: u32) {
+        self.members[from as usize].lane.fence(Pe(to)).unwrap();
+    }
+
+    pub(crate) fn quiet(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
+        self.members[from as usize].lane.quiet(Pe(to))
+    }
+
+    /// Fills a PE's scratch memory.
+    pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
+        self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
+    }
+
+    pub(crate) fn heap(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {
+        self.fabric.load(Pe(pe), self.members[pe as usize].base + offset, len)
+    }
+}
+
+/// The numbers of a seed, for choosing operations.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// Spreads that cut operations of a few hundred bytes, and others.
+pub(crate) fn random_spread(random: &mut Random) -> Spread {
+    let from = [9, 64, 200][random.below(3)];
+    match random.below(4) {
+        0 => Spread::ROUND_ROBIN,
+        1 => Spread { balanced_from: from, ..Spread::ROUND_ROBIN },
+        _ => Spread {
+            balanced_from: from,
+            striped_from: [from, 300][random.below(2)],
+            segment: [16, 100, 1000, 1 << 20][random.below(4)],
+        },
+    }
+}
+
+/// Rates of rails 0 to 3, of which some may be slow.
+pub(crate) fn random_rates(random: &mut Random) -> Vec<(RailId, u64)> {
+    if random.below(2) == 0 {
+        return Vec::new();
+    }
+    (0..4).map(|rail| (RailId(rail), [1, 10, 10, 100][random.below(4)])).collect()
+}

@@ -1,0 +1,193 @@
+//! Limits: queue depth, segment size, blocking operations, and use from several threads.
+
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, Request};
+use sim_fabric::Script;
+
+use crate::job::{Job, Shape, host_config, limits};
+use crate::signals::Targets;
+
+#[test]
+fn the_depth_of_a_rail_is_never_exceeded() {
+    for depth in [1, 2, 7] {
+        let shape = Shape { depth, rails: 2, max_segment: 64, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        // The fake panics when a rail is over its depth.
+        for _ in 0..20 {
+            job.put(0, 1, 0, 4096).unwrap();
+            job.get(0, 1, 0, 4096).unwrap();
+        }
+        job.quiet(0, 1).unwrap();
+        for counters in job.members[0].lane.counters() {
+            assert_eq!(counters.max_in_flight, depth);
+            assert_eq!(counters.posted, counters.completed);
+        }
+        let posted = job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
+        let bytes = job.members[0].lane.counters().map(|rail| rail.bytes).sum::<u64>();
+        assert_eq!((posted, bytes), (2 * 20 * 64, 2 * 20 * 4096));
+    }
+}
+
+#[test]
+fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
+    let shape = Shape { rails: 4, max_segment: 1000, heap: 1 << 16, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    job.fill_scratch(0, &[0xa5; 1 << 16]);
+    job.put(0, 1, 3, 10_001).unwrap();
+    job.quiet(0, 1).unwrap();
+    let deliveries = job.fabric.deliveries();
+    assert_eq!(deliveries.len(), 11);
+    assert!(deliveries.iter().all(|delivery| delivery.len <= 1000));
+    let heap = job.heap(1, 0, 10_010);
+    assert!(heap[..3].iter().chain(&heap[10_004..]).all(|byte| *byte == 0));
+    assert!(heap[3..10_004].iter().all(|byte| *byte == 0xa5));
+    assert!(job.members[0].lane.counters().all(|rail| rail.posted >= 2));
+}
+
+/// All of them complete in one poll, in turn.
+#[test]
+fn completions_of_two_peers_in_one_poll_are_counted_for_each() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(6, &shape, Script { delay: (1, 1), ..Script::default() });
+    for number in 0..12 {
+        job.put(0, 1 + number % 2, number as usize * 8, 8).unwrap();
+        if number == 5 {
+            job.get(0, 1, 256, 8).unwrap();
+        }
+    }
+    // They are delivered, and none has completed yet.
+    job.fabric.pass_time(1_000_000);
+    job.members[0].lane.progress().unwrap();
+    assert_eq!((job.fabric.deliveries().len(), job.fabric.in_flight()), (13, 13));
+    job.fabric.stall(Pe(1));
+    job.put(0, 1, 512, 8).unwrap();
+    job.members[0].lane.progress().unwrap();
+    assert_eq!(job.fabric.in_flight(), 1);
+    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(true));
+    assert_eq!(job.members[0].lane.is_quiet(Pe(1)), Ok(false), "one is under way");
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn blocking_operations_end_complete() {
+    let shape = Shape { depth: 1, max_segment: 256, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    job.fill_scratch(0, &[7; 4096]);
+    let (base, handle) = (job.members[1].base, job.members[1].handle);
+    let scratch = job.members[0].scratch;
+    let request = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: &handle,
+        remote_addr: base as u64,
+        local: LocalSide::Memory(scratch),
+        len: 4096,
+    };
+    let member = &mut job.members[0];
+    member.lane.complete(&request).unwrap();
+    assert!(member.lane.is_quiet(Pe(1)).unwrap());
+    let read = Request { direction: Direction::Read, ..request };
+    job.fabric.store(Pe(1), base, &[9; 4096]);
+    job.members[0].lane.complete(&read).unwrap();
+    assert_eq!(job.fabric.load(Pe(0), job.members[0].scratch, 4096), [9; 4096]);
+    // Empty ones too.
+    job.members[0].lane.complete(&Request { len: 0, ..read }).unwrap();
+}
+
+#[test]
+fn a_value_longer_than_a_segment_is_cut() {
+    for max_segment in [1, 3, 4] {
+        let shape = Shape { max_segment, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        job.put_value(0, 1, 8, 0x0807_0605_0403_0201, 8).unwrap();
+        job.quiet(0, 1).unwrap();
+        assert_eq!(job.heap(1, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "segments of {max_segment}");
+    }
+}
+
+/// The fake refuses a descriptor of another domain than the rail's.
+#[test]
+fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
+    let shape = Shape { rails: 2, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fill_scratch(0, &[0x5a; 64]);
+    for offset in [0, 64] {
+        job.put(0, 1, offset, 32).unwrap();
+    }
+    job.quiet(0, 1).unwrap();
+    let one = Shape { rails: 1, ..shape };
+    let lane = Lane::new(job.fabric.port(Pe(0), limits(&one)), host_config(&job, false));
+    let host = HostLane::new(lane);
+    let (targets, member) = (Targets::of(&job), &job.members[0]);
+    let part = targets.part(member.scratch, 1, 128, 32);
+    host.start(&part).unwrap();
+    host.complete(&Request { direction: Direction::Read, ..part }).unwrap();
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(job.heap(1, 128, 32), [0x5a; 32]);
+}
+
+#[test]
+fn user_threads_share_the_host_lane() {
+    let shape = Shape { depth: 2, rails: 1, max_segment: 128, heap: 1 << 14, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let scratch = job.members[0].scratch;
+    let targets = Targets::of(&job);
+    job.fill_scratch(0, &[0x5a; 1 << 14]);
+    let config = host_config(&job, false);
+    let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (host, targets) = (&host, &targets);
+            scope.spawn(move || {
+                for piece in 0..8 {
+                    let offset = thread * 4096 + piece * 512;
+                    let request = targets.part(scratch + offset, 1, offset, 512);
+                    if piece % 2 == 0 {
+                        host.complete(&request).unwrap();
+                    } else {
+                        host.start(&request).unwrap();
+                        host.fence(Pe(1)).unwrap();
+                    }
+                }
+                host.quiet(Pe(1)).unwrap();
+            });
+        }
+        // A proxy thread lends a hand meanwhile.
+        scope.spawn(|| {
+            for _ in 0..1000 {
+                host.try_progress().unwrap();
+            }
+        });
+    });
+    assert_eq!(job.heap(1, 0, 1 << 14), [0x5a; 1 << 14]);
+    assert!(!host.with(Lane::has_work));
+}
+
+#[test]
+fn memory_registered_while_a_lane_runs_is_found() {
+    let mut job = Job::new(5, &Shape::default(), Script::default());
+    for round in 0..50 {
+        job.put(0, 1, 0, 64).unwrap();
+        let more = job.fabric.alloc(Pe(0), 4096);
+        let handle = job.members[0].regions.register(more, 4096, Access::Local).unwrap();
+        job.fabric.store(Pe(0), more, &[round; 4096]);
+        let request = Request {
+            direction: Direction::Write,
+            pe: Pe(1),
+            remote_handle: &job.members[1].handle.clone(),
+            remote_addr: job.members[1].base as u64,
+            local: LocalSide::Memory(more),
+            len: 4096,
+        };
+        job.quiet(0, 1).unwrap();
+        job.members[0].lane.start(&request).unwrap();
+        job.quiet(0, 1).unwrap();
+        assert_eq!(job.heap(1, 0, 4096), [round; 4096]);
+        job.members[0].regions.release(&handle).unwrap();
+    }
+}

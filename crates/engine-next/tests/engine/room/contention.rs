@@ -1,0 +1,481 @@
+//! Little room: what operations of different kinds, and to different peers, do to one another when
+//! some find none.
+
+use std::time::Duration;
+
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::user_threads::handoff::handover;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::{Lane, SignalEngine};
+use engine::rails::balance::Spread;
+use engine::request::{PutSignalRequest, ResultPlace};
+use sim_fabric::{FakeFabric, FakePort, Script};
+
+use crate::job::{Job, Member, Shape, host_config, limits};
+use crate::signals::Targets;
+
+fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
+    u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
+}
+
+/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place
+/// of its own.
+fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
+    let mut fetch = targets.atomic(pe, at, AtomicOp::FetchInc, 1);
+    fetch.result = Some(ResultPlace { addr: member.base + at, flag: None });
+    member.lane.atomic(&fetch)
+}
+
+/// Turns these lanes until it is so.
+#[track_caller]
+fn progress_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
+    for _ in 0..20_000 {
+        if done(job) {
+            return;
+        }
+        for pe in pes {
+            job.members[*pe as usize].lane.progress().unwrap();
+        }
+    }
+    panic!("it does not come to that");
+}
+
+fn is_quiet(job: &mut Job, from: u32, to: u32) -> bool {
+    job.members[from as usize].lane.is_quiet(Pe(to)).unwrap()
+}
+
+/// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in
+/// it: what peers wait for gets through.
+#[test]
+fn acknowledgements_do_not_starve_behind_puts() {
+    for (depth, rails) in [(1, 1), (4, 1), (4, 2)] {
+        let shape = Shape { rails, depth, ..Shape::default() };
+        let script = Script { shared_queue: true, ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        fetch(&mut job.members[1], &targets, 0, 8).unwrap();
+        let mut puts = 0;
+        while !is_quiet(&mut job, 1, 0) {
+            job.put_value(0, 1, 64 + puts % 64 * 8, 1, 8).unwrap();
+            job.members[1].lane.progress().unwrap();
+            puts += 1;
+            assert!(puts < 5000, "depth {depth}, {rails} rails: no answer in {puts} puts");
+        }
+    }
+}
+
+/// A PE for which the fabric has no room, as while it connects, delays neither what is due to
+/// others nor what is put to them.
+#[test]
+fn a_peer_that_cannot_be_reached_delays_no_other() {
+    let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
+    // A reply and an acknowledgement that are due to it.
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job.members[1], &targets, 0, 0).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    progress_until(&mut job, &[0], |job| word(&job.fabric, 0, targets.0[0].0) == 1);
+    for pe in [2, 3] {
+        fetch(&mut job.members[pe as usize], &targets, 0, 8).unwrap();
+        progress_until(&mut job, &[0, pe], |job| is_quiet(job, pe, 0));
+    }
+    job.fabric.refuse(Pe(1), false);
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 1, 0));
+
+    // Puts and messages to it.
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.refuse(Pe(1), true);
+    for at in 0..8 {
+        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+    }
+    job.members[0].lane.atomic(&targets.atomic(1, 64, AtomicOp::Inc, 0)).unwrap();
+    for pe in [2, 3] {
+        job.put_value(0, pe, 0, 7, 8).unwrap();
+        job.members[0].lane.atomic(&targets.atomic(pe, 8, AtomicOp::Inc, 0)).unwrap();
+        progress_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
+    }
+    job.fabric.refuse(Pe(1), false);
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
+}
+
+/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves
+/// other things.
+#[test]
+fn a_peer_that_is_never_reached_ends_in_a_timeout() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 7, 8).unwrap();
+    let failed = loop {
+        assert!(job.fabric.now() < 200_000_000_000, "nobody looks after it");
+        let _ = job.put_value(0, 2, 0, 7, 8);
+        job.fabric.pass_time(1_000_000);
+        let _ = job.members[0].lane.progress();
+        if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
+            break failed;
+        }
+    };
+    assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), .. }), "{failed}");
+    job.quiet(0, 2).unwrap();
+}
+
+/// A lane that has failed tries for a while to tell its peers, and not at each call again.
+#[test]
+fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let handle = job.members[0].handle;
+    job.members[0].regions.release(&handle).unwrap();
+    job.members[1].lane.atomic(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    while job.members[0].lane.progress().is_ok() {}
+    let before = job.fabric.now();
+    for _ in 0..10 {
+        job.members[0].lane.progress().unwrap_err();
+    }
+    let waited = job.fabric.now() - before;
+    assert!(waited < 100_000_000, "{waited} ns in ten calls");
+}
+
+/// Fetches, and puts to staged memory, that are acknowledged and not answered keep their segments;
+/// with every other one in use as well, a put waits for room, and is not lost.
+#[test]
+fn a_put_is_not_lost_when_every_segment_is_in_use() {
+    for staged in [false] {
+        let asked = if staged { 1..14 } else { 1..61 };
+        let (silent, last) = (asked.end..asked.end + 7, asked.end + 7);
+        let spread = Spread { balanced_from: 64, striped_from: 128, segment: 64 };
+        let shape = Shape {
+            n_pes: last + 1,
+            heap: 1 << 13,
+            depth: 4,
+            needs_desc: false,
+            fast: true,
+            spread,
+            // The heaps of those that are asked.
+            staged: if staged { 0x5555_5554 } else { 0 },
+            bounce: (128, 2, 2),
+            ..Shape::default()
+        };
+        let script = Script { delay: (1_000, 1_000), ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        job.fill_scratch(0, &[0x5a; 1 << 13]);
+        for pe in asked.clone() {
+            if staged {
+                // As many requests as a peer is sent at a time.
+                job.put(0, pe, 0, 1 << 13).unwrap();
+            } else {
+                for at in 0..16 {
+                    fetch(&mut job.members[0], &targets, pe, at * 8).unwrap();
+                }
+            }
+        }
+        // Answers to fetches come late, the acknowledgements do not. Nobody answers what was put.
+        for pe in asked.clone().filter(|_| !staged) {
+            job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
+            let addr = targets.0[pe as usize].0 + 120;
+            progress_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
+            job.fabric.hold_up_messages(Pe(pe), 0);
+        }
+        job.members[0].lane.want_acks();
+        for _ in 0..200 {
+            let turned = if staged { 1 } else { asked.end as usize };
+            for member in &mut job.members[..turned] {
+                member.lane.progress().unwrap();
+            }
+        }
+        // The first one goes the long way.
+        for pe in silent.clone() {
+            job.members[0].lane.atomic(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        for pe in silent {
+            let add = targets.atomic(pe, 0, AtomicOp::Inc, 0);
+            while job.members[0].lane.try_atomic(&add) {}
+        }
+        let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
+        job.fill_scratch(0, &fill);
+        job.put(0, last, 0, 300).unwrap();
+        let turned: Vec<u32> = (0..asked.end).chain([last]).collect();
+        progress_until(&mut job, &turned, |job| is_quiet(job, 0, last));
+        assert!(job.heap(last, 0, 300) == fill, "quiet, and the bytes are not there");
+    }
+}
+
+/// More of anything than there are places for, to a PE that does nothing: the calls return, other
+/// PEs are served, and when the PE goes on, all of it is done, in order.
+#[test]
+fn a_peer_that_has_stopped_delays_no_other() {
+    const MANY: usize = 1500;
+    for case in 0..5 {
+        let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
+        let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fill_scratch(0, &[0x5a; 300]);
+        job.fabric.stall(Pe(1));
+        for number in 0..MANY {
+            let first = &mut job.members[0];
+            let at = number * 16 % (1 << 15);
+            let local = first.scratch;
+            let signal = targets.atomic(1, 1 << 15, AtomicOp::SignalAdd, 1);
+            match case {
+                0 => fetch(first, &targets, 1, 1 << 15),
+                1 | 2 => {
+                    let len = if case == 1 { 300 } else { 16 };
+                    let parts = [targets.part(local, 1, at, len)];
+                    first.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
+                }
+                3 => first.lane.start(&targets.part(local, 1, at, 16)),
+                _ => first.lane.atomic(&signal),
+            }
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+            if number == MANY / 2 {
+                first.lane.fence(Pe(1)).unwrap();
+            }
+        }
+        job.put_value(0, 2, 0, 7, 8).unwrap();
+        fetch(&mut job.members[0], &targets, 2, 8).unwrap();
+        progress_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
+        assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
+        assert!(!is_quiet(&mut job, 0, 1), "{case}");
+        job.fabric.resume(Pe(1));
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        if case != 3 {
+            assert_eq!(word(&job.fabric, 1, targets.0[1].0 + (1 << 15)), MANY as u64, "{case}");
+        }
+        assert!(!job.members[0].lane.has_work());
+    }
+}
+
+/// More staged memory than there are bounce buffers for, with a PE that does nothing: what others
+/// want is staged meanwhile. By what the bounce buffers of PE 0 are for: its puts, its gets, what
+/// the PE wants to read of it, what it wants to write.
+#[test]
+fn a_peer_that_has_stopped_does_not_hold_all_bounce_buffers() {
+    const LEN: usize = 8000;
+    for (case, staged) in [0b10, 0b10, 0b01, 0b01].into_iter().enumerate() {
+        let shape = Shape { n_pes: 3, staged, bounce: (1000, 4, 4), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        // As a user does that has put to all before, so that everybody knows everybody's keys.
+        for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+            job.put(from, to, 0, LEN).unwrap();
+            progress_until(&mut job, &[0, 1, 2], |job| is_quiet(job, from, to));
+        }
+        let fill: Vec<u8> = (0..LEN).map(|at| at as u8 | 1).collect();
+        for pe in 0..3 {
+            let member = &job.members[pe as usize];
+            job.fabric.store(Pe(pe), member.scratch, &fill);
+            job.fabric.store(Pe(pe), member.base, &fill);
+        }
+        let start = |job: &mut Job, pe| match case {
+            0 => job.put(0, pe, LEN, LEN),
+            1 => job.get(0, pe, LEN, LEN),
+            2 => job.get(pe, 0, LEN, LEN),
+            _ => job.put(pe, 0, LEN, LEN),
+        };
+        start(&mut job, 1).unwrap();
+        if case > 1 {
+            // Its requests leave, and then it does nothing more.
+            job.members[1].lane.progress().unwrap();
+        }
+        job.fabric.stall(Pe(1));
+        for _ in 0..100 {
+            job.members[0].lane.progress().unwrap();
+        }
+        start(&mut job, 2).unwrap();
+        let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
+        progress_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));
+        let (from, to) = if case > 1 { (1, 0) } else { (0, 1) };
+        assert!(!is_quiet(&mut job, from, to), "case {case}");
+        job.fabric.resume(Pe(1));
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
+    }
+}
+
+/// The same for what user threads hand over, fences among it: what is for other PEs goes past, and
+/// the order stays.
+#[test]
+fn a_peer_that_has_stopped_delays_no_user_thread() {
+    const LEN: usize = 4000;
+    let bounce = (1000, 4, 4);
+    let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
+    let (mut job, host) = job_with_user_threads(&shape, Script::default());
+    let targets = Targets::of(&job);
+    let put = |job: &Job, pe, fill: u8| {
+        let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
+        job.fabric.store(Pe(0), from, &[fill; LEN]);
+        host.start(&targets.part(from, pe, 0, LEN)).unwrap();
+    };
+    job.fabric.stall(Pe(1));
+    for _ in 0..50 {
+        put(&job, 1, 8);
+    }
+    host.fence(Pe(1)).unwrap();
+    put(&job, 1, 9);
+    put(&job, 2, 9);
+    progress_until(&mut job, &[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
+    assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
+    job.fabric.resume(Pe(1));
+    progress_until(&mut job, &[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
+    progress_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
+}
+
+/// A job in which PE 0 has user threads, whose lane it is with, and the memory of all PEs is
+/// staged, so that they hand over whatever they do.
+fn job_with_user_threads(shape: &Shape, script: Script) -> (Job, HostLane<FakePort>) {
+    let mut job = Job::new(1, shape, script);
+    let (outbox, inbox) = handover(shape.n_pes, None, Some(Duration::from_secs(60)));
+    let port = job.fabric.port(Pe(0), limits(shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, true))).with_outbox(outbox);
+    let mut first = job.members.remove(0);
+    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+    job.members.insert(0, first);
+    (job, host)
+}
+
+/// Operations of the proxy thread for the same PE that are pending at a faster pace than it takes
+/// them, so that there are always some: what user threads have handed over has its turn all the
+/// same, and in its order.
+#[test]
+fn a_user_thread_has_its_turn_among_pending_operations() {
+    let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
+    let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
+    let (mut job, host) = job_with_user_threads(&shape, script);
+    let targets = Targets::of(&job);
+    let put = |job: &Job, at: usize, fill: u8, len: usize| {
+        let from = job.members[0].scratch + 256 * usize::from(fill);
+        job.fabric.store(Pe(0), from, &vec![fill; len]);
+        host.start(&targets.part(from, 1, at, len)).unwrap();
+    };
+    let goes_on = |job: &mut Job| {
+        while job.members[0].lane.pending(Pe(1)) < 32 {
+            fetch(&mut job.members[0], &targets, 1, 0).unwrap();
+        }
+        job.fabric.pass_time(100_000);
+        for _ in 0..4 {
+            job.members.iter_mut().for_each(|member| assert!(member.lane.progress().is_ok()));
+        }
+        assert!(job.members[0].lane.pending(Pe(1)) > 0, "or it is no test");
+    };
+    goes_on(&mut job);
+    // A short one, a long one, and behind a fence another one to the same place.
+    put(&job, 1024, 1, 8);
+    put(&job, 2048, 2, 3000);
+    host.fence(Pe(1)).unwrap();
+    put(&job, 2048, 3, 3000);
+    let is_there = |job: &Job, at, fill: u8, len: usize| job.heap(1, at, len) == vec![fill; len];
+    let done = |job: &Job| is_there(job, 1024, 1, 8) && is_there(job, 2048, 3, 3000);
+    let mut turns = 0;
+    while !done(&job) {
+        goes_on(&mut job);
+        turns += 1;
+        assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
+    }
+    progress_until(&mut job, &[0, 1], |job| !job.members[0].lane.has_work());
+    assert!(done(&job), "and nothing comes behind what was behind the fence");
+}
+
+/// Puts 16 bytes to PE 1, as fast as the caller can.
+fn put_on(job: &mut Job, targets: &Targets, number: usize) {
+    let first = &mut job.members[0];
+    let local = first.scratch;
+    first.lane.start(&targets.part(local, 1, number % 64 * 16, 16)).unwrap();
+}
+
+/// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a
+/// call without a place waits as one without room does, before it is pending; those behind it do
+/// not.
+#[test]
+fn who_finds_no_place_waits_before_it_is_pending() {
+    for counted in [false, true] {
+        let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        let waited = (0..20).map(|_| {
+            let start = job.fabric.now();
+            let first = &mut job.members[0];
+            if counted {
+                let parts = [targets.part(first.scratch, 1, 64, 200)];
+                let signal = targets.atomic(1, 8, AtomicOp::SignalAdd, 1);
+                first.lane.put_signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+            } else {
+                fetch(first, &targets, 1, 0).unwrap();
+            }
+            job.fabric.now() - start >= 1_000_000
+        });
+        let waited: Vec<bool> = waited.collect();
+        let first = waited.iter().position(|waited| *waited);
+        assert_eq!(first, Some(16), "counted: {counted}");
+        assert_eq!(waited.iter().filter(|waited| **waited).count(), 1, "counted: {counted}");
+        assert_eq!(job.members[0].lane.pending(Pe(1)), 4, "counted: {counted}");
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    }
+}
+
+/// A PE that has stopped for a while and goes on: its operations are pending until it has caught up
+/// and no longer, though the caller never pauses.
+#[test]
+fn parking_ends_though_the_caller_goes_on() {
+    for many in [20, 60, 3000] {
+        let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+        let targets = Targets::of(&job);
+        job.fabric.stall(Pe(1));
+        for number in 0..many {
+            put_on(&mut job, &targets, number);
+        }
+        let pending = job.members[0].lane.pending(Pe(1));
+        assert!(pending > 0 && pending >= many - 16, "{pending} of {many}");
+        job.fabric.resume(Pe(1));
+        let mut calls = 0;
+        while job.members[0].lane.pending(Pe(1)) > 0 {
+            put_on(&mut job, &targets, calls);
+            job.fabric.pass_time(100);
+            calls += 1;
+            assert!(
+                calls <= pending + 32,
+                "{} left after {calls}",
+                job.members[0].lane.pending(Pe(1))
+            );
+        }
+        progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    }
+}
+
+/// A PE that takes some operations, and then none for a long time, again and again: what is pending
+/// for it delays the caller once each time, and not at each call.
+#[test]
+fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
+    let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    let targets = Targets::of(&job);
+    job.fabric.stall(Pe(1));
+    for number in 0..200 {
+        put_on(&mut job, &targets, number);
+    }
+    for _ in 0..5 {
+        job.fabric.resume(Pe(1));
+        let before = job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
+        progress_until(&mut job, &[0], |job| {
+            job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>() > before + 4
+        });
+        job.fabric.stall(Pe(1));
+        let delayed = (0..50).filter(|number| {
+            let start = job.fabric.now();
+            put_on(&mut job, &targets, *number);
+            job.fabric.now() - start >= 1_000_000
+        });
+        let delayed = delayed.count();
+        assert!(delayed <= 1, "{delayed} of 50 calls were delayed");
+    }
+    job.fabric.resume(Pe(1));
+    progress_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+}
