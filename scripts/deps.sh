@@ -107,7 +107,8 @@ apt_has_new() {
 
 install_libfabric() {
     local version told
-    told="What programs find now: $(libfabric_version 2>&1 | head -n 1); LD_LIBRARY_PATH is '${LD_LIBRARY_PATH:-}'."
+    # That none is found is no reason to end here.
+    told="What programs find now: $(libfabric_version 2>&1 | head -n 1 || true); LD_LIBRARY_PATH is '${LD_LIBRARY_PATH:-}'."
     have apt-get && apt_update
     version=$(candidate libfabric1)
     if ! at_least "$OLDEST_LIBFABRIC" "${version:-0}"; then
