@@ -232,7 +232,11 @@ pub(crate) fn maker(name: &str) -> Option<u32> {
     // libfabric's shm: PID:UID:NUMBER, with or without something in front.
     let parts: Vec<&str> =
         name.rsplit("fi_shm_").next().unwrap_or(name).split([':', '_']).collect();
-    let libfabric = parts.len() >= 3 && parts[..3].iter().all(|part| plain(part));
+    // The transport has the number of the PID namespace behind that of the process.
+    let process = |part: &str| {
+        part.split_once('-').map_or(plain(part), |(pid, space)| plain(pid) && plain(space))
+    };
+    let libfabric = parts.len() >= 3 && process(parts[0]) && plain(parts[1]) && plain(parts[2]);
     let named = ["nvshmem", "fi_shm", "nlf-"].iter().any(|word| name.contains(word));
     if libfabric || named { numbers.first().copied() } else { None }
 }
@@ -318,7 +322,14 @@ mod tests {
 
     #[test]
     fn what_ended_jobs_have_left_is_told_apart() {
-        let of = ["4711:0:1", "fi_shm_4711:0:1", "4711_0_2", "nvshmem-shm-4711-x", "nlf-heap-4711"];
+        let of = [
+            "4711:0:1",
+            "4711-4026531836:0:1",
+            "fi_shm_4711:0:1",
+            "4711_0_2",
+            "nvshmem-shm-4711-x",
+            "nlf-heap-4711",
+        ];
         assert!(of.iter().all(|name| maker(name) == Some(4711)), "{:?}", of.map(maker));
         for other in ["4711", "sem.4711", "pulse-shm-4711", "PostgreSQL.4711", "x:y:z"] {
             assert_eq!(maker(other), None, "{other}");

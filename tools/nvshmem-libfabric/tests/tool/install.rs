@@ -69,6 +69,8 @@ fn by_make() -> Result<(), Failed> {
     scratch.write("other/include/other.h", "somebody's");
     let (one, other) = (scratch.at("one"), scratch.at("other"));
     let before = tree(&scratch.0);
+    // Both stage in one place: not at the same time.
+    packages::prefix();
     good(&mut packages::make("install", &one))?;
     let installed = one.join("bin/nvshmem-libfabric");
     good(Command::new(&installed).args(["install", "--prefix"]).arg(&other))?;
