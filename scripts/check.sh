@@ -13,11 +13,6 @@ if scripts/cargo fmt --version >/dev/null 2>&1; then
 else
     skipped "formatting" "this Rust has no rustfmt"
 fi
-# rustfmt leaves comments as they are.
-if long=$(grep -rnE --include='*.rs' '^.{101,}$' build.rs src crates tests tools --exclude-dir=generated --exclude-dir=engine-next | grep -E ':[0-9]+: *//'); then
-    printf 'Comments with more than 100 columns:\n%s\n' "$long" >&2
-    exit 1
-fi
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     scripts/budgets.py
 else
